@@ -1,0 +1,1 @@
+"""Command lines and the composition root: the only place that reads the environment."""

@@ -1,0 +1,32 @@
+"""Time as a value that is handed in.
+
+Decisions take ``now`` as an argument; only the two interpreters of effects (the master's loop and the
+agent's) own a clock, and tests own a fake one. Instants are seconds of a monotonic clock of one
+process and are never compared across processes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """A monotonic clock."""
+
+    def now(self) -> float:
+        """Seconds since an arbitrary, fixed instant."""
+
+
+class MonotonicClock:
+    """The host's monotonic clock, shifted so that it continues from ``start``.
+
+    A master that replays its journal passes the last instant written there, so that virtual time goes
+    on where it stopped even if the host was rebooted in between.
+    """
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._offset = start - time.monotonic()
+
+    def now(self) -> float:
+        return time.monotonic() + self._offset

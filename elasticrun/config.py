@@ -1,0 +1,144 @@
+"""What a launch was asked to do, parsed and checked once, then never changed.
+
+Only ``cli`` builds these from the command line and the environment; every other layer receives them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, IntFlag
+
+
+class Std(IntFlag):
+    """Which of a worker's standard streams; the digits of ``--redirects`` and ``--tee``."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StdByRank:
+    """A Std for every local rank: one for all, or given rank by rank (others get NONE)."""
+
+    default: Std = Std.NONE
+    by_rank: tuple[tuple[int, Std], ...] = ()
+
+    def of(self, local_rank: int) -> Std:
+        return dict(self.by_rank).get(local_rank, self.default)
+
+
+class EntrypointKind(Enum):
+    """How the training program is started."""
+
+    SCRIPT = "script"  # PYTHON -u script args
+    MODULE = "module"  # PYTHON -u -m module args
+    BINARY = "binary"  # script args, no python in front
+    RUN_PATH = "run_path"  # runpy.run_path in a fresh interpreter
+
+
+@dataclass(frozen=True, slots=True)
+class Entrypoint:
+    """The training program and its arguments; ``${local_rank}`` in them is expanded per worker."""
+
+    kind: EntrypointKind
+    target: str
+    args: tuple[str, ...] = ()
+    python: str = ""  # PYTHON_EXEC, else this interpreter
+    pass_local_rank: bool = False  # --local-rank=N appended, as torch.distributed.launch did
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Where the workers' output goes."""
+
+    log_dir: str | None = None
+    redirects: StdByRank = StdByRank()
+    tee: StdByRank = StdByRank()
+    local_ranks_filter: frozenset[int] | None = None  # None shows every rank on the console
+    duplicate_stdout_filters: tuple[str, ...] = ()
+    duplicate_stderr_filters: tuple[str, ...] = ()
+    line_prefix_template: str | None = None  # TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE
+
+
+class NumaBinding(Enum):
+    """The modes of ``--numa-binding``."""
+
+    NODE = "node"
+    SOCKET = "socket"
+    EXCLUSIVE = "exclusive"
+    CORE_COMPLEX = "core-complex"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """How the workers of this node are started and stopped."""
+
+    entrypoint: Entrypoint
+    local_world_size: int
+    role: str = "default"
+    logs: LogConfig = LogConfig()
+    env: tuple[tuple[str, str], ...] = ()  # the agent's environment, with OMP_NUM_THREADS settled
+    numa_binding: NumaBinding | None = None
+    virtual_local_rank: bool = False
+    shutdown_timeout: float = 30.0  # seconds between the stop signal and SIGKILL
+    signals: tuple[int, ...] = ()  # signals that stop the launcher and are forwarded
+    file_timer: str | None = None  # path of the watchdog's FIFO, None: off
+    health_check_port: int | None = None
+    error_file: str | None = None  # TORCHELASTIC_ERROR_FILE of the launcher itself
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """The job as the master decides it; the hosting agent's values hold for everybody."""
+
+    job_id: str = "none"
+    min_nodes: int = 1
+    max_nodes: int = 1
+    node_unit: int = 1  # worlds have a multiple of this many nodes
+    max_restarts: int = 0
+    last_call_timeout: float = 2.0  # first world with min < max: seconds of quiet to wait for more
+    join_timeout: float = 600.0  # seconds below min before the job gives up
+    heartbeat_interval: float = 10.0
+    heartbeat_timeout: float = 30.0  # a frozen agent is lost after this
+    reattach_timeout: float = 15.0  # after a restart of the master: seconds to wait for known agents
+    waiting_notice_interval: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the master listens."""
+
+    host: str
+    port: int  # 0: the master picks one (standalone)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class RendezvousConfig:
+    """How this agent finds, or hosts, the master."""
+
+    endpoint: Endpoint
+    backend: str = "static"
+    standalone: bool = False
+    is_host: bool | None = None  # rdzv_conf's is_host; None: decided by trying to bind
+    node_rank: int | None = None  # None unless the user gave one
+    local_addr: str | None = None
+    connect_timeout: float = 60.0  # seconds to keep trying an endpoint that does not answer at all
+    master_timeout: float = 60.0  # seconds to wait for a master that went away
+    state_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchConfig:
+    """One ``elastic-run`` invocation."""
+
+    job: JobConfig
+    rendezvous: RendezvousConfig
+    workers: WorkerConfig
+    event_log_handler: str = "null"
+    log_level: str = "WARNING"
+    notes: tuple[tuple[str, str], ...] = field(default=())  # (level, sentence) to log once at start

@@ -1,0 +1,1 @@
+"""Pure decisions: standard library only, no time, sockets, threads, logging, randomness or files."""

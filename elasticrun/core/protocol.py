@@ -1,0 +1,218 @@
+"""What agents and the master tell each other, as values.
+
+The protocol is level-triggered. An agent reports its whole *status* (which round it is in, what its
+workers do, which of them failed), never a difference; the master tells each agent the *directive* in
+force for it, never a step. So a message that is lost with its stream, delivered twice, late or out of
+order cannot leave the two sides apart: the receiver drops anything whose (incarnation, sequence), or
+(epoch, sequence), is not newer than what it has, and the next message carries everything again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class FailureKind(Enum):
+    """How a worker failed."""
+
+    EXIT = "exit"  # ended by itself with a status other than 0
+    SIGNAL = "signal"  # ended by a signal that we did not send
+    SPAWN = "spawn"  # could not be started at all
+    PORT_TAKEN = "port_taken"  # the store's port was taken between choosing and binding it
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One worker that failed by itself; workers that the launcher stopped never become one."""
+
+    node: str
+    host: str
+    rank: int
+    local_rank: int
+    role: str
+    pid: int
+    kind: FailureKind
+    exit_code: int  # as in subprocess: negative is the number of the signal
+    message: str = ""  # from the error file, else one sentence about the exit
+    traceback: str = ""  # from the error file
+    stderr_tail: str = ""
+    error_file: str = ""
+    timestamp: float = 0.0  # wall clock of the worker's host in seconds; shown, never compared
+
+
+class AgentPhase(Enum):
+    """What an agent is doing, as it reports itself."""
+
+    PREPARING = "preparing"  # joined, but could not start workers at once (checks, warm-up)
+    READY = "ready"  # no worker runs; could start at once
+    RUNNING = "running"  # workers of ``round`` run
+    FAILED = "failed"  # a worker of ``round`` failed; the others are being stopped
+    FINISHED = "finished"  # every worker of ``round`` ended with 0
+    STOPPING = "stopping"  # told to stop ``round``; some worker is still alive
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """Who an agent is; constant for one incarnation."""
+
+    node: str  # name of the node, unique in the job at any time
+    incarnation: str  # fresh at each start of the agent
+    host: str
+    address: str  # where other nodes reach this one
+    local_world_size: int
+    role: str = "default"
+    node_rank: int | None = None  # only if the user gave one: it orders the ranks
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """Everything the master needs to know of an agent's workers.
+
+    ``round`` is the last round whose assignment the agent accepted, or -1. ``failures`` are those of
+    that round and stay in every later status until the next round starts.
+    """
+
+    sequence: int  # grows with each status of one incarnation
+    phase: AgentPhase
+    round: int = -1
+    failures: tuple[Failure, ...] = ()
+    store_port: int = 0  # a port this node has free for the workers' store, offered while READY
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message on a stream: who, for which job, and the status to resume from."""
+
+    job_id: str
+    version: str
+    info: NodeInfo
+    status: AgentStatus
+    epoch: int = -1  # the newest master epoch this agent has seen
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The status changed."""
+
+    incarnation: str
+    status: AgentStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The agent's loop is alive."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The agent leaves in good order (it was told to); not a failure."""
+
+    incarnation: str
+    reason: str
+
+
+AgentMessage = Hello | Report | Heartbeat | Leave
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one agent is told about a round. O(1) in the number of nodes."""
+
+    round: int
+    group_rank: int
+    group_world_size: int  # number of nodes
+    first_rank: int  # global rank of this node's local rank 0
+    world_size: int
+    role_first_rank: int
+    role_world_size: int
+    store_address: str
+    store_port: int
+    restart_count: int
+    max_restarts: int
+
+
+class Outcome(Enum):
+    """How a job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # workers failed, no restart left
+    TIMED_OUT = "timed_out"  # too few nodes within join_timeout
+
+
+class RejectCode(Enum):
+    """Why a master refuses an agent or a message."""
+
+    WRONG_JOB = "wrong_job"
+    WRONG_VERSION = "wrong_version"
+    MALFORMED = "malformed"
+    OUT_OF_ORDER = "out_of_order"
+    OVERSIZED = "oversized"
+    SUPERSEDED = "superseded"
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Answer to Hello: the agent is attached."""
+
+    epoch: int
+    heartbeat_interval: float  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StartRound:
+    """Run the workers of a round."""
+
+    epoch: int
+    sequence: int
+    assignment: Assignment
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRound:
+    """Stop the workers of ``round`` and of every earlier one, then be ready for the next."""
+
+    epoch: int
+    sequence: int
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nothing to do yet; says who is there and who is missing. A text for humans, decides nothing."""
+
+    epoch: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The job is over: stop workers if any are left, then exit."""
+
+    epoch: int
+    sequence: int
+    outcome: Outcome
+    reason: str
+    failures: tuple[Failure, ...] = field(default=())  # the root cause first, at most MAX_FAILURES
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The master refuses this stream; it is closed after this message."""
+
+    code: RejectCode
+    message: str
+
+
+MasterMessage = Welcome | StartRound | StopRound | Waiting | JobEnded | Rejected
+
+#: The most failures that one message carries; the rest is counted in its reason.
+MAX_FAILURES = 16
+#: Longest text of a failure's message, traceback or stderr tail in characters, so that a report of
+#: MAX_FAILURES failures stays far below the message limit.
+MAX_FAILURE_TEXT = 16_000

@@ -1,0 +1,151 @@
+"""Every way elasticrun ends other than well, with its exit code.
+
+One tree, so that ``except ElasticRunError`` means "a reason we know and can say in one sentence",
+and anything else is a bug that deserves its traceback::
+
+    ElasticRunError
+    ├─ UsageError               2  the command line, the environment or a file it names is wrong
+    ├─ JobFailedError           1  the workers failed and the restart budget is spent
+    ├─ RendezvousTimeoutError   3  fewer than the minimum of nodes came within join_timeout
+    ├─ MasterUnreachableError   4  nothing answered at the rendezvous endpoint
+    ├─ EndpointTakenError       5  the endpoint is held by a program that is not an elasticrun master
+    ├─ RejectedError               the master refused this agent
+    │  ├─ WrongJobError         6  the endpoint serves another job id
+    │  ├─ WrongVersionError     7  the master runs another elasticrun version
+    │  └─ SupersededError       9  a newer agent joined under the same node name
+    ├─ MasterLostError          8  the master went away and did not return within master_timeout
+    ├─ NodeFaultError          10  this node cannot run workers (cannot be killed, no disk, no processes)
+    └─ ProtocolError           11  a peer sent a message that breaks the protocol
+    StoppedBySignal        128 + n  a signal asked the launcher to stop; not an error, so not in the tree
+
+Each message says what was given, what is allowed and what to do about it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """The exit status of ``elastic-run``; a signal that stops it adds 128."""
+
+    OK = 0
+    JOB_FAILED = 1
+    USAGE = 2
+    RENDEZVOUS_TIMEOUT = 3
+    MASTER_UNREACHABLE = 4
+    ENDPOINT_TAKEN = 5
+    WRONG_JOB = 6
+    WRONG_VERSION = 7
+    MASTER_LOST = 8
+    SUPERSEDED = 9
+    NODE_FAULT = 10
+    PROTOCOL = 11
+
+
+#: One line for each exit code, in the words of the README's table.
+EXIT_CODE_MEANING: dict[ExitCode, str] = {
+    ExitCode.OK: "every worker of one round ended with 0",
+    ExitCode.JOB_FAILED: "a worker failed and the restart budget was spent",
+    ExitCode.USAGE: "the command line, the environment or a file it names is wrong; nothing was started",
+    ExitCode.RENDEZVOUS_TIMEOUT: "fewer than the minimum of nodes were there within `join_timeout`",
+    ExitCode.MASTER_UNREACHABLE: "nothing answered at the rendezvous endpoint",
+    ExitCode.ENDPOINT_TAKEN: "the rendezvous endpoint is held by a program that is not an elasticrun master",
+    ExitCode.WRONG_JOB: "the endpoint serves a job with another `--rdzv-id`",
+    ExitCode.WRONG_VERSION: "the master at the endpoint runs another elasticrun version",
+    ExitCode.MASTER_LOST: "the master went away and did not return within `--master-timeout`",
+    ExitCode.SUPERSEDED: "another agent joined under this node's name",
+    ExitCode.NODE_FAULT: "this node cannot start or stop workers",
+    ExitCode.PROTOCOL: "the master and this agent do not understand each other",
+}
+
+
+class ElasticRunError(Exception):
+    """A failure with a known reason; ``str(error)`` is the one sentence shown to the user."""
+
+    exit_code: ExitCode = ExitCode.JOB_FAILED
+
+
+class UsageError(ElasticRunError):
+    """The command line, the environment or a file named by them is wrong."""
+
+    exit_code = ExitCode.USAGE
+
+
+class JobFailedError(ElasticRunError):
+    """The workers failed and no restart is left."""
+
+    exit_code = ExitCode.JOB_FAILED
+
+
+class RendezvousTimeoutError(ElasticRunError):
+    """The minimum number of nodes was not reached within join_timeout."""
+
+    exit_code = ExitCode.RENDEZVOUS_TIMEOUT
+
+
+class MasterUnreachableError(ElasticRunError):
+    """Nothing answered at the rendezvous endpoint for as long as we were told to try."""
+
+    exit_code = ExitCode.MASTER_UNREACHABLE
+
+
+class EndpointTakenError(ElasticRunError):
+    """The endpoint's port is held by a program that does not speak our protocol."""
+
+    exit_code = ExitCode.ENDPOINT_TAKEN
+
+
+class RejectedError(ElasticRunError):
+    """The master refused this agent; trying again with the same arguments cannot help."""
+
+    exit_code = ExitCode.PROTOCOL
+
+
+class WrongJobError(RejectedError):
+    """The endpoint serves a job with another id."""
+
+    exit_code = ExitCode.WRONG_JOB
+
+
+class WrongVersionError(RejectedError):
+    """The master runs another elasticrun version."""
+
+    exit_code = ExitCode.WRONG_VERSION
+
+
+class SupersededError(RejectedError):
+    """A newer incarnation joined under this node's name."""
+
+    exit_code = ExitCode.SUPERSEDED
+
+
+class MasterLostError(ElasticRunError):
+    """The master went away and did not return within master_timeout."""
+
+    exit_code = ExitCode.MASTER_LOST
+
+
+class NodeFaultError(ElasticRunError):
+    """This node cannot start or stop its workers."""
+
+    exit_code = ExitCode.NODE_FAULT
+
+
+class ProtocolError(ElasticRunError):
+    """A message is malformed, oversized, out of order or of an unknown kind."""
+
+    exit_code = ExitCode.PROTOCOL
+
+
+class StoppedBySignal(Exception):
+    """The launcher was asked to stop by a signal and did so in good order."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by signal {signum}")
+        self.signum = signum
+
+    @property
+    def exit_status(self) -> int:
+        """The shell's convention: 128 plus the signal's number."""
+        return 128 + self.signum
