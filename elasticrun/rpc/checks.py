@@ -1,0 +1,67 @@
+"""What a field of a decoded message may be; each check returns the value or raises ProtocolError.
+
+The sentences name the field and show the value (of texts: the length), because they end up in front of whoever has to
+find out which of two programs is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+
+from elasticrun.core.protocol import MAX_FAILURE_TEXT
+from elasticrun.errors import ProtocolError
+
+#: Longest name (job, node, incarnation, host, address, role) in characters.
+MAX_NAME = 512
+#: Longest path of an error file in characters.
+MAX_PATH = 4096
+MAX_PORT = 65535
+MAX_INT32 = 2**31 - 1
+MAX_INT64 = 2**63 - 1
+
+
+def name(field: str, value: str) -> str:
+    """An identifier: neither empty nor longer than MAX_NAME."""
+    if not value:
+        raise ProtocolError(f"{field} must not be empty")
+    return text(field, value, MAX_NAME)
+
+
+def text(field: str, value: str, limit: int = MAX_FAILURE_TEXT) -> str:
+    """A text of at most ``limit`` characters."""
+    if len(value) > limit:
+        raise ProtocolError(f"{field} must have at most {limit} characters, got {len(value)}")
+    return value
+
+
+def integer(field: str, value: int, low: int, high: int = MAX_INT64) -> int:
+    """An integer with low <= value <= high."""
+    if not low <= value <= high:
+        raise ProtocolError(f"{field} must be between {low} and {high}, got {value}")
+    return value
+
+
+def port(field: str, value: int) -> int:
+    """A TCP port, or 0 for none."""
+    return integer(field, value, 0, MAX_PORT)
+
+
+def rank(field: str, value: int, size: int) -> int:
+    """A rank in a world of ``size``."""
+    if not 0 <= value < size:
+        raise ProtocolError(f"{field} must be in a world of {size}, got {value}")
+    return value
+
+
+def finite(field: str, value: float) -> float:
+    """A float that is neither infinite nor NaN."""
+    if not math.isfinite(value):
+        raise ProtocolError(f"{field} must be a finite number, got {value}")
+    return value
+
+
+def positive(field: str, value: float) -> float:
+    """A finite float above 0."""
+    if finite(field, value) <= 0:
+        raise ProtocolError(f"{field} must be above 0, got {value}")
+    return value

@@ -1,0 +1,54 @@
+"""Messages waiting to be written to a stream.
+
+``put`` never blocks; one writer takes with ``get``. A reader at the other end that does not read makes the
+box fill up; ``put`` then says so instead of growing, and the stream's owner gives the stream up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class Outbox:
+    """A bounded queue of encoded messages for one event loop, with an end."""
+
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._queue: deque[bytes] = deque()
+        self._bytes = 0
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is accepted."""
+        return self._closed
+
+    def put(self, data: bytes) -> bool:
+        """Queues ``data``; False if there is no room. After ``close`` it is dropped silently."""
+        if self._closed:
+            return True
+        if len(self._queue) >= self._max_messages or self._bytes + len(data) > self._max_bytes:
+            return False
+        self._queue.append(data)
+        self._bytes += len(data)
+        self._changed.set()
+        return True
+
+    def close(self) -> None:
+        """Ends the box: what is queued is still taken, then ``get`` returns None."""
+        self._closed = True
+        self._changed.set()
+
+    async def get(self) -> bytes | None:
+        """The next message; None after the last one of a closed box."""
+        while not self._queue:
+            if self._closed:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        data = self._queue.popleft()
+        self._bytes -= len(data)
+        return data

@@ -1,0 +1,309 @@
+"""The master's end of the streams: one Session per agent, whatever the agents do.
+
+A stream goes through four states, and only forward::
+
+    silent -> attached      a valid Hello that ``admit`` accepts, within Limits.hello_timeout
+    silent -> closing       anything else: a typed rejection, or nothing if nobody speaks
+    attached -> closing     the agent ends its stream or breaks the protocol, or the master closes
+    any -> ended            everything queued was written, or the connection is gone,
+                            or the agent does not read what it is sent
+
+The handler hears ``attached`` on the first arrow, ``received`` only while attached, and ``detached`` exactly
+once for every ``attached``, when the stream has ended. It is called in the event loop, never from inside
+one of its own calls to ``send`` or ``close``, and must not raise: an exception is logged by gRPC and ends
+that one stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+import grpc.aio
+
+from elasticrun import __version__
+from elasticrun.config import Endpoint
+from elasticrun.core.protocol import (
+    AgentMessage,
+    Heartbeat,
+    Hello,
+    Leave,
+    MasterMessage,
+    Rejected,
+    RejectCode,
+    Report,
+)
+from elasticrun.errors import EndpointTakenError, ProtocolError
+from elasticrun.rpc import codec
+from elasticrun.rpc.outbox import Outbox
+from elasticrun.rpc.transport import METHOD, SERVER_OPTIONS, SERVICE
+
+_Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one agent may cost the master."""
+
+    hello_timeout: float = 10.0  # seconds a stream may stay open without a Hello
+    flush_timeout: float = 5.0  # seconds a closing stream may take to write what is queued
+    max_queued_messages: int = 256
+    max_queued_bytes: int = 4 * codec.MAX_MESSAGE_BYTES
+
+
+class Session(Protocol):
+    """One attached agent, as the master's loop sees it."""
+
+    @property
+    def id(self) -> int:
+        """Unique for the life of the server; never reused."""
+
+    @property
+    def peer(self) -> str:
+        """The agent's address as the master's host sees it, for messages."""
+
+    def send(self, message: MasterMessage) -> None:
+        """Queues a message; never blocks. A session that cannot keep up is given up; a closed one drops it."""
+
+    def close(self) -> None:
+        """Ends the stream after what is queued; from now on nothing more is received."""
+
+
+class SessionHandler(Protocol):
+    """Who hears what the agents say."""
+
+    def attached(self, session: Session, hello: Hello) -> None:
+        """An agent came and was admitted; it waits for Welcome."""
+
+    def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
+        """A valid message of the session's incarnation, in the order sent."""
+
+    def detached(self, session: Session, why: str) -> None:
+        """The session is over; exactly once for each ``attached``."""
+
+
+Admit = Callable[[Hello], "Rejected | None"]
+
+
+class MasterServer:
+    """Listens at an endpoint and keeps one session per agent."""
+
+    def __init__(self, handler: SessionHandler, admit: Admit, limits: Limits | None = None) -> None:
+        self._handler = handler
+        self._admit = admit
+        self._limits = limits or Limits()
+        self._ids = itertools.count(1)
+        self._streams: set[_Stream] = set()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens on every address of this host that ``host`` names; returns the port, chosen if 0 was given.
+
+        Raises EndpointTakenError if the port is in use, and OSError if ``host`` names no address of this
+        host or the port may not be bound.
+        """
+        addresses = await _local_addresses(host, port)
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        method = grpc.stream_stream_rpc_method_handler(self._serve)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
+        bound = port
+        for address in addresses:
+            try:
+                bound = server.add_insecure_port(str(Endpoint(address, bound)))
+            except RuntimeError:  # somebody was faster than we after our own look at the port
+                await server.stop(None)
+                raise _taken(host, bound) from None
+        await server.start()
+        self._server = server
+        return bound
+
+    async def stop(self, grace: float) -> None:
+        """Closes every session after what is queued for it, within ``grace`` seconds; then stops listening."""
+        for stream in self._streams:
+            stream.finish("the master stops")
+        if self._server is not None:
+            await self._server.stop(grace)
+
+    async def _serve(self, _requests: object, context: _Context) -> None:
+        stream = _Stream(next(self._ids), context, self._handler, self._admit, self._limits)
+        self._streams.add(stream)
+        try:
+            await stream.run()
+        finally:
+            self._streams.discard(stream)
+
+
+class _Stream:
+    """A Session and the two tasks behind it: ``run`` writes, ``_read_all`` reads."""
+
+    def __init__(
+        self, number: int, context: _Context, handler: SessionHandler, admit: Admit, limits: Limits
+    ) -> None:
+        self.id = number
+        self.peer = context.peer()
+        self._context = context
+        self._handler = handler
+        self._admit = admit
+        self._limits = limits
+        self._outbox = Outbox(limits.max_queued_messages, limits.max_queued_bytes)
+        self._hello: Hello | None = None
+        self._why = ""
+        self._task: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    # What the handler sees
+
+    def send(self, message: MasterMessage) -> None:
+        if not self._outbox.put(codec.encode_master(message)):
+            self.finish("the agent does not read what it is sent")
+            self._abort()
+
+    def close(self) -> None:
+        self.finish("the master closed the stream")
+
+    # What the server sees
+
+    async def run(self) -> None:
+        """Serves the stream to its end."""
+        self._task = asyncio.current_task()
+        self._arm(self._limits.hello_timeout, self._give_up_on_hello)
+        reader = asyncio.create_task(self._read_all())
+        try:
+            while (data := await self._outbox.get()) is not None:
+                await self._context.write(data)
+        finally:
+            self._arm(0.0, None)
+            self.finish("the connection to the agent broke")
+            await _cancelled(reader)
+            if self._hello is not None:
+                self._handler.detached(self, self._why)
+
+    def finish(self, why: str) -> None:
+        """Stops reading and ends the stream once what is queued is written; the first reason counts."""
+        if self._outbox.closed:
+            return
+        self._why = why
+        self._outbox.close()
+        self._arm(self._limits.flush_timeout, self._abort)
+
+    async def _read_all(self) -> None:
+        """Takes messages until the agent ends its half, or the stream is closing."""
+        try:
+            while not self._outbox.closed:
+                data = await self._context.read()
+                if data is grpc.aio.EOF:
+                    return self.finish("the agent closed the stream")
+                self._take(data)
+        finally:
+            # An exception here is the handler's or gRPC's; it surfaces in run, which this wakes up.
+            self.finish("the connection to the agent broke")
+
+    def _take(self, data: bytes) -> None:
+        if self._outbox.closed:
+            return
+        try:
+            message = codec.decode_agent(data)
+        except ProtocolError as error:
+            return self._reject(self._refusal(data, error))
+        if self._hello is None:
+            self._attach(message)
+        elif isinstance(message, Hello):
+            self._reject(Rejected(RejectCode.OUT_OF_ORDER, "a stream carries only one Hello"))
+        elif message.incarnation != self._hello.info.incarnation:
+            text = f"the stream belongs to incarnation {self._hello.info.incarnation}, got {message.incarnation}"
+            self._reject(Rejected(RejectCode.OUT_OF_ORDER, text))
+        else:
+            self._handler.received(self, message)
+
+    def _attach(self, message: AgentMessage) -> None:
+        if not isinstance(message, Hello):
+            text = f"the first message must be Hello, got {type(message).__name__}"
+            return self._reject(Rejected(RejectCode.OUT_OF_ORDER, text))
+        rejected = self._admit(message)
+        if rejected is not None:
+            return self._reject(rejected)
+        self._arm(0.0, None)
+        self._hello = message
+        self._handler.attached(self, message)
+
+    def _refusal(self, data: bytes, error: ProtocolError) -> Rejected:
+        if len(data) > codec.MAX_MESSAGE_BYTES:
+            return Rejected(RejectCode.OVERSIZED, str(error))
+        version = codec.version_in(data)
+        if version is not None and version != __version__:
+            text = f"the master runs elasticrun {__version__}, the agent {version}"
+            return Rejected(RejectCode.WRONG_VERSION, text)
+        return Rejected(RejectCode.MALFORMED, str(error))
+
+    def _reject(self, rejected: Rejected) -> None:
+        self.send(rejected)
+        self.finish(f"rejected: {rejected.message}")
+
+    def _give_up_on_hello(self) -> None:
+        text = f"no Hello within {self._limits.hello_timeout:g} s"
+        self._reject(Rejected(RejectCode.OUT_OF_ORDER, text))
+
+    def _abort(self) -> None:
+        """Ends the stream without waiting for the agent."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _arm(self, seconds: float, callback: Callable[[], None] | None) -> None:
+        """Sets the stream's one deadline, replacing the last; None: no deadline."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = callback and asyncio.get_running_loop().call_later(seconds, callback)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """Waits until the cancelled task has ended; raises what it had raised by itself."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def _local_addresses(host: str, port: int) -> list[str]:
+    """The addresses that ``host`` names and that can be bound here; gRPC's own attempt explains itself badly."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    bindable, refused = [], None
+    for family, _, _, _, address in dict.fromkeys(found):
+        try:
+            _try_to_bind(family, address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise _taken(host, port) from None
+            refused = error
+        else:
+            bindable.append(_text(address))
+    if not bindable:
+        raise refused or OSError(errno.EADDRNOTAVAIL, f"{host} names no address")
+    return bindable
+
+
+def _try_to_bind(family: int, address: tuple[str | int, ...]) -> None:
+    # Not listening, so that nobody can connect to this socket and take it for a server.
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        probe.bind(address)
+
+
+def _text(address: tuple[str | int, ...]) -> str:
+    """An IPv6 address with a zone keeps it: fe80::1%2."""
+    host = str(address[0])
+    zone = address[3] if len(address) == 4 else 0
+    return f"{host}%{zone}" if zone and "%" not in host else host
+
+
+def _taken(host: str, port: int) -> EndpointTakenError:
+    return EndpointTakenError(f"{Endpoint(host, port)} is in use by another program")

@@ -1,0 +1,49 @@
+"""What both ends of the stream agree on below the messages: the method, the limits, gRPC's options.
+
+Payloads pass through gRPC as plain bytes, so that malformed ones reach our codec and are answered with
+a typed rejection. A peer whose host went silent is found by HTTP/2 pings, sent by both sides after
+PING_INTERVAL of silence and answered by gRPC's core even while Python is busy.
+"""
+
+from __future__ import annotations
+
+from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
+
+SERVICE = "elasticrun.v1.Master"
+METHOD = "Attach"
+PATH = f"/{SERVICE}/{METHOD}"
+
+#: Seconds of silence before a ping, and seconds to wait for its answer: a dead host is known after their sum.
+PING_INTERVAL = 2.0
+PING_TIMEOUT = 3.0
+
+_Options = tuple[tuple[str, int], ...]
+
+_COMMON: _Options = (
+    ("grpc.keepalive_time_ms", int(PING_INTERVAL * 1000)),
+    ("grpc.keepalive_timeout_ms", int(PING_TIMEOUT * 1000)),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Well above our own limit: what lies between the two gets our own sentence instead of gRPC's.
+    ("grpc.max_receive_message_length", 4 * MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", -1),
+)
+
+SERVER_OPTIONS: _Options = (
+    *_COMMON,
+    # Two masters on one port would split the job.
+    ("grpc.so_reuseport", 0),
+    # Agents ping more often than gRPC's default policy tolerates.
+    ("grpc.http2.min_ping_interval_without_data_ms", int(PING_INTERVAL * 1000) // 2),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+CLIENT_OPTIONS: _Options = (
+    *_COMMON,
+    # Each attempt has a connection of its own and none of gRPC's back-off or retries.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+    # The address is already resolved; nothing else may be asked or used on the way to it.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.service_config_disable_resolution", 1),
+)
