@@ -1,0 +1,171 @@
+"""Where a job's logs and error files lie.
+
+    <log_dir>/<job id>_<random>/attempt_<round>/<local rank>/{stdout.log,stderr.log,error.json}
+                                               /filtered_{stdout,stderr}.log
+
+A round's number is never reused, so no directory is ever written twice and no log is ever deleted. Without
+a log directory the same tree lies in a private temporary directory; that one is removed at a good end if
+it holds no log.
+
+A wrong --log-dir is found before anything starts. What goes wrong with it later (a full disk) costs the
+logs at most, never the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticrun.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+_ID_LIMIT = 64  # characters of the job id in a directory's name
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPaths:
+    """The files of one worker in one round; "" where there can be none."""
+
+    stdout: str = ""
+    stderr: str = ""
+    error_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDirs:
+    """The files of one round on this node."""
+
+    round: int
+    directory: str  # "" if none could be made
+    workers: tuple[WorkerPaths, ...]  # by local rank
+
+    @property
+    def filtered_stdout(self) -> str:
+        return self._file("filtered_stdout.log")
+
+    @property
+    def filtered_stderr(self) -> str:
+        return self._file("filtered_stderr.log")
+
+    def _file(self, name: str) -> str:
+        return str(Path(self.directory, name)) if self.directory else ""
+
+
+class LogDirs:
+    """The directories of one job on this node."""
+
+    def __init__(self, log_dir: str | None, job_id: str) -> None:
+        """Make the job's directory; UsageError if ``log_dir`` cannot hold one.
+
+        ``/dev/null`` as the log directory means as in torchrun: no file at all.
+        """
+        self._job_id = job_id
+        self._root: Path | None = None  # None: nothing is kept
+        self._temporary: Path | None = None
+        if log_dir == os.devnull:
+            return
+        self._root = self._user_root(log_dir) if log_dir else self._temporary_root()
+
+    @property
+    def root(self) -> str:
+        """The job's directory, "" if there is none."""
+        return str(self._root) if self._root else ""
+
+    def open_round(self, number: int, local_world_size: int) -> RoundDirs:
+        """Make the directories of a round. Never fails: at worst the round has no files, with a warning."""
+        if self._root is None:
+            return _without_files(number, local_world_size)
+        try:
+            return _make_round(self._root, number, local_world_size)
+        except OSError as error:
+            return self._open_elsewhere(number, local_world_size, error)
+
+    def close(self, failed: bool) -> str:
+        """The job has ended: the directory worth naming to the user, "" if there is none.
+
+        The temporary directory is removed unless it holds a log, or the job failed and it holds anything.
+        """
+        if self._temporary is not None and not _is_worth_keeping(self._temporary, failed):
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            if self._root is not None and self._temporary in (self._root, *self._root.parents):
+                self._root = None
+        return self.root
+
+    def _user_root(self, log_dir: str) -> Path:
+        path = Path(log_dir)
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"--log-dir {log_dir} is a file; give a directory (it is made if it is missing)")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            return self._job_directory(path)
+        except OSError as error:
+            raise UsageError(
+                f"--log-dir {log_dir} cannot be used ({error.strerror}); give a directory you may write to"
+            ) from error
+
+    def _temporary_root(self) -> Path | None:
+        try:
+            if self._temporary is None:
+                self._temporary = Path(tempfile.mkdtemp(prefix="elasticrun_"))
+            return self._job_directory(self._temporary)
+        except OSError as error:
+            logger.warning("no temporary directory can be made (%s); workers leave no error files", error)
+            return None
+
+    def _job_directory(self, parent: Path) -> Path:
+        return Path(tempfile.mkdtemp(prefix=f"{safe_name(self._job_id)}_", dir=parent)).absolute()
+
+    def _open_elsewhere(self, number: int, local_world_size: int, error: OSError) -> RoundDirs:
+        root = self._temporary_root()
+        logger.warning(
+            "the log directory of round %d cannot be made in %s (%s); %s",
+            number,
+            self.root,
+            error.strerror,
+            f"its logs go to {root}" if root else "its output goes to the console",
+        )
+        if root is not None:
+            try:
+                return _make_round(root, number, local_world_size)
+            except OSError as second:
+                logger.warning("nor can it be made in %s (%s)", root, second.strerror)
+        return _without_files(number, local_world_size)
+
+
+def safe_name(job_id: str) -> str:
+    """The job id as a part of a file's name: no separators, no surprises for a shell, not too long."""
+    plain = "".join(letter if letter.isalnum() or letter in "._-=+@:," else "_" for letter in job_id)
+    return plain.encode()[:_ID_LIMIT].decode(errors="ignore") or "none"
+
+
+def _make_round(root: Path, number: int, local_world_size: int) -> RoundDirs:
+    directory = root / f"attempt_{number}"
+    directory.mkdir(parents=True)
+    workers = tuple(_make_worker(directory / str(local_rank)) for local_rank in range(local_world_size))
+    return RoundDirs(number, str(directory), workers)
+
+
+def _make_worker(directory: Path) -> WorkerPaths:
+    directory.mkdir()
+    names = ("stdout.log", "stderr.log", "error.json")
+    return WorkerPaths(*(str(directory / name) for name in names))
+
+
+def _without_files(number: int, local_world_size: int) -> RoundDirs:
+    return RoundDirs(number, "", (WorkerPaths(),) * local_world_size)
+
+
+def _is_worth_keeping(directory: Path, failed: bool) -> bool:
+    try:
+        return any(
+            (failed or path.suffix == ".log") and path.stat().st_size > 0
+            for path in directory.rglob("*")
+            if path.is_file()
+        )
+    except OSError:
+        return True  # when in doubt nothing is deleted

@@ -1,0 +1,242 @@
+"""Where the workers' output goes: for each worker of a round, the two descriptors to start it with.
+
+    nothing asked            stdout: the agent's own. stderr: through the agent, unchanged and at once, so
+                             that its tail is at hand when the worker fails; a pty where the agent's stderr is
+                             a terminal, so that progress bars behave
+    redirect                 the log file itself; a failure's tail is read from there. What the worker does
+                             about a full disk is then its own affair, as with any file
+    tee                      through the agent into the log file and, line by line with a prefix, the console
+    duplicate filters        through the agent, whatever else is asked: matching lines of every worker are
+                             also put, with the prefix, into the round's filtered log
+    local_ranks_filter       other ranks are not shown; files, filters and tails are the same
+
+Order of calls, for each round::
+
+    logs = router.open_round(dirs, first_rank)
+    spawn(..., *logs.fds(local_rank)); logs.started(local_rank)     # once the spawner holds copies
+    logs.stderr_tail(local_rank)                                    # a worker has failed
+    logs.close()                                                    # all have ended and were swept
+    await router.close(timeout)                                     # before the agent ends
+
+Nothing raises because of a disk or a console: what cannot be done is reported once, in one sentence.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from elasticrun.agent.console import open_consoles
+from elasticrun.agent.log_dirs import RoundDirs
+from elasticrun.agent.log_files import LogFile, open_log
+from elasticrun.agent.log_lines import TAIL_LIMIT, line_prefix, tail_text
+from elasticrun.agent.log_stream import Destinations, Filter, Relay, Source, encode_filters
+from elasticrun.config import LogConfig, Std, StdByRank
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerFds(NamedTuple):
+    """What a worker's descriptors 1 and 2 are to be copies of."""
+
+    stdout: int
+    stderr: int
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One stream of one worker: what it writes to, and whichever of relay and file carries it."""
+
+    fd: int
+    relay: Relay | None = None
+    file: LogFile | None = None  # handed to the worker itself
+    closing: list[int] = field(default_factory=list)  # our copies, to be closed once it has started
+
+
+class LogRouter:
+    """The output of all rounds of this node. Made and used inside a running event loop."""
+
+    def __init__(
+        self,
+        config: LogConfig,
+        role: str,
+        stdout_fd: int = 1,
+        stderr_fd: int = 2,
+        report: Callable[[str], None] = logger.warning,
+    ) -> None:
+        """``report`` is told, once per file, in a sentence, what could not be written."""
+        self.stdout, self.stderr = open_consoles(stdout_fd, stderr_fd, report)
+        self._config = _as_torchrun_with_dev_null(config)
+        self._role = role
+        self._report = report
+        self._rounds: set[RoundLogs] = set()
+
+    def open_round(self, dirs: RoundDirs, first_rank: int) -> RoundLogs:
+        """Open everything that the workers of a round write to. OSError only if no descriptor is left."""
+        logs = RoundLogs(self, dirs, first_rank)
+        self._rounds.add(logs)
+        return logs
+
+    def forget(self, logs: RoundLogs) -> None:
+        """``logs`` is closed."""
+        self._rounds.discard(logs)
+
+    def window_changed(self) -> None:
+        """SIGWINCH: pass the terminal's new size on to the workers' ptys."""
+        for logs in self._rounds:
+            logs.copy_window_size()
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Close what is open and show the rest, waiting at most ``timeout`` seconds for a slow console."""
+        for logs in list(self._rounds):
+            logs.close()
+        for console in {self.stdout, self.stderr}:
+            if not await console.flush(timeout):
+                self._report(f"{console.name} was too slow; some output of the workers was not shown there")
+            console.close()
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    @property
+    def report(self) -> Callable[[str], None]:
+        return self._report
+
+    def prefix(self, first_rank: int, local_rank: int) -> bytes:
+        """What marks the lines of a worker."""
+        template = self._config.line_prefix_template
+        return line_prefix(template, self._role, first_rank + local_rank, local_rank)
+
+
+class RoundLogs:
+    """The output of one round's workers on this node."""
+
+    def __init__(self, router: LogRouter, dirs: RoundDirs, first_rank: int) -> None:
+        self._router = router
+        config, report = router.config, router.report
+        self._filters: dict[Std, Filter | None] = {
+            Std.OUT: _open_filter(dirs.filtered_stdout, config.duplicate_stdout_filters, report),
+            Std.ERR: _open_filter(dirs.filtered_stderr, config.duplicate_stderr_filters, report),
+        }
+        self._streams: list[dict[Std, _Stream]] = []
+        try:
+            self._open_all(dirs, first_rank)
+        except OSError:
+            self.close()
+            raise
+
+    def fds(self, local_rank: int) -> WorkerFds:
+        """What to start the worker with; valid until ``started``."""
+        streams = self._streams[local_rank]
+        return WorkerFds(streams[Std.OUT].fd, streams[Std.ERR].fd)
+
+    def started(self, local_rank: int) -> None:
+        """The worker, or the spawner for it, holds its own copies now: close ours."""
+        for stream in self._streams[local_rank].values():
+            if stream.relay is not None:
+                stream.relay.release()
+            for fd in stream.closing:
+                os.close(fd)
+            stream.closing.clear()
+
+    def stderr_tail(self, local_rank: int) -> str:
+        """The end of what the worker has written to stderr, all of it if it is short."""
+        stream = self._streams[local_rank][Std.ERR]
+        if stream.relay is not None:
+            stream.relay.pump()  # a worker that has ended may have left its last words in the pipe
+            return stream.relay.tail.text()
+        return tail_text(stream.file.tail(TAIL_LIMIT + 1)) if stream.file is not None else ""
+
+    def drain(self) -> None:
+        """Every worker has ended: take what is left of their output and stop listening. Does not wait.
+
+        A grandchild that survived and still holds a pipe loses it here.
+        """
+        for streams in self._streams:
+            for stream in streams.values():
+                if stream.relay is not None:
+                    stream.relay.drain()
+
+    def close(self) -> None:
+        """``drain``, then close this round's files; what the console has not taken yet is still shown."""
+        self.drain()
+        for local_rank, streams in enumerate(self._streams):
+            self.started(local_rank)
+            for stream in streams.values():
+                if stream.file is not None:
+                    stream.file.close()
+                    stream.file = None
+        for kind, shared in self._filters.items():
+            if shared is not None:
+                shared.file.close()
+            self._filters[kind] = None
+        self._router.forget(self)
+
+    def copy_window_size(self) -> None:
+        """Pass the size of the terminal on."""
+        for streams in self._streams:
+            for stream in streams.values():
+                if stream.relay is not None:
+                    stream.relay.copy_window_size()
+
+    def _open_all(self, dirs: RoundDirs, first_rank: int) -> None:
+        for local_rank, paths in enumerate(dirs.workers):
+            prefix = self._router.prefix(first_rank, local_rank)
+            streams: dict[Std, _Stream] = {}
+            self._streams.append(streams)
+            streams[Std.OUT] = self._open(Std.OUT, local_rank, paths.stdout, prefix)
+            streams[Std.ERR] = self._open(Std.ERR, local_rank, paths.stderr, prefix)
+
+    def _open(self, std: Std, local_rank: int, path: str, prefix: bytes) -> _Stream:
+        config, filter_ = self._router.config, self._filters[std]
+        may_show = config.local_ranks_filter is None or local_rank in config.local_ranks_filter
+        is_teed = bool(config.tee.of(local_rank) & std)
+        is_logged = is_teed or bool(config.redirects.of(local_rank) & std)
+        file = open_log(path, self._router.report) if is_logged else None
+        if file is not None and not is_teed and filter_ is None:
+            return _Stream(file.fd, file=file)
+        console = self._router.stdout if std is Std.OUT else self._router.stderr
+        if std is Std.OUT and not is_logged and filter_ is None:
+            return _Stream(console.fd) if may_show else _null_stream()
+        to_console = may_show and (is_teed or not is_logged)
+        # A log that cannot be opened must show up somewhere, even of a rank that is not to be shown.
+        instead_of_file = is_logged and file is None
+        shown = to_console or instead_of_file
+        return _relayed(Destinations(console, shown, prefix, is_logged, file, filter_))
+
+
+def _relayed(to: Destinations) -> _Stream:
+    is_console_like = to.shown and not to.by_lines and to.console.is_terminal
+    source = _open_source(to.console if is_console_like else None)
+    return _Stream(source.worker_fd, relay=Relay(source, to))
+
+
+def _open_source(terminal: Console | None) -> Source:
+    if terminal is not None:
+        try:
+            return Source(terminal)
+        except OSError:
+            pass  # no pty to be had: a pipe carries the same bytes
+    return Source(None)
+
+
+def _null_stream() -> _Stream:
+    fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    return _Stream(fd, closing=[fd])
+
+
+def _open_filter(path: str, needles: tuple[str, ...], report: Callable[[str], None]) -> Filter | None:
+    file = open_log(path, report) if needles else None
+    return Filter(file, encode_filters(needles)) if file is not None else None
+
+
+def _as_torchrun_with_dev_null(config: LogConfig) -> LogConfig:
+    """With ``--log-dir /dev/null`` there is no file to redirect or tee to: all is shown as it is."""
+    if config.log_dir != os.devnull:
+        return config
+    none = StdByRank()
+    return replace(config, redirects=none, tee=none, duplicate_stdout_filters=(), duplicate_stderr_filters=())
