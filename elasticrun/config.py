@@ -103,7 +103,7 @@ class JobConfig:
     heartbeat_interval: float = 10.0
     heartbeat_timeout: float = 30.0  # a frozen agent is lost after this
     reattach_timeout: float = 15.0  # after a restart of the master: seconds to wait for known agents
-    waiting_notice_interval: float = 30.0
+    waiting_notice_interval: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,17 @@ class Failure:
     error_file: str = ""
     timestamp: float = 0.0  # wall clock of the worker's host in seconds; shown, never compared
 
+    @property
+    def summary(self) -> str:
+        """One line: which worker, where, and how it ended."""
+        if self.kind is FailureKind.SPAWN:
+            how = f"could not be started: {self.message}"
+        elif self.exit_code < 0:
+            how = f"was killed by signal {-self.exit_code}"
+        else:
+            how = f"exited with {self.exit_code}"
+        return f"rank {self.rank} (local rank {self.local_rank}, pid {self.pid}, {self.host}) {how}"
+
 
 class AgentPhase(Enum):
     """What an agent is doing, as it reports itself."""

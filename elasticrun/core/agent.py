@@ -1,0 +1,360 @@
+"""An agent's decisions: one node's state machine.
+
+Like the master's it is level-triggered: events update what is *wanted* (the newest directive, whether
+to leave) and what *is* (which workers live), and ``_reconcile`` takes the next step towards the wish.
+A directive counts only if its (epoch, sequence) is newer than the last one.
+
+Two invariants. Workers of a round start only from READY, which is entered only when everything the
+round before left behind is gone. And a worker's end counts as a failure only while the phase is
+RUNNING: once the launcher has begun to stop a group, no exit of it is held against anybody.
+
+A node whose worker fails stops its own group at once; it does not wait for the master to tell it. The
+master's absence changes nothing for workers that run: only an idle agent gives up on it.
+"""
+
+from __future__ import annotations
+
+from elasticrun.core.agent_events import (
+    AGENT_TRANSITIONS,
+    ENDING,
+    IDLE,
+    AgentEffect,
+    AgentEvent,
+    AgentTerms,
+    AgentTick,
+    AgentTrigger,
+    Broken,
+    Directed,
+    Finish,
+    GroupGone,
+    Level,
+    LinkDown,
+    LinkUp,
+    Prepared,
+    Say,
+    SignalWorkers,
+    StartWorkers,
+    StopSignal,
+    SweepWorkers,
+    Transmit,
+    WorkerFailed,
+    WorkerFinished,
+)
+from elasticrun.core.protocol import (
+    MAX_FAILURES,
+    AgentPhase,
+    AgentStatus,
+    Assignment,
+    Failure,
+    Hello,
+    JobEnded,
+    Leave,
+    MasterMessage,
+    NodeInfo,
+    Outcome,
+    RejectCode,
+    Rejected,
+    Report,
+    StartRound,
+    StopRound,
+    Waiting,
+)
+from elasticrun.core.timers import Deadlines
+from elasticrun.errors import ExitCode
+
+SIGTERM = 15
+
+OUTCOME_STATUS: dict[Outcome, ExitCode] = {
+    Outcome.SUCCEEDED: ExitCode.OK,
+    Outcome.FAILED: ExitCode.JOB_FAILED,
+    Outcome.TIMED_OUT: ExitCode.RENDEZVOUS_TIMEOUT,
+}
+
+REJECT_STATUS: dict[RejectCode, ExitCode] = {
+    RejectCode.WRONG_JOB: ExitCode.WRONG_JOB,
+    RejectCode.WRONG_VERSION: ExitCode.WRONG_VERSION,
+    RejectCode.SUPERSEDED: ExitCode.SUPERSEDED,
+    RejectCode.MALFORMED: ExitCode.PROTOCOL,
+    RejectCode.OUT_OF_ORDER: ExitCode.PROTOCOL,
+    RejectCode.OVERSIZED: ExitCode.PROTOCOL,
+}
+
+GRACE = "grace"
+KILL = "kill"
+MASTER = "master"
+
+
+class AgentMachine:
+    """Turns events into effects. ``now`` is the agent's monotonic clock in seconds."""
+
+    def __init__(self, job_id: str, version: str, info: NodeInfo, terms: AgentTerms) -> None:
+        self.info = info
+        self.phase = AgentPhase.PREPARING
+        self.round = -1
+        self.epoch = -1
+        self.assignment: Assignment | None = None  # of the round that runs, or ran last
+        self.alive: set[int] = set()  # local ranks of workers that run
+        self.failures: tuple[Failure, ...] = ()
+        self.finish: Finish | None = None  # how to leave, once it is decided
+        self._job = (job_id, version)
+        self._terms = terms
+        self._wanted: StartRound | None = None
+        self._stop_through = -1  # every round up to this one has to stop
+        self._stop_signal = SIGTERM
+        self._stamp = (-1, -1)
+        self._sequence = 0
+        self._store_port = 0
+        self._done = False
+        self._timers: Deadlines[str] = Deadlines()
+        self._now = 0.0
+        self._effects: list[AgentEffect] = []
+
+    # -- interface
+
+    def handle(self, event: AgentEvent, now: float) -> list[AgentEffect]:
+        """Take in one event and return what to do, in order. After Finish nothing more happens."""
+        if self._done:
+            return []
+        self._now = now
+        self._effects = []
+        for timer in self._timers.pop_due(now):
+            self._expire(timer)
+        match event:
+            case Prepared(store_port):
+                self._store_port = store_port
+                self._move(AgentTrigger.PREPARED)
+            case LinkUp(epoch):
+                self._link_up(epoch)
+            case LinkDown(reason):
+                self._link_down(reason)
+            case Directed(message):
+                self._direct(message)
+            case WorkerFailed(round_, failure):
+                self._worker_failed(round_, failure)
+            case WorkerFinished(round_, local_rank):
+                self._worker_ended(round_, local_rank)
+            case GroupGone(round_, store_port):
+                self._group_gone(round_, store_port)
+            case StopSignal(signum):
+                self._stop_signalled(signum)
+            case Broken(exit_status, reason):
+                self._leave(Finish(exit_status, reason))
+            case AgentTick():
+                pass
+        self._reconcile()
+        return self._effects
+
+    def next_deadline(self) -> float | None:
+        """When to send a tick, or None."""
+        return None if self._done else self._timers.next()
+
+    def hello(self) -> Hello:
+        """The first message of a new stream: everything the master needs to resume from."""
+        return Hello(*self._job, self.info, self._status(), self.epoch)
+
+    # -- facts
+
+    def _link_up(self, epoch: int) -> None:
+        if self.epoch >= 0:
+            self._say(Level.WARNING, f"the master is back (epoch {epoch})")
+        self.epoch = max(self.epoch, epoch)
+        self._timers.cancel(MASTER)
+
+    def _link_down(self, reason: str) -> None:
+        if self.finish is None:
+            goes_on = "; the workers go on" if self.phase is AgentPhase.RUNNING else ""
+            self._say(Level.WARNING, f"lost the master ({reason}){goes_on}")
+        self._timers.set(MASTER, self._now + self._terms.master_timeout)
+
+    def _direct(self, message: MasterMessage) -> None:
+        match message:
+            case StartRound() if self._is_news(message.epoch, message.sequence):
+                self._wanted = message
+            case StopRound() if self._is_news(message.epoch, message.sequence):
+                self._wanted = None
+                self._stop_through = max(self._stop_through, message.round)
+                if self.round <= message.round and self.phase not in IDLE | {AgentPhase.FAILED}:
+                    self._say(Level.WARNING, f"round {message.round} stops: {message.reason}")
+            case JobEnded() if self._is_news(message.epoch, message.sequence):
+                status = OUTCOME_STATUS[message.outcome]
+                self._end(Finish(status, message.reason, message.outcome, message.failures))
+            case Rejected():
+                self._end(Finish(REJECT_STATUS[message.code], message.message))
+            case Waiting() if message.epoch >= self.epoch:
+                self._say(Level.WARNING, message.text)
+            case _:
+                pass
+
+    def _is_news(self, epoch: int, sequence: int) -> bool:
+        stamp = (epoch, sequence)
+        if stamp <= self._stamp:
+            return False
+        self._stamp = stamp
+        self.epoch = max(self.epoch, epoch)
+        return True
+
+    def _worker_failed(self, round_: int, failure: Failure) -> None:
+        if round_ != self.round:
+            return
+        if self.phase is AgentPhase.RUNNING:
+            self.failures = (*self.failures, failure)[:MAX_FAILURES]
+            self._move(AgentTrigger.WORKER_FAILED)
+            self._say(Level.WARNING, failure.summary)
+            self.alive.discard(failure.local_rank)
+            self._stop_group(SIGTERM)
+        else:
+            self._worker_ended(round_, failure.local_rank)
+
+    def _worker_ended(self, round_: int, local_rank: int) -> None:
+        if round_ != self.round:
+            return
+        self.alive.discard(local_rank)
+        if self.alive:
+            return
+        if self.phase is AgentPhase.RUNNING:
+            self._move(AgentTrigger.ALL_FINISHED)
+        elif self.phase in ENDING and KILL not in self._timers:
+            self._sweep()
+
+    def _group_gone(self, round_: int, store_port: int) -> None:
+        if round_ != self.round or self.phase not in ENDING:
+            return
+        self.alive.clear()
+        self._timers.cancel(GRACE)
+        self._timers.cancel(KILL)
+        self._store_port = store_port
+        self._move(AgentTrigger.GROUP_GONE)
+
+    def _stop_signalled(self, signum: int) -> None:
+        if self.finish is None:
+            self._stop_signal = signum
+            self._leave(Finish(128 + signum, f"stopped by signal {signum}"))
+        elif self.phase in ENDING and KILL not in self._timers:
+            self._say(Level.WARNING, "asked to stop again: killing the workers now")
+            self._sweep()
+
+    def _leave(self, finish: Finish) -> None:
+        """Leave a job that may go on without this node."""
+        if self.finish is None:
+            self._effects.append(Transmit(Leave(self.info.incarnation, finish.reason)))
+        self._end(finish)
+
+    def _end(self, finish: Finish) -> None:
+        """Leave once the workers are gone; what was decided first stands."""
+        if self.finish is None:
+            self.finish = finish
+
+    def _expire(self, timer: str) -> None:
+        if timer == GRACE:
+            self._say(
+                Level.WARNING,
+                f"{len(self.alive)} workers still alive {self._terms.shutdown_timeout:g} s after the stop signal:"
+                " killing them",
+            )
+            self._sweep()
+        elif timer == KILL:
+            self._give_up_on_node()
+        elif self.phase is AgentPhase.RUNNING:
+            self._say(Level.WARNING, f"no master for {self._terms.master_timeout:g} s; the workers go on")
+            self._timers.set(MASTER, self._now + self._terms.master_timeout)
+        else:
+            reason = f"the master went away and did not come back within {self._terms.master_timeout:g} s"
+            self._end(Finish(ExitCode.MASTER_LOST, reason))
+
+    def _give_up_on_node(self) -> None:
+        """Workers survive SIGKILL (a driver holds them in the kernel): this node is of no use any more."""
+        reason = (
+            f"workers are still there {self._terms.kill_timeout:g} s after SIGKILL; this node needs a restart"
+        )
+        self._effects.append(Transmit(Leave(self.info.incarnation, reason)))
+        self._conclude(Finish(ExitCode.NODE_FAULT, reason))
+
+    # -- decisions
+
+    def _reconcile(self) -> None:
+        """Take the next step from what is to what is wanted."""
+        if self._done or self.phase in ENDING:
+            return
+        if self.finish is not None:
+            if self.phase in IDLE:
+                self._conclude(self.finish)
+            else:
+                self._stop_round()
+        elif self._outdated():
+            self._stop_round()
+        elif self.phase is AgentPhase.READY:
+            self._follow()
+
+    def _outdated(self) -> bool:
+        """Workers are there, or have finished, whose round has to make way."""
+        if self.phase in IDLE:
+            return False
+        superseded = self._wanted is not None and self._wanted.assignment.round > self.round
+        return superseded or self._stop_through >= self.round
+
+    def _follow(self) -> None:
+        """Nothing runs: start what is wanted, or acknowledge a stop."""
+        wanted = self._wanted
+        if wanted is not None and wanted.assignment.round > self.round:
+            self._start_round(wanted)
+        elif self._stop_through > self.round:
+            self.round = self._stop_through
+            self.failures = ()
+            self._report()
+
+    def _start_round(self, wanted: StartRound) -> None:
+        assignment = wanted.assignment
+        self.round = assignment.round
+        self.assignment = assignment
+        self.failures = ()
+        self.alive = set(range(self.info.local_world_size))
+        self._say(
+            Level.INFO if self.round == 0 else Level.WARNING, _describe(assignment, self.info, wanted.reason)
+        )
+        self._effects.append(StartWorkers(assignment))
+        self._move(AgentTrigger.ASSIGNED)
+
+    def _stop_round(self) -> None:
+        self._move(AgentTrigger.TOLD_TO_STOP)
+        self._stop_group(self._stop_signal)
+
+    def _stop_group(self, signum: int) -> None:
+        if not self.alive:
+            self._sweep()
+            return
+        self._effects.append(SignalWorkers(signum))
+        self._timers.set(GRACE, self._now + self._terms.shutdown_timeout)
+
+    def _sweep(self) -> None:
+        self._timers.cancel(GRACE)
+        self._timers.set(KILL, self._now + self._terms.kill_timeout)
+        self._effects.append(SweepWorkers(self.round))
+
+    def _move(self, trigger: AgentTrigger) -> None:
+        self.phase = AGENT_TRANSITIONS[self.phase, trigger]
+        self._report()
+
+    def _report(self) -> None:
+        self._sequence += 1
+        self._effects.append(Transmit(Report(self.info.incarnation, self._status())))
+
+    def _status(self) -> AgentStatus:
+        port = self._store_port if self.phase is AgentPhase.READY else 0
+        return AgentStatus(self._sequence, self.phase, self.round, self.failures, port)
+
+    def _conclude(self, finish: Finish) -> None:
+        self._done = True
+        self.finish = finish
+        self._effects.append(finish)
+
+    def _say(self, level: Level, text: str) -> None:
+        self._effects.append(Say(level, text))
+
+
+def _describe(assignment: Assignment, info: NodeInfo, reason: str) -> str:
+    last = assignment.first_rank + info.local_world_size - 1
+    return (
+        f"round {assignment.round}: node {assignment.group_rank} of {assignment.group_world_size},"
+        f" ranks {assignment.first_rank}-{last} of {assignment.world_size}"
+        f" (restart {assignment.restart_count} of {assignment.max_restarts}; {reason})"
+    )

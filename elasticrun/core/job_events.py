@@ -1,0 +1,138 @@
+"""What the job's machine is told, what it answers, and its table of transitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from elasticrun.core.protocol import AgentStatus, Hello, MasterMessage, Outcome, Rejected
+
+
+class JobPhase(Enum):
+    """Where the job stands."""
+
+    GATHERING = "gathering"  # no round runs; waiting for enough nodes that could start
+    RUNNING = "running"  # a round runs
+    STOPPING = "stopping"  # the members were told to stop; waiting for the last one
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+
+
+class Trigger(Enum):
+    """What moves the job from one phase to another."""
+
+    WORLD_FORMED = "world formed"
+    JOIN_TIMED_OUT = "join timed out"
+    ALL_FINISHED = "all finished"
+    MUST_STOP = "must stop"  # a worker failed, a member was lost or a node can join
+    ALL_STOPPED = "all stopped"
+    BUDGET_SPENT = "budget spent"
+
+
+#: The whole state machine. A pair that is not here cannot happen, and raises KeyError if it does.
+TRANSITIONS: dict[tuple[JobPhase, Trigger], JobPhase] = {
+    (JobPhase.GATHERING, Trigger.WORLD_FORMED): JobPhase.RUNNING,
+    (JobPhase.GATHERING, Trigger.JOIN_TIMED_OUT): JobPhase.TIMED_OUT,
+    (JobPhase.RUNNING, Trigger.ALL_FINISHED): JobPhase.SUCCEEDED,
+    (JobPhase.RUNNING, Trigger.MUST_STOP): JobPhase.STOPPING,
+    (JobPhase.STOPPING, Trigger.ALL_STOPPED): JobPhase.GATHERING,
+    (JobPhase.STOPPING, Trigger.BUDGET_SPENT): JobPhase.FAILED,
+}
+
+#: The phases that end a job, and what agents are told.
+OUTCOMES: dict[JobPhase, Outcome] = {
+    JobPhase.SUCCEEDED: Outcome.SUCCEEDED,
+    JobPhase.FAILED: Outcome.FAILED,
+    JobPhase.TIMED_OUT: Outcome.TIMED_OUT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MasterStarted:
+    """A master took up the job; ``epoch`` is larger than that of any master before it."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A stream said Hello and was admitted to this job."""
+
+    session: int
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """An agent's status changed."""
+
+    session: int
+    status: AgentStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """An agent's loop is alive."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An agent leaves in good order."""
+
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """A stream ended: the agent, its host or the network between us is gone."""
+
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A deadline may have passed."""
+
+
+JobEvent = MasterStarted | Attached | Reported | Beat | Left | Detached | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Put a message on a session's stream."""
+
+    session: int
+    message: MasterMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Send ``farewell`` if there is one, then close the session."""
+
+    session: int
+    farewell: Rejected | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision with its reason, for the log."""
+
+    text: str
+    phase: JobPhase
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The job is over; nothing but farewells follows."""
+
+    outcome: Outcome
+    reason: str
+
+
+JobEffect = Send | Drop | Decided | Ended

@@ -1,0 +1,105 @@
+"""Who is in the job: nodes, their incarnations and their sessions.
+
+One node name has one incarnation, and one incarnation has at most one session (an open stream). The
+newest session wins; what comes from any other session is stale. An incarnation that was superseded is
+remembered, so that its late messages cannot bring it back. Within a session, a status counts only if
+its sequence is newer than the last one. These three fences make duplicates, reordering and late
+delivery harmless: every accepted status is the newest fact about a live incarnation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from elasticrun.core.protocol import AgentPhase, AgentStatus, NodeInfo
+
+
+@dataclass(slots=True)
+class Node:
+    """What the master knows of one node."""
+
+    info: NodeInfo
+    status: AgentStatus
+    session: int | None  # None: known from before the master restarted, not yet back
+    arrival: int
+
+    @property
+    def ready(self) -> bool:
+        """Attached, with no worker alive and able to start one at once."""
+        return self.session is not None and self.status.phase is AgentPhase.READY
+
+
+class Admission(Enum):
+    """What a Hello means."""
+
+    JOINS = "joins"
+    REATTACHES = "re-attaches"
+    SUPERSEDES = "joins in place of its earlier incarnation"
+    REFUSED = "is refused"
+
+
+class Membership:
+    """The table of nodes. Every operation but ``detach_all`` is O(1)."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.detached = 0  # number of known nodes without a session
+        self._by_session: dict[int, str] = {}
+        self._retired: set[str] = set()
+        self._arrivals = 0
+
+    def judge(self, session: int, info: NodeInfo) -> Admission:
+        """What a Hello on ``session`` means, before anything is changed."""
+        if info.incarnation in self._retired:
+            return Admission.REFUSED
+        known = self.nodes.get(info.node)
+        if known is None:
+            return Admission.JOINS
+        if known.session is not None and session < known.session:
+            return Admission.REFUSED
+        if known.info.incarnation == info.incarnation:
+            return Admission.REATTACHES
+        return Admission.SUPERSEDES
+
+    def attach(self, session: int, info: NodeInfo, status: AgentStatus) -> tuple[Node, int | None]:
+        """Give a node its newest session. Also returns the older session that it replaces, if any."""
+        node = self.nodes.get(info.node)
+        if node is None:
+            self._arrivals += 1
+            node = self.nodes[info.node] = Node(info, status, None, self._arrivals)
+            self.detached += 1
+        replaced = node.session
+        if replaced is None:
+            self.detached -= 1
+        else:
+            del self._by_session[replaced]
+        node.session = session
+        self._by_session[session] = info.node
+        if status.sequence > node.status.sequence:
+            node.status = status
+        return node, replaced if replaced != session else None
+
+    def node_of(self, session: int) -> Node | None:
+        """The node whose newest session this is, or None if the session is stale."""
+        name = self._by_session.get(session)
+        return self.nodes[name] if name is not None else None
+
+    def retire(self, node: Node) -> None:
+        """Never again admit this incarnation."""
+        self._retired.add(node.info.incarnation)
+
+    def remove(self, name: str) -> None:
+        """Forget a node."""
+        node = self.nodes.pop(name)
+        if node.session is None:
+            self.detached -= 1
+        else:
+            del self._by_session[node.session]
+
+    def detach_all(self) -> None:
+        """Every session is gone, every node is kept: the master has restarted."""
+        for node in self.nodes.values():
+            node.session = None
+        self._by_session.clear()
+        self.detached = len(self.nodes)

@@ -1,0 +1,67 @@
+"""What a stopped round costs, and whether another one follows.
+
+Only a worker that failed by itself spends the budget, and only once for a round. Everything that is
+not the program's doing is free: a node that came, left or was lost, and a port that was taken between
+choosing and binding it. A cause is fixed when the round is told to stop, and can afterwards only be
+*excused*: a failure that turns out to be the echo of a lost node, or of a taken port, becomes free.
+Failures that arrive after a free stop was decided are its echo (peers see their connections break)
+and are never charged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class StopCause(Enum):
+    """Why a round was stopped."""
+
+    WORKER_FAILED = "worker failed"
+    PORT_TAKEN = "port taken"
+    MEMBER_LOST = "member lost"
+    NODE_JOINED = "node joined"
+
+
+#: To which cause a stopped round's cause may change on new facts; absent means it stays.
+EXCUSES: dict[StopCause, frozenset[StopCause]] = {
+    StopCause.WORKER_FAILED: frozenset({StopCause.MEMBER_LOST, StopCause.PORT_TAKEN}),
+    StopCause.NODE_JOINED: frozenset(),
+    StopCause.MEMBER_LOST: frozenset(),
+    StopCause.PORT_TAKEN: frozenset({StopCause.MEMBER_LOST}),
+}
+
+#: A port that is taken this many times in a row is no accident and is charged like a failure.
+MAX_PORT_RETRIES = 10
+
+
+def excused(cause: StopCause, fact: StopCause) -> StopCause:
+    """The cause of a stopped round after ``fact`` came to light as well."""
+    return fact if fact in EXCUSES[cause] else cause
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many restarts the job has used. Immutable; ``settle`` gives the next one."""
+
+    max_restarts: int
+    used: int = 0
+    port_retries: int = 0  # in a row
+
+    def settle(self, cause: StopCause) -> tuple[Budget | None, str]:
+        """The budget after a round that stopped for ``cause``, or None if it is spent; with the reason."""
+        if cause is StopCause.PORT_TAKEN and self.port_retries < MAX_PORT_RETRIES:
+            retries = self.port_retries + 1
+            return Budget(self.max_restarts, self.used, retries), f"free: port taken, attempt {retries + 1}"
+        if cause in (StopCause.MEMBER_LOST, StopCause.NODE_JOINED):
+            return Budget(self.max_restarts, self.used), f"free: {cause.value}"
+        if self.used >= self.max_restarts:
+            return None, _spent(self.max_restarts)
+        used = self.used + 1
+        return Budget(self.max_restarts, used), f"restart {used} of {self.max_restarts}"
+
+
+def _spent(max_restarts: int) -> str:
+    if max_restarts == 0:
+        return "no restart allowed (--max-restarts 0)"
+    return f"all {max_restarts} restarts are used"

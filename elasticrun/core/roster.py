@@ -1,0 +1,44 @@
+"""Sentences about who is there and who is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elasticrun.core.protocol import NodeInfo
+from elasticrun.core.rendezvous import WorldLimits
+
+SHOWN = 8  # names in one sentence
+
+
+def name_some(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - SHOWN
+    shown = ", ".join(names[:SHOWN])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def describe_waiting(present: Sequence[NodeInfo], limits: WorldLimits) -> str:
+    """Why no world can be formed: who is there, and who is missing as far as that can be known."""
+    needed = limits.smallest
+    here = f"{len(present)} of at least {needed} nodes {'is' if len(present) == 1 else 'are'} here"
+    names = f" ({name_some([info.node for info in present])})" if present else ""
+    if len(present) >= needed:
+        return f"{here}{names}, but some of them cannot start yet"
+    return f"{here}{names}, {needed - len(present)} missing{_missing_ranks(present, needed)}"
+
+
+def describe_spares(size: int, spares: int, limits: WorldLimits) -> str:
+    """Why a node that could start does not."""
+    full = f"the world is full with {size} of at most {limits.max_nodes} nodes"
+    if size < limits.largest:
+        full = f"the world of {size} nodes cannot grow now"
+    return f"{full}; {spares} spare {'node waits' if spares == 1 else 'nodes wait'} for a place"
+
+
+def _missing_ranks(present: Sequence[NodeInfo], needed: int) -> str:
+    """Only if every node that is here was given a rank do the missing ones have a name."""
+    given = {info.node_rank for info in present}
+    if not given or None in given:
+        return ""
+    missing = [str(rank) for rank in range(needed) if rank not in given]
+    return f": node rank {name_some(missing)}" if missing else ""
