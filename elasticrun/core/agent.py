@@ -246,11 +246,8 @@ class AgentMachine:
 
     def _expire(self, timer: str) -> None:
         if timer == GRACE:
-            self._say(
-                Level.WARNING,
-                f"{len(self.alive)} workers still alive {self._terms.shutdown_timeout:g} s after the stop signal:"
-                " killing them",
-            )
+            grace = f"{self._terms.shutdown_timeout:g} s after the stop signal"
+            self._say(Level.WARNING, f"{len(self.alive)} workers are still alive {grace}: killing them")
             self._sweep()
         elif timer == KILL:
             self._give_up_on_node()

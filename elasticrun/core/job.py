@@ -27,6 +27,7 @@ from elasticrun.core.job_events import (
     Detached,
     Drop,
     Ended,
+    Expired,
     JobEffect,
     JobEvent,
     JobPhase,
@@ -34,7 +35,6 @@ from elasticrun.core.job_events import (
     MasterStarted,
     Reported,
     Send,
-    Tick,
     Trigger,
 )
 from elasticrun.core.membership import Admission, Membership, Node
@@ -58,12 +58,8 @@ from elasticrun.core.roster import describe_spares, describe_waiting, name_some
 from elasticrun.core.round import Round
 from elasticrun.core.timers import Deadlines
 
-Timer = tuple[str, str]
-LAST_CALL: Timer = ("last call", "")
-JOIN: Timer = ("join", "")
-NOTICE: Timer = ("notice", "")
-REATTACH: Timer = ("re-attach", "")
-HEARTBEAT = "heartbeat"
+Timer = tuple[str, str]  # its kind, and the node it is about, or ""
+HEARTBEAT, LAST_CALL, JOIN, NOTICE, REATTACH = "heartbeat", "last call", "join", "notice", "re-attach"
 
 
 class JobMachine:
@@ -93,8 +89,6 @@ class JobMachine:
         """Take in one event and return what to do, in order. No agent's doing makes it raise."""
         self._now = now
         self._effects = []
-        for timer in self._timers.pop_due(now):
-            self._expire(timer)
         match event:
             case MasterStarted(epoch):
                 self._start(epoch)
@@ -108,14 +102,21 @@ class JobMachine:
                 self._depart(session, f"left: {reason}")
             case Detached(session, reason):
                 self._depart(session, f"lost: {reason}")
-            case Tick():
-                pass
+            case Expired(timer, node):
+                self._expire(timer, node)
         self._advance()
         return self._effects
 
     def next_deadline(self) -> float | None:
-        """When to send a Tick, or None."""
+        """When to ask for ``due`` next, or None."""
         return self._timers.next()
+
+    def due(self, now: float) -> list[Expired]:
+        """The deadlines that have passed, as events for the caller to journal and to hand in at once.
+
+        They are events of their own so that replaying a journal needs neither a clock nor heartbeats.
+        """
+        return [Expired(timer, node) for timer, node in self._timers.pop_due(now)]
 
     @property
     def ended(self) -> bool:
@@ -131,7 +132,7 @@ class JobMachine:
         for name in self.members.nodes:
             self._timers.cancel((HEARTBEAT, name))
         if self.members.detached:
-            self._timers.set(REATTACH, self._now + self.config.reattach_timeout)
+            self._timers.set((REATTACH, ""), self._now + self.config.reattach_timeout)
         self._decide(f"master epoch {self.epoch} starts; {len(self.members.nodes)} known nodes may re-attach")
 
     def _attach(self, session: int, hello: Hello) -> None:
@@ -192,7 +193,7 @@ class JobMachine:
             self.ready.pop(name, None)
         elif name not in self.ready:
             self.ready[name] = None
-            self._timers.cancel(LAST_CALL)  # an arrival restarts it
+            self._timers.cancel((LAST_CALL, ""))  # an arrival restarts it
 
     def _absorb_round(self, name: str, status: AgentStatus) -> None:
         for failure in status.failures:
@@ -212,24 +213,24 @@ class JobMachine:
         self._decide(f"{name} {reason}")
         self.current.lose(name, f"{name} {reason}")
 
-    def _expire(self, timer: Timer) -> None:
-        kind, name = timer
-        if kind == HEARTBEAT:
+    def _expire(self, timer: str, name: str) -> None:
+        if timer == HEARTBEAT:
             self._expire_node(name, f"lost: silent for {self.config.heartbeat_timeout:g} s")
         elif timer == REATTACH:
+            late = f"lost: not back {self.config.reattach_timeout:g} s after the master"
             for known in [n for n, node in self.members.nodes.items() if node.session is None]:
-                self._expire_node(
-                    known, f"lost: not back {self.config.reattach_timeout:g} s after the master"
-                )
+                self._expire_node(known, late)
         elif timer == LAST_CALL:
             self._last_called = True
         elif timer == NOTICE:
             self._notify_waiting()
-        else:
+        elif self.phase is JobPhase.GATHERING and not self.limits.usable(len(self.ready)):
             self._end(Trigger.JOIN_TIMED_OUT, self._timeout_reason())
 
     def _expire_node(self, name: str, reason: str) -> None:
-        node = self.members.nodes[name]
+        node = self.members.nodes.get(name)
+        if node is None:
+            return  # lost already, by an earlier event of the same instant
         if node.session is not None:
             self._effects.append(Drop(node.session))
         self._lose(node, reason)
@@ -255,12 +256,12 @@ class JobMachine:
         if self.members.detached:
             return  # known nodes are about to come back; REATTACH bounds the wait
         if not self.limits.usable(len(self.ready)):
-            self._timers.cancel(LAST_CALL)
+            self._timers.cancel((LAST_CALL, ""))
             self._last_called = False
-            self._timers.set_default(JOIN, self._now + self.config.join_timeout)
-            self._timers.set_default(NOTICE, self._now + self.config.waiting_notice_interval)
+            self._timers.set_default((JOIN, ""), self._now + self.config.join_timeout)
+            self._timers.set_default((NOTICE, ""), self._now + self.config.waiting_notice_interval)
         elif self._wants_last_call():
-            self._timers.set_default(LAST_CALL, self._now + self.config.last_call_timeout)
+            self._timers.set_default((LAST_CALL, ""), self._now + self.config.last_call_timeout)
         else:
             self._form()
 
@@ -276,7 +277,7 @@ class JobMachine:
         chosen, reason = choose_world(candidates, self.previous, self.limits)
         order = order_members(chosen, self.previous, {n: nodes[n].info.node_rank for n in chosen})
         for timer in (LAST_CALL, JOIN, NOTICE):
-            self._timers.cancel(timer)
+            self._timers.cancel((timer, ""))
         self.round += 1
         seats = assign_ranks([nodes[name].info for name in order], self._terms(nodes[order[0]]))
         self.current = Round(seats=seats, pending=set(order), start_reason=reason)
@@ -308,7 +309,7 @@ class JobMachine:
             self._decide(f"round {self.round} stops: {current.stop_reason}")
             self._direct_all(current.seats)
         elif self.ready:
-            self._timers.set_default(NOTICE, self._now)
+            self._timers.set_default((NOTICE, ""), self._now)
 
     def _can_grow(self) -> bool:
         """A larger world could start at once, and nobody has finished the work yet."""
@@ -380,7 +381,7 @@ class JobMachine:
             if session is not None:
                 self._effects.append(Send(session, Waiting(self.epoch, text)))
         if waiting or self.phase is JobPhase.GATHERING:
-            self._timers.set(NOTICE, self._now + self.config.waiting_notice_interval)
+            self._timers.set((NOTICE, ""), self._now + self.config.waiting_notice_interval)
 
     def _timeout_reason(self) -> str:
         here = [node.info for node in self.members.nodes.values()]
@@ -393,5 +394,5 @@ class JobMachine:
 def _superseded(node: str) -> Rejected:
     return Rejected(
         RejectCode.SUPERSEDED,
-        f"another agent joined as {node}; each agent needs its own node name (on one host: its own --node-rank)",
+        f"another agent joined as {node}; give each agent of one host its own --node-rank",
     )

@@ -95,11 +95,14 @@ class Detached:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """A deadline may have passed."""
+class Expired:
+    """A deadline passed: of a kind of timer, for one node or ("") for the job."""
+
+    timer: str
+    node: str = ""
 
 
-JobEvent = MasterStarted | Attached | Reported | Beat | Left | Detached | Tick
+JobEvent = MasterStarted | Attached | Reported | Beat | Left | Detached | Expired
 
 
 @dataclass(frozen=True, slots=True)
