@@ -1,0 +1,299 @@
+"""The agent's side of the spawner: start, signal and sweep workers, hear of their ends.
+
+Order of calls in the agent: ``SignalInbox``, then ``fork_spawner()`` while there is one thread and little
+memory, then the imports of asyncio and grpc, then ``Spawner(handle, on_event)`` inside the running loop.
+This module therefore imports asyncio only where a loop is needed.
+
+Invariant: every ``spawn`` is answered by exactly one of ``Started`` or ``SpawnFailed``, and every
+``Started`` by one ``Exited``, in this order; unless ``SpawnerDied`` comes, after which nothing does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from elasticrun.agent.spawner_process import spawner_main
+from elasticrun.agent.spawner_wire import READ_BYTES, Frames, Message, encode
+from elasticrun.errors import NodeFaultError
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program to start; the file descriptors stay the caller's and may be closed after ``spawn``."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]  # the whole environment; looked up for PATH as well
+    cwd: str | None  # None: the agent's
+    stdin: int
+    stdout: int
+    stderr: int
+    cpus: frozenset[int] | None = None  # None: the agent's affinity
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The program runs, in a session and process group of its own whose number is ``pid``."""
+
+    worker: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    """The program could not be started; ``message`` says what was tried and why it failed."""
+
+    worker: int
+    errno: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The worker ended and was reaped; its descendants may live on until a sweep."""
+
+    worker: int
+    exit_code: int  # as in subprocess: negative is the number of the signal
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Nothing is alive below the spawner, but for ``left`` processes that another user owns."""
+
+    count: int  # children and orphans that ended during the sweep
+    left: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnerDied:
+    """The spawner ended unasked; the kernel has killed the workers, their descendants may live."""
+
+
+SpawnerEvent = Started | SpawnFailed | Exited | Swept | SpawnerDied
+
+
+class WorkerStarter(Protocol):
+    """What the agent needs of whatever starts workers; a warm parent can take the spawner's place."""
+
+    def spawn(self, worker: int, command: Command) -> None:
+        """Start a program under a number that was never used before."""
+
+    def signal(self, worker: int, signum: int) -> None:
+        """Signal the worker's process group, unless the worker has ended."""
+
+    def sweep(self) -> None:
+        """Kill everything that is left; ``Swept`` follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnerHandle:
+    """A spawner that runs, before there is a loop to talk to it.
+
+    A process that the agent forks later without exec must close ``control``.
+    """
+
+    pid: int
+    control: socket.socket
+
+
+def fork_spawner() -> SpawnerHandle:
+    """Fork the spawner; call it first of all, while this process has one thread.
+
+    Raises NodeFaultError if the host refuses another process.
+    """
+    agent_end, spawner_end = socket.socketpair()
+    agent = os.getpid()
+    # Blocked, or a signal to the group would run the agent's handlers in the child as well.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            spawner_main(agent_end, spawner_end, agent)
+    except OSError as error:
+        agent_end.close()
+        raise NodeFaultError(f"cannot start the spawner process: {error.strerror}") from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        spawner_end.close()
+    return SpawnerHandle(pid, agent_end)
+
+
+@dataclass(slots=True)
+class _Unsent:
+    """What the socket had no room for; ``fds`` are duplicates of ours."""
+
+    data: bytes
+    fds: list[int]
+    worker: int | None  # whose spawn request it is
+
+    def drop(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = []
+
+
+class Spawner:
+    """Talks to the spawner on the running loop; ``on_event`` is called from the loop, never from a call."""
+
+    def __init__(self, handle: SpawnerHandle, on_event: Callable[[SpawnerEvent], None]) -> None:
+        import asyncio
+
+        self._loop = asyncio.get_running_loop()
+        self._pid = handle.pid
+        self._control = handle.control
+        self._on_event = on_event
+        self._frames = Frames()
+        self._unsent: deque[_Unsent] = deque()
+        self._closing = False
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._control.setblocking(False)
+        self._loop.add_reader(self._control, self._read)
+
+    @property
+    def pid(self) -> int:
+        """The spawner's pid."""
+        return self._pid
+
+    def spawn(self, worker: int, command: Command) -> None:
+        """Start ``command`` as ``worker``, a number that this spawner was never given before."""
+        request: Message = {
+            "op": "spawn",
+            "worker": worker,
+            "argv": list(command.argv),
+            "env": dict(command.env),
+            "cwd": command.cwd,
+            "cpus": None if command.cpus is None else sorted(command.cpus),
+        }
+        try:
+            self._send(request, [command.stdin, command.stdout, command.stderr])
+        except OSError as error:
+            self._refused(worker, error)
+
+    def signal(self, worker: int, signum: int) -> None:
+        """Signal the process group of ``worker``; nothing happens once it has ended."""
+        self._send_quietly({"op": "signal", "worker": worker, "signum": int(signum)})
+
+    def sweep(self) -> None:
+        """SIGKILL every process below the spawner; requests that follow wait until ``Swept``."""
+        self._send_quietly({"op": "sweep"})
+
+    async def close(self) -> None:
+        """Let the spawner kill what is left and end; returns once it has. May be called again.
+
+        It lasts as long as the kernel needs to kill; a caller in a hurry bounds it and may cancel it.
+        """
+        import asyncio
+
+        if not self._closing and not self._ended.done():
+            self._closing = True
+            self._drop_unsent()
+            with contextlib.suppress(OSError):  # it died this moment; the reader tells
+                self._control.shutdown(socket.SHUT_WR)
+        await asyncio.shield(self._ended)
+
+    # -- to the spawner ------------------------------------------------------------------------
+
+    def _send_quietly(self, message: Message) -> None:
+        try:
+            self._send(message, [])
+        except ConnectionError:
+            return  # the reader is about to report the spawner's end
+
+    def _send(self, message: Message, fds: list[int]) -> None:
+        if self._closing or self._ended.done():
+            raise BrokenPipeError(errno.EPIPE, "it has ended")
+        data = encode(message)
+        sent = 0 if self._unsent else self._transmit(data, fds)
+        if sent < len(data):
+            kept = [] if sent else [os.dup(fd) for fd in fds]
+            worker = message["worker"] if message["op"] == "spawn" else None
+            self._unsent.append(_Unsent(data[sent:], kept, worker))
+            self._loop.add_writer(self._control, self._flush)
+
+    def _transmit(self, data: bytes, fds: list[int]) -> int:
+        """How many bytes the socket took; ``fds`` go with the first of them."""
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
+        try:
+            return self._control.sendmsg([data], ancillary)
+        except BlockingIOError:
+            return 0
+
+    def _flush(self) -> None:
+        while self._unsent:
+            first = self._unsent[0]
+            sent = self._transmit_again(first)
+            if sent:
+                first.drop()
+            first.data = first.data[sent:]
+            if first.data:
+                return
+            self._unsent.popleft()
+        self._loop.remove_writer(self._control)
+
+    def _transmit_again(self, unsent: _Unsent) -> int:
+        """As ``_transmit``; what can never be sent counts as sent."""
+        try:
+            return self._transmit(unsent.data, unsent.fds)
+        except OSError as error:  # the spawner's end, or the kernel's limit on descriptors under way
+            if unsent.worker is not None and not isinstance(error, ConnectionError):
+                self._refused(unsent.worker, error)
+            return len(unsent.data)
+
+    def _refused(self, worker: int, error: OSError) -> None:
+        failed = SpawnFailed(worker, error.errno or 0, f"cannot reach the spawner: {error.strerror}")
+        self._loop.call_soon(self._on_event, failed)
+
+    def _drop_unsent(self) -> None:
+        while self._unsent:
+            self._unsent.popleft().drop()
+        self._loop.remove_writer(self._control)
+
+    # -- from the spawner ----------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            data = self._control.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._gone()
+            return
+        for message in self._frames.feed(data):
+            self._loop.call_soon(self._on_event, _event(message))
+
+    def _gone(self) -> None:
+        self._drop_unsent()
+        self._loop.remove_reader(self._control)
+        self._control.close()
+        # Its socket is closed, so it is past the point of no return: this waits for microseconds.
+        with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, the kernel reaps
+            os.waitpid(self._pid, 0)
+        if not self._closing:
+            self._loop.call_soon(self._on_event, SpawnerDied())
+        self._ended.set_result(None)
+
+
+def _event(message: Message) -> SpawnerEvent:
+    kind = message.pop("event")
+    return _EVENTS[kind](**message)
+
+
+_EVENTS: dict[str, Callable[..., SpawnerEvent]] = {
+    "started": Started,
+    "spawn_failed": SpawnFailed,
+    "exited": Exited,
+    "swept": Swept,
+}

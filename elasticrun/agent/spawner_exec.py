@@ -1,0 +1,84 @@
+"""From fork to exec: how a copy of the spawner becomes a worker.
+
+Invariant: the program starts as if from a fresh login shell, whatever its ancestors did: default signal
+dispositions (nohup's and the interpreter's ignored signals included), nothing blocked, a session and a
+process group of its own, only stdin, stdout and stderr open. And it dies with the spawner.
+
+A failure is written to the error pipe, which a successful exec closes by itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import NoReturn
+
+from elasticrun.agent.spawner_wire import Message
+
+PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG = 1
+_NOT_EXECUTED = 127  # the shell's "cannot run"; seen by nobody, the error pipe tells more
+
+Prctl = Callable[[int, int], None]
+
+
+def load_prctl() -> Prctl:
+    """``prctl(option, value)``, which raises OSError on failure."""
+    import ctypes  # the spawner alone needs it
+
+    function = ctypes.CDLL(None, use_errno=True).prctl
+    function.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+
+    def prctl(option: int, value: int) -> None:
+        if function(option, value, 0, 0, 0) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+    return prctl
+
+
+def become_worker(
+    request: Message, fds: list[int], error_pipe: int, spawner: int, prctl: Prctl
+) -> NoReturn:
+    """Turn a forked child, all its signals blocked, into the requested program; never return."""
+    try:
+        problem = _exec(request, fds, spawner, prctl)
+    except BaseException as error:  # the frames below are the spawner's: nothing may unwind into them
+        problem = {"code": getattr(error, "errno", None) or errno.EINVAL, "text": repr(error)}
+    try:
+        os.write(error_pipe, json.dumps(problem).encode("ascii"))
+    finally:
+        os._exit(_NOT_EXECUTED)
+
+
+def _exec(request: Message, fds: list[int], spawner: int, prctl: Prctl) -> Message:
+    """Execute the program; only on failure there is something to return."""
+    step = "cannot set up the process"
+    try:
+        os.setsid()
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != spawner:  # it died before the line above could hold
+            os._exit(_NOT_EXECUTED)
+        for number, fd in enumerate(fds):
+            os.dup2(fd, number)
+        if request["cpus"] is not None:
+            step = f"cannot run on the CPUs {request['cpus']}"
+            os.sched_setaffinity(0, request["cpus"])
+        if request["cwd"] is not None:
+            step = f"cannot enter the directory {request['cwd']}"
+            os.chdir(request["cwd"])
+        step = f"cannot execute {request['argv'][0]}"
+        _default_signals()
+        os.execvpe(request["argv"][0], request["argv"], request["env"])
+    except (OSError, ValueError) as error:
+        code = getattr(error, "errno", None) or errno.EINVAL
+        return {"code": code, "text": f"{step}: {getattr(error, 'strerror', None) or error}"}
+
+
+def _default_signals() -> None:
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(signum, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what came meanwhile acts now

@@ -1,0 +1,346 @@
+"""The spawner: the process between the agent and its workers.
+
+Theory. Whatever must happen between fork and exec (a death signal, a session, an affinity) is only safe
+in a process with one thread, and the agent has many. And whatever runs below a worker must be found
+again however it hides: double-forked, in a session of its own, its environment wiped. So the agent
+forks this small process before anything else; it starts every worker, and, being a *child subreaper*,
+it inherits every orphan below it.
+
+Invariants.
+
+- A signal is sent only to a process that this one has not reaped yet, so never to a reused pid.
+- Once a sweep is answered, nothing is alive below the spawner. It kills its direct children only: the
+  children of a child that died are already ours when its SIGCHLD comes. Each one is therefore killed
+  under an exact pid, and the end of each is what triggers the next look; nothing is polled.
+- The agent's end, however it comes (end of file on the control socket, or its pidfd), is a sweep
+  followed by exit. The spawner's own end kills the workers by their parent-death signal.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import json
+import os
+import select
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import NoReturn
+
+from elasticrun.agent.proctitle import set_title
+from elasticrun.agent.spawner_exec import PR_SET_CHILD_SUBREAPER, Prctl, become_worker, load_prctl
+from elasticrun.agent.spawner_wire import STD_FDS, Frames, Message, encode, receive
+
+_SPAWNER_CRASHED = 70  # EX_SOFTWARE
+_FILES_WITHOUT_PROC = 4096  # more is not looked for: the limit may be a billion
+#: Terminal and group signals are the agent's business; a lost reader must not kill the spawner.
+_IGNORED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGPIPE,
+    signal.SIGTSTP,
+)
+
+
+def spawner_main(agent_end: socket.socket, control: socket.socket, agent_pid: int) -> NoReturn:
+    """Be the spawner, in a child just forked with all signals blocked; never return."""
+    status = _SPAWNER_CRASHED
+    try:
+        agent_end.close()
+        own_end = _isolate(control)
+        SpawnerLoop(own_end, agent_pid, load_prctl()).run()
+        status = 0
+    except BaseException:  # the frames below belong to the agent: report, then leave without unwinding
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _isolate(control: socket.socket) -> socket.socket:
+    """Leave the agent's session, terminal and files; return the control socket under its new number."""
+    gc.freeze()  # a collection would copy every page shared with the agent
+    for signum in _IGNORED:
+        signal.signal(signum, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.setsid()
+    set_title("elastic-run: spawner")
+    moved = socket.socket(fileno=fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, STD_FDS))
+    control.detach()
+    _close_files(keep=moved.fileno())
+    return moved
+
+
+def _close_files(keep: int) -> None:
+    """Point stdin and stdout to /dev/null and close the rest, but for stderr and ``keep``."""
+    try:
+        numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    except FileNotFoundError:
+        numbers = list(range(_FILES_WITHOUT_PROC))
+    for number in numbers:
+        if number not in (2, keep):
+            os.closerange(number, number + 1)
+    for number in range(STD_FDS):
+        if number != 2 or 2 not in numbers:
+            _open_null(number)
+
+
+def _open_null(number: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    if null != number:
+        os.dup2(null, number)
+        os.close(null)
+
+
+def children_of(pid: int, proc: str = "/proc") -> list[int]:
+    """The direct children of a single-threaded process; a scan where the kernel keeps no list."""
+    try:
+        with open(f"{proc}/{pid}/task/{pid}/children", "rb") as file:
+            return [int(child) for child in file.read().split()]
+    except FileNotFoundError:
+        names = (int(name) for name in os.listdir(proc) if name.isdigit())
+        return [child for child in names if _parent_of(child, proc) == pid]
+
+
+def _parent_of(pid: int, proc: str) -> int:
+    try:
+        with open(f"{proc}/{pid}/stat", "rb") as file:
+            stat = file.read()
+    except OSError:  # it ended meanwhile
+        return -1
+    return int(stat[stat.rindex(b")") + 1 :].split()[1])
+
+
+class _Worker:
+    """A worker that is not reaped yet."""
+
+    __slots__ = ("error_pipe", "pid", "worker")
+
+    def __init__(self, worker: int, pid: int, error_pipe: int) -> None:
+        self.worker = worker
+        self.pid = pid
+        self.error_pipe = error_pipe  # -1 once the exec is known to have succeeded
+
+
+class SpawnerLoop:
+    """Carries out the agent's requests one after the other; the only owner of the children."""
+
+    def __init__(self, control: socket.socket, agent_pid: int, prctl: Prctl) -> None:
+        self._control = control
+        self._prctl = prctl
+        self._frames = Frames()
+        self._batches: deque[list[int]] = deque()  # file descriptors, one list for each spawn request
+        self._requests: deque[Message] = deque()
+        self._workers: dict[int, _Worker] = {}  # by pid
+        self._pids: dict[int, int] = {}  # worker -> pid
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._poll = select.poll()
+        self._agent_gone = False
+        self._sweeping = False
+        self._reaped = 0  # children that ended during this sweep
+        self._killed: set[int] = set()
+        self._forbidden: set[int] = set()  # another user's: we may not kill them
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self._listen(agent_pid)
+
+    def run(self) -> None:
+        """Serve until the agent is gone and nothing is left below."""
+        while self._sweeping or not self._agent_gone:
+            for fd, _ in self._poll.poll():
+                handler = self._handlers.get(fd)
+                if handler is not None:  # else an earlier one of this batch removed it
+                    handler()
+
+    def _listen(self, agent_pid: int) -> None:
+        wakeup, self._sigchld = socket.socketpair()
+        wakeup.setblocking(False)
+        self._sigchld.setblocking(False)
+        signal.set_wakeup_fd(wakeup.detach(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+        self._watch(self._sigchld.fileno(), self._child_ended)
+        self._watch(self._control.fileno(), self._read)
+        try:
+            self._watch(os.pidfd_open(agent_pid), self._agent_ended)
+        except (AttributeError, OSError):
+            return  # an old kernel; the control socket's end of file tells as well
+
+    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
+        self._handlers[fd] = handler
+        self._poll.register(fd, select.POLLIN)
+
+    def _unwatch(self, fd: int) -> None:
+        if self._handlers.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            data, fds, lost = receive(self._control)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._agent_ended()
+            return
+        if fds or lost:  # lost: this process has too many files open; the spawn will say so
+            self._batches.append(fds)
+        self._requests.extend(self._frames.feed(data))
+        self._serve()
+
+    def _serve(self) -> None:
+        """Carry out what has come; a sweep finishes before the request behind it starts."""
+        while self._requests and not self._sweeping:
+            request = self._requests.popleft()
+            if request["op"] == "spawn":
+                self._spawn(request, self._batches.popleft())
+            elif request["op"] == "signal":
+                self._signal(request["worker"], request["signum"])
+            else:
+                self._begin_sweep()
+
+    def _agent_ended(self) -> None:
+        for fd, handler in list(self._handlers.items()):
+            if handler in (self._read, self._agent_ended):
+                self._unwatch(fd)
+        if self._agent_gone:
+            return
+        self._agent_gone = True
+        self._requests.clear()
+        if not self._sweeping:
+            self._begin_sweep()
+
+    def _report(self, **event: object) -> None:
+        try:
+            self._control.sendall(encode(event))
+        except OSError:  # nobody listens any more
+            self._agent_ended()
+
+    def _signal(self, worker: int, signum: int) -> None:
+        pid = self._pids.get(worker)
+        if pid is None:
+            return
+        try:
+            os.killpg(pid, signum)
+        except ProcessLookupError:  # between its fork and its setsid; it has all signals blocked
+            self._kill(pid, signum)
+        except PermissionError:
+            return  # every process of the group belongs to another user by now
+
+    @staticmethod
+    def _kill(pid: int, signum: int) -> bool:
+        try:
+            os.kill(pid, signum)
+        except PermissionError:
+            return False
+        return True
+
+    # -- starting ------------------------------------------------------------------------------
+
+    def _spawn(self, request: Message, fds: list[int]) -> None:
+        try:
+            if len(fds) != STD_FDS:
+                raise OSError(errno.EMFILE, "too many open files to pass the standard streams")
+            self._fork(request, fds)
+        except OSError as error:
+            self._report_failure(request["worker"], error.errno or 0, error.strerror or str(error))
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _fork(self, request: Message, fds: list[int]) -> None:
+        # Until the child is ready a signal for it waits; ours wait as well, so that none is taken twice.
+        error_pipe, write_end = os.pipe()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            spawner = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                become_worker(request, fds, write_end, spawner, self._prctl)
+        except OSError:
+            os.close(error_pipe)
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.close(write_end)
+        worker = _Worker(request["worker"], pid, error_pipe)
+        self._workers[pid] = worker
+        self._pids[worker.worker] = pid
+        self._watch(error_pipe, lambda: self._executed(worker))
+
+    def _executed(self, worker: _Worker) -> None:
+        """The error pipe ended: empty if the program runs, else it says why not."""
+        self._unwatch(worker.error_pipe)
+        with open(worker.error_pipe, "rb") as file:
+            problem = file.read()
+        worker.error_pipe = -1
+        if problem:
+            del self._pids[worker.worker]
+            self._report_failure(worker.worker, **json.loads(problem))
+        else:
+            self._report(event="started", worker=worker.worker, pid=worker.pid)
+
+    def _report_failure(self, worker: int, code: int, text: str) -> None:
+        self._report(event="spawn_failed", worker=worker, errno=code, message=text)
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def _child_ended(self) -> None:
+        while True:
+            try:
+                if not self._sigchld.recv(4096):
+                    break
+            except BlockingIOError:
+                break
+        self._reap()
+
+    def _reap(self) -> None:
+        """Collect every child that has ended; while sweeping, look for the next ones to kill."""
+        alive = True
+        while alive:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                alive = False
+                break
+            if pid == 0:
+                break
+            self._buried(pid, os.waitstatus_to_exitcode(status))
+        if self._sweeping:
+            self._sweep_on(alive)
+
+    def _buried(self, pid: int, exit_code: int) -> None:
+        self._reaped += self._sweeping
+        self._killed.discard(pid)
+        self._forbidden.discard(pid)
+        worker = self._workers.pop(pid, None)
+        if worker is None:
+            return  # an orphan that we inherited
+        if worker.error_pipe >= 0:
+            self._executed(worker)  # it ended before we heard of its start
+        if self._pids.pop(worker.worker, None) is not None:
+            self._report(event="exited", worker=worker.worker, exit_code=exit_code)
+
+    def _begin_sweep(self) -> None:
+        self._sweeping = True
+        self._reaped = 0
+        for worker in list(self._pids):
+            self._signal(worker, signal.SIGKILL)
+        self._reap()
+
+    def _sweep_on(self, alive: bool) -> None:
+        children = set(children_of(os.getpid())) if alive else set()
+        for pid in children - self._killed - self._forbidden:
+            (self._killed if self._kill(pid, signal.SIGKILL) else self._forbidden).add(pid)
+        if children <= self._forbidden:
+            self._sweeping = False
+            self._report(event="swept", count=self._reaped, left=len(children))
+            self._serve()
