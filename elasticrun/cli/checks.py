@@ -1,0 +1,190 @@
+"""Files and modules that the command line names, looked at before anything is started.
+
+The invariant: nothing is refused that would run. Whatever cannot be told for certain, such as a script
+whose name holds a ``${local_rank}`` still to be expanded, a directory with a ``__main__.py``, a zip
+file, ``/dev/stdin`` or a module that its package makes up while it is imported, passes; the worker then
+says what is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from elasticrun.config import Entrypoint, EntrypointKind
+from elasticrun.errors import UsageError
+
+#: How long the child that looks for a module may take before the module gets the benefit of the doubt.
+CHILD_TIMEOUT = 60.0
+
+_MARK = "elasticrun-module: missing"
+
+#: Looks for a module as ``python -m`` does, which imports the packages around it.
+_CHILD = f"""
+import importlib.util, os, sys
+if not getattr(sys.flags, "safe_path", False):
+    sys.path[0] = os.getcwd()
+name = sys.argv[1]
+def missing(name):
+    try:
+        return importlib.util.find_spec(name) is None
+    except ModuleNotFoundError as error:
+        return error.name is not None and (name + ".").startswith(error.name + ".")
+def package(name):
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.submodule_search_locations is not None
+if missing(name) or package(name) and missing(name + ".__main__"):
+    print("{_MARK}", flush=True)
+"""
+
+
+def check_files(
+    entrypoint: Entrypoint, log_dir: str | None, state_dir: str | None, environ: Mapping[str, str]
+) -> None:
+    """Raise UsageError, one sentence, if something named cannot be used."""
+    if log_dir is not None and log_dir != os.devnull:
+        check_directory("--log-dir", log_dir)
+    if state_dir is not None:
+        check_directory("--state-dir", state_dir)
+    if entrypoint.kind is EntrypointKind.BINARY:
+        check_program("--no-python", entrypoint.target, environ)
+        return
+    if environ.get("PYTHON_EXEC"):
+        check_program("PYTHON_EXEC", entrypoint.python, environ)
+    if entrypoint.kind is EntrypointKind.MODULE:
+        check_module(entrypoint.target, entrypoint.python, environ)
+    else:
+        check_script(entrypoint.target, environ)
+
+
+def check_directory(option: str, path: str) -> None:
+    """A directory that we can write into, or can make."""
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise UsageError(f"{option} {path!r} is a file: give a directory, which is made if it does not exist")
+    existing = _nearest_existing(path)
+    if not os.path.isdir(existing):
+        raise UsageError(f"{option} {path!r} cannot be made: {existing!r} is a file; give a directory below another one")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UsageError(f"{option} {path!r} cannot be written: {existing!r} is not writable; give another directory")
+
+
+def _nearest_existing(path: str) -> str:
+    path = os.path.abspath(path)
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _expands(target: str) -> bool:
+    return "$local_rank" in target or "${local_rank}" in target
+
+
+def check_script(path: str, environ: Mapping[str, str]) -> None:
+    """Something that ``python path`` can run: a file, a zip file, a directory with a ``__main__.py``."""
+    if path == "-" or _expands(path):
+        return
+    if not os.path.lexists(path):
+        hint = _script_hint(path, environ)
+        raise UsageError(f"there is no training script {path!r}{hint}: give a path, seen from {os.getcwd()!r}")
+    if not os.path.exists(path):
+        if not path.startswith(("/dev/", "/proc/")):
+            raise UsageError(f"the training script {path!r} is a link to nowhere: give the path of a file")
+    elif os.path.isdir(path):
+        if not _has_main(path):
+            raise UsageError(f"the training script {path!r} is a directory without a __main__.py: give the path of a file")
+    elif os.path.isfile(path) and not os.access(path, os.R_OK):
+        raise UsageError(f"the training script {path!r} cannot be read: give a file that this user may read")
+
+
+def _script_hint(path: str, environ: Mapping[str, str]) -> str:
+    if os.path.isfile(f"{path}.py"):
+        return f" (did you mean {path}.py?)"
+    if "/" not in path and not path.endswith(".py") and _program_path(path, environ):
+        return " (for a program that is not python, give --no-python)"
+    return ""
+
+
+def _has_main(directory: str) -> bool:
+    return any(name == "__main__" or name.startswith("__main__.") for name in os.listdir(directory))
+
+
+def check_program(option: str, program: str, environ: Mapping[str, str]) -> None:
+    """A program that can be executed, by its path or found on PATH."""
+    if _expands(program):
+        return
+    if "/" not in program:
+        if not _program_path(program, environ):
+            here = f" (did you mean ./{program}?)" if os.path.isfile(program) else ""
+            raise UsageError(f"{option}: no program {program!r} is on PATH{here}: give a path or a name on PATH")
+    elif not os.path.exists(program):
+        raise UsageError(f"{option}: there is no program {program!r}: give a path or a name on PATH")
+    elif os.path.isdir(program):
+        raise UsageError(f"{option}: {program!r} is a directory: give a program")
+    elif not os.access(program, os.X_OK):
+        raise UsageError(f"{option}: {program!r} is not executable: give a program, or make this one executable (chmod +x)")
+
+
+def _program_path(name: str, environ: Mapping[str, str]) -> str:
+    """The first executable file of this name on PATH, or ""."""
+    for directory in environ.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(directory or ".", name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return ""
+
+
+def check_module(name: str, python: str, environ: Mapping[str, str]) -> None:
+    """A module that ``python -m name`` can run. No package is imported unless it must be."""
+    if _expands(name):
+        return
+    if "" in name.split("."):
+        raise UsageError(f"-m {name!r} is not the name of a module: give a full name such as package.train")
+    if python == sys.executable and _is_on_path(name, [os.getcwd(), *sys.path]):
+        return
+    if _child_misses(name, python, environ):
+        raise UsageError(
+            f"-m {name}: {python} finds no module of this name that it can run{_module_hint(name)}: "
+            f"give one on its path or in {os.getcwd()!r}"
+        )
+
+
+def _is_on_path(name: str, path: Sequence[str]) -> bool:
+    """Whether the module is certainly there, judged by directories alone; False leaves it open."""
+    from importlib.machinery import PathFinder
+
+    search: Sequence[str] | None = path
+    parts = name.split(".")
+    try:
+        for depth in range(1, len(parts) + 1):
+            if search is None:
+                return False
+            spec = PathFinder.find_spec(".".join(parts[:depth]), search)
+            if spec is None:
+                return False
+            search = spec.submodule_search_locations
+        return search is None or PathFinder.find_spec(f"{name}.__main__", search) is not None
+    except KeyError:  # a namespace package inside another wants its parent imported
+        return False
+
+
+def _child_misses(name: str, python: str, environ: Mapping[str, str]) -> bool:
+    import subprocess
+
+    try:
+        child = subprocess.run(
+            [python, "-c", _CHILD, name], env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, errors="replace", timeout=CHILD_TIMEOUT, check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return _MARK in child.stdout
+
+
+def _module_hint(name: str) -> str:
+    if name.endswith(".py"):
+        better = name.removesuffix(".py").strip("/").replace("/", ".")
+        return f" (did you mean -m {better}, or {name} without -m?)"
+    if "/" in name:
+        return f" (did you mean -m {name.strip('/').replace('/', '.')}?)"
+    return ""

@@ -1,0 +1,34 @@
+"""``elastic-ctl``: questions and orders to a running job.
+
+A click group; each verb is a command of its own, added with ``@group.command()``. Imports that a verb
+needs stand inside it, so that no verb pays for another.
+"""
+
+from __future__ import annotations
+
+import click
+
+from elasticrun import __version__
+
+PROGRAM = "elastic-ctl"
+
+
+@click.group(name=PROGRAM, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
+def group() -> None:
+    """Look at and steer jobs started by elastic-run."""
+
+
+@group.command()
+def version() -> None:
+    """Print the version of elasticrun."""
+    click.echo(f"{PROGRAM} {__version__}")
+
+
+def main() -> None:
+    """Entry point of the console script; exits with click's status, 2 for a usage error."""
+    group(prog_name=PROGRAM)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""Every option of ``elastic-run``, declared once.
+
+The table is the single source of parsing, of the ``PET_<NAME>`` variables, of ``--help`` and of the
+README's option table, so none of them can disagree. A row that has no metavar is a flag. Only this
+module knows an option's name and default; the rest of ``cli`` says ``given.get(options.NNODES)`` and
+gets a value of the row's type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from elasticrun.cli import values
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Group(Enum):
+    """The headings of the help text, in its order."""
+
+    SIZE = "Size of the job"
+    RENDEZVOUS = "How the nodes find one another"
+    RESTART = "Restarts, waiting and stopping"
+    PROGRAM = "How the training program is started"
+    LOGS = "Output and logs"
+    ABOUT = "About elastic-run"
+
+
+class Origin(Enum):
+    """Whose option it is. An abbreviation means an option of torchrun if it can."""
+
+    TORCHRUN = "torchrun"
+    OURS = "elasticrun"
+    LEGACY = "torch.distributed.launch"  # accepted so that old command lines work; not in the help
+
+
+@dataclass(frozen=True, slots=True)
+class Option(Generic[T_co]):
+    """One row: how an option is written, what it means and how its text becomes a value."""
+
+    name: str  # without the dashes in front
+    group: Group
+    convert: Callable[[str], T_co]
+    metavar: str  # "" for a flag
+    help: str
+    allowed: str = ""  # completes "give ..." in a usage error
+    default: str | None = None  # text, as a user would give it
+    short: str = ""
+    origin: Origin = Origin.TORCHRUN
+    blank: bool = False  # an empty value on the command line is the same as none
+    fallback_env: str = ""  # a variable that is read after PET_<NAME>
+
+    @property
+    def is_flag(self) -> bool:
+        return not self.metavar
+
+    @property
+    def flag(self) -> str:
+        """The option as a user types it."""
+        return f"--{self.name}"
+
+    @property
+    def env(self) -> str:
+        """The environment variable that holds its default; none for ``--help`` and ``--version``."""
+        return "" if self.group is Group.ABOUT else "PET_" + self.name.upper().replace("-", "_")
+
+    @property
+    def hidden(self) -> bool:
+        return self.origin is Origin.LEGACY
+
+
+_INTEGER = "an integer, 0 for no and 1 for yes"
+_SECONDS = "a number of seconds, 0 or more"
+_STREAMS = "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:STREAMS,... such as 0:1,1:3"
+_FILTERS = "a comma list of words, ,, for a comma inside a word"
+
+
+def _flag(name: str, group: Group, help: str, short: str = "", origin: Origin = Origin.TORCHRUN) -> Option[bool]:
+    return Option(name, group, values.switch, "", help, allowed=_INTEGER, short=short, origin=origin)
+
+
+NNODES = Option(
+    "nnodes", Group.SIZE, values.node_range, "N|MIN:MAX",
+    "Number of nodes, or the least and the most with which the job runs.",
+    allowed="N or MIN:MAX with 1 <= MIN <= MAX, such as 2 or 1:4", default="1:1",
+)
+NPROC_PER_NODE = Option(
+    "nproc-per-node", Group.SIZE, values.worker_count, "N|WORD",
+    "Workers on this node: a number, cpu (usable cores), gpu or xpu (devices torch sees), "
+    "auto (devices, else cores).",
+    allowed="a number of 1 or more, cpu, gpu, xpu or auto", default="1",
+)
+NODE_UNIT = Option(
+    "node-unit", Group.SIZE, values.whole(1), "N",
+    "Worlds have a multiple of N nodes; nodes left over wait as spares.",
+    allowed="a whole number of 1 or more", default="1", origin=Origin.OURS,
+)
+
+STANDALONE = _flag(
+    "standalone", Group.RENDEZVOUS,
+    "One node with its own master on a free port and a random job id; the other options of this group are ignored.",
+)
+RDZV_BACKEND = Option(
+    "rdzv-backend", Group.RENDEZVOUS, values.one_of("static", "c10d", "etcd", "etcd-v2"), "NAME",
+    "static, c10d, etcd or etcd-v2; all are served by elasticrun's own master. With static and several nodes, "
+    "--master-addr and --master-port are the endpoint unless --rdzv-endpoint is given.",
+    allowed="static, c10d, etcd or etcd-v2", default="static",
+)
+RDZV_ENDPOINT = Option(
+    "rdzv-endpoint", Group.RENDEZVOUS, values.host_and_port, "HOST[:PORT]",
+    "Where the master listens, the same on every node; the node that owns the address hosts it. Port 29400 if none "
+    "is given, [..]:PORT for IPv6.",
+    allowed="HOST, HOST:PORT or [IPV6]:PORT with a port from 0 to 65535", blank=True,
+)
+RDZV_ID = Option(
+    "rdzv-id", Group.RENDEZVOUS, values.plain, "ID", "Name of the job, the same on every node.",
+    allowed="a name", default="none", blank=True,
+)
+RDZV_CONF = Option(
+    "rdzv-conf", Group.RENDEZVOUS, values.settings, "KEY=VALUE,...",
+    "Used: join_timeout (600), last_call_timeout, close_timeout, keep_alive_interval, keep_alive_max_attempt, "
+    "read_timeout, is_host, timeout. Others are named in a warning.",
+    allowed="KEY=VALUE,KEY=VALUE,... such as join_timeout=300", default="", blank=True,
+)
+NODE_RANK = Option(
+    "node-rank", Group.RENDEZVOUS, values.whole(0), "N", "Orders the ranks: nodes with a lower N come first.",
+    allowed="a whole number of 0 or more",
+)
+MASTER_ADDR = Option(
+    "master-addr", Group.RENDEZVOUS, values.host, "HOST", "Host of the master, with the static backend.",
+    allowed="a host name or an address", default="127.0.0.1",
+)
+MASTER_PORT = Option(
+    "master-port", Group.RENDEZVOUS, values.whole(0, values.MAX_PORT), "PORT",
+    "Port of the master, with the static backend (29500 if none is given).",
+    allowed="a port from 0 to 65535",
+)
+LOCAL_ADDR = Option(
+    "local-addr", Group.RENDEZVOUS, values.plain, "HOST",
+    "Address under which other nodes reach this one; used as given, never looked up.",
+    allowed="a host name or an address", blank=True,
+)
+STATE_DIR = Option(
+    "state-dir", Group.RENDEZVOUS, values.plain, "DIR",
+    "Where the master keeps its journal (default: a temporary directory of the job).",
+    allowed="a directory", origin=Origin.OURS, blank=True,
+)
+
+MAX_RESTARTS = Option(
+    "max-restarts", Group.RESTART, values.whole(0), "N",
+    "How many times the job may be restarted after failures of workers; nodes that join or leave cost nothing.",
+    allowed="a whole number of 0 or more", default="0",
+)
+LAST_CALL_TIMEOUT = Option(
+    "last-call-timeout", Group.RESTART, values.seconds, "SECONDS",
+    "With MIN < MAX: how long the first world waits for one more node after the last that came (default: 2, or "
+    "last_call_timeout of --rdzv-conf).",
+    allowed=_SECONDS, origin=Origin.OURS,
+)
+MASTER_TIMEOUT = Option(
+    "master-timeout", Group.RESTART, values.seconds, "SECONDS",
+    "How long to train on without a master before giving up.",
+    allowed=_SECONDS, default="60", origin=Origin.OURS,
+)
+WAITING_NOTICE_INTERVAL = Option(
+    "waiting-notice-interval", Group.RESTART, values.some_seconds, "SECONDS",
+    "How often a node that waits says who is there and who is missing.",
+    allowed="a number of seconds above 0", default="30", origin=Origin.OURS,
+)
+SHUTDOWN_TIMEOUT = Option(
+    "shutdown-timeout", Group.RESTART, values.seconds, "SECONDS",
+    "Time between the signal that stops workers and SIGKILL, at every stop.",
+    allowed=_SECONDS, default="30", fallback_env="TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+)
+SIGNALS_TO_HANDLE = Option(
+    "signals-to-handle", Group.RESTART, values.signal_numbers, "NAME,...",
+    "Signals to elastic-run that stop the workers in good order and are passed on to them.",
+    allowed="a comma list of signals that can be caught, such as SIGTERM,SIGINT,SIGUSR1",
+    default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+)
+MONITOR_INTERVAL = Option(
+    "monitor-interval", Group.RESTART, values.seconds, "SECONDS",
+    "Accepted for torchrun's sake; elasticrun is told of a worker's end and never polls.",
+    allowed=_SECONDS, default="0.1",
+)
+
+MODULE = _flag("module", Group.PROGRAM, "The script is the name of a module, started as python -m would.", short="m")
+NO_PYTHON = _flag("no-python", Group.PROGRAM, "The script is a program of its own: no python in front of it.")
+RUN_PATH = _flag("run-path", Group.PROGRAM, "Run the script by runpy.run_path; goes before --module and --no-python.")
+START_METHOD = Option(
+    "start-method", Group.PROGRAM, values.one_of("spawn", "fork", "forkserver"), "NAME",
+    "spawn, fork or forkserver; accepted with --run-path, where a fresh interpreter is used in any case.",
+    allowed="spawn, fork or forkserver", default="spawn",
+)
+ROLE = Option(
+    "role", Group.PROGRAM, values.plain, "NAME", "Role of this node's workers, part of their environment and of log lines.",
+    allowed="a name", default="default", blank=True,
+)
+VIRTUAL_LOCAL_RANK = _flag(
+    "virtual-local-rank", Group.PROGRAM, "LOCAL_RANK is 0 for every worker, and each sees one CUDA device only.",
+)
+NUMA_BINDING = Option(
+    "numa-binding", Group.PROGRAM, values.numa_binding, "MODE",
+    "Bind workers to the cores near their device: node, socket, exclusive or core-complex.",
+    allowed="node, socket, exclusive or core-complex",
+)
+
+LOG_DIR = Option(
+    "log-dir", Group.LOGS, values.plain, "DIR",
+    "Where log files go; each run and each round gets a directory of its own (default: a temporary directory).",
+    allowed="a directory", blank=True,
+)
+REDIRECTS = Option(
+    "redirects", Group.LOGS, values.std_by_rank, "STREAMS",
+    "Streams that go to log files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, 0:1,1:3.",
+    allowed=_STREAMS, default="0", short="r",
+)
+TEE = Option(
+    "tee", Group.LOGS, values.std_by_rank, "STREAMS", "Streams that go to log files and to the console, written as for -r.",
+    allowed=_STREAMS, default="0", short="t",
+)
+LOCAL_RANKS_FILTER = Option(
+    "local-ranks-filter", Group.LOGS, values.rank_set, "RANK,...", "Show only these local ranks on the console.",
+    allowed="a comma list of local ranks, such as 0,1", blank=True,
+)
+DUPLICATE_STDOUT_FILTERS = Option(
+    "duplicate-stdout-filters", Group.LOGS, values.filters, "WORD,...",
+    "Copy lines of stdout that contain one of these words to filtered_stdout.log; ,, is a literal comma.",
+    allowed=_FILTERS, blank=True,
+)
+DUPLICATE_STDERR_FILTERS = Option(
+    "duplicate-stderr-filters", Group.LOGS, values.filters, "WORD,...",
+    "The same for stderr and filtered_stderr.log.",
+    allowed=_FILTERS, blank=True,
+)
+EVENT_LOG_HANDLER = Option(
+    "event-log-handler", Group.LOGS, values.one_of("null", "console"), "NAME",
+    "null, or console: events as JSON lines on stderr.",
+    allowed="null or console", default="null",
+)
+LOGS_SPECS = Option(
+    "logs-specs", Group.LOGS, values.plain, "NAME",
+    "Entry point of the group torchrun.logs_specs; it must exist, but only default is used: a custom class needs torch "
+    "in the launcher.",
+    allowed="the name of an installed entry point", blank=True,
+)
+
+HELP = _flag("help", Group.ABOUT, "Show this text and exit.", short="h")
+VERSION = _flag("version", Group.ABOUT, "Show the version and exit.", origin=Origin.OURS)
+USE_ENV = _flag("use-env", Group.PROGRAM, "What elastic-run does anyway: LOCAL_RANK is in the environment.", origin=Origin.LEGACY)
+
+OPTIONS: tuple[Option[Any], ...] = tuple(
+    value for value in tuple(globals().values()) if isinstance(value, Option)
+)

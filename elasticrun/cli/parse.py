@@ -1,0 +1,179 @@
+"""The command line and the environment to a LaunchConfig, or one UsageError.
+
+Nothing here starts anything, with one exception: counting accelerators asks a child that may import
+torch, because the launcher never does. The order is cheap checks first, then the files named, then
+that child, so that a typing error is reported at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from elasticrun.cli import checks, nproc, options, values
+from elasticrun.cli.arguments import Given, ShowText, read_arguments
+from elasticrun.cli.rendezvous import Notes, is_alone, job_config, read_conf, rendezvous_config
+from elasticrun.config import Entrypoint, EntrypointKind, LaunchConfig, LogConfig, WorkerConfig
+from elasticrun.errors import UsageError
+
+__all__ = ["ShowText", "parse_command_line"]
+
+_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET")
+_DEFAULT_LEVEL = "WARNING"
+
+
+def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> LaunchConfig:
+    """What ``elastic-run argv`` is asked to do, checked as far as this host can tell.
+
+    ``argv`` is without the program's name. Raises UsageError with one sentence for anything wrong, and
+    ShowText for ``--help`` and ``--version``.
+    """
+    given = read_arguments(argv, environ)
+    notes: Notes = []
+    entrypoint = _entrypoint(given, environ, notes)
+    conf = read_conf(given, notes)
+    alone = is_alone(given, notes)
+    job = job_config(given, conf, alone)
+    rendezvous = rendezvous_config(given, conf, alone, notes)
+    event_log_handler = given.get(options.EVENT_LOG_HANDLER)
+    log_level = _log_level(environ, notes)
+    workers = _workers(given, environ, entrypoint, notes)
+    return LaunchConfig(job, rendezvous, workers, event_log_handler, log_level, tuple(notes))
+
+
+def _entrypoint(given: Given, environ: Mapping[str, str], notes: Notes) -> Entrypoint:
+    if not given.command:
+        raise UsageError("no training script given: give elastic-run [options] script [its arguments], see elastic-run --help")
+    kind = _kind(given)
+    _note_options_without_effect(given, kind, notes)
+    target, *args = given.command
+    return Entrypoint(kind, target, tuple(args), python=environ.get("PYTHON_EXEC") or sys.executable)
+
+
+def _kind(given: Given) -> EntrypointKind:
+    if given.on(options.RUN_PATH):
+        return EntrypointKind.RUN_PATH
+    if given.on(options.NO_PYTHON):
+        if given.on(options.MODULE):
+            raise UsageError(
+                "--module and --no-python were given together: give one of them, a module cannot run without python"
+            )
+        return EntrypointKind.BINARY
+    return EntrypointKind.MODULE if given.on(options.MODULE) else EntrypointKind.SCRIPT
+
+
+def _note_options_without_effect(given: Given, kind: EntrypointKind, notes: Notes) -> None:
+    method = given.get(options.START_METHOD)
+    given.get(options.MONITOR_INTERVAL)
+    if kind is not EntrypointKind.RUN_PATH and given.has(options.START_METHOD):
+        notes.append(("info", f"--start-method {method} is ignored: it belongs to --run-path, which is not given"))
+    elif method != "spawn":
+        notes.append(("info", f"--start-method {method}: the script runs in a fresh interpreter all the same"))
+
+
+def _workers(given: Given, environ: Mapping[str, str], entrypoint: Entrypoint, notes: Notes) -> WorkerConfig:
+    """How workers are started; reads every option first, then looks at files, then counts devices."""
+    count = given.get(options.NPROC_PER_NODE)
+    logs = _logs(given, environ, notes)
+    settled = WorkerConfig(
+        entrypoint,
+        local_world_size=1,
+        role=given.get(options.ROLE),
+        logs=logs,
+        numa_binding=given.find(options.NUMA_BINDING),
+        virtual_local_rank=given.on(options.VIRTUAL_LOCAL_RANK),
+        shutdown_timeout=given.get(options.SHUTDOWN_TIMEOUT),
+        signals=given.get(options.SIGNALS_TO_HANDLE),
+        file_timer=_file_timer(environ),
+        health_check_port=_health_check_port(environ),
+        error_file=environ.get("TORCHELASTIC_ERROR_FILE") or None,
+    )
+    given.on(options.USE_ENV)
+    checks.check_files(entrypoint, logs.log_dir, given.find(options.STATE_DIR), environ)
+    local_world_size = nproc.count_workers(count, _nproc_source(given), entrypoint.python, environ, notes)
+    return replace(settled, local_world_size=local_world_size, env=_worker_env(environ, local_world_size, notes))
+
+
+def _nproc_source(given: Given) -> str:
+    text = given.texts.get(options.NPROC_PER_NODE.name)
+    return str(text) if text else options.NPROC_PER_NODE.flag
+
+
+def _logs(given: Given, environ: Mapping[str, str], notes: Notes) -> LogConfig:
+    logs_specs = given.find(options.LOGS_SPECS)
+    if logs_specs is not None:
+        _check_logs_specs(given, logs_specs, notes)
+    return LogConfig(
+        log_dir=given.find(options.LOG_DIR),
+        redirects=given.get(options.REDIRECTS),
+        tee=given.get(options.TEE),
+        local_ranks_filter=given.find(options.LOCAL_RANKS_FILTER),
+        duplicate_stdout_filters=given.find(options.DUPLICATE_STDOUT_FILTERS) or (),
+        duplicate_stderr_filters=given.find(options.DUPLICATE_STDERR_FILTERS) or (),
+        line_prefix_template=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+    )
+
+
+def _check_logs_specs(given: Given, name: str, notes: Notes) -> None:
+    """The name must exist; only the default one, which describes what we do anyway, can be used.
+
+    A custom LogsSpecs is a subclass of one in torch, which the launcher never imports. Refusing the
+    job over its logs would be worse than a warning.
+    """
+    if name == "default":
+        return
+    from importlib.metadata import entry_points
+
+    found = entry_points(group="torchrun.logs_specs").names
+    if name not in found:
+        names = ", ".join(sorted({"default", *found}))
+        given.refuse(options.LOGS_SPECS, f"no entry point of this name is in the group torchrun.logs_specs; give one of {names}")
+    notes.append(
+        ("warning", f"--logs-specs {name} is not used: its class needs torch inside the launcher; logs go to the default places")
+    )
+
+
+def _log_level(environ: Mapping[str, str], notes: Notes) -> str:
+    text = environ.get("LOGLEVEL") or _DEFAULT_LEVEL
+    level = {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(text.upper(), text.upper())
+    if level in _LEVELS:
+        return level
+    notes.append(("warning", f"LOGLEVEL={text!r} is no level ({', '.join(_LEVELS)}); {_DEFAULT_LEVEL} is used"))
+    return _DEFAULT_LEVEL
+
+
+def _file_timer(environ: Mapping[str, str]) -> str | None:
+    """Path of the watchdog's FIFO, if it is asked for."""
+    if environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") != "1":
+        return None
+    path = environ.get("TORCHELASTIC_TIMER_FILE")
+    if path:
+        return path
+    import os
+    import tempfile
+
+    return os.path.join(tempfile.gettempdir(), f"elasticrun_timer_{os.urandom(8).hex()}")  # noqa: PTH118
+
+
+def _health_check_port(environ: Mapping[str, str]) -> int | None:
+    text = environ.get("TORCHELASTIC_HEALTH_CHECK_PORT")
+    if not text:
+        return None
+    try:
+        return values.whole(0, values.MAX_PORT)(text)
+    except ValueError:
+        raise UsageError(
+            f"TORCHELASTIC_HEALTH_CHECK_PORT={text!r} is not valid: give a port from 0 to 65535"
+        ) from None
+
+
+def _worker_env(environ: Mapping[str, str], local_world_size: int, notes: Notes) -> tuple[tuple[str, str], ...]:
+    """The whole environment of the launcher, with OMP_NUM_THREADS settled."""
+    env = dict(environ)
+    if "OMP_NUM_THREADS" not in env and local_world_size > 1:
+        env["OMP_NUM_THREADS"] = "1"
+        notes.append(
+            ("warning", f"OMP_NUM_THREADS is not set: 1 is used for each of the {local_world_size} workers; set it to tune")
+        )
+    return tuple(env.items())

@@ -1,0 +1,196 @@
+"""Where the master is, for how many nodes, and what ``--rdzv-conf`` changes.
+
+The theory: there are three ways to name the endpoint, tried in this order.
+
+1. *Alone*: ``--standalone``; or static with one node and neither endpoint nor master port; or port 0,
+   which nobody else could find. The node runs its own master on a loopback port that is free.
+2. *Given*: ``--rdzv-endpoint``, whatever the backend; the port is 29400 if none is given.
+3. *Static*: ``--master-addr`` and ``--master-port``. Any other backend without an endpoint means
+   localhost, as it does to torchrun.
+
+Alone, the job has one node; asking for two or more at the same time is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from elasticrun.cli import options, values
+from elasticrun.cli.arguments import Given
+from elasticrun.config import Endpoint, JobConfig, RendezvousConfig
+from elasticrun.errors import UsageError
+
+T = TypeVar("T")
+
+Notes = list[tuple[str, str]]
+
+DEFAULT_PORT = 29400
+DEFAULT_STATIC_PORT = 29500
+LOOPBACK = "127.0.0.1"
+ALONE = Endpoint(LOOPBACK, 0)
+
+_KEY_ALLOWED: dict[str, str] = {
+    "join_timeout": "a number of seconds above 0",
+    "timeout": "a number of seconds above 0",
+    "last_call_timeout": "a number of seconds, 0 or more",
+    "close_timeout": "a number of seconds above 0",
+    "read_timeout": "a number of seconds above 0",
+    "keep_alive_interval": "a number of seconds above 0",
+    "keep_alive_max_attempt": "a whole number of 1 or more",
+    "is_host": "true or false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Conf:
+    """The keys of ``--rdzv-conf``, read with the same care as options."""
+
+    given: Given
+    pairs: dict[str, str]
+
+    def find(self, key: str, convert: Callable[[str], T]) -> T | None:
+        if key not in self.pairs:
+            return None
+        try:
+            return convert(self.pairs[key])
+        except ValueError:
+            reason = f"{key} is {self.pairs[key]!r}; give {_KEY_ALLOWED[key]}"
+            self.given.refuse(options.RDZV_CONF, reason)
+
+    def seconds(self, key: str, default: float) -> float:
+        value = self.find(key, values.some_seconds)
+        return default if value is None else value
+
+
+def read_conf(given: Given, notes: Notes) -> Conf:
+    """Parse ``--rdzv-conf`` and name the keys that mean nothing here."""
+    pairs = dict(given.get(options.RDZV_CONF))
+    unknown = [key for key in pairs if key not in _KEY_ALLOWED]
+    if unknown:
+        notes.append(
+            ("warning", f"--rdzv-conf: {', '.join(unknown)} not used; the keys used are {', '.join(_KEY_ALLOWED)}")
+        )
+    conf = Conf(given, pairs)
+    if "close_timeout" in pairs:
+        conf.seconds("close_timeout", 0.0)
+        notes.append(("debug", "--rdzv-conf close_timeout is accepted; elasticrun never waits for a rendezvous to close"))
+    return conf
+
+
+def job_config(given: Given, conf: Conf, alone: bool) -> JobConfig:
+    """The job's own settings; with ``alone`` it has one node."""
+    low, high = given.get(options.NNODES)
+    if alone:
+        high = 1
+    defaults = JobConfig()
+    interval = conf.seconds("keep_alive_interval", defaults.heartbeat_interval)
+    attempts = conf.find("keep_alive_max_attempt", values.whole(1))
+    return JobConfig(
+        job_id=_random_id() if given.on(options.STANDALONE) else given.get(options.RDZV_ID),
+        min_nodes=low,
+        max_nodes=high,
+        node_unit=_node_unit(given, low, high),
+        max_restarts=given.get(options.MAX_RESTARTS),
+        last_call_timeout=_last_call(given, conf, defaults.last_call_timeout),
+        join_timeout=conf.seconds("join_timeout", conf.seconds("timeout", defaults.join_timeout)),
+        heartbeat_interval=interval,
+        heartbeat_timeout=interval * (attempts or round(defaults.heartbeat_timeout / defaults.heartbeat_interval)),
+        waiting_notice_interval=given.get(options.WAITING_NOTICE_INTERVAL),
+    )
+
+
+def _last_call(given: Given, conf: Conf, default: float) -> float:
+    by_conf = conf.find("last_call_timeout", values.seconds)
+    by_flag = given.find(options.LAST_CALL_TIMEOUT)
+    if by_flag is not None:
+        return by_flag
+    return default if by_conf is None else by_conf
+
+
+def _node_unit(given: Given, low: int, high: int) -> int:
+    unit = given.get(options.NODE_UNIT)
+    if high // unit * unit < max(low, 1):
+        nodes = f"{low}" if low == high else f"{low} to {high}"
+        given.refuse(options.NODE_UNIT, f"no multiple of {unit} lies in --nnodes, which is {nodes}; change one of them")
+    return unit
+
+
+def _random_id() -> str:
+    import os
+
+    return os.urandom(16).hex()
+
+
+def is_alone(given: Given, notes: Notes) -> bool:
+    """Whether this node is the whole job, with a master that nobody else can reach."""
+    low, high = given.get(options.NNODES)
+    why = _why_alone(given, high)
+    if not why:
+        return False
+    if low > 1:
+        raise UsageError(
+            f"--nnodes asks for {low} nodes, but {why}: "
+            "give an endpoint with a port that the other nodes can reach, or --nnodes 1"
+        )
+    if high > 1:
+        notes.append(("warning", f"--nnodes allows {high} nodes, but {why}: no other node can join"))
+    return True
+
+
+def _why_alone(given: Given, max_nodes: int) -> str:
+    if given.on(options.STANDALONE):
+        return "--standalone runs one node"
+    endpoint = given.find(options.RDZV_ENDPOINT)
+    if endpoint is not None:
+        return "port 0 of --rdzv-endpoint is one that no other node knows" if endpoint[1] == 0 else ""
+    if given.get(options.RDZV_BACKEND) != "static":
+        return ""
+    port = given.find(options.MASTER_PORT)
+    if port == 0:
+        return "--master-port 0 is one that no other node knows"
+    return "one node needs no other" if port is None and max_nodes == 1 else ""
+
+
+def endpoint_of(given: Given, alone: bool, max_nodes: int, notes: Notes) -> Endpoint:
+    """Where the master listens."""
+    if alone:
+        return ALONE
+    named = given.find(options.RDZV_ENDPOINT)
+    if named is not None:
+        return Endpoint(named[0], DEFAULT_PORT if named[1] is None else named[1])
+    if given.get(options.RDZV_BACKEND) == "static":
+        return _static_endpoint(given, max_nodes, notes)
+    _note_local(max_nodes, "--rdzv-endpoint", notes)
+    return Endpoint("localhost", DEFAULT_PORT)
+
+
+def _static_endpoint(given: Given, max_nodes: int, notes: Notes) -> Endpoint:
+    if not given.has(options.MASTER_ADDR):
+        _note_local(max_nodes, "--rdzv-endpoint or --master-addr", notes)
+    port = given.find(options.MASTER_PORT)
+    return Endpoint(given.get(options.MASTER_ADDR), DEFAULT_STATIC_PORT if port is None else port)
+
+
+def _note_local(max_nodes: int, flag: str, notes: Notes) -> None:
+    if max_nodes > 1:
+        notes.append(("warning", f"no {flag} given: only agents on this host can find the master"))
+
+
+def rendezvous_config(given: Given, conf: Conf, alone: bool, notes: Notes) -> RendezvousConfig:
+    """How this agent finds, or hosts, the master."""
+    defaults = RendezvousConfig(ALONE)
+    backend = given.get(options.RDZV_BACKEND)
+    notes.append(("debug", f"rendezvous backend {backend}: served by elasticrun's own master"))
+    return RendezvousConfig(
+        endpoint=endpoint_of(given, alone, given.get(options.NNODES)[1], notes),
+        backend="c10d" if given.on(options.STANDALONE) else backend,
+        standalone=alone,
+        is_host=None if alone else conf.find("is_host", values.truth),
+        node_rank=given.find(options.NODE_RANK),
+        local_addr=given.find(options.LOCAL_ADDR),
+        connect_timeout=conf.seconds("read_timeout", defaults.connect_timeout),
+        master_timeout=given.get(options.MASTER_TIMEOUT),
+        state_dir=given.find(options.STATE_DIR),
+    )

@@ -1,0 +1,81 @@
+"""The README's tables of options and exit codes, made from the tables in the code.
+
+``python -m elasticrun.cli.table`` prints them; ``--write README.md`` replaces what stands between the
+markers of that file. A test compares, so the README cannot fall behind.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from elasticrun.cli.options import OPTIONS, Group, Option, Origin
+from elasticrun.errors import EXIT_CODE_MEANING
+
+
+def option_table() -> str:
+    """Markdown, one row for each option that is not hidden."""
+    rows = ["| option | default | meaning |", "|---|---|---|"]
+    for group in Group:
+        shown = [option for option in OPTIONS if option.group is group and not option.hidden]
+        rows.append(f"| **{group.value}** | | |")
+        rows.extend(_option_row(option) for option in shown)
+    return "\n".join(rows)
+
+
+def _option_row(option: Option[Any]) -> str:
+    spelling = f"{option.flag} {option.metavar}".rstrip()
+    short = f"`-{option.short}`, " if option.short else ""
+    mark = " \\*" if option.origin is Origin.OURS else ""
+    default = f"`{option.default}`" if option.default else ""
+    return f"| {short}`{_cell(spelling)}`{mark} | {default} | {_cell(option.help)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def exit_code_table() -> str:
+    """Markdown, one row for each exit code, and the rule for signals."""
+    rows = ["| exit code | meaning |", "|---|---|"]
+    rows.extend(f"| {code.value} | {meaning} |" for code, meaning in EXIT_CODE_MEANING.items())
+    rows.append("| 128 + n | signal n stopped the launcher, and the workers with it |")
+    return "\n".join(rows)
+
+
+TABLES = {"options": option_table, "exit-codes": exit_code_table}
+
+
+def fill(text: str) -> str:
+    """``text`` with each table put between its markers; raises ValueError if a marker is missing."""
+    for name, table in TABLES.items():
+        start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+        head, found_start, rest = text.partition(start)
+        _, found_end, tail = rest.partition(end)
+        if not (found_start and found_end):
+            raise ValueError(f"the markers {start} and {end} are missing")
+        text = f"{head}{start}\n{table()}\n{end}{tail}"
+    return text
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the tables, or with ``--write FILE`` put them there."""
+    if not argv:
+        print("\n\n".join(table() for table in TABLES.values()))
+        return 0
+    if len(argv) != 2 or argv[0] != "--write":
+        print("usage: python -m elasticrun.cli.table [--write FILE]", file=sys.stderr)
+        return 2
+    path = Path(argv[1])
+    try:
+        path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

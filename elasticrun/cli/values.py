@@ -1,0 +1,247 @@
+"""Text of one option, from the command line or the environment, to a value.
+
+Each function takes the text and returns the value, or raises ``ValueError`` whose message is the part
+of the usage error that only it can know ("SIGKILL cannot be caught"); an empty message means that
+there is nothing to add to what is allowed. The option's table row says what is allowed, so that help,
+README and error never disagree. Functions that take limits return such a function.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from collections.abc import Callable
+
+from elasticrun.config import NumaBinding, Std, StdByRank
+
+#: Counts travel in 32-bit fields of the protocol.
+MAX_COUNT = 2**31 - 1
+MAX_PORT = 2**16 - 1
+
+_HOST = re.compile(r"[\w.:%-]+")
+_WORD = re.compile(r"[A-Za-z]\w*")
+_UNCATCHABLE = ("SIGKILL", "SIGSTOP")
+
+
+def plain(text: str) -> str:
+    """The text itself; an empty one is refused (options that may be empty never get here)."""
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
+def switch(text: str) -> bool:
+    """A flag in the environment is an integer, as torchrun has it."""
+    return _integer(text) != 0
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Exactly one of these words."""
+
+    def convert(text: str) -> str:
+        if text not in choices:
+            raise ValueError
+        return text
+
+    return convert
+
+
+def whole(low: int, high: int = MAX_COUNT) -> Callable[[str], int]:
+    """An integer within limits, both allowed."""
+
+    def convert(text: str) -> int:
+        number = _integer(text)
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    return convert
+
+
+def seconds(text: str) -> float:
+    """A finite number of seconds, 0 allowed."""
+    number = _number(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def some_seconds(text: str) -> float:
+    """A finite number of seconds above 0."""
+    number = _number(text)
+    if number <= 0:
+        raise ValueError
+    return number
+
+
+def node_range(text: str) -> tuple[int, int]:
+    """``N`` or ``MIN:MAX`` to (min, max) with 0 < min <= max."""
+    numbers = [_integer(part) for part in text.split(":")]
+    if len(numbers) > 2:
+        raise ValueError("it has more than one colon")
+    low, high = numbers[0], numbers[-1]
+    if low < 1 or high > MAX_COUNT:
+        raise ValueError
+    if low > high:
+        raise ValueError(f"{low} is more than {high}")
+    return low, high
+
+
+def worker_count(text: str) -> int | str:
+    """A number of workers above 0, or the word that says what to count."""
+    if _WORD.fullmatch(text):
+        return text
+    return whole(1)(text)
+
+
+def std_by_rank(text: str) -> StdByRank:
+    """``0``..``3`` for every local rank, or ``RANK:0..3,...`` for those named; others get none.
+
+    A ``=`` in front is dropped: ``-r=3`` hands us ``=3``, which argparse, and so torchrun, reads as 3.
+    """
+    text = text.removeprefix("=")
+    if ":" not in text:
+        return StdByRank(default=_streams(text))
+    by_rank = dict(_rank_and_streams(item) for item in text.split(","))
+    return StdByRank(by_rank=tuple(sorted(by_rank.items())))
+
+
+def _rank_and_streams(item: str) -> tuple[int, Std]:
+    rank, colon, streams = item.partition(":")
+    if not colon or not rank.isdecimal():
+        raise ValueError(f"{item!r} is not RANK:STREAMS")
+    return int(rank), _streams(streams)
+
+
+def _streams(text: str) -> Std:
+    if text not in ("0", "1", "2", "3"):
+        raise ValueError(f"{text!r} names no streams")
+    return Std(int(text))
+
+
+def rank_set(text: str) -> frozenset[int]:
+    """A comma list of local ranks."""
+    return frozenset(whole(0)(item) for item in text.split(","))
+
+
+def filters(text: str) -> tuple[str, ...]:
+    """A comma list in which ``,,`` is a literal comma.
+
+    Empty items are dropped: an empty filter is part of every line, which nobody means.
+    """
+    items = text.replace(",,", "\0").split(",")
+    return tuple(item.replace("\0", ",") for item in items if item)
+
+
+def signal_numbers(text: str) -> tuple[int, ...]:
+    """A comma list of names of signals that a program can catch; each once, in the order given."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ValueError("it names no signal")
+    return tuple(dict.fromkeys(_signal_number(name) for name in names))
+
+
+def _signal_number(name: str) -> int:
+    if name in _UNCATCHABLE:
+        raise ValueError(f"no program can catch {name}")
+    if name == "SIGCHLD":
+        raise ValueError("the launcher needs SIGCHLD for itself")
+    try:
+        return int(signal.Signals[name])
+    except KeyError:
+        raise ValueError(f"this system has no signal {name!r}{_better_signal(name)}") from None
+
+
+def _better_signal(name: str) -> str:
+    better = f"SIG{name.upper().removeprefix('SIG')}"
+    return f" (did you mean {better}?)" if better in signal.Signals.__members__ else ""
+
+
+def host(text: str) -> str:
+    """A host name or an address; the brackets around an IPv6 address are dropped."""
+    name = text.strip()
+    if name.startswith("[") and name.endswith("]"):
+        name = name[1:-1]
+    if not _HOST.fullmatch(name):
+        raise ValueError("that is no host name and no address" if name else "the host is missing")
+    return name
+
+
+def host_and_port(text: str) -> tuple[str, int | None]:
+    """``host``, ``host:port``, ``[v6]`` or ``[v6]:port``; no port given is None.
+
+    An IPv6 address without brackets is read as torchrun reads it, the last part being the port, as
+    long as what is left is an address; ``::1`` leaves none and is a host.
+    """
+    text = text.strip()
+    if text.endswith("]") or ":" not in text:
+        return host(text), None
+    name, _, port = text.rpartition(":")
+    if ":" in name and not name.startswith("[") and not _is_ipv6(name) and _is_ipv6(text):
+        return text, None
+    return host(name), _port(port)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= MAX_PORT):
+        raise ValueError(f"{text!r} is no port")
+    return int(text)
+
+
+def _is_ipv6(text: str) -> bool:
+    import socket  # not needed for the usual command line
+
+    try:
+        socket.inet_pton(socket.AF_INET6, text.partition("%")[0])
+    except OSError:
+        return False
+    return True
+
+
+def settings(text: str) -> tuple[tuple[str, str], ...]:
+    """``key=value,...``; the last one of a repeated key counts."""
+    if not text.strip():
+        return ()
+    return tuple(dict(_setting(item) for item in text.split(",")).items())
+
+
+def _setting(item: str) -> tuple[str, str]:
+    key, _, value = (part.strip() for part in item.partition("="))
+    if not key:
+        raise ValueError(f"{item!r} has no key")
+    if not value:
+        raise ValueError(f"the key {key!r} has no value")
+    return key, value
+
+
+def truth(text: str) -> bool:
+    """A yes or a no in the words that torchrun takes inside ``--rdzv-conf``."""
+    word = text.lower()
+    if word in ("1", "true", "t", "yes", "y"):
+        return True
+    if word in ("0", "false", "f", "no", "n"):
+        return False
+    raise ValueError
+
+
+def numa_binding(text: str) -> NumaBinding:
+    """One of the modes of NUMA binding."""
+    return NumaBinding(one_of(*(mode.value for mode in NumaBinding))(text))
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number" if text.strip() else "") from None
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError("it is not a number") from None
+    if not math.isfinite(number):
+        raise ValueError("it is not finite")
+    return number
