@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from elasticrun.agent.console import open_consoles
+from elasticrun.agent.console import Console, open_consoles
 from elasticrun.agent.log_dirs import RoundDirs
 from elasticrun.agent.log_files import LogFile, open_log
 from elasticrun.agent.log_lines import TAIL_LIMIT, line_prefix, tail_text

@@ -1,0 +1,106 @@
+"""The last word about a failed job, on stderr, in the shape torchrun's users know.
+
+Pure. What workers wrote is shown without control characters, so that it can neither move the cursor nor
+hide the rest; prose is wrapped to 80 columns, tracebacks and output are left as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from datetime import datetime
+
+from elasticrun.agent.error_file import signal_name
+from elasticrun.core.protocol import Failure
+
+WIDTH = 80
+TAIL_LINES = 30  # of the failed worker's stderr
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
+
+
+def render_summary(script: str, reason: str, failures: Sequence[Failure], log_dir: str = "") -> str:
+    """The block to print. ``failures`` has the root cause, the job's first failure, in front."""
+    thick, thin = "=" * WIDTH, "-" * WIDTH
+    parts = [thick, f"{clean(script)} FAILED"]
+    if reason:
+        parts.append(_wrap(clean(reason)))
+    if failures:
+        parts += [thin, "Failures:", _others(failures[1:]), thin]
+        parts += ["Root Cause (first observed failure):", _render(0, failures[0], with_output=True)]
+    if log_dir:
+        parts += [thin, f"Logs: {log_dir}"]
+    return "\n".join([*parts, thick, ""])
+
+
+def clean(text: str) -> str:
+    """Text without escape sequences and control characters; of an overwritten line the last state."""
+    text = _ESCAPES.sub("", text).replace("\r\n", "\n").expandtabs()
+    last_states = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return "\n".join(_CONTROLS.sub("?", line) for line in last_states)
+
+
+def _others(failures: Sequence[Failure]) -> str:
+    shown = [_render(number, failure, with_output=False) for number, failure in enumerate(failures, start=1)]
+    return "\n".join(shown) or "  <NO_OTHER_FAILURES>"
+
+
+def _render(number: int, failure: Failure, with_output: bool) -> str:
+    lines = [
+        f"[{number}]:",
+        f"  time      : {_time(failure.timestamp)}",
+        f"  host      : {clean(failure.host)}",
+        f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
+        f"  exitcode  : {failure.exit_code} (pid: {failure.pid}){_signal(failure.exit_code)}",
+        f"  error_file: {failure.error_file or '<N/A>'}",
+        _why(failure),
+    ]
+    if with_output and not failure.traceback:
+        lines += _output(failure.stderr_tail)
+    return "\n".join(lines)
+
+
+def _why(failure: Failure) -> str:
+    if failure.traceback:
+        return "  traceback : " + _indent(clean(failure.traceback).rstrip("\n"))
+    return _wrap(clean(failure.message), first="  message   : ", rest="              ")
+
+
+def _output(tail: str) -> list[str]:
+    lines = clean(tail).rstrip().split("\n")
+    if lines == [""]:
+        return ["  stderr    : <EMPTY>"]
+    cut = ["  ..."] if len(lines) > TAIL_LINES else []
+    return ["  stderr    : its last lines", *cut, *(f"  {line}".rstrip() for line in lines[-TAIL_LINES:])]
+
+
+def _signal(exit_code: int) -> str:
+    return f" ({signal_name(-exit_code)})" if exit_code < 0 else ""
+
+
+def _time(timestamp: float) -> str:
+    if not timestamp:
+        return "<N/A>"
+    return datetime.fromtimestamp(int(timestamp)).isoformat(sep="_")
+
+
+def _indent(text: str) -> str:
+    return text.replace("\n", "\n  ")
+
+
+def _wrap(text: str, first: str = "", rest: str = "") -> str:
+    """Each line of ``text`` wrapped by itself; words that are too long (paths) are not cut."""
+    wrapped: list[str] = []
+    for line in text.split("\n"):
+        start = rest if wrapped else first
+        wrapped += textwrap.wrap(
+            line,
+            WIDTH,
+            initial_indent=start,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [start.rstrip()]
+    return "\n".join(wrapped)
