@@ -1,7 +1,7 @@
 """What a field of a decoded message may be; each check returns the value or raises ProtocolError.
 
-The sentences name the field and show the value (of texts: the length), because they end up in front of whoever has to
-find out which of two programs is wrong.
+The sentences name the field and show the value (of texts: the length), because they end up in front of
+whoever has to find out which of two programs is wrong.
 """
 
 from __future__ import annotations

@@ -18,10 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import itertools
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,16 +34,17 @@ from elasticrun.core.protocol import (
     Hello,
     Leave,
     MasterMessage,
-    Rejected,
     RejectCode,
+    Rejected,
     Report,
 )
-from elasticrun.errors import EndpointTakenError, ProtocolError
+from elasticrun.errors import ProtocolError
 from elasticrun.rpc import codec
+from elasticrun.rpc.listening import local_addresses, taken
 from elasticrun.rpc.outbox import Outbox
 from elasticrun.rpc.transport import METHOD, SERVER_OPTIONS, SERVICE
 
-_Context = grpc.aio.ServicerContext[bytes, bytes]
+_Context = grpc.aio.ServicerContext[object, bytes]  # reads bytes or EOF
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Session(Protocol):
         """The agent's address as the master's host sees it, for messages."""
 
     def send(self, message: MasterMessage) -> None:
-        """Queues a message; never blocks. A session that cannot keep up is given up; a closed one drops it."""
+        """Queues a message; never blocks. Dropped on a closed session; one that cannot keep up is closed."""
 
     def close(self) -> None:
         """Ends the stream after what is queued; from now on nothing more is received."""
@@ -104,28 +103,27 @@ class MasterServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listens on every address of this host that ``host`` names; returns the port, chosen if 0 was given.
+        """Listens on every address of this host that ``host`` names; returns the port, a free one for 0.
 
         Raises EndpointTakenError if the port is in use, and OSError if ``host`` names no address of this
         host or the port may not be bound.
         """
-        addresses = await _local_addresses(host, port)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         method = grpc.stream_stream_rpc_method_handler(self._serve)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
         bound = port
-        for address in addresses:
+        for address in await local_addresses(Endpoint(host, port)):
             try:
                 bound = server.add_insecure_port(str(Endpoint(address, bound)))
             except RuntimeError:  # somebody was faster than we after our own look at the port
                 await server.stop(None)
-                raise _taken(host, bound) from None
+                raise taken(Endpoint(host, bound)) from None
         await server.start()
         self._server = server
         return bound
 
     async def stop(self, grace: float) -> None:
-        """Closes every session after what is queued for it, within ``grace`` seconds; then stops listening."""
+        """Closes every session after what is queued for it, within ``grace`` seconds, and stops listening."""
         for stream in self._streams:
             stream.finish("the master stops")
         if self._server is not None:
@@ -181,9 +179,11 @@ class _Stream:
         finally:
             self._arm(0.0, None)
             self.finish("the connection to the agent broke")
-            await _cancelled(reader)
-            if self._hello is not None:
-                self._handler.detached(self, self._why)
+            try:
+                await _cancelled(reader)
+            finally:
+                if self._hello is not None:
+                    self._handler.detached(self, self._why)
 
     def finish(self, why: str) -> None:
         """Stops reading and ends the stream once what is queued is written; the first reason counts."""
@@ -196,11 +196,9 @@ class _Stream:
     async def _read_all(self) -> None:
         """Takes messages until the agent ends its half, or the stream is closing."""
         try:
-            while not self._outbox.closed:
-                data = await self._context.read()
-                if data is grpc.aio.EOF:
-                    return self.finish("the agent closed the stream")
+            while isinstance(data := await self._context.read(), bytes):
                 self._take(data)
+            self.finish("the agent's stream ended")
         finally:
             # An exception here is the handler's or gRPC's; it surfaces in run, which this wakes up.
             self.finish("the connection to the agent broke")
@@ -211,13 +209,14 @@ class _Stream:
         try:
             message = codec.decode_agent(data)
         except ProtocolError as error:
-            return self._reject(self._refusal(data, error))
+            self._reject(self._refusal(data, error))
+            return
         if self._hello is None:
             self._attach(message)
         elif isinstance(message, Hello):
             self._reject(Rejected(RejectCode.OUT_OF_ORDER, "a stream carries only one Hello"))
         elif message.incarnation != self._hello.info.incarnation:
-            text = f"the stream belongs to incarnation {self._hello.info.incarnation}, got {message.incarnation}"
+            text = f"the stream is of incarnation {self._hello.info.incarnation}, got {message.incarnation}"
             self._reject(Rejected(RejectCode.OUT_OF_ORDER, text))
         else:
             self._handler.received(self, message)
@@ -225,13 +224,13 @@ class _Stream:
     def _attach(self, message: AgentMessage) -> None:
         if not isinstance(message, Hello):
             text = f"the first message must be Hello, got {type(message).__name__}"
-            return self._reject(Rejected(RejectCode.OUT_OF_ORDER, text))
-        rejected = self._admit(message)
-        if rejected is not None:
-            return self._reject(rejected)
-        self._arm(0.0, None)
-        self._hello = message
-        self._handler.attached(self, message)
+            self._reject(Rejected(RejectCode.OUT_OF_ORDER, text))
+        elif (rejected := self._admit(message)) is not None:
+            self._reject(rejected)
+        else:
+            self._arm(0.0, None)
+            self._hello = message
+            self._handler.attached(self, message)
 
     def _refusal(self, data: bytes, error: ProtocolError) -> Rejected:
         if len(data) > codec.MAX_MESSAGE_BYTES:
@@ -267,43 +266,3 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-async def _local_addresses(host: str, port: int) -> list[str]:
-    """The addresses that ``host`` names and that can be bound here; gRPC's own attempt explains itself badly."""
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    bindable, refused = [], None
-    for family, _, _, _, address in dict.fromkeys(found):
-        try:
-            _try_to_bind(family, address)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise _taken(host, port) from None
-            refused = error
-        else:
-            bindable.append(_text(address))
-    if not bindable:
-        raise refused or OSError(errno.EADDRNOTAVAIL, f"{host} names no address")
-    return bindable
-
-
-def _try_to_bind(family: int, address: tuple[str | int, ...]) -> None:
-    # Not listening, so that nobody can connect to this socket and take it for a server.
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        probe.bind(address)
-
-
-def _text(address: tuple[str | int, ...]) -> str:
-    """An IPv6 address with a zone keeps it: fe80::1%2."""
-    host = str(address[0])
-    zone = address[3] if len(address) == 4 else 0
-    return f"{host}%{zone}" if zone and "%" not in host else host
-
-
-def _taken(host: str, port: int) -> EndpointTakenError:
-    return EndpointTakenError(f"{Endpoint(host, port)} is in use by another program")

@@ -1,0 +1,87 @@
+"""Finds out who listens at an endpoint, before gRPC is asked to talk to it.
+
+gRPC reports a refused connection, an HTTP/1 server and a silent program alike, after delays of its own.
+Here each gets its own error: the TCP connection is made, the HTTP/2 preface sent, and a server that speaks
+HTTP/2 must answer with a SETTINGS frame. What is still unknown then, whether it is an elasticrun master,
+only Hello can tell. The address that answered is the one to use, so names are resolved once, by the system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+from elasticrun.config import Endpoint
+from elasticrun.errors import EndpointTakenError, MasterUnreachableError
+from elasticrun.rpc.listening import numeric_host
+
+_EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS
+_FRAME_HEADER = 9  # bytes: length 3, type 1, flags 1, stream 4
+#: Seconds before a second address of the same name is tried beside the first.
+_NEXT_ADDRESS_DELAY = 0.25
+
+
+async def reach(endpoint: Endpoint, timeout: float) -> str:
+    """The gRPC target of the HTTP/2 server at the endpoint.
+
+    Raises MasterUnreachableError if nothing answers within ``timeout`` seconds and EndpointTakenError if
+    something does that is no HTTP/2 server, or that says nothing at all.
+    """
+    deadline = asyncio.get_running_loop().time() + timeout
+    reader, writer = await _connect(endpoint, timeout)
+    try:
+        writer.write(_GREETING)
+        left = max(0.0, deadline - asyncio.get_running_loop().time())
+        await _expect_http2(endpoint, reader, left)
+        return _target(writer.get_extra_info("peername"))
+    finally:
+        writer.transport.abort()
+
+
+async def _connect(endpoint: Endpoint, timeout: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    attempt = asyncio.open_connection(endpoint.host, endpoint.port, happy_eyeballs_delay=_NEXT_ADDRESS_DELAY)
+    try:
+        return await asyncio.wait_for(attempt, timeout)
+    except asyncio.TimeoutError:
+        cause = f"no answer within {timeout:.3g} s"
+    except socket.gaierror as error:
+        cause = f"the name cannot be resolved ({error.strerror})"
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that IDNA refuses
+        cause = _words(error)
+    raise MasterUnreachableError(f"cannot connect to {endpoint}: {cause}")
+
+
+async def _expect_http2(endpoint: Endpoint, reader: asyncio.StreamReader, timeout: float) -> None:
+    try:
+        header = await asyncio.wait_for(reader.readexactly(_FRAME_HEADER), timeout)
+    except asyncio.TimeoutError:
+        raise _foreign(endpoint, "it accepts connections but says nothing") from None
+    except asyncio.IncompleteReadError as error:
+        what = f"it answers {error.partial!r}" if error.partial else "it closes connections without a word"
+        raise _foreign(endpoint, what) from None
+    except OSError as error:  # as a master does that is killed just now
+        raise MasterUnreachableError(f"cannot talk to {endpoint}: {_words(error)}") from None
+    if header[3:] != _EMPTY_SETTINGS[3:]:
+        raise _foreign(endpoint, f"it answers {header!r}")
+
+
+def _foreign(endpoint: Endpoint, what: str) -> EndpointTakenError:
+    return EndpointTakenError(
+        f"{endpoint} is held by a program that is not an elasticrun master: {what}; "
+        "stop that program, or give another port in --rdzv-endpoint"
+    )
+
+
+def _target(address: tuple[str, int]) -> str:
+    host = numeric_host(address)
+    if ":" not in host:
+        return f"ipv4:{host}:{address[1]}"
+    return f"ipv6:[{host.replace('%', '%25')}]:{address[1]}"
+
+
+def _words(error: Exception) -> str:
+    """What went wrong; asyncio folds the causes of several addresses into one text of its own."""
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number else str(error)
