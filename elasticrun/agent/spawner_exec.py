@@ -46,7 +46,7 @@ def become_worker(
     """Turn a forked child, all its signals blocked, into the requested program; never return."""
     try:
         problem = _exec(request, fds, spawner, prctl)
-    except BaseException as error:  # the frames below are the spawner's: nothing may unwind into them
+    except BaseException as error:  # noqa: BLE001 the frames below are the spawner's: nothing may unwind into them
         problem = {"code": getattr(error, "errno", None) or errno.EINVAL, "text": repr(error)}
     try:
         os.write(error_pipe, json.dumps(problem).encode("ascii"))

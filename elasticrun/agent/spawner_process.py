@@ -57,7 +57,7 @@ def spawner_main(agent_end: socket.socket, control: socket.socket, agent_pid: in
         own_end = _isolate(control)
         SpawnerLoop(own_end, agent_pid, load_prctl()).run()
         status = 0
-    except BaseException:  # the frames below belong to the agent: report, then leave without unwinding
+    except BaseException:  # noqa: BLE001 the frames below belong to the agent: report, then leave without unwinding
         import traceback
 
         traceback.print_exc()
