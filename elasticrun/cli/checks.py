@@ -6,6 +6,9 @@ file, ``/dev/stdin`` or a module that its package makes up while it is imported,
 says what is wrong.
 """
 
+# pathlib would cost the start of every launch some milliseconds:
+# ruff: noqa: PTH100, PTH109, PTH110, PTH112, PTH113, PTH118, PTH120, PTH208
+
 from __future__ import annotations
 
 import os
@@ -60,13 +63,14 @@ def check_files(
 
 def check_directory(option: str, path: str) -> None:
     """A directory that we can write into, or can make."""
+    given = f"{option} {path!r}"
     if os.path.exists(path) and not os.path.isdir(path):
-        raise UsageError(f"{option} {path!r} is a file: give a directory, which is made if it does not exist")
+        raise UsageError(f"{given} is not a directory: give a directory, which is made if it does not exist")
     existing = _nearest_existing(path)
     if not os.path.isdir(existing):
-        raise UsageError(f"{option} {path!r} cannot be made: {existing!r} is a file; give a directory below another one")
+        raise UsageError(f"{given} cannot be made: {existing!r} is not a directory; give another directory")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise UsageError(f"{option} {path!r} cannot be written: {existing!r} is not writable; give another directory")
+        raise UsageError(f"{given} cannot be written: {existing!r} is not writable; give another directory")
 
 
 def _nearest_existing(path: str) -> str:
@@ -84,17 +88,24 @@ def check_script(path: str, environ: Mapping[str, str]) -> None:
     """Something that ``python path`` can run: a file, a zip file, a directory with a ``__main__.py``."""
     if path == "-" or _expands(path):
         return
+    reason = _script_fault(path)
+    if reason:
+        raise UsageError(
+            f"training script {path!r}: {reason}{_script_hint(path, environ)}; "
+            f"give the path of a python program (looked for from {os.getcwd()!r})"
+        )
+
+
+def _script_fault(path: str) -> str:
     if not os.path.lexists(path):
-        hint = _script_hint(path, environ)
-        raise UsageError(f"there is no training script {path!r}{hint}: give a path, seen from {os.getcwd()!r}")
+        return "there is no such file"
     if not os.path.exists(path):
-        if not path.startswith(("/dev/", "/proc/")):
-            raise UsageError(f"the training script {path!r} is a link to nowhere: give the path of a file")
-    elif os.path.isdir(path):
-        if not _has_main(path):
-            raise UsageError(f"the training script {path!r} is a directory without a __main__.py: give the path of a file")
-    elif os.path.isfile(path) and not os.access(path, os.R_OK):
-        raise UsageError(f"the training script {path!r} cannot be read: give a file that this user may read")
+        return "" if path.startswith(("/dev/", "/proc/")) else "it is a link to nowhere"
+    if os.path.isdir(path):
+        return "" if _has_main(path) else "it is a directory without a __main__.py"
+    if os.path.isfile(path) and not os.access(path, os.R_OK):
+        return "this user may not read it"
+    return ""
 
 
 def _script_hint(path: str, environ: Mapping[str, str]) -> str:
@@ -111,18 +122,22 @@ def _has_main(directory: str) -> bool:
 
 def check_program(option: str, program: str, environ: Mapping[str, str]) -> None:
     """A program that can be executed, by its path or found on PATH."""
-    if _expands(program):
-        return
+    reason = "" if _expands(program) else _program_fault(program, environ)
+    if reason:
+        raise UsageError(f"{option}: {reason}; give the path of a program or the name of one on PATH")
+
+
+def _program_fault(program: str, environ: Mapping[str, str]) -> str:
     if "/" not in program:
-        if not _program_path(program, environ):
-            here = f" (did you mean ./{program}?)" if os.path.isfile(program) else ""
-            raise UsageError(f"{option}: no program {program!r} is on PATH{here}: give a path or a name on PATH")
-    elif not os.path.exists(program):
-        raise UsageError(f"{option}: there is no program {program!r}: give a path or a name on PATH")
-    elif os.path.isdir(program):
-        raise UsageError(f"{option}: {program!r} is a directory: give a program")
-    elif not os.access(program, os.X_OK):
-        raise UsageError(f"{option}: {program!r} is not executable: give a program, or make this one executable (chmod +x)")
+        if _program_path(program, environ):
+            return ""
+        here = f" (did you mean ./{program}?)" if os.path.isfile(program) else ""
+        return f"no program {program!r} is on PATH{here}"
+    if not os.path.exists(program):
+        return f"there is no program {program!r}"
+    if os.path.isdir(program):
+        return f"{program!r} is a directory"
+    return "" if os.access(program, os.X_OK) else f"{program!r} is not executable (chmod +x makes it so)"
 
 
 def _program_path(name: str, environ: Mapping[str, str]) -> str:

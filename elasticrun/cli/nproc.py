@@ -100,13 +100,15 @@ def _count_devices(wanted: str, source: str, python: str, environ: Mapping[str, 
     )
 
 
-def _count_without_torch(wanted: str, source: str, python: str, environ: Mapping[str, str]) -> tuple[int, str]:
+def _count_without_torch(
+    wanted: str, source: str, python: str, environ: Mapping[str, str]
+) -> tuple[int, str]:
     if wanted not in ("gpu", "auto"):
         raise UsageError(
             f"{source} is not valid: {python} has no torch that could know this device; "
             "give a number of 1 or more, cpu, gpu or auto"
         )
-    count = visible_nvidia_devices(os.listdir("/dev"), environ.get("CUDA_VISIBLE_DEVICES"))
+    count = visible_nvidia_devices(_device_files(), environ.get("CUDA_VISIBLE_DEVICES"))
     if count:
         return count, "devices /dev/nvidia<N> (no torch to ask)"
     if wanted == "auto":
@@ -115,6 +117,10 @@ def _count_without_torch(wanted: str, source: str, python: str, environ: Mapping
         f"{source}: {python} has no torch to ask and no device /dev/nvidia<N> is visible; "
         "give a number, or cpu for one worker per core"
     )
+
+
+def _device_files() -> list[str]:
+    return os.listdir("/dev")  # noqa: PTH208 - pathlib is slow to import
 
 
 def visible_nvidia_devices(device_files: Sequence[str], visible: str | None) -> int:

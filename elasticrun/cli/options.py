@@ -6,6 +6,8 @@ module knows an option's name and default; the rest of ``cli`` says ``given.get(
 gets a value of the row's type.
 """
 
+# fmt: off
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -78,7 +80,9 @@ _STREAMS = "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:STREAMS,... su
 _FILTERS = "a comma list of words, ,, for a comma inside a word"
 
 
-def _flag(name: str, group: Group, help: str, short: str = "", origin: Origin = Origin.TORCHRUN) -> Option[bool]:
+def _flag(
+    name: str, group: Group, help: str, short: str = "", origin: Origin = Origin.TORCHRUN
+) -> Option[bool]:
     return Option(name, group, values.switch, "", help, allowed=_INTEGER, short=short, origin=origin)
 
 
@@ -101,18 +105,19 @@ NODE_UNIT = Option(
 
 STANDALONE = _flag(
     "standalone", Group.RENDEZVOUS,
-    "One node with its own master on a free port and a random job id; the other options of this group are ignored.",
+    "One node with its own master on a free port and a random job id; --rdzv-backend, --rdzv-endpoint "
+    "and --rdzv-id are ignored.",
 )
 RDZV_BACKEND = Option(
     "rdzv-backend", Group.RENDEZVOUS, values.one_of("static", "c10d", "etcd", "etcd-v2"), "NAME",
-    "static, c10d, etcd or etcd-v2; all are served by elasticrun's own master. With static and several nodes, "
-    "--master-addr and --master-port are the endpoint unless --rdzv-endpoint is given.",
+    "static, c10d, etcd or etcd-v2; all are served by elasticrun's own master. With static and several "
+    "nodes, --master-addr and --master-port are the endpoint unless --rdzv-endpoint is given.",
     allowed="static, c10d, etcd or etcd-v2", default="static",
 )
 RDZV_ENDPOINT = Option(
     "rdzv-endpoint", Group.RENDEZVOUS, values.host_and_port, "HOST[:PORT]",
-    "Where the master listens, the same on every node; the node that owns the address hosts it. Port 29400 if none "
-    "is given, [..]:PORT for IPv6.",
+    "Where the master listens, the same on every node; the node that owns the address hosts it. "
+    "Port 29400 if none is given, [..]:PORT for IPv6.",
     allowed="HOST, HOST:PORT or [IPV6]:PORT with a port from 0 to 65535", blank=True,
 )
 RDZV_ID = Option(
@@ -121,8 +126,8 @@ RDZV_ID = Option(
 )
 RDZV_CONF = Option(
     "rdzv-conf", Group.RENDEZVOUS, values.settings, "KEY=VALUE,...",
-    "Used: join_timeout (600), last_call_timeout, close_timeout, keep_alive_interval, keep_alive_max_attempt, "
-    "read_timeout, is_host, timeout. Others are named in a warning.",
+    "Used: join_timeout (600), last_call_timeout, close_timeout, keep_alive_interval, "
+    "keep_alive_max_attempt, read_timeout, is_host, timeout. Others are named in a warning.",
     allowed="KEY=VALUE,KEY=VALUE,... such as join_timeout=300", default="", blank=True,
 )
 NODE_RANK = Option(
@@ -151,13 +156,14 @@ STATE_DIR = Option(
 
 MAX_RESTARTS = Option(
     "max-restarts", Group.RESTART, values.whole(0), "N",
-    "How many times the job may be restarted after failures of workers; nodes that join or leave cost nothing.",
+    "How many times the job may be restarted after failures of workers; nodes that join or leave "
+    "cost nothing.",
     allowed="a whole number of 0 or more", default="0",
 )
 LAST_CALL_TIMEOUT = Option(
     "last-call-timeout", Group.RESTART, values.seconds, "SECONDS",
-    "With MIN < MAX: how long the first world waits for one more node after the last that came (default: 2, or "
-    "last_call_timeout of --rdzv-conf).",
+    "With MIN < MAX: how long the first world waits for one more node after the last that came "
+    "(default: 2, or last_call_timeout of --rdzv-conf).",
     allowed=_SECONDS, origin=Origin.OURS,
 )
 MASTER_TIMEOUT = Option(
@@ -187,20 +193,26 @@ MONITOR_INTERVAL = Option(
     allowed=_SECONDS, default="0.1",
 )
 
-MODULE = _flag("module", Group.PROGRAM, "The script is the name of a module, started as python -m would.", short="m")
+MODULE = _flag(
+    "module", Group.PROGRAM, "The script is the name of a module, started as python -m would.", short="m"
+)
 NO_PYTHON = _flag("no-python", Group.PROGRAM, "The script is a program of its own: no python in front of it.")
-RUN_PATH = _flag("run-path", Group.PROGRAM, "Run the script by runpy.run_path; goes before --module and --no-python.")
+RUN_PATH = _flag(
+    "run-path", Group.PROGRAM, "Run the script by runpy.run_path; goes before --module and --no-python."
+)
 START_METHOD = Option(
     "start-method", Group.PROGRAM, values.one_of("spawn", "fork", "forkserver"), "NAME",
     "spawn, fork or forkserver; accepted with --run-path, where a fresh interpreter is used in any case.",
     allowed="spawn, fork or forkserver", default="spawn",
 )
 ROLE = Option(
-    "role", Group.PROGRAM, values.plain, "NAME", "Role of this node's workers, part of their environment and of log lines.",
+    "role", Group.PROGRAM, values.plain, "NAME",
+    "Role of this node's workers, part of their environment and of log lines.",
     allowed="a name", default="default", blank=True,
 )
 VIRTUAL_LOCAL_RANK = _flag(
-    "virtual-local-rank", Group.PROGRAM, "LOCAL_RANK is 0 for every worker, and each sees one CUDA device only.",
+    "virtual-local-rank", Group.PROGRAM,
+    "LOCAL_RANK is 0 for every worker, and each sees one CUDA device only.",
 )
 NUMA_BINDING = Option(
     "numa-binding", Group.PROGRAM, values.numa_binding, "MODE",
@@ -210,20 +222,24 @@ NUMA_BINDING = Option(
 
 LOG_DIR = Option(
     "log-dir", Group.LOGS, values.plain, "DIR",
-    "Where log files go; each run and each round gets a directory of its own (default: a temporary directory).",
+    "Where log files go; each run and each round gets a directory of its own (default: a temporary "
+    "directory).",
     allowed="a directory", blank=True,
 )
 REDIRECTS = Option(
     "redirects", Group.LOGS, values.std_by_rank, "STREAMS",
-    "Streams that go to log files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, 0:1,1:3.",
+    "Streams that go to log files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both; or by "
+    "local rank, 0:1,1:3.",
     allowed=_STREAMS, default="0", short="r",
 )
 TEE = Option(
-    "tee", Group.LOGS, values.std_by_rank, "STREAMS", "Streams that go to log files and to the console, written as for -r.",
+    "tee", Group.LOGS, values.std_by_rank, "STREAMS",
+    "Streams that go to log files and to the console, written as for -r.",
     allowed=_STREAMS, default="0", short="t",
 )
 LOCAL_RANKS_FILTER = Option(
-    "local-ranks-filter", Group.LOGS, values.rank_set, "RANK,...", "Show only these local ranks on the console.",
+    "local-ranks-filter", Group.LOGS, values.rank_set, "RANK,...",
+    "Show only these local ranks on the console.",
     allowed="a comma list of local ranks, such as 0,1", blank=True,
 )
 DUPLICATE_STDOUT_FILTERS = Option(
@@ -243,15 +259,18 @@ EVENT_LOG_HANDLER = Option(
 )
 LOGS_SPECS = Option(
     "logs-specs", Group.LOGS, values.plain, "NAME",
-    "Entry point of the group torchrun.logs_specs; it must exist, but only default is used: a custom class needs torch "
-    "in the launcher.",
+    "Entry point of the group torchrun.logs_specs; it must exist, but only default is used: a custom "
+    "class needs torch in the launcher.",
     allowed="the name of an installed entry point", blank=True,
 )
 
 HELP = _flag("help", Group.ABOUT, "Show this text and exit.", short="h")
 VERSION = _flag("version", Group.ABOUT, "Show the version and exit.", origin=Origin.OURS)
-USE_ENV = _flag("use-env", Group.PROGRAM, "What elastic-run does anyway: LOCAL_RANK is in the environment.", origin=Origin.LEGACY)
+USE_ENV = _flag(
+    "use-env", Group.PROGRAM, "What elastic-run does anyway: LOCAL_RANK is in the environment.",
+    origin=Origin.LEGACY,
+)
 
 OPTIONS: tuple[Option[Any], ...] = tuple(
-    value for value in tuple(globals().values()) if isinstance(value, Option)
+    row for row in tuple(globals().values()) if isinstance(row, Option)
 )

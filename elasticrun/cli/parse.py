@@ -30,6 +30,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     ShowText for ``--help`` and ``--version``.
     """
     given = read_arguments(argv, environ)
+    _check_values(given)
     notes: Notes = []
     entrypoint = _entrypoint(given, environ, notes)
     conf = read_conf(given, notes)
@@ -42,9 +43,20 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     return LaunchConfig(job, rendezvous, workers, event_log_handler, log_level, tuple(notes))
 
 
+def _check_values(given: Given) -> None:
+    """Refuse a value that is wrong even where nothing depends on it."""
+    for option in options.OPTIONS:
+        if option is options.RDZV_ENDPOINT and given.on(options.STANDALONE):
+            continue  # ignored, so an address that an image sets for its clusters does no harm
+        given.find(option)
+
+
 def _entrypoint(given: Given, environ: Mapping[str, str], notes: Notes) -> Entrypoint:
     if not given.command:
-        raise UsageError("no training script given: give elastic-run [options] script [its arguments], see elastic-run --help")
+        raise UsageError(
+            "no training script given: give elastic-run [options] script [its arguments]; "
+            "see elastic-run --help"
+        )
     kind = _kind(given)
     _note_options_without_effect(given, kind, notes)
     target, *args = given.command
@@ -57,7 +69,8 @@ def _kind(given: Given) -> EntrypointKind:
     if given.on(options.NO_PYTHON):
         if given.on(options.MODULE):
             raise UsageError(
-                "--module and --no-python were given together: give one of them, a module cannot run without python"
+                "--module and --no-python were given together: give one of them, "
+                "a module cannot run without python"
             )
         return EntrypointKind.BINARY
     return EntrypointKind.MODULE if given.on(options.MODULE) else EntrypointKind.SCRIPT
@@ -65,11 +78,10 @@ def _kind(given: Given) -> EntrypointKind:
 
 def _note_options_without_effect(given: Given, kind: EntrypointKind, notes: Notes) -> None:
     method = given.get(options.START_METHOD)
-    given.get(options.MONITOR_INTERVAL)
     if kind is not EntrypointKind.RUN_PATH and given.has(options.START_METHOD):
-        notes.append(("info", f"--start-method {method} is ignored: it belongs to --run-path, which is not given"))
+        notes.append(("info", f"--start-method {method} is ignored: it belongs to --run-path"))
     elif method != "spawn":
-        notes.append(("info", f"--start-method {method}: the script runs in a fresh interpreter all the same"))
+        notes.append(("info", f"--start-method {method}: a fresh interpreter is used all the same"))
 
 
 def _workers(given: Given, environ: Mapping[str, str], entrypoint: Entrypoint, notes: Notes) -> WorkerConfig:
@@ -89,10 +101,10 @@ def _workers(given: Given, environ: Mapping[str, str], entrypoint: Entrypoint, n
         health_check_port=_health_check_port(environ),
         error_file=environ.get("TORCHELASTIC_ERROR_FILE") or None,
     )
-    given.on(options.USE_ENV)
     checks.check_files(entrypoint, logs.log_dir, given.find(options.STATE_DIR), environ)
     local_world_size = nproc.count_workers(count, _nproc_source(given), entrypoint.python, environ, notes)
-    return replace(settled, local_world_size=local_world_size, env=_worker_env(environ, local_world_size, notes))
+    env = _worker_env(environ, local_world_size, notes)
+    return replace(settled, local_world_size=local_world_size, env=env)
 
 
 def _nproc_source(given: Given) -> str:
@@ -127,11 +139,12 @@ def _check_logs_specs(given: Given, name: str, notes: Notes) -> None:
 
     found = entry_points(group="torchrun.logs_specs").names
     if name not in found:
-        names = ", ".join(sorted({"default", *found}))
-        given.refuse(options.LOGS_SPECS, f"no entry point of this name is in the group torchrun.logs_specs; give one of {names}")
-    notes.append(
-        ("warning", f"--logs-specs {name} is not used: its class needs torch inside the launcher; logs go to the default places")
-    )
+        names = " or ".join(sorted({"default", *found}))
+        given.refuse(
+            options.LOGS_SPECS, f"the group torchrun.logs_specs has no entry point of this name; give {names}"
+        )
+    sentence = f"--logs-specs {name} is not used, since its class needs torch inside the launcher: "
+    notes.append(("warning", sentence + "logs go where they go without it"))
 
 
 def _log_level(environ: Mapping[str, str], notes: Notes) -> str:
@@ -139,7 +152,8 @@ def _log_level(environ: Mapping[str, str], notes: Notes) -> str:
     level = {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(text.upper(), text.upper())
     if level in _LEVELS:
         return level
-    notes.append(("warning", f"LOGLEVEL={text!r} is no level ({', '.join(_LEVELS)}); {_DEFAULT_LEVEL} is used"))
+    sentence = f"LOGLEVEL={text!r} is no level, {_DEFAULT_LEVEL} is used: give {', '.join(_LEVELS)}"
+    notes.append(("warning", sentence))
     return _DEFAULT_LEVEL
 
 
@@ -168,12 +182,11 @@ def _health_check_port(environ: Mapping[str, str]) -> int | None:
         ) from None
 
 
-def _worker_env(environ: Mapping[str, str], local_world_size: int, notes: Notes) -> tuple[tuple[str, str], ...]:
+def _worker_env(environ: Mapping[str, str], workers: int, notes: Notes) -> tuple[tuple[str, str], ...]:
     """The whole environment of the launcher, with OMP_NUM_THREADS settled."""
     env = dict(environ)
-    if "OMP_NUM_THREADS" not in env and local_world_size > 1:
+    if "OMP_NUM_THREADS" not in env and workers > 1:
         env["OMP_NUM_THREADS"] = "1"
-        notes.append(
-            ("warning", f"OMP_NUM_THREADS is not set: 1 is used for each of the {local_world_size} workers; set it to tune")
-        )
+        sentence = f"OMP_NUM_THREADS is not set: each of the {workers} workers gets 1; set it to tune"
+        notes.append(("warning", sentence))
     return tuple(env.items())

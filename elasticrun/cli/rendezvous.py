@@ -13,6 +13,7 @@ Alone, the job has one node; asking for two or more at the same time is an error
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -69,13 +70,12 @@ def read_conf(given: Given, notes: Notes) -> Conf:
     pairs = dict(given.get(options.RDZV_CONF))
     unknown = [key for key in pairs if key not in _KEY_ALLOWED]
     if unknown:
-        notes.append(
-            ("warning", f"--rdzv-conf: {', '.join(unknown)} not used; the keys used are {', '.join(_KEY_ALLOWED)}")
-        )
+        sentence = f"--rdzv-conf: {', '.join(unknown)} not used; the keys used are {', '.join(_KEY_ALLOWED)}"
+        notes.append(("warning", sentence))
     conf = Conf(given, pairs)
     if "close_timeout" in pairs:
         conf.seconds("close_timeout", 0.0)
-        notes.append(("debug", "--rdzv-conf close_timeout is accepted; elasticrun never waits for a rendezvous to close"))
+        notes.append(("debug", "--rdzv-conf: close_timeout has no effect, nothing here waits for a close"))
     return conf
 
 
@@ -87,6 +87,7 @@ def job_config(given: Given, conf: Conf, alone: bool) -> JobConfig:
     defaults = JobConfig()
     interval = conf.seconds("keep_alive_interval", defaults.heartbeat_interval)
     attempts = conf.find("keep_alive_max_attempt", values.whole(1))
+    patience = attempts or defaults.heartbeat_timeout / defaults.heartbeat_interval
     return JobConfig(
         job_id=_random_id() if given.on(options.STANDALONE) else given.get(options.RDZV_ID),
         min_nodes=low,
@@ -96,7 +97,7 @@ def job_config(given: Given, conf: Conf, alone: bool) -> JobConfig:
         last_call_timeout=_last_call(given, conf, defaults.last_call_timeout),
         join_timeout=conf.seconds("join_timeout", conf.seconds("timeout", defaults.join_timeout)),
         heartbeat_interval=interval,
-        heartbeat_timeout=interval * (attempts or round(defaults.heartbeat_timeout / defaults.heartbeat_interval)),
+        heartbeat_timeout=interval * patience,
         waiting_notice_interval=given.get(options.WAITING_NOTICE_INTERVAL),
     )
 
@@ -113,13 +114,13 @@ def _node_unit(given: Given, low: int, high: int) -> int:
     unit = given.get(options.NODE_UNIT)
     if high // unit * unit < max(low, 1):
         nodes = f"{low}" if low == high else f"{low} to {high}"
-        given.refuse(options.NODE_UNIT, f"no multiple of {unit} lies in --nnodes, which is {nodes}; change one of them")
+        given.refuse(
+            options.NODE_UNIT, f"no multiple of {unit} lies in --nnodes, which is {nodes}; give one that fits"
+        )
     return unit
 
 
 def _random_id() -> str:
-    import os
-
     return os.urandom(16).hex()
 
 
