@@ -29,6 +29,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# DDP imports this late, and its default arguments would then hold the process group, and gloo's threads with
+# it, until the interpreter is gone: now and then a finished worker would abort at exit.
+import torch.distributed.nn
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
@@ -45,8 +49,8 @@ def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--epochs", type=int, default=20, help="passes over the training images (default 20)")
-    parser.add_argument("--batch-size", type=int, default=32, help="images per step of all workers together")
-    parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate (default 0.002)")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step, all workers together")
+    parser.add_argument("--lr", type=float, default=3e-3, help="peak learning rate (default 0.003)")
     parser.add_argument(
         "--seed", type=int, default=0, help="of the first weights, shuffling and augmentation"
     )

@@ -1,0 +1,20 @@
+"""What holds for every test: those that this machine or user cannot run are skipped with the reason."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reasons: dict[str, str] = {}
+    if os.geteuid() != 0:
+        reasons["root"] = "needs root"
+    if importlib.util.find_spec("torch") is None:
+        reasons["torch"] = "needs torch: pip install 'elasticrun[torch]'"
+    for item in items:
+        for marker, reason in reasons.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
