@@ -78,7 +78,7 @@ def read_error_file(path: str) -> ErrorRecord | None:
     if not data.strip():
         return None  # opened, but the worker died before it could say anything
     if len(data) > SIZE_LIMIT:
-        return ErrorRecord(problem=f"its error file {path} is too large to be read, over {SIZE_LIMIT >> 20} MiB")
+        return ErrorRecord(problem=f"its error file {path} has over {SIZE_LIMIT >> 20} MiB and was not read")
     return _parse(path, data)
 
 

@@ -37,9 +37,9 @@ class LineSplitter:
 
     def flush(self) -> bytes:
         """The unfinished line, finished: the stream has ended."""
-        rest = bytes(self._held).rstrip(b"\r")
+        rest = bytes(self._held)
         self._held.clear()
-        return rest + b"\n" if rest else b""
+        return rest.removesuffix(b"\r") + b"\n" if rest else b""
 
     def _join(self, data: bytes) -> bytes:
         # A return at the very end may be the first half of "\r\n": it waits for what follows.
@@ -84,9 +84,10 @@ class Tail:
         self._limit = limit
 
     def add(self, data: bytes) -> None:
-        self._kept += data[-self._limit :]
-        if len(self._kept) > 2 * self._limit:  # trimmed now and then, not at each short write
-            del self._kept[: -self._limit]
+        wanted = self._limit + 1  # one byte more tells whether the tail begins inside a line
+        self._kept += data[-wanted:]
+        if len(self._kept) > 2 * wanted:  # trimmed now and then, not at each short write
+            del self._kept[:-wanted]
 
     def text(self) -> str:
         """The tail from the start of a line on, undecodable bytes replaced."""

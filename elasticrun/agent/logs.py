@@ -211,7 +211,12 @@ class RoundLogs:
 
 def _relayed(to: Destinations) -> _Stream:
     is_console_like = to.shown and not to.by_lines and to.console.is_terminal
-    source = _open_source(to.console if is_console_like else None)
+    try:
+        source = _open_source(to.console if is_console_like else None)
+    except OSError:
+        if to.file is not None:
+            to.file.close()
+        raise
     return _Stream(source.worker_fd, relay=Relay(source, to))
 
 
