@@ -1,0 +1,160 @@
+"""The master's memory on disk: every event that changed its state, in order.
+
+The state is a function of the events, so the journal is the state: a new master replays it through the
+same machine and discards the effects. An event is written before any of its effects leaves the
+process, hence nobody can know of a decision that a replay would not make again. Lines are handed to
+the kernel one by one and not synced: that survives the death of the process, which is what a journal on
+the master's own host can help against.
+
+A last line that was cut short belongs to an event whose effects were never sent; it is dropped. Damage
+anywhere else is refused, because a guess would be a second history.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elasticrun.config import JobConfig
+from elasticrun.core.job_events import (
+    Attached,
+    Detached,
+    Expired,
+    JobEvent,
+    Left,
+    MasterStarted,
+    Reported,
+)
+from elasticrun.errors import UsageError
+from elasticrun.master.records import RecordError, from_json, to_json
+
+FORMAT = 1
+EVENTS: dict[str, type[JobEvent]] = {
+    kind.__name__: kind for kind in (MasterStarted, Attached, Reported, Left, Detached, Expired)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event and when it was handled, in seconds of the job's clock."""
+
+    at: float
+    event: JobEvent
+
+
+class Journal:
+    """An append-only file of entries. A failed write ends it for good: a gap would be a lie."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd: int | None = fd
+
+    def append(self, entry: Entry) -> None:
+        """Write one entry. Raises OSError once, on the first write that fails; later calls do nothing."""
+        if self._fd is None:
+            return
+        line = {"at": entry.at, "kind": type(entry.event).__name__, "event": to_json(entry.event)}
+        try:
+            _write_all(self._fd, _encode(line))
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop writing; the file stays."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def create_journal(path: Path, config: JobConfig) -> Journal:
+    """Begin a journal; one that is there already is kept beside it under a number.
+
+    Raises:
+        UsageError: the directory cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            path.rename(_free_name(path))
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        _write_all(fd, _encode({"format": FORMAT, "config": to_json(config)}))
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the master's journal {path}: {error.strerror}; name a writable --state-dir"
+        ) from error
+    return Journal(path, fd)
+
+
+def resume_journal(path: Path) -> Journal:
+    """Open a journal that ``read_journal`` accepted to go on with it, without a last line cut short.
+
+    Raises:
+        UsageError: the journal cannot be written.
+    """
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        os.ftruncate(fd, path.read_bytes().rfind(b"\n") + 1)
+    except OSError as error:
+        raise UsageError(f"cannot write the master's journal {path}: {error.strerror}") from error
+    return Journal(path, fd)
+
+
+def read_journal(path: Path) -> tuple[JobConfig, list[Entry]]:
+    """The job's configuration and every whole entry.
+
+    Raises:
+        UsageError: the journal cannot be read, or is damaged elsewhere than in its last line.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise UsageError(f"cannot read the master's journal {path}: {error.strerror}") from error
+    parsed = _parse(path, lines)
+    header = next(parsed, None)
+    if header is None:
+        raise UsageError(f"the master's journal {path} is empty; move it away to start the job anew")
+    try:
+        if header.get("format") != FORMAT:
+            raise RecordError(f"format {header.get('format')!r} is not {FORMAT}")
+        config = from_json(JobConfig, header["config"])
+        return config, [_entry(line) for line in parsed]
+    except (RecordError, KeyError, AttributeError) as error:
+        raise UsageError(
+            f"the master's journal {path} is not one that this version wrote ({error});"
+            " move it away to start the job anew"
+        ) from error
+
+
+def _parse(path: Path, lines: list[bytes]) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            raise UsageError(
+                f"line {number} of the master's journal {path} is damaged; move it away to start the job anew"
+            ) from None
+
+
+def _entry(line: dict[str, Any]) -> Entry:
+    return Entry(float(line["at"]), from_json(EVENTS[line["kind"]], line["event"]))
+
+
+def _encode(line: dict[str, Any]) -> bytes:
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (candidate := path.with_suffix(f".{number}{path.suffix}")).exists():
+        number += 1
+    return candidate

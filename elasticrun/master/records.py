@@ -1,0 +1,84 @@
+"""Values as JSON and back, driven by their own type annotations.
+
+Serves the journal: a record is readable by eye, and one whose shape no longer fits the code is refused
+with the place that does not fit, instead of being taken for something else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class RecordError(ValueError):
+    """A record does not have the shape its type asks for."""
+
+
+def to_json(value: object) -> Any:
+    """A frozen dataclass, enum, tuple or scalar as what ``json.dumps`` takes."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: to_json(getattr(value, name)) for name in _fields(type(value))}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [to_json(item) for item in value]
+    return value
+
+
+def from_json(kind: type[T], data: Any) -> T:
+    """The value of type ``kind`` that ``to_json`` turned into ``data``.
+
+    Raises:
+        RecordError: ``data`` does not fit ``kind``.
+    """
+    return typing.cast("T", _load(kind, data))
+
+
+def _load(kind: Any, data: Any) -> Any:
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _load_dataclass(kind, data)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _load_enum(kind, data)
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        item = typing.get_args(kind)[0]
+        return tuple(_load(item, entry) for entry in _expect(list, data))
+    if origin is types.UnionType:
+        return None if data is None else _load(typing.get_args(kind)[0], data)
+    if kind is float:
+        return float(_expect(int | float, data))
+    return _expect(kind, data)
+
+
+def _load_dataclass(kind: type, data: Any) -> Any:
+    values: Mapping[str, Any] = _expect(dict, data)
+    fields = _fields(kind)
+    if values.keys() != fields.keys():
+        raise RecordError(f"{kind.__name__} has the fields {sorted(fields)}, not {sorted(values)}")
+    return kind(**{name: _load(fields[name], values[name]) for name in fields})
+
+
+def _load_enum(kind: type[Enum], data: Any) -> Enum:
+    try:
+        return kind(data)
+    except ValueError:
+        raise RecordError(f"{data!r} is no {kind.__name__}") from None
+
+
+def _expect(kind: Any, data: Any) -> Any:
+    if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
+        raise RecordError(f"{data!r} is no {getattr(kind, '__name__', kind)}")
+    return data
+
+
+@cache
+def _fields(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}

@@ -1,0 +1,94 @@
+"""One master process from its first breath to its last."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticrun import __version__
+from elasticrun.clock import MonotonicClock
+from elasticrun.config import JobConfig
+from elasticrun.core.job import JobMachine
+from elasticrun.errors import EndpointTakenError, UsageError
+from elasticrun.master.journal import Journal, create_journal, read_journal, resume_journal
+from elasticrun.master.loop import MasterLoop, admit
+from elasticrun.rpc.server import MasterServer
+
+#: Seconds that streams have to write what is queued when the master ends.
+STOP_GRACE = 2.0
+JOURNAL_NAME = "journal.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class MasterConfig:
+    """What a master is started with."""
+
+    job: JobConfig
+    host: str  # the address to listen on
+    port: int  # 0: any free one
+    state_dir: str
+    log_level: str = "WARNING"
+
+
+async def serve(
+    config: MasterConfig, ready: Callable[[int], None], watch_host: Callable[[MasterLoop], None]
+) -> None:
+    """Run a master until it has nothing left to do.
+
+    ``ready`` hears the port once agents can connect; ``watch_host`` arranges that the loop hears of the
+    end of the agent that started this process. A lock on the state directory, which the kernel drops
+    with the process, keeps a second master from writing the same journal.
+
+    Raises:
+        EndpointTakenError: the port or the state directory is in use.
+        OSError: the address is none of this host.
+        UsageError: the journal cannot be read or written.
+    """
+    lock = _lock(Path(config.state_dir))
+    try:
+        machine, journal, clock = recover(Path(config.state_dir) / JOURNAL_NAME, config.job)
+        loop = MasterLoop(machine, journal, clock)
+        loop.start(machine.epoch + 1)
+        server = MasterServer(loop, lambda hello: admit(hello, config.job.job_id, __version__))
+        port = await server.start(config.host, config.port)
+        ready(port)
+        watch_host(loop)
+        await loop.done.wait()
+        await server.stop(STOP_GRACE)
+        journal.close()
+    finally:
+        os.close(lock)
+
+
+def recover(path: Path, job: JobConfig) -> tuple[JobMachine, Journal, MonotonicClock]:
+    """The job as its journal left it, or a new one if there is none, or it is of another or ended job."""
+    if path.exists():
+        config, entries = read_journal(path)
+        machine = JobMachine(config)
+        for entry in entries:
+            machine.handle(entry.event, entry.at)
+        if config == job and not machine.ended:
+            at = entries[-1].at if entries else 0.0
+            return machine, resume_journal(path), MonotonicClock(at)
+    return JobMachine(job), create_journal(path, job), MonotonicClock()
+
+
+def _lock(directory: Path) -> int:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(
+            f"cannot use the state directory {directory}: {error.strerror}; name a writable --state-dir"
+        ) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise EndpointTakenError(
+            f"the state directory {directory} is in use by another master; give each job its own --state-dir"
+        ) from error
+    return fd
