@@ -50,6 +50,8 @@ def _argument_area() -> tuple[int, int]:
 def _write(path: str, data: bytes, offset: int = 0) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        os.pwrite(fd, data, offset)
+        if offset:
+            os.lseek(fd, offset, os.SEEK_SET)
+        os.write(fd, data)
     finally:
         os.close(fd)

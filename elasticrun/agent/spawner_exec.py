@@ -40,9 +40,7 @@ def load_prctl() -> Prctl:
     return prctl
 
 
-def become_worker(
-    request: Message, fds: list[int], error_pipe: int, spawner: int, prctl: Prctl
-) -> NoReturn:
+def become_worker(request: Message, fds: list[int], error_pipe: int, spawner: int, prctl: Prctl) -> NoReturn:
     """Turn a forked child, all its signals blocked, into the requested program; never return."""
     try:
         problem = _exec(request, fds, spawner, prctl)

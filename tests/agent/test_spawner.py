@@ -369,7 +369,7 @@ def test_standard_streams_are_passed_and_nothing_else(null: int, tmp_path: Path)
     """
 
     async def scenario(node: Node) -> None:
-        node.spawner.spawn(0, Command(python(program), {}, None, *fds))
+        node.spawner.spawn(0, Command(python(program), {}, None, fds[0], fds[1], fds[2]))
         await node.exit_code(0)
 
     drive(scenario)
