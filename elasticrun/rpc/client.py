@@ -30,7 +30,6 @@ from elasticrun.rpc.outbox import Outbox
 from elasticrun.rpc.reach import reach
 from elasticrun.rpc.transport import CLIENT_OPTIONS, PATH
 
-_MAX_QUEUED_MESSAGES = 1024
 _MAX_QUEUED_BYTES = 16 * codec.MAX_MESSAGE_BYTES
 _CLOSE_TIMEOUT = 2.0  # seconds
 
@@ -73,7 +72,7 @@ class MasterStream:
         self.welcome: Welcome
         self._endpoint = endpoint
         self._closing = False
-        self._outbox = Outbox(_MAX_QUEUED_MESSAGES, _MAX_QUEUED_BYTES)
+        self._outbox = Outbox(_MAX_QUEUED_BYTES)
         # Without a bound: the agent takes every message as it comes, and a call of gRPC's cannot be
         # left waiting instead, since cancelling a read cancels the whole stream.
         self._inbox: asyncio.Queue[MasterMessage | ElasticRunError] = asyncio.Queue()

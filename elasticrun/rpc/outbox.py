@@ -1,7 +1,7 @@
 """Messages waiting to be written to a stream.
 
-``put`` never blocks; one writer takes with ``get``. A reader at the other end that does not read makes the
-box fill up; ``put`` then says so instead of growing, and the stream's owner gives the stream up.
+``put`` never blocks; one writer takes with ``get``. A peer that does not read makes the box fill up; ``put``
+then says so instead of growing, and the stream's owner gives the stream up.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+_OVERHEAD = 128  # bytes that even an empty message costs, roughly
+
 
 class Outbox:
-    """A bounded queue of encoded messages for one event loop, with an end."""
+    """A queue of encoded messages for one event loop, bounded in bytes, with an end."""
 
-    def __init__(self, max_messages: int, max_bytes: int) -> None:
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._room = max_bytes
         self._queue: deque[bytes] = deque()
-        self._bytes = 0
         self._closed = False
         self._changed = asyncio.Event()
 
@@ -30,10 +30,11 @@ class Outbox:
         """Queues ``data``; False if there is no room. After ``close`` it is dropped silently."""
         if self._closed:
             return True
-        if len(self._queue) >= self._max_messages or self._bytes + len(data) > self._max_bytes:
+        cost = len(data) + _OVERHEAD
+        if cost > self._room:
             return False
+        self._room -= cost
         self._queue.append(data)
-        self._bytes += len(data)
         self._changed.set()
         return True
 
@@ -50,5 +51,5 @@ class Outbox:
             self._changed.clear()
             await self._changed.wait()
         data = self._queue.popleft()
-        self._bytes -= len(data)
+        self._room += len(data) + _OVERHEAD
         return data

@@ -19,9 +19,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -53,8 +54,7 @@ class Limits:
 
     hello_timeout: float = 10.0  # seconds a stream may stay open without a Hello
     flush_timeout: float = 5.0  # seconds a closing stream may take to write what is queued
-    max_queued_messages: int = 256
-    max_queued_bytes: int = 4 * codec.MAX_MESSAGE_BYTES
+    max_queued_bytes: int = 4 * codec.MAX_MESSAGE_BYTES  # what waits for an agent that does not read
 
 
 class Session(Protocol):
@@ -109,8 +109,7 @@ class MasterServer:
         host or the port may not be bound.
         """
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        method = grpc.stream_stream_rpc_method_handler(self._serve)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
+        server.add_generic_rpc_handlers((_generic_handler(self._serve),))
         bound = port
         for address in await local_addresses(Endpoint(host, port)):
             try:
@@ -145,12 +144,12 @@ class _Stream:
         self, number: int, context: _Context, handler: SessionHandler, admit: Admit, limits: Limits
     ) -> None:
         self.id = number
-        self.peer = context.peer()
+        self.peer = unquote(context.peer().partition(":")[2])  # gRPC says ipv6:%5B::1%5D:40000
         self._context = context
         self._handler = handler
         self._admit = admit
         self._limits = limits
-        self._outbox = Outbox(limits.max_queued_messages, limits.max_queued_bytes)
+        self._outbox = Outbox(limits.max_queued_bytes)
         self._hello: Hello | None = None
         self._why = ""
         self._task: asyncio.Task[None] | None = None
@@ -177,8 +176,8 @@ class _Stream:
             while (data := await self._outbox.get()) is not None:
                 await self._context.write(data)
         finally:
-            self._arm(0.0, None)
             self.finish("the connection to the agent broke")
+            self._arm(0.0, None)
             try:
                 await _cancelled(reader)
             finally:
@@ -259,6 +258,12 @@ class _Stream:
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = callback and asyncio.get_running_loop().call_later(seconds, callback)
+
+
+def _generic_handler(serve: Callable[[object, _Context], Awaitable[None]]) -> grpc.GenericRpcHandler:
+    """Routes the one method to ``serve``, with payloads as plain bytes."""
+    method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(serve)
+    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

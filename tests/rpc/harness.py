@@ -1,0 +1,141 @@
+"""A master's handler that remembers and can be waited for, and agents good and bad to talk to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import grpc.aio
+
+from elasticrun import __version__
+from elasticrun.config import Endpoint
+from elasticrun.core.protocol import (
+    AgentPhase,
+    AgentStatus,
+    Heartbeat,
+    Hello,
+    Leave,
+    MasterMessage,
+    NodeInfo,
+    RejectCode,
+    Rejected,
+    Report,
+    Welcome,
+)
+from elasticrun.rpc import codec
+from elasticrun.rpc.server import Limits, MasterServer, Session
+from elasticrun.rpc.transport import PATH
+
+DEADLINE = 30.0  # seconds; generous, since it only bounds a failure
+
+_T = TypeVar("_T")
+
+
+def run(test: Coroutine[Any, Any, _T]) -> _T:
+    """Runs an async test."""
+    return asyncio.run(asyncio.wait_for(test, 2 * DEADLINE))
+
+
+def hello(job_id: str = "job", version: str = __version__, incarnation: str = "i0") -> Hello:
+    info = NodeInfo("n0", incarnation, "host", "127.0.0.1", 1)
+    return Hello(job_id, version, info, AgentStatus(0, AgentPhase.READY))
+
+
+def report(sequence: int, incarnation: str = "i0") -> Report:
+    return Report(incarnation, AgentStatus(sequence, AgentPhase.READY))
+
+
+class Recorder:
+    """A SessionHandler that welcomes everybody and remembers what it heard."""
+
+    def __init__(self) -> None:
+        self.sessions: list[Session] = []
+        self.hellos: list[Hello] = []
+        self.messages: list[Report | Heartbeat | Leave] = []
+        self.detachments: list[tuple[int, str]] = []
+        self._waiters: list[asyncio.Event] = []
+
+    def attached(self, session: Session, hello: Hello) -> None:
+        self.sessions.append(session)
+        self.hellos.append(hello)
+        session.send(Welcome(1, 10.0))
+        self._tell()
+
+    def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
+        self.messages.append(message)
+        self._tell()
+
+    def detached(self, session: Session, why: str) -> None:
+        self.detachments.append((session.id, why))
+        self._tell()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits until the condition holds; looks each time something was heard."""
+        event = asyncio.Event()
+        self._waiters.append(event)
+        while not condition():
+            event.clear()
+            await asyncio.wait_for(event.wait(), DEADLINE)
+
+    def _tell(self) -> None:
+        for event in self._waiters:
+            event.set()
+
+
+def admit(hello: Hello) -> Rejected | None:
+    """What a master of job "job" answers."""
+    if hello.job_id != "job":
+        return Rejected(RejectCode.WRONG_JOB, f"this endpoint serves job 'job', not {hello.job_id!r}")
+    if hello.version != __version__:
+        return Rejected(RejectCode.WRONG_VERSION, f"the master runs {__version__}, not {hello.version}")
+    if hello.info.incarnation == "old":
+        return Rejected(RejectCode.SUPERSEDED, "a newer agent joined as n0")
+    return None
+
+
+@asynccontextmanager
+async def serving(limits: Limits | None = None) -> AsyncIterator[tuple[Recorder, Endpoint]]:
+    """A master on a free port of the loopback."""
+    recorder = Recorder()
+    server = MasterServer(recorder, admit, limits)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        yield recorder, Endpoint("127.0.0.1", port)
+    finally:
+        await server.stop(1.0)
+
+
+@asynccontextmanager
+async def raw_calls(endpoint: Endpoint) -> AsyncIterator[Callable[[], RawCall]]:
+    """Opens streams on which any bytes can be sent."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(str(endpoint), options=options) as channel:
+        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(PATH)
+        yield lambda: RawCall(method())
+
+
+class RawCall:
+    """A stream that keeps no rule."""
+
+    def __init__(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
+        self.call = call
+
+    async def say(self, payloads: Iterable[bytes]) -> list[MasterMessage]:
+        """Sends the payloads and returns all answers until the master ends the stream."""
+        writer = asyncio.create_task(self._write(payloads))
+        answers = []
+        try:
+            while isinstance(data := await asyncio.wait_for(self.call.read(), DEADLINE), bytes):
+                answers.append(codec.decode_master(data))
+        finally:
+            await writer
+        return answers
+
+    async def _write(self, payloads: Iterable[bytes]) -> None:
+        try:
+            for payload in payloads:
+                await self.call.write(payload)
+        except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            pass  # the master had enough

@@ -1,0 +1,278 @@
+"""Values survive the wire; bytes that are no message, or a message out of range, give ProtocolError only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from elasticrun.core.protocol import (
+    MAX_FAILURE_TEXT,
+    MAX_FAILURES,
+    AgentMessage,
+    AgentPhase,
+    AgentStatus,
+    Assignment,
+    Failure,
+    FailureKind,
+    Heartbeat,
+    Hello,
+    JobEnded,
+    Leave,
+    MasterMessage,
+    NodeInfo,
+    Outcome,
+    RejectCode,
+    Rejected,
+    Report,
+    StartRound,
+    StopRound,
+    Waiting,
+    Welcome,
+)
+from elasticrun.errors import ProtocolError
+from elasticrun.rpc import codec
+from elasticrun.rpc import elastic_pb2 as pb
+from tests import strategies
+
+FAILURE = Failure("n0", "h0", 0, 0, "default", 7, FailureKind.EXIT, 1)
+INFO = NodeInfo("n0", "i0", "h0", "10.0.0.1", 2)
+STATUS = AgentStatus(3, AgentPhase.FAILED, 1, (FAILURE,), 29500)
+HELLO = Hello("job", "1.0", INFO, STATUS)
+ASSIGNMENT = Assignment(0, 1, 2, 2, 4, 2, 4, "10.0.0.1", 29500, 0, 3)
+
+#: Any str that a program could come up with, lone surrogates included.
+ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
+
+
+@given(strategies.agent_messages)
+def test_agent_messages_survive(message: AgentMessage) -> None:
+    assert codec.decode_agent(codec.encode_agent(message)) == message
+
+
+@given(strategies.master_messages)
+def test_master_messages_survive(message: MasterMessage) -> None:
+    assert codec.decode_master(codec.encode_master(message)) == message
+
+
+def _decodes_or_refuses(decode: Callable[[bytes], object], data: bytes) -> None:
+    try:
+        decode(data)
+    except ProtocolError as error:
+        sentence = str(error)
+        assert sentence and "\n" not in sentence
+
+
+@given(st.binary() | strategies.mutated(strategies.agent_messages.map(codec.encode_agent)))
+@example(b"")
+def test_any_bytes_from_an_agent_decode_or_are_refused(data: bytes) -> None:
+    _decodes_or_refuses(codec.decode_agent, data)
+    codec.version_in(data)
+
+
+@given(st.binary() | strategies.mutated(strategies.master_messages.map(codec.encode_master)))
+@example(b"")
+def test_any_bytes_from_a_master_decode_or_are_refused(data: bytes) -> None:
+    _decodes_or_refuses(codec.decode_master, data)
+
+
+#: The field that the sentence names, and what makes it wrong.
+Bad = tuple[str, dict[str, Any]]
+
+BAD_FAILURES: list[Bad] = [
+    ("failure.node", {"node": ""}),
+    ("failure.host", {"host": "h" * 513}),
+    ("failure.rank", {"rank": -1}),
+    ("failure.local_rank", {"local_rank": -1}),
+    ("failure.role", {"role": ""}),
+    ("failure.pid", {"pid": -1}),
+]
+BAD_STATUSES: list[Bad] = [
+    ("sequence", {"sequence": -1}),
+    ("round", {"round": -2}),
+    ("store_port", {"store_port": -1}),
+    ("store_port", {"store_port": 65536}),
+]
+BAD_INFOS: list[Bad] = [
+    ("node", {"node": ""}),
+    ("incarnation", {"incarnation": ""}),
+    ("host", {"host": ""}),
+    ("address", {"address": ""}),
+    ("local_world_size", {"local_world_size": 0}),
+    ("role", {"role": ""}),
+    ("node_rank", {"node_rank": -1}),
+    ("pid", {"pid": -1}),
+]
+BAD_AGENT_MESSAGES: list[tuple[str, AgentMessage]] = [
+    *[(field, replace(HELLO, info=replace(INFO, **bad))) for field, bad in BAD_INFOS],
+    *[(field, Report("i", replace(STATUS, **bad))) for field, bad in BAD_STATUSES],
+    *[(f, Report("i", replace(STATUS, failures=(replace(FAILURE, **bad),)))) for f, bad in BAD_FAILURES],
+    ("job_id", replace(HELLO, job_id="j" * 513)),
+    ("version", replace(HELLO, version="")),
+    ("epoch", replace(HELLO, epoch=-2)),
+    ("incarnation", Report("", STATUS)),
+    ("incarnation", Heartbeat("")),
+    ("incarnation", Leave("", "why")),
+    ("incarnation", Leave("i" * 513, "why")),
+]
+
+
+@pytest.mark.parametrize(("field", "message"), BAD_AGENT_MESSAGES)
+def test_a_field_out_of_range_is_named(field: str, message: AgentMessage) -> None:
+    with pytest.raises(ProtocolError, match=f"^{field} "):
+        codec.decode_agent(codec.encode_agent(message))
+
+
+BAD_ASSIGNMENTS: list[Bad] = [
+    ("round", {"round": -1}),
+    ("group_rank", {"group_rank": -1}),
+    ("group_rank", {"group_rank": 2}),
+    ("group_world_size", {"group_world_size": 5}),
+    ("first_rank", {"first_rank": 4}),
+    ("first_rank", {"first_rank": -1}),
+    ("role_first_rank", {"role_first_rank": 4}),
+    ("role_world_size", {"role_world_size": 5}),
+    ("store_address", {"store_address": ""}),
+    ("store_port", {"store_port": 65536}),
+    ("restart_count", {"restart_count": -1}),
+    ("max_restarts", {"max_restarts": -1}),
+]
+BAD_MASTER_MESSAGES: list[tuple[str, MasterMessage]] = [
+    *[(field, StartRound(1, 1, replace(ASSIGNMENT, **bad), "r")) for field, bad in BAD_ASSIGNMENTS],
+    ("epoch", Welcome(-1, 1.0)),
+    ("heartbeat_interval", Welcome(1, 0.0)),
+    ("heartbeat_interval", Welcome(1, float("inf"))),
+    ("heartbeat_interval", Welcome(1, float("nan"))),
+    ("epoch", StartRound(-1, 1, ASSIGNMENT, "r")),
+    ("sequence", StartRound(1, -1, ASSIGNMENT, "r")),
+    ("epoch", StopRound(-1, 1, 1, "r")),
+    ("sequence", StopRound(1, -1, 1, "r")),
+    ("round", StopRound(1, 1, -2, "r")),
+    ("epoch", Waiting(-1, "t")),
+    ("epoch", JobEnded(-1, 1, Outcome.FAILED, "r")),
+    ("sequence", JobEnded(1, -1, Outcome.FAILED, "r")),
+]
+
+
+@pytest.mark.parametrize(("field", "message"), BAD_MASTER_MESSAGES)
+def test_a_masters_field_out_of_range_is_named(field: str, message: MasterMessage) -> None:
+    with pytest.raises(ProtocolError, match=f"^{field} "):
+        codec.decode_master(codec.encode_master(message))
+
+
+def _status(**fields: Any) -> pb.AgentMessage:
+    given: dict[str, Any] = {"sequence": 1, "phase": "AGENT_PHASE_READY"} | fields
+    return pb.AgentMessage(report=pb.Report(incarnation="i", status=pb.AgentStatus(**given)))
+
+
+def _failure(**fields: Any) -> pb.AgentMessage:
+    given: dict[str, Any] = {"node": "n", "host": "h", "role": "r", "kind": "FAILURE_KIND_EXIT"} | fields
+    return _status(failures=[pb.Failure(**given)])
+
+
+UNSENDABLE = [
+    ("no kind", pb.AgentMessage()),
+    ("status is missing", pb.AgentMessage(report=pb.Report(incarnation="i"))),
+    ("info is missing", pb.AgentMessage(hello=pb.Hello(version="1", status=pb.AgentStatus()))),
+    ("status is missing", pb.AgentMessage(hello=pb.Hello(version="1", info=pb.NodeInfo(node="n")))),
+    ("phase has the value 0", _status(phase=0)),
+    ("phase has the value 99", _status(phase=99)),
+    ("failure.kind has the value 0", _failure(kind=0)),
+    ("failure.kind has the value 99", _failure(kind=99)),
+    ("failure.message must have at most", _failure(message="m" * (MAX_FAILURE_TEXT + 1))),
+    ("failure.error_file must have at most", _failure(error_file="m" * 4097)),
+    ("failure.timestamp must be a finite", _failure(timestamp=float("nan"))),
+    ("failures must be at most", _status(failures=[*_failure().report.status.failures] * (MAX_FAILURES + 1))),
+]
+
+
+@pytest.mark.parametrize(("sentence", "message"), UNSENDABLE)
+def test_what_we_never_send_is_refused(sentence: str, message: pb.AgentMessage) -> None:
+    with pytest.raises(ProtocolError, match=sentence):
+        codec.decode_agent(message.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("sentence", "message"),
+    [
+        ("no kind", pb.MasterMessage()),
+        ("code has the value 0", pb.MasterMessage(rejected=pb.Rejected())),
+        ("outcome has the value 77", pb.MasterMessage(job_ended=pb.JobEnded(outcome=77))),  # type: ignore[arg-type]
+        ("assignment is missing", pb.MasterMessage(start_round=pb.StartRound())),
+    ],
+)
+def test_what_no_master_sends_is_refused(sentence: str, message: pb.MasterMessage) -> None:
+    with pytest.raises(ProtocolError, match=sentence):
+        codec.decode_master(message.SerializeToString())
+
+
+def test_a_message_of_an_unknown_kind_is_refused() -> None:
+    unknown = b"\xa2\x06\x00"  # field 100, empty message: what a later version might send
+    with pytest.raises(ProtocolError, match="no kind"):
+        codec.decode_agent(unknown)
+    with pytest.raises(ProtocolError, match="no kind"):
+        codec.decode_master(unknown)
+
+
+def test_an_oversized_message_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="at most 1048576 bytes, got 1048577"):
+        codec.decode_agent(bytes(codec.MAX_MESSAGE_BYTES + 1))
+
+
+@given(ANY_TEXT, ANY_TEXT, ANY_TEXT, st.floats())
+def test_nothing_that_a_worker_wrote_stops_its_report(a: str, b: str, c: str, timestamp: float) -> None:
+    failure = replace(FAILURE, message=a, traceback=b, stderr_tail=c, error_file=a, timestamp=timestamp)
+    sent = Report("i", replace(STATUS, failures=(failure,)))
+    assert isinstance(codec.decode_agent(codec.encode_agent(sent)), Report)
+
+
+def test_a_lone_surrogate_is_replaced() -> None:
+    leave = codec.decode_agent(codec.encode_agent(Leave("i\ud800", "caf\u00e9 \udce9!")))
+    assert leave == Leave("i\ufffd", "caf\u00e9 \ufffd!")
+
+
+@pytest.mark.parametrize("letter", ["x", "\u00e9", "\u4e2d", "\U0001f600", "\ud800"])
+def test_the_largest_report_fits(letter: str) -> None:
+    text, name, path = letter * (2 * MAX_FAILURE_TEXT), letter * 512, letter * 5000
+    failure = Failure(name, name, 0, 0, name, 1, FailureKind.EXIT, 1, text, text, text, path, 1.0)
+    status = replace(STATUS, failures=(failure,) * (MAX_FAILURES + 5))
+    hello = Hello(name, name, NodeInfo(name, name, name, name, 1, name), status)
+    ended = JobEnded(1, 1, Outcome.FAILED, text, status.failures)
+    said, told = codec.encode_agent(hello), codec.encode_master(ended)
+    assert max(len(said), len(told)) < codec.MAX_MESSAGE_BYTES
+    assert isinstance(codec.decode_agent(said), Hello)
+    assert isinstance(codec.decode_master(told), JobEnded)
+
+
+def test_long_texts_keep_the_end_that_matters() -> None:
+    text = "begin" + "-" * 50_000 + "end"
+    failure = replace(FAILURE, message=text, traceback=text, stderr_tail=text)
+    report = codec.decode_agent(codec.encode_agent(Report("i", replace(STATUS, failures=(failure,)))))
+    assert isinstance(report, Report)
+    (got,) = report.status.failures
+    assert got.message.startswith("begin") and len(got.message) == MAX_FAILURE_TEXT
+    assert got.traceback.endswith("end") and len(got.traceback) == MAX_FAILURE_TEXT
+    assert got.stderr_tail.endswith("end") and len(got.stderr_tail) == MAX_FAILURE_TEXT
+
+
+def test_too_long_reasons_are_clipped_and_not_refused() -> None:
+    long = "r" * 100_000
+    for message in (
+        StartRound(1, 1, ASSIGNMENT, long),
+        StopRound(1, 1, 1, long),
+        Waiting(1, long),
+        Rejected(RejectCode.MALFORMED, long),
+    ):
+        assert type(codec.decode_master(codec.encode_master(message))) is type(message)
+    assert codec.decode_agent(codec.encode_agent(Leave("i", long))) == Leave("i", long[:MAX_FAILURE_TEXT])
+
+
+def test_the_version_is_found_in_a_hello_that_makes_no_sense_otherwise() -> None:
+    hello = pb.AgentMessage(hello=pb.Hello(version="9.9"))
+    assert codec.version_in(hello.SerializeToString()) == "9.9"
+    assert codec.version_in(codec.encode_agent(Heartbeat("i"))) is None
+    assert codec.version_in(b"\xff\xff") is None
