@@ -625,3 +625,48 @@ def test_writes_in_random_pieces_to_a_slow_reader(node: Node) -> None:
     data = asyncio.run(main())
     assert bytes(b for b in data if b < 128) == text[0]
     assert bytes(b for b in data if b >= 128) == text[1]
+
+
+TORCHRUN_SCRIPT = """
+import os, sys
+os.write(1, b"loss 1\\nepoch 2\\n 5%\\r 9%\\r\\nacc, 3\\n")
+os.write(2, b"warn\\nquiet\\n")
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_as_torchrun(node: Node) -> None:
+    """Same tree, same console lines, same filtered logs."""
+    script = node.directory / "script.py"
+    script.write_text(TORCHRUN_SCRIPT)
+    theirs = node.directory / "theirs"
+    template = "<${role_name} ${rank} ${local_rank} ${else}>"
+    options = ["--nproc-per-node=2", "--role=default", "--tee=3", f"--log-dir={theirs}", "--standalone"]
+    options += ["--duplicate-stdout-filters=loss,acc,,", "--duplicate-stderr-filters=warn"]
+    run = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *options, str(script)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": template},
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    config = replace(
+        TEE,
+        line_prefix_template=template,
+        duplicate_stdout_filters=("loss", "acc,"),
+        duplicate_stderr_filters=("warn",),
+    )
+    dirs = node.run(config, [TORCHRUN_SCRIPT] * 2)
+    (attempt,) = theirs.glob("*/attempt_0")
+    assert tree(Path(dirs.directory)) == tree(attempt)
+    assert tree(attempt)["filtered_stdout.log"]
+    assert sorted(node.stdout.splitlines()) == sorted(run.stdout.splitlines())
+    mine = [line for line in run.stderr.splitlines() if line.startswith(b"<default")]
+    assert sorted(node.stderr.splitlines()) == sorted(mine)
+
+
+def tree(directory: Path) -> dict[str, list[bytes]]:
+    """The files below a directory, with their lines in any order (the workers' order is by chance)."""
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): sorted(path.read_bytes().splitlines()) for path in files}

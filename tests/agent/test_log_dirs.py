@@ -1,0 +1,136 @@
+"""Where logs lie, what is never deleted, and what is said about a log directory that is none."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from elasticrun.agent import log_dirs
+from elasticrun.agent.log_dirs import LogDirs, WorkerPaths, safe_name
+from elasticrun.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "tmp"
+    path.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    return path
+
+
+def test_the_tree(tmp_path: Path) -> None:
+    dirs = LogDirs(str(tmp_path / "new" / "logs"), "my/job")
+    root = Path(dirs.root)
+    assert root.parent == tmp_path / "new" / "logs"
+    assert root.name.startswith("my_job_")
+    opened = dirs.open_round(3, 2)
+    assert opened.directory == str(root / "attempt_3")
+    assert opened.workers[1] == WorkerPaths(
+        str(root / "attempt_3/1/stdout.log"),
+        str(root / "attempt_3/1/stderr.log"),
+        str(root / "attempt_3/1/error.json"),
+    )
+    assert opened.filtered_stderr == str(root / "attempt_3/filtered_stderr.log")
+    assert all(Path(worker.stdout).parent.is_dir() for worker in opened.workers)
+
+
+def test_two_launches_do_not_share(tmp_path: Path) -> None:
+    assert LogDirs(str(tmp_path), "job").root != LogDirs(str(tmp_path), "job").root
+
+
+def test_relative_directories_stay_where_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Path(LogDirs("logs", "job").root).parent == tmp_path / "logs"
+
+
+def test_a_file_as_log_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"--log-dir .*/file is a file; give a directory"):
+        LogDirs(str(tmp_path / "file"), "job")
+    with pytest.raises(UsageError, match=r"--log-dir .*/file/x cannot be used \(Not a directory\)"):
+        LogDirs(str(tmp_path / "file" / "x"), "job")
+
+
+def test_a_log_directory_that_takes_nothing() -> None:
+    with pytest.raises(UsageError, match=r"--log-dir /proc/self cannot be used"):
+        LogDirs("/proc/self", "job")
+
+
+def test_a_later_round_falls_back(tmp_path: Path, temporary: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dirs = LogDirs(str(tmp_path / "logs"), "job")
+    (Path(dirs.root) / "attempt_1").touch()  # in the way
+    opened = dirs.open_round(1, 1)
+    assert Path(opened.directory).is_relative_to(temporary)
+    assert "the log directory of round 1 cannot be made" in caplog.text
+    assert f"its logs go to {temporary}" in caplog.text
+
+
+def test_nowhere_to_fall_back_to(tmp_path: Path, temporary: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dirs = LogDirs(str(tmp_path / "logs"), "job")
+    (Path(dirs.root) / "attempt_1").touch()
+    temporary.rmdir()
+    opened = dirs.open_round(1, 2)
+    assert (opened.directory, opened.workers) == ("", (WorkerPaths(), WorkerPaths()))
+    assert opened.filtered_stdout == ""
+    assert "its output goes to the console" in caplog.text
+
+
+def test_no_temporary_directory_at_all(temporary: Path, caplog: pytest.LogCaptureFixture) -> None:
+    temporary.rmdir()
+    dirs = LogDirs(None, "job")
+    assert dirs.open_round(0, 1).workers == (WorkerPaths(),)
+    assert "workers leave no error files" in caplog.text
+    assert dirs.close(failed=True) == ""
+
+
+def test_dev_null_keeps_nothing(temporary: Path) -> None:
+    assert LogDirs("/dev/null", "job").open_round(0, 1).workers == (WorkerPaths(),)
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "failed", "kept"),
+    [
+        ("error.json", False, False),
+        ("error.json", True, True),
+        ("stdout.log", False, True),  # redirected: the only copy
+        ("", True, False),
+    ],
+)
+def test_the_temporary_directory_at_the_end(temporary: Path, name: str, failed: bool, kept: bool) -> None:
+    dirs = LogDirs(None, "job")
+    opened = dirs.open_round(0, 1)
+    if name:
+        (Path(opened.directory) / "0" / name).write_text("x")
+    assert bool(dirs.close(failed)) is kept
+    assert bool(list(temporary.iterdir())) is kept
+
+
+def test_the_users_directory_is_always_kept(tmp_path: Path) -> None:
+    dirs = LogDirs(str(tmp_path), "job")
+    dirs.open_round(0, 1)
+    assert dirs.close(failed=False) == dirs.root
+    assert Path(dirs.root, "attempt_0").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("job_id", "name"),
+    [
+        ("none", "none"),
+        ("", "none"),
+        ("../../etc", ".._.._etc"),
+        ("a b\n*", "a_b__"),
+        ("Ünï", "Ünï"),
+        ("x" * 300, "x" * 64),
+        ("é" * 100, "é" * 32),
+    ],
+)
+def test_safe_name(job_id: str, name: str) -> None:
+    assert safe_name(job_id) == name
+
+
+def test_warnings_are_from_here() -> None:
+    assert log_dirs.logger is logging.getLogger("elasticrun.agent.log_dirs")
