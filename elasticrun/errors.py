@@ -16,7 +16,8 @@ and anything else is a bug that deserves its traceback::
     ├─ MasterLostError          8  the master went away and did not return within master_timeout
     ├─ NodeFaultError          10  this node cannot run workers (cannot be killed, no disk, no processes)
     └─ ProtocolError           11  a peer sent a message that breaks the protocol
-    StoppedBySignal        128 + n  a signal asked the launcher to stop; not an error, so not in the tree
+    any other exception      70  a bug in elasticrun; its traceback is shown
+    a signal            128 + n  the launcher was asked to stop and did; not an error
 
 Each message says what was given, what is allowed and what to do about it.
 """
@@ -41,6 +42,7 @@ class ExitCode(IntEnum):
     SUPERSEDED = 9
     NODE_FAULT = 10
     PROTOCOL = 11
+    INTERNAL = 70  # EX_SOFTWARE of sysexits.h
 
 
 #: One line for each exit code, in the words of the README's table.
@@ -57,6 +59,7 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.SUPERSEDED: "another agent joined under this node's name",
     ExitCode.NODE_FAULT: "this node cannot start or stop workers",
     ExitCode.PROTOCOL: "the master and this agent do not understand each other",
+    ExitCode.INTERNAL: "a bug in elasticrun; please report the traceback",
 }
 
 
@@ -136,16 +139,3 @@ class ProtocolError(ElasticRunError):
     """A message is malformed, oversized, out of order or of an unknown kind."""
 
     exit_code = ExitCode.PROTOCOL
-
-
-class StoppedBySignal(Exception):
-    """The launcher was asked to stop by a signal and did so in good order."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by signal {signum}")
-        self.signum = signum
-
-    @property
-    def exit_status(self) -> int:
-        """The shell's convention: 128 plus the signal's number."""
-        return 128 + self.signum

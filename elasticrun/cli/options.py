@@ -174,7 +174,7 @@ MASTER_TIMEOUT = Option(
 WAITING_NOTICE_INTERVAL = Option(
     "waiting-notice-interval", Group.RESTART, values.some_seconds, "SECONDS",
     "How often a node that waits says who is there and who is missing.",
-    allowed="a number of seconds above 0", default="30", origin=Origin.OURS,
+    allowed="a number of seconds above 0", default="10", origin=Origin.OURS,
 )
 SHUTDOWN_TIMEOUT = Option(
     "shutdown-timeout", Group.RESTART, values.seconds, "SECONDS",

@@ -44,7 +44,7 @@ class Failure:
     def summary(self) -> str:
         """One line: which worker, where, and how it ended."""
         if self.kind is FailureKind.SPAWN:
-            how = f"could not be started: {self.message}"
+            how = self.message
         elif self.exit_code < 0:
             how = f"was killed by signal {-self.exit_code}"
         else:

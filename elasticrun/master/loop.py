@@ -154,7 +154,8 @@ def admit(hello: Hello, job_id: str, version: str) -> Rejected | None:
     if hello.version != version:
         return Rejected(
             RejectCode.WRONG_VERSION,
-            f"the master runs elasticrun {version}, this agent {hello.version}; install one version everywhere",
+            f"the master runs elasticrun {version}, this agent {hello.version};"
+            " install one version on every node",
         )
     if hello.job_id != job_id:
         return Rejected(

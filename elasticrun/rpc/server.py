@@ -152,6 +152,7 @@ class _Stream:
         self._outbox = Outbox(limits.max_queued_bytes)
         self._hello: Hello | None = None
         self._why = ""
+        self._given_up = False
         self._task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -170,11 +171,12 @@ class _Stream:
     async def run(self) -> None:
         """Serves the stream to its end."""
         self._task = asyncio.current_task()
+        # By itself, since gRPC cannot end a stream whose first write, metadata included, was cancelled.
+        await self._context.send_initial_metadata(())
         self._arm(self._limits.hello_timeout, self._give_up_on_hello)
         reader = asyncio.create_task(self._read_all())
         try:
-            while (data := await self._outbox.get()) is not None:
-                await self._context.write(data)
+            await self._write_all()
         finally:
             self.finish("the connection to the agent broke")
             self._arm(0.0, None)
@@ -183,6 +185,16 @@ class _Stream:
             finally:
                 if self._hello is not None:
                     self._handler.detached(self, self._why)
+        if self._given_up:
+            await self._context.abort(grpc.StatusCode.ABORTED, self._why)
+
+    async def _write_all(self) -> None:
+        try:
+            while (data := await self._outbox.get()) is not None:
+                await self._context.write(data)
+        except asyncio.CancelledError:
+            if not self._given_up:  # then it is gRPC that cancels: the connection is gone
+                raise
 
     def finish(self, why: str) -> None:
         """Stops reading and ends the stream once what is queued is written; the first reason counts."""
@@ -249,8 +261,9 @@ class _Stream:
         self._reject(Rejected(RejectCode.OUT_OF_ORDER, text))
 
     def _abort(self) -> None:
-        """Ends the stream without waiting for the agent."""
+        """Ends the stream without waiting any longer for the agent to read."""
         if self._task is not None:
+            self._given_up = True
             self._task.cancel()
 
     def _arm(self, seconds: float, callback: Callable[[], None] | None) -> None:

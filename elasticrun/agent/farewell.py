@@ -1,0 +1,52 @@
+"""The last words of an agent: the summary of a failure, and what is left for others to read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from elasticrun.agent.error_file import copy_root_cause
+from elasticrun.agent.log_dirs import LogDirs
+from elasticrun.agent.summary import render_summary
+from elasticrun.config import LaunchConfig
+from elasticrun.core.agent_events import Finish
+from elasticrun.core.protocol import Outcome
+
+logger = logging.getLogger(__name__)
+
+#: Seconds to wait for a master that has ended its job, and that serves others, or nobody.
+MASTER_FAREWELL = 35.0
+MASTER_LEFT_BEHIND = 1.0
+
+
+class Farewell:
+    """What one Finish means for the console, the error file and the master."""
+
+    def __init__(self, config: LaunchConfig, finish: Finish) -> None:
+        self._config = config
+        self._finish = finish
+
+    @property
+    def patience(self) -> float:
+        """How long to wait for the master that this agent hosts, in seconds."""
+        return MASTER_LEFT_BEHIND if self._finish.outcome is None else MASTER_FAREWELL
+
+    def say(self, write: Callable[[bytes], object], dirs: LogDirs) -> None:
+        """Tell the user how it ended; a good end needs no words."""
+        finish = self._finish
+        failed = finish.outcome is Outcome.FAILED
+        logs = dirs.close(failed)
+        if failed:
+            script = self._config.workers.entrypoint.target
+            write(render_summary(script, finish.reason, finish.failures, logs).encode(errors="replace"))
+            self._copy_root_cause()
+        elif finish.exit_status != 0:
+            logger.error("%s", finish.reason)
+
+    def _copy_root_cause(self) -> None:
+        target = self._config.workers.error_file
+        if target is None or not self._finish.failures:
+            return
+        problem = copy_root_cause(self._finish.failures[0], target)
+        if problem:
+            logger.warning("%s", problem)

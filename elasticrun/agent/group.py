@@ -1,0 +1,138 @@
+"""The workers of one round on this node, from start to sweep.
+
+Each worker gets a number that is never used again, so a late event of an earlier round finds no one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from elasticrun.agent.env import worker_argv, worker_environment
+from elasticrun.agent.error_file import WorkerExit, make_failure, make_spawn_failure
+from elasticrun.agent.log_dirs import LogDirs
+from elasticrun.agent.logs import LogRouter, RoundLogs
+from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WorkerStarter
+from elasticrun.config import WorkerConfig
+from elasticrun.core.agent_events import WorkerFailed, WorkerFinished
+from elasticrun.core.protocol import Assignment, NodeInfo
+
+STDIN = 0
+CpuPlan = tuple[frozenset[int], ...]  # by local rank; empty: no binding
+
+
+class WorkerGroup:
+    """Starts all workers of a round and turns what happens to them into events."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        job_id: str,
+        node: NodeInfo,
+        starter: WorkerStarter,
+        router: LogRouter,
+        dirs: LogDirs,
+        cpus: CpuPlan,
+        on_event: Callable[[WorkerFailed | WorkerFinished], None],
+    ) -> None:
+        self.pids: dict[int, int] = {}  # by local rank, of workers that run
+        self._config = config
+        self._job_id = job_id
+        self._node = node
+        self._starter = starter
+        self._router = router
+        self._dirs = dirs
+        self._cpus = cpus
+        self._on_event = on_event
+        self._local_ranks: dict[int, int] = {}  # by worker number, of workers that have not ended
+        self._next_number = 0
+        self._assignment: Assignment | None = None
+        self._logs: RoundLogs | None = None
+        self._error_files: tuple[str, ...] = ()
+
+    def start(self, assignment: Assignment) -> None:
+        """Start the workers of a round; the round before is over. Raises OSError if descriptors run out."""
+        self._assignment = assignment
+        round_dirs = self._dirs.open_round(assignment.round, self._config.local_world_size)
+        self._error_files = tuple(paths.error_file for paths in round_dirs.workers)
+        self._logs = self._router.open_round(round_dirs, assignment.first_rank)
+        for local_rank in range(self._config.local_world_size):
+            self._local_ranks[self._next_number] = local_rank
+            self._starter.spawn(self._next_number, self._command(local_rank))
+            self._logs.started(local_rank)
+            self._next_number += 1
+
+    def signal(self, signum: int) -> None:
+        """Signal the process group of each worker that has not ended."""
+        for number in self._local_ranks:
+            self._starter.signal(number, signum)
+
+    def sweep(self) -> None:
+        """Kill whatever is left of the round."""
+        self._starter.sweep()
+
+    def close_round(self) -> None:
+        """Everything is dead: take the last of the output and close the files."""
+        if self._logs is not None:
+            self._logs.close()
+            self._logs = None
+        self._local_ranks.clear()
+        self.pids.clear()
+
+    def pid_of(self, number: int) -> int | None:
+        """The pid of a worker that has not been reported as ended."""
+        return self.pids.get(self._local_ranks.get(number, -1))
+
+    def on_started(self, event: Started) -> None:
+        """A worker runs."""
+        local_rank = self._local_ranks.get(event.worker)
+        if local_rank is not None:
+            self.pids[local_rank] = event.pid
+
+    def on_spawn_failed(self, event: SpawnFailed) -> None:
+        """A worker could not be started."""
+        local_rank = self._local_ranks.pop(event.worker, None)
+        if local_rank is not None and self._assignment is not None:
+            rank = self._assignment.first_rank + local_rank
+            failure = make_spawn_failure(self._node, rank, local_rank, event.message, time.time())
+            self._on_event(WorkerFailed(self._assignment.round, failure))
+
+    def on_exited(self, event: Exited) -> None:
+        """A worker ended."""
+        local_rank = self._local_ranks.pop(event.worker, None)
+        if local_rank is None or self._assignment is None:
+            return
+        pid = self.pids.pop(local_rank, 0)
+        if event.exit_code == 0:
+            self._on_event(WorkerFinished(self._assignment.round, local_rank))
+            return
+        ended = self._describe_exit(local_rank, pid, event.exit_code)
+        failure = make_failure(self._node, ended, self._assignment.store_port)
+        self._on_event(WorkerFailed(self._assignment.round, failure))
+
+    def _describe_exit(self, local_rank: int, pid: int, exit_code: int) -> WorkerExit:
+        assert self._assignment is not None
+        return WorkerExit(
+            local_rank=local_rank,
+            rank=self._assignment.first_rank + local_rank,
+            pid=pid,
+            exit_code=exit_code,
+            timestamp=time.time(),
+            error_file=self._error_files[local_rank],
+            stderr_tail=self._logs.stderr_tail(local_rank) if self._logs is not None else "",
+        )
+
+    def _command(self, local_rank: int) -> Command:
+        assert self._assignment is not None
+        assert self._logs is not None
+        fds = self._logs.fds(local_rank)
+        error_file = self._error_files[local_rank]
+        return Command(
+            argv=worker_argv(self._config.entrypoint, local_rank),
+            env=worker_environment(self._config, self._job_id, self._assignment, local_rank, error_file),
+            cwd=None,
+            stdin=STDIN,
+            stdout=fds.stdout,
+            stderr=fds.stderr,
+            cpus=self._cpus[local_rank] if self._cpus else None,
+        )

@@ -1,0 +1,151 @@
+"""The agent's connection to the master, kept up for as long as the agent lives.
+
+One attempt after the other: find the endpoint (and start a master if it is this host's turn), attach with
+the status of the moment, pass on what the master says until the stream breaks, begin again. Hello carries
+everything, so nothing has to be remembered from one stream to the next; messages sent while there is no
+stream are dropped.
+
+Errors that another attempt cannot mend end the agent only before the first Welcome. Afterwards workers may
+be running, and a port that answers strangely for a moment is no reason to stop them: the agent's machine
+decides when it has waited long enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from elasticrun.agent.hosting import MasterHost
+from elasticrun.config import Endpoint
+from elasticrun.core.agent_events import Broken, Directed, LinkDown, LinkUp
+from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Rejected
+from elasticrun.errors import ElasticRunError, MasterUnreachableError
+from elasticrun.rpc.client import MasterStream, StreamBrokenError
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for one attempt, seconds between attempts at first and at most, and until the user hears of them.
+ATTEMPT_TIMEOUT = 15.0
+FIRST_DELAY = 0.05
+LONGEST_DELAY = 1.0
+QUIET_TIME = 10.0
+
+
+class Attachable(Protocol):
+    """What the link needs of the agent's machine."""
+
+    def hello(self) -> Hello:
+        """The first message of a new stream."""
+
+
+class Link:
+    """Keeps one stream to the master open and tells ``on_event`` what happens to it."""
+
+    def __init__(
+        self,
+        host: MasterHost,
+        machine: Attachable,
+        incarnation: str,
+        connect_timeout: float,
+        on_event: Callable[[LinkUp | LinkDown | Directed | Broken], None],
+    ) -> None:
+        self._host = host
+        self._machine = machine
+        self._incarnation = incarnation
+        self._connect_timeout = connect_timeout
+        self._on_event = on_event
+        self._stream: MasterStream | None = None
+        self._was_up = False
+        self._beat: asyncio.TimerHandle | None = None
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def send(self, message: AgentMessage) -> None:
+        """Put a message on the stream; dropped if there is none."""
+        if self._stream is not None:
+            self._stream.send(message)
+
+    async def close(self) -> None:
+        """Let the master read what was sent, then hang up."""
+        stream, self._stream = self._stream, None
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        if stream is not None:
+            await stream.close()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        since, delay, told = loop.time(), FIRST_DELAY, False
+        while True:
+            try:
+                stream = await self._attach()
+            except ElasticRunError as error:
+                waited = loop.time() - since
+                if not self._was_up and self._is_final(error, waited):
+                    self._on_event(Broken(error.exit_code, self._explain(error, waited)))
+                    return
+                if waited > QUIET_TIME and not told:
+                    told = True
+                    logger.warning("%s; still trying after %.0f s", error, waited)
+                await _pause(delay)
+                delay = min(2 * delay, LONGEST_DELAY)
+            else:
+                await self._follow(stream)
+                since, delay, told = loop.time(), FIRST_DELAY, False
+
+    async def _attach(self) -> MasterStream:
+        endpoint: Endpoint = await self._host.endpoint()
+        return await MasterStream.open(endpoint, self._machine.hello(), ATTEMPT_TIMEOUT)
+
+    def _is_final(self, error: ElasticRunError, waited: float) -> bool:
+        if isinstance(error, MasterUnreachableError):
+            return waited >= self._connect_timeout
+        return not isinstance(error, StreamBrokenError)
+
+    def _explain(self, error: ElasticRunError, waited: float) -> str:
+        if isinstance(error, MasterUnreachableError):
+            return (
+                f"{error}; tried for {waited:.0f} s: check --rdzv-endpoint, and that the agent on that host"
+                " is running (--rdzv-conf read_timeout=SECONDS waits longer)"
+            )
+        return str(error)
+
+    async def _follow(self, stream: MasterStream) -> None:
+        """Pass on what the master says until the stream ends."""
+        self._stream = stream
+        self._was_up = True
+        self._on_event(LinkUp(stream.welcome.epoch))
+        self._arm_heartbeat(stream.welcome.heartbeat_interval)
+        reason = "the stream ended"
+        try:
+            async for message in stream:
+                self._on_event(Directed(message))
+                if isinstance(message, Rejected):
+                    return
+        except ElasticRunError as error:
+            reason = str(error)
+        finally:
+            if self._beat is not None:
+                self._beat.cancel()
+        self._stream = None
+        self._on_event(LinkDown(reason))
+        await stream.close(0.0)
+
+    def _arm_heartbeat(self, interval: float) -> None:
+        self._beat = asyncio.get_running_loop().call_later(interval, self._send_heartbeat, interval)
+
+    def _send_heartbeat(self, interval: float) -> None:
+        self.send(Heartbeat(self._incarnation))
+        self._arm_heartbeat(interval)
+
+
+async def _pause(seconds: float) -> None:
+    """Space out attempts: a refused connection tells nothing of when the next one will succeed."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(seconds, over.set_result, None)
+    try:
+        await over
+    finally:
+        timer.cancel()

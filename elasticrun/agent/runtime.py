@@ -1,0 +1,250 @@
+"""The agent's loop: the only interpreter of the agent machine's effects.
+
+Whatever happens (a directive, a worker's end, a signal, a deadline) becomes an event; events are handled
+one after the other, each with all its effects, even if an effect causes the next event at once. Nothing
+here decides; nothing in the machine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+from collections import deque
+from typing import Any
+
+from elasticrun import __version__
+from elasticrun.agent.events import EventLog
+from elasticrun.agent.farewell import Farewell
+from elasticrun.agent.group import CpuPlan, WorkerGroup
+from elasticrun.agent.health import HealthServer
+from elasticrun.agent.hosting import MasterHost
+from elasticrun.agent.link import Link
+from elasticrun.agent.log_dirs import LogDirs
+from elasticrun.agent.logs import LogRouter
+from elasticrun.agent.ports import PortReserve
+from elasticrun.agent.recorder import Recorder
+from elasticrun.agent.signals import SignalInbox
+from elasticrun.agent.spawner import (
+    Exited,
+    Spawner,
+    SpawnerDied,
+    SpawnerEvent,
+    SpawnerHandle,
+    SpawnFailed,
+    Started,
+    Swept,
+)
+from elasticrun.agent.timer import FileTimer
+from elasticrun.clock import MonotonicClock
+from elasticrun.config import LaunchConfig
+from elasticrun.core.agent import AgentMachine
+from elasticrun.core.agent_events import (
+    AgentEffect,
+    AgentEvent,
+    AgentTerms,
+    AgentTick,
+    Broken,
+    Finish,
+    GroupGone,
+    Level,
+    Prepared,
+    Say,
+    SignalWorkers,
+    StartWorkers,
+    StopSignal,
+    SweepWorkers,
+    Transmit,
+)
+from elasticrun.core.protocol import NodeInfo
+from elasticrun.errors import ElasticRunError, ExitCode
+
+logger = logging.getLogger(__name__)
+
+LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING}
+
+
+class Agent:
+    """One agent from the first event to Finish. Made inside the running loop."""
+
+    def __init__(
+        self,
+        config: LaunchConfig,
+        node: NodeInfo,
+        spawner: SpawnerHandle,
+        host: MasterHost,
+        router: LogRouter,
+        cpus: CpuPlan,
+    ) -> None:
+        workers = config.workers
+        self._config = config
+        self._host = host
+        self._router = router
+        self._loop = asyncio.get_running_loop()
+        self._clock = MonotonicClock()
+        self._events: deque[AgentEvent] = deque()
+        self._handling = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._finished: asyncio.Future[Finish] = self._loop.create_future()
+        terms = AgentTerms(workers.shutdown_timeout, master_timeout=config.rendezvous.master_timeout)
+        self._machine = AgentMachine(config.job.job_id, __version__, node, terms)
+        self._ports = PortReserve(random.Random(node.incarnation))
+        self._dirs = LogDirs(workers.logs.log_dir, config.job.job_id)
+        self._spawner = Spawner(spawner, self._on_spawner)
+        self._group = WorkerGroup(
+            workers, config.job.job_id, node, self._spawner, router, self._dirs, cpus, self._post
+        )
+        event_log = EventLog(config.event_log_handler, router.stderr.write)
+        self._recorder = Recorder(event_log, config, node)
+        self._file_timer = self._open_file_timer(workers.file_timer)
+        self._health = self._open_health(workers.health_check_port)
+        self._link = Link(
+            host, self._machine, node.incarnation, config.rendezvous.connect_timeout, self._post
+        )
+
+    async def run(self, inbox: SignalInbox) -> int:
+        """Work until the job, or this node's part in it, is over. Returns the exit status."""
+        self._loop.set_exception_handler(self._on_bug)
+        inbox.attach(self._on_signal)
+        if self._health is not None:
+            await self._health.start()
+        self._prepare()
+        finish = await self._finished
+        await self._close(finish)
+        inbox.detach()
+        return finish.exit_status
+
+    # -- events in
+
+    def _post(self, event: AgentEvent) -> None:
+        """Handle an event, after those that are being handled."""
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._events:
+                for effect in self._machine.handle(self._events.popleft(), self._clock.now()):
+                    self._carry_out(effect)
+        finally:
+            self._handling = False
+        self._arm()
+
+    def _prepare(self) -> None:
+        try:
+            self._post(Prepared(self._ports.reserve()))
+        except OSError as error:
+            self._post(Broken(ExitCode.NODE_FAULT, f"this node has no port for the workers' store: {error}"))
+
+    def _on_signal(self, signum: int) -> None:
+        if signum == signal.SIGWINCH:
+            self._router.window_changed()
+        else:
+            logger.warning("received %s", signal.Signals(signum).name)
+            self._post(StopSignal(signum))
+
+    def _on_spawner(self, event: SpawnerEvent) -> None:
+        match event:
+            case Started():
+                self._group.on_started(event)
+            case SpawnFailed():
+                self._group.on_spawn_failed(event)
+            case Exited(worker):
+                self._forget_timers(worker)
+                self._group.on_exited(event)
+            case Swept(_, left):
+                self._on_swept(left)
+            case SpawnerDied():
+                reason = "the spawner process was killed, and the workers with it; this node cannot go on"
+                self._post(Broken(ExitCode.NODE_FAULT, reason))
+
+    def _on_swept(self, left: int) -> None:
+        if left:
+            logger.warning("%d processes of another user, started by workers, are left alone", left)
+        self._group.close_round()
+        try:
+            port = self._ports.reserve()
+        except OSError as error:
+            self._post(Broken(ExitCode.NODE_FAULT, f"this node has no port for the workers' store: {error}"))
+            port = 0
+        self._post(GroupGone(self._machine.round, port))
+
+    def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception in a callback is ours; anything else that asyncio reports is only told."""
+        error = context.get("exception")
+        logger.error("internal error: %s", context.get("message"), exc_info=error)
+        if "handle" in context:
+            self._post(
+                Broken(ExitCode.INTERNAL, f"internal error: {error!r}; please report the traceback above")
+            )
+
+    # -- effects out
+
+    def _carry_out(self, effect: AgentEffect) -> None:
+        match effect:
+            case Transmit(message):
+                self._link.send(message)
+                self._recorder.phase_changed(self._machine)
+            case StartWorkers(assignment):
+                self._ports.release()
+                try:
+                    self._group.start(assignment)
+                except (OSError, ElasticRunError) as error:
+                    self._events.append(Broken(ExitCode.NODE_FAULT, f"cannot start workers: {error}"))
+            case SignalWorkers(signum):
+                self._group.signal(signum)
+            case SweepWorkers():
+                self._group.sweep()
+            case Say(level, text):
+                logger.log(LEVELS[level], "%s", text)
+            case Finish():
+                self._finished.set_result(effect)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._machine.next_deadline()
+        if deadline is not None:
+            delay = max(0.0, deadline - self._clock.now())
+            self._timer = self._loop.call_later(delay, self._post, AgentTick())
+
+    # -- beginning and end
+
+    def _open_file_timer(self, path: str | None) -> FileTimer | None:
+        if path is None:
+            return None
+        try:
+            return FileTimer(path, lambda: self._group.pids.values())
+        except OSError as error:
+            logger.warning("no watchdog: the FIFO %s cannot be made (%s)", path, error.strerror)
+            return None
+
+    def _open_health(self, port: int | None) -> HealthServer | None:
+        return HealthServer(port, lambda: self._machine.phase.value) if port is not None else None
+
+    def _forget_timers(self, worker: int) -> None:
+        pid = self._group.pid_of(worker)
+        if self._file_timer is not None and pid is not None:
+            self._file_timer.forget(pid)
+
+    async def _close(self, finish: Finish) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ports.release()
+        await self._link.close()
+        farewell = Farewell(self._config, finish)
+        kill_timeout = 30.0
+        try:
+            await asyncio.wait_for(self._spawner.close(), kill_timeout)
+        except asyncio.TimeoutError:
+            logger.error("the workers' processes are still there after %g s of SIGKILL", kill_timeout)
+        self._group.close_round()
+        if self._file_timer is not None:
+            self._file_timer.close()
+        if self._health is not None:
+            await self._health.close()
+        farewell.say(self._router.stderr.write, self._dirs)
+        await self._host.close(farewell.patience)
+        await self._router.close()

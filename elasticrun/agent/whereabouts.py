@@ -1,0 +1,121 @@
+"""Where the rendezvous endpoint is, seen from this host, and where this host is, seen from others.
+
+Nothing is guessed from host names. Whether the endpoint is ours is decided by trying to bind it; a name
+is never looked up in reverse. The address that other nodes are told is the one this host's packets to
+the endpoint come from, or, on the endpoint's own host, the endpoint as the user wrote it: that is the
+one address of this host which every node has to be able to reach anyway.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from dataclasses import dataclass
+from enum import Enum
+
+from elasticrun.config import Endpoint
+from elasticrun.errors import UsageError
+
+Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
+#: Any port does: connecting a datagram socket sends nothing, it only asks the kernel for the route.
+_ROUTE_PORT = 9
+
+
+class Place(Enum):
+    """Where the endpoint is."""
+
+    HERE = "here"  # an address of this host, and its port is free
+    OCCUPIED = "occupied"  # an address of this host, but somebody listens there
+    ELSEWHERE = "elsewhere"
+    UNKNOWN = "unknown"  # the name cannot be resolved (yet)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What was found out about an endpoint."""
+
+    place: Place
+    listen_host: str = ""  # where a master on this host has to listen
+    is_local: bool = False  # the endpoint is an address of this host
+
+
+def survey(endpoint: Endpoint, is_host: bool | None) -> Survey:
+    """Find the endpoint. ``is_host`` is the user's word: True hosts even behind an address translation.
+
+    Raises:
+        UsageError: the port may not be bound by this user.
+    """
+    if is_host is False:
+        return Survey(Place.ELSEWHERE)
+    try:
+        addresses = _resolve(endpoint)
+    except (socket.gaierror, UnicodeError):
+        return Survey(Place.HERE, "0.0.0.0") if is_host else Survey(Place.UNKNOWN)
+    listen_host = _listen_host(endpoint, addresses)
+    refusals = [_try_to_bind(address, endpoint) for address in addresses]
+    if errno.EADDRINUSE in refusals:
+        return Survey(Place.OCCUPIED, is_local=True)
+    if 0 in refusals:
+        return Survey(Place.HERE, listen_host, is_local=True)
+    return Survey(Place.HERE, _any_address(addresses)) if is_host else Survey(Place.ELSEWHERE)
+
+
+def address_for_others(endpoint: Endpoint, found: Survey) -> str:
+    """The address at which other nodes reach this one; the loopback address if there is no route."""
+    if found.is_local:
+        return endpoint.host
+    try:
+        addresses = _resolve(endpoint)
+    except (socket.gaierror, UnicodeError):
+        return "127.0.0.1"
+    for family, address in addresses:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((address[0], _ROUTE_PORT, *address[2:]))
+            except OSError:
+                continue
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+def _resolve(endpoint: Endpoint) -> list[Address]:
+    found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+
+
+def _listen_host(endpoint: Endpoint, addresses: list[Address]) -> str:
+    """The address itself if the user gave one; all of them for a name, which others may resolve otherwise.
+
+    (Many a Debian host resolves its own name to 127.0.1.1, where no other node could come.)
+    """
+    if endpoint.host == "localhost":
+        return str(addresses[0][1][0])
+    try:
+        ipaddress.ip_address(endpoint.host.partition("%")[0])
+    except ValueError:
+        return _any_address(addresses)
+    return endpoint.host
+
+
+def _any_address(addresses: list[Address]) -> str:
+    return "::" if any(family is socket.AF_INET6 for family, _ in addresses) else "0.0.0.0"
+
+
+def _try_to_bind(target: Address, endpoint: Endpoint) -> int:
+    """0 if the address is ours and the port free, else the errno. Does not listen, so nobody can notice."""
+    family, address = target
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            # As the master will: connections that linger in TIME_WAIT are no obstacle.
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+    except PermissionError:
+        raise UsageError(
+            f"port {endpoint.port} of the rendezvous endpoint {endpoint} may only be bound by root;"
+            " give a port of 1024 or higher"
+        ) from None
+    except OSError as error:
+        return error.errno or errno.EINVAL
+    return 0

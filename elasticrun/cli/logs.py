@@ -1,0 +1,34 @@
+"""The launcher's own messages: one line each on stderr, marked as ours, never in the way of the loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from elasticrun.config import LaunchConfig
+from elasticrun.core.protocol import NodeInfo
+
+
+class ConsoleHandler(logging.Handler):
+    """Hands formatted records to a console that does not block."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        super().__init__()
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        self._write(self.format(record).encode(errors="replace") + b"\n")
+
+
+def configure_logging(config: LaunchConfig, node: NodeInfo, write: Callable[[bytes], object]) -> None:
+    """Send our log to ``write`` and say the notes that parsing left."""
+    mark = f"elastic-run[{node.node}]" if config.job.max_nodes > 1 else "elastic-run"
+    handler = ConsoleHandler(write)
+    handler.setFormatter(logging.Formatter(f"{mark}: %(message)s"))
+    root = logging.getLogger("elasticrun")
+    root.setLevel(config.log_level)
+    root.propagate = False
+    root.addHandler(handler)
+    for level, sentence in config.notes:
+        root.log(logging.getLevelName(level.upper()), "%s", sentence)

@@ -1,0 +1,125 @@
+"""``elastic-run``: the composition root.
+
+The order is for the user's first line of output: what can run beside us (the spawner, the master) is
+started before the imports that this process itself still needs, and what most launches never need is not
+imported at all.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from elasticrun.agent.proctitle import set_title
+from elasticrun.cli.parse import ShowText, parse_command_line
+from elasticrun.errors import ElasticRunError, UsageError
+
+if TYPE_CHECKING:
+    from elasticrun.agent.hosting import MasterHost
+    from elasticrun.agent.signals import SignalInbox
+    from elasticrun.agent.spawner import SpawnerHandle
+    from elasticrun.config import LaunchConfig
+    from elasticrun.core.protocol import NodeInfo
+
+PROGRAM = "elastic-run"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``elastic-run`` with the arguments after the program's name; returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        config = parse_command_line(arguments, os.environ)
+        return launch(config, arguments)
+    except ShowText as shown:
+        print(shown.text)
+        return 0
+    except ElasticRunError as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
+    """Start the processes, then this agent's loop."""
+    from elasticrun.agent.signals import SignalInbox
+    from elasticrun.agent.spawner import fork_spawner
+
+    inbox = SignalInbox((*config.workers.signals, _window_change()))
+    spawner = fork_spawner()
+    set_title(" ".join([f"{PROGRAM}: agent", *arguments]))
+    host = _master_host(config)
+    host.begin()
+
+    import asyncio
+
+    return asyncio.run(_run(config, inbox, spawner, host))
+
+
+async def _run(config: LaunchConfig, inbox: SignalInbox, spawner: SpawnerHandle, host: MasterHost) -> int:
+    from elasticrun.agent.logs import LogRouter
+    from elasticrun.agent.runtime import Agent
+    from elasticrun.cli.logs import configure_logging
+
+    node = _describe_node(config, host)
+    router = LogRouter(config.workers.logs, config.workers.role)
+    configure_logging(config, node, router.stderr.write)
+    return await Agent(config, node, spawner, host, router, _plan_cpus(config)).run(inbox)
+
+
+def _window_change() -> int:
+    import signal
+
+    return signal.SIGWINCH
+
+
+def _master_host(config: LaunchConfig) -> MasterHost:
+    from elasticrun.agent.hosting import MasterCommand, MasterHost
+
+    def settings(host: str, port: int, state_dir: str) -> dict[str, object]:
+        from elasticrun.cli.master_settings import master_settings
+
+        return master_settings(config, host, port, state_dir)
+
+    # The same modules as ours, whatever directory we are in.
+    code = f"import sys; sys.path[:] = {sys.path!r}; from elasticrun.cli.master import main; sys.exit(main())"
+    return MasterHost(config.rendezvous, MasterCommand((sys.executable, "-c", code), settings))
+
+
+def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:
+    import socket
+
+    from elasticrun.agent.whereabouts import address_for_others
+    from elasticrun.core.protocol import NodeInfo
+
+    rendezvous = config.rendezvous
+    incarnation = os.urandom(8).hex()
+    name = socket.gethostname()
+    mark = incarnation[:6] if rendezvous.node_rank is None else str(rendezvous.node_rank)
+    return NodeInfo(
+        node=f"{name}/{mark}",
+        incarnation=incarnation,
+        host=name,
+        address=rendezvous.local_addr or address_for_others(rendezvous.endpoint, host.found),
+        local_world_size=config.workers.local_world_size,
+        role=config.workers.role,
+        node_rank=rendezvous.node_rank,
+        pid=os.getpid(),
+    )
+
+
+def _plan_cpus(config: LaunchConfig) -> tuple[frozenset[int], ...]:
+    binding = config.workers.numa_binding
+    if binding is None:
+        return ()
+    from elasticrun.agent.numa import plan, read_topology
+
+    visible = dict(config.workers.env).get("CUDA_VISIBLE_DEVICES")
+    topology = read_topology(os.sched_getaffinity(0), visible)
+    return plan(binding, topology, config.workers.local_world_size)
+
+
+__all__ = ["UsageError", "launch", "main"]
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""What an agent tells the master it starts: the configuration as one JSON object."""
+
+from __future__ import annotations
+
+from elasticrun.config import LaunchConfig
+from elasticrun.master.records import to_json
+
+
+def master_settings(config: LaunchConfig, host: str, port: int, state_dir: str) -> dict[str, object]:
+    """The fields of ``MasterConfig``, without importing what only a master needs."""
+    return {
+        "job": to_json(config.job),
+        "host": host,
+        "port": port,
+        "state_dir": state_dir,
+        "log_level": config.log_level,
+    }
