@@ -188,8 +188,14 @@ def _child_misses(name: str, python: str, environ: Mapping[str, str]) -> bool:
 
     try:
         child = subprocess.run(
-            [python, "-c", _CHILD, name], env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, errors="replace", timeout=CHILD_TIMEOUT, check=False,
+            [python, "-c", _CHILD, name],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=CHILD_TIMEOUT,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

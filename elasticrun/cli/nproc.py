@@ -143,8 +143,14 @@ def ask_torch(wanted: str, source: str, python: str, environ: Mapping[str, str])
 
     try:
         child = subprocess.run(
-            [python, "-c", _CHILD, wanted], env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, errors="replace", timeout=CHILD_TIMEOUT, check=False,
+            [python, "-c", _CHILD, wanted],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=CHILD_TIMEOUT,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{source}: {python} could not count devices ({error}); give a number") from None

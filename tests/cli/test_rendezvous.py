@@ -1,0 +1,166 @@
+"""Which endpoint, which job id, who is alone; ``--rdzv-conf``; and what is noted along the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from elasticrun.config import Endpoint, JobConfig, LaunchConfig, RendezvousConfig
+
+Parse = Callable[..., LaunchConfig]
+
+ALONE = Endpoint("127.0.0.1", 0)
+
+
+def notes(config: LaunchConfig, level: str) -> list[str]:
+    return [sentence for noted, sentence in config.notes if noted == level]
+
+
+@pytest.mark.parametrize(
+    ("argv", "endpoint", "alone"),
+    [
+        # alone
+        ([], ALONE, True),
+        (["--standalone"], ALONE, True),
+        (["--standalone", "--rdzv-endpoint=h:1", "--rdzv-backend=etcd"], ALONE, True),
+        (["--standalone", "--rdzv-endpoint=http://no.use/"], ALONE, True),
+        (["--standalone", "--nnodes=1:4"], ALONE, True),
+        (["--master-addr=h"], ALONE, True),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"], ALONE, True),
+        (["--master-port=0"], ALONE, True),
+        # static
+        (["--master-port=1234"], Endpoint("127.0.0.1", 1234), False),
+        (["--nnodes=2"], Endpoint("127.0.0.1", 29500), False),
+        (["--nnodes=1:2"], Endpoint("127.0.0.1", 29500), False),
+        (["--nnodes=2", "--master-addr=h"], Endpoint("h", 29500), False),
+        (["--nnodes=2", "--master-addr=h", "--master-port=7"], Endpoint("h", 7), False),
+        (["--nnodes=2", "--master-addr=[fd00::1]"], Endpoint("fd00::1", 29500), False),
+        (["--nnodes=2", "--master-addr=fd00::1", "--master-port=7"], Endpoint("fd00::1", 7), False),
+        (["--nnodes=2", "--rdzv-endpoint=h:7", "--master-addr=g"], Endpoint("h", 7), False),
+        (["--rdzv-endpoint=h:7"], Endpoint("h", 7), False),
+        # any other backend
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=h:7"], Endpoint("h", 7), False),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=h"], Endpoint("h", 29400), False),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint= h:7 "], Endpoint("h", 7), False),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=[::1]:7"], Endpoint("::1", 7), False),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=[fd00::1%eth0]"], Endpoint("fd00::1%eth0", 29400), False),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=::1"], Endpoint("::1", 29400), False),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=fd00::1:29400"], Endpoint("fd00::1", 29400), False),
+        (["--rdzv-backend=c10d"], Endpoint("localhost", 29400), False),
+        (["--rdzv-backend=etcd-v2", "--rdzv-endpoint=10.0.0.1:2379"], Endpoint("10.0.0.1", 2379), False),
+    ],
+)
+def test_endpoint(argv: list[str], endpoint: Endpoint, alone: bool, parse: Parse) -> None:
+    config = parse(*argv)
+    assert (config.rendezvous.endpoint, config.rendezvous.standalone) == (endpoint, alone)
+    if alone:
+        assert (config.job.min_nodes, config.job.max_nodes) == (1, 1)
+
+
+def test_standalone_draws_an_id_each_time(parse: Parse) -> None:
+    first, second = (parse("--standalone", "--rdzv-id=mine").job.job_id for _ in range(2))
+    assert len({first, second, "mine", "none"}) == 4
+
+
+@pytest.mark.parametrize("argv", [[], ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]])
+def test_alone_by_other_means_keeps_the_id(argv: list[str], parse: Parse) -> None:
+    assert parse(*argv, "--rdzv-id=mine").job.job_id == "mine"
+
+
+def test_node_rank_is_none_unless_given(parse: Parse) -> None:
+    assert parse("--nnodes=2").rendezvous.node_rank is None
+    assert parse("--nnodes=2", "--node-rank=0").rendezvous.node_rank == 0
+    assert parse("--nnodes=2", environ={"PET_NODE_RANK": "1"}).rendezvous.node_rank == 1
+
+
+def test_conf(parse: Parse) -> None:
+    conf = (
+        "join_timeout=11,last_call_timeout=12,close_timeout=13,keep_alive_interval=2,keep_alive_max_attempt=4,"
+        "read_timeout=15, is_host = true"
+    )
+    config = parse("--nnodes=2", f"--rdzv-conf={conf}")
+    assert (config.job.join_timeout, config.job.last_call_timeout) == (11, 12)
+    assert (config.job.heartbeat_interval, config.job.heartbeat_timeout) == (2, 8)
+    assert (config.rendezvous.connect_timeout, config.rendezvous.is_host) == (15, True)
+    assert not [sentence for sentence in notes(config, "warning") if "rdzv-conf" in sentence]
+
+
+@pytest.mark.parametrize(
+    ("conf", "interval", "timeout"),
+    [("keep_alive_interval=1", 1, 3), ("keep_alive_max_attempt=6", 10, 60), ("read_timeout=1", 10, 30)],
+)
+def test_half_of_keep_alive(conf: str, interval: float, timeout: float, parse: Parse) -> None:
+    job = parse(f"--rdzv-conf={conf}").job
+    assert (job.heartbeat_interval, job.heartbeat_timeout) == (interval, timeout)
+
+
+def test_timeout_is_the_join_timeout_of_static(parse: Parse) -> None:
+    assert parse("--rdzv-conf=timeout=5").job.join_timeout == 5
+    assert parse("--rdzv-conf=timeout=5,join_timeout=6").job.join_timeout == 6
+
+
+def test_last_call_option_goes_before_conf(parse: Parse) -> None:
+    assert parse("--rdzv-conf=last_call_timeout=5", "--last-call-timeout=0").job.last_call_timeout == 0
+    assert parse("--rdzv-conf=last_call_timeout=0").job.last_call_timeout == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("1", True), ("Yes", True), ("t", True), ("0", False), ("FALSE", False)]
+)
+def test_is_host(word: str, value: bool, parse: Parse) -> None:
+    assert parse("--nnodes=2", f"--rdzv-conf=is_host={word}").rendezvous.is_host is value
+
+
+def test_is_host_says_nothing_about_a_node_alone(parse: Parse) -> None:
+    assert parse("--standalone", "--rdzv-conf=is_host=false").rendezvous.is_host is None
+
+
+def test_unknown_keys_are_named_in_a_warning(parse: Parse) -> None:
+    (warning,) = notes(parse("--rdzv-conf=store_type=file,join_timeout=5,colour=red"), "warning")
+    assert warning.startswith("--rdzv-conf: store_type, colour not used; the keys used are join_timeout, ")
+
+
+def test_defaults_are_those_of_the_configuration(parse: Parse) -> None:
+    config = parse()
+    assert config.job == JobConfig()
+    assert config.rendezvous == RendezvousConfig(ALONE, standalone=True)
+
+
+def test_backends_are_ours_in_a_note_at_debug_level(parse: Parse) -> None:
+    assert notes(parse("--rdzv-backend=etcd"), "debug") == [
+        "rendezvous backend etcd: served by elasticrun's own master"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "warning"),
+    [
+        (
+            ["--nnodes=2"],
+            "no --rdzv-endpoint or --master-addr given: only agents on this host can find the master",
+        ),
+        (["--nnodes=2", "--rdzv-backend=c10d"], "no --rdzv-endpoint given: only agents on this host"),
+        (
+            ["--nnodes=1:3", "--standalone"],
+            "--nnodes allows 3 nodes, but --standalone runs one node: no other",
+        ),
+        (["--nnodes=1:3", "--rdzv-endpoint=h:0"], "--nnodes allows 3 nodes, but port 0 of --rdzv-endpoint"),
+    ],
+)
+def test_warnings(argv: list[str], warning: str, parse: Parse) -> None:
+    (found,) = notes(parse(*argv), "warning")
+    assert found.startswith(warning)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [[], ["--rdzv-backend=c10d"], ["--nnodes=2", "--master-addr=h"], ["--nnodes=2", "--rdzv-endpoint=h"]],
+)
+def test_no_warning_without_reason(argv: list[str], parse: Parse) -> None:
+    assert notes(parse(*argv), "warning") == []
+
+
+def test_node_unit(parse: Parse) -> None:
+    assert parse("--nnodes=3:5", "--node-unit=4").job.node_unit == 4
+    assert parse("--nnodes=4", "--node-unit=2").job.node_unit == 2
