@@ -20,7 +20,7 @@ from typing import Protocol
 from elasticrun.agent.hosting import MasterHost
 from elasticrun.config import Endpoint
 from elasticrun.core.agent_events import Broken, Directed, LinkDown, LinkUp
-from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Rejected
+from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Leave, Rejected
 from elasticrun.errors import ElasticRunError, MasterUnreachableError
 from elasticrun.rpc.client import MasterStream, StreamBrokenError
 
@@ -58,11 +58,13 @@ class Link:
         self._on_event = on_event
         self._stream: MasterStream | None = None
         self._was_up = False
+        self._leaving = False
         self._beat: asyncio.TimerHandle | None = None
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def send(self, message: AgentMessage) -> None:
-        """Put a message on the stream; dropped if there is none."""
+        """Put a message on the stream; dropped if there is none. After Leave there is no other stream."""
+        self._leaving = self._leaving or isinstance(message, Leave)
         if self._stream is not None:
             self._stream.send(message)
 
@@ -77,7 +79,7 @@ class Link:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         since, delay, told = loop.time(), FIRST_DELAY, False
-        while True:
+        while not self._leaving:
             try:
                 stream = await self._attach()
             except ElasticRunError as error:
