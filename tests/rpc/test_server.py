@@ -25,6 +25,7 @@ from elasticrun.errors import EndpointTakenError
 from elasticrun.rpc import codec
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.server import Limits, MasterServer
+from elasticrun.rpc.transport import SERVICE
 from tests.rpc.harness import DEADLINE, Recorder, admit, hello, raw_calls, report, run, serving
 
 HELLO = codec.encode_agent(hello())
@@ -165,8 +166,9 @@ def test_what_even_grpc_finds_too_large_ends_only_that_stream() -> None:
 def test_other_methods_do_not_exist() -> None:
     async def main() -> None:
         async with serving() as (_, endpoint), grpc.aio.insecure_channel(str(endpoint)) as channel:
+            other: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/Other")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary("/elasticrun.v1.Master/Other")(b"")
+                await other(b"")
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
     run(main())
