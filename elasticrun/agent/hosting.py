@@ -45,6 +45,7 @@ class MasterHost:
         self._answered = True  # the process has said whether it serves
         self._temporary: str | None = None
         self.found = Survey(Place.UNKNOWN)
+        self.resume = False  # the job has begun: a master started from now on takes it up again
 
     @property
     def hosts(self) -> bool:
@@ -91,7 +92,10 @@ class MasterHost:
                 shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _launch(self) -> None:
-        settings = self._command.settings(self.found.listen_host, self._endpoint.port, self._state_dir())
+        settings = {
+            **self._command.settings(self.found.listen_host, self._endpoint.port, self._state_dir()),
+            "resume": self.resume,
+        }
         self._process = subprocess.Popen(
             self._command.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=True
         )

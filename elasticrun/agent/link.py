@@ -117,6 +117,7 @@ class Link:
         """Pass on what the master says until the stream ends."""
         self._stream = stream
         self._was_up = True
+        self._host.resume = True
         self._on_event(LinkUp(stream.welcome.epoch))
         self._arm_heartbeat(stream.welcome.heartbeat_interval)
         reason = "the stream ended"

@@ -95,7 +95,9 @@ def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:
     rendezvous = config.rendezvous
     incarnation = os.urandom(8).hex()
     name = socket.gethostname()
-    mark = incarnation[:6] if rendezvous.node_rank is None else str(rendezvous.node_rank)
+    # Static rendezvous gives each node a rank of its own, so a node that comes back is recognised by it.
+    is_named = rendezvous.backend == "static" and rendezvous.node_rank is not None
+    mark = str(rendezvous.node_rank) if is_named else incarnation[:6]
     return NodeInfo(
         node=f"{name}/{mark}",
         incarnation=incarnation,

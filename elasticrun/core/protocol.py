@@ -223,7 +223,7 @@ class Rejected:
 MasterMessage = Welcome | StartRound | StopRound | Waiting | JobEnded | Rejected
 
 #: The most failures that one message carries; the rest is counted in its reason.
-MAX_FAILURES = 16
-#: Longest text of a failure's message, traceback or stderr tail in characters, so that a report of
-#: MAX_FAILURES failures stays far below the message limit.
-MAX_FAILURE_TEXT = 16_000
+MAX_FAILURES = 8
+#: Longest text of a failure's message, traceback or stderr tail in characters: MAX_FAILURES failures with
+#: three such texts of four-byte characters stay below the limit of 1 MiB for a message.
+MAX_FAILURE_TEXT = 10_000

@@ -31,6 +31,7 @@ class MasterConfig:
     port: int  # 0: any free one
     state_dir: str
     log_level: str = "WARNING"
+    resume: bool = False  # take up a job that has ended as well: its agents may not know yet
 
 
 async def serve(
@@ -49,7 +50,7 @@ async def serve(
     """
     lock = _lock(Path(config.state_dir))
     try:
-        machine, journal, clock = recover(Path(config.state_dir) / JOURNAL_NAME, config.job)
+        machine, journal, clock = recover(Path(config.state_dir) / JOURNAL_NAME, config.job, config.resume)
         loop = MasterLoop(machine, journal, clock)
         loop.start(machine.epoch + 1)
         server = MasterServer(loop, lambda hello: admit(hello, config.job.job_id, __version__))
@@ -63,14 +64,18 @@ async def serve(
         os.close(lock)
 
 
-def recover(path: Path, job: JobConfig) -> tuple[JobMachine, Journal, MonotonicClock]:
-    """The job as its journal left it, or a new one if there is none, or it is of another or ended job."""
+def recover(path: Path, job: JobConfig, resume: bool) -> tuple[JobMachine, Journal, MonotonicClock]:
+    """The job as its journal left it, or a new one.
+
+    A new one if there is no journal, or it is of a job with another configuration, or of one that has
+    ended and ``resume`` is not asked for.
+    """
     if path.exists():
         config, entries = read_journal(path)
         machine = JobMachine(config)
         for entry in entries:
             machine.handle(entry.event, entry.at)
-        if config == job and not machine.ended:
+        if config == job and (resume or not machine.ended):
             at = entries[-1].at if entries else 0.0
             return machine, resume_journal(path), MonotonicClock(at)
     return JobMachine(job), create_journal(path, job), MonotonicClock()
