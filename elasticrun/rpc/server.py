@@ -122,7 +122,11 @@ class MasterServer:
         return bound
 
     async def stop(self, grace: float) -> None:
-        """Closes every session after what is queued for it, within ``grace`` seconds, and stops listening."""
+        """Stops listening and closes every session after what is queued for it.
+
+        Streams that take longer than ``grace`` seconds are cut; gRPC then writes a line about it on the
+        agent's stderr, so 0 is for tests of just that.
+        """
         for stream in self._streams:
             stream.finish("the master stops")
         if self._server is not None:

@@ -37,7 +37,7 @@ SERVER_OPTIONS: _Options = (
     # Two masters on one port would split the job.
     ("grpc.so_reuseport", 0),
     # Agents ping more often than gRPC's default policy tolerates.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", int(PING_INTERVAL * 1000) // 2),
+    ("grpc.http2.min_ping_interval_without_data_ms", int(PING_INTERVAL * 1000) // 2),
     ("grpc.http2.max_ping_strikes", 0),
 )
 

@@ -225,7 +225,7 @@ async def saying(*answers: bytes, then_end: bool = False) -> AsyncIterator[Endpo
     try:
         yield Endpoint("127.0.0.1", port)
     finally:
-        await server.stop(None)
+        await server.stop(1.0)
 
 
 WELCOME = codec.encode_master(Welcome(1, 10.0))
@@ -311,7 +311,7 @@ def test_the_masters_end_is_seen() -> None:
         server = MasterServer(recorder, admit)
         endpoint = Endpoint("127.0.0.1", await server.start("127.0.0.1", 0))
         stream = await MasterStream.open(endpoint, hello(), DEADLINE)
-        await server.stop(0.0)
+        await server.stop(1.0)
         with pytest.raises(StreamBrokenError, match=str(endpoint)):
             await asyncio.wait_for(anext(stream), DEADLINE)
         stream.send(Heartbeat("i0"))  # no error, and nobody hears it
@@ -514,7 +514,7 @@ def test_a_new_stream_can_be_had_as_soon_as_the_master_is_back() -> None:
             server = MasterServer(Nothing(), admit)
             port = await server.start("127.0.0.1", port)
             stream = await MasterStream.open(Endpoint("127.0.0.1", port), hello(), 5.0)
-            await server.stop(0.0)
+            await server.stop(1.0)
             with pytest.raises(StreamBrokenError):
                 await asyncio.wait_for(anext(stream), DEADLINE)
             with pytest.raises(MasterUnreachableError):
