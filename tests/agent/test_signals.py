@@ -65,7 +65,7 @@ def test_close_gives_the_signals_back() -> None:
     ("ignored", "signums", "taken"),
     [
         (signal.SIGHUP, [signal.SIGHUP, signal.SIGTERM], [signal.SIGTERM]),
-        (signal.SIGINT, [signal.SIGINT, signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]),
+        (signal.SIGINT, [signal.SIGHUP, signal.SIGINT], [signal.SIGHUP, signal.SIGINT]),
     ],
 )
 def test_nohup_is_respected(ignored: int, signums: Iterable[int], taken: list[int]) -> None:

@@ -248,6 +248,9 @@ def test_twenty_workers_at_once(command: Callable[..., Command], pipe: Pipe) -> 
         for worker in range(20):
             node.spawner.spawn(worker, command("sh", "-c", f"echo worker{worker}; exit {worker}"))
         assert [await node.exit_code(worker) for worker in range(20)] == list(range(20))
+        for worker in range(20):
+            mine = [type(event) for event in node.events if getattr(event, "worker", None) == worker]
+            assert mine == [Started, Exited]
         assert sorted(pipe.read_all().split()) == sorted(b"worker%d" % worker for worker in range(20))
 
     drive(scenario)
@@ -494,7 +497,8 @@ def test_death_of_the_agent_leaves_nobody(mode: str, signum: int, pipe: Pipe) ->
     )
     try:
         assert [pipe.read_line() for _ in range(2)] == [b"hidden\n"] * 2
-        os.kill(agent.pid, signum)
+        # The spawner is not in the agent's group: a kill of the group must not take it away.
+        (os.killpg if mode == "plain" else os.kill)(agent.pid, signum)
         assert pipe.read_all() == b""
         assert agent.wait(DEADLINE) == -signum
     finally:

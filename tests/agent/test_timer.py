@@ -230,7 +230,6 @@ def test_worker_that_ended_is_forgotten(start: Callable[..., Worker], tmp_path: 
 
     async def scenario(watch: Watch) -> None:
         watch.send(line(pid=gone.pid, expiration_time=soon()), line(pid=worker.pid, expiration_time=1e11))
-        await asyncio.get_running_loop().run_in_executor(None, lambda: None)
         watch.send(line(pid=worker.pid, expiration_time=soon() + 0.1))
         watch.timer._read()
         watch.timer.forget(gone.pid)
@@ -247,6 +246,22 @@ def test_line_may_come_in_pieces(start: Callable[..., Worker], tmp_path: Path) -
         whole = line(pid=worker.pid, expiration_time=soon()) + b"\n"
         fd = os.open(watch.timer.path, os.O_WRONLY)
         for piece in (whole[:10], whole[10:]):
+            os.write(fd, piece)
+            watch.timer._read()
+        os.close(fd)
+        assert (await watch.next()).pid == worker.pid
+
+    drive(tmp_path / "fifo", (worker.pid,), scenario)
+
+
+def test_garbage_without_an_end_does_not_swallow_the_next_line(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
+    worker = start("sleep", "1000")
+
+    async def scenario(watch: Watch) -> None:
+        fd = os.open(watch.timer.path, os.O_WRONLY)
+        for piece in (b"x" * (select.PIPE_BUF + 1), line(pid=worker.pid, expiration_time=soon()) + b"\n"):
             os.write(fd, piece)
             watch.timer._read()
         os.close(fd)
