@@ -526,19 +526,34 @@ def test_without_ptys_a_pipe_does(node: Node, monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(main())
 
 
-def test_the_shared_console_stays_blocking(node: Node) -> None:
+def test_the_shared_console_stays_blocking(node: Node, console_ends: tuple[int, int]) -> None:
     """O_NONBLOCK would break whoever shares the open file: the shell, and the workers' own stdout."""
 
     async def main() -> None:
-        console, out = os.pipe()
+        _, out = console_ends
         router = LogRouter(LogConfig(), "default", out, out, node.reports.append)
-        router.stderr.write(b"x" * 200_000)
+        router.stderr.write(b"x" * 5_000_000)  # returns, though nobody reads
         assert os.get_blocking(out)
         await router.close(0.0)
-        os.close(console)
-        os.close(out)
 
     asyncio.run(main())
+
+
+def test_a_console_on_a_full_disk_is_reported_once(node: Node) -> None:
+    async def main() -> None:
+        full = os.open("/dev/full", os.O_WRONLY)
+        router = LogRouter(LogConfig(), "default", full, full, node.reports.append)
+        logs = router.open_round(node.dirs(), first_rank=0)
+        code = "import os\nfor n in range(3): os.write(2, b'x' * 300_000 + b'\\n')"
+        assert await run_workers(logs, [code]) == [0]
+        assert logs.stderr_tail(0)
+        await router.close()
+        os.close(full)
+
+    asyncio.run(main())
+    assert node.reports == [
+        "stdout cannot be written (No space left on device); the workers run on without it"
+    ]
 
 
 def test_dev_null_as_log_directory_means_no_files(node: Node) -> None:
