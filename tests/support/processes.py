@@ -1,0 +1,96 @@
+"""Finding the processes of one launch by a variable that all of them inherit, and waiting for their end.
+
+A launch is marked by an environment variable of its own. It survives double forks, new sessions and new
+parents, so whatever carries it was started by that launch, and nothing else is ever touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+#: Seconds; only a hang takes that long, however busy the machine is.
+DEADLINE = 60.0
+
+
+class Hung(AssertionError):
+    """What was waited for did not happen before the deadline."""
+
+
+def marked(mark: str) -> list[int]:
+    """The pids whose environment has ``mark``, NAME=VALUE; those that have ended, zombies too, have none."""
+    needle = mark.encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it ended, or belongs to another user
+                if needle in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return sorted(set(found) - {os.getpid()})
+
+
+def title(pid: int) -> str:
+    """What ``ps`` shows for a process; "" if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def titled(mark: str, beginning: str) -> list[int]:
+    """The marked processes whose title begins so."""
+    return [pid for pid in marked(mark) if title(pid).startswith(beginning)]
+
+
+def only(pids: list[int]) -> int:
+    """The one pid of a list that has to have one."""
+    assert len(pids) == 1, [(pid, title(pid)) for pid in pids]
+    return pids[0]
+
+
+def wait_end(pid: int, deadline: float = DEADLINE) -> None:
+    """Return once the process has ended; Hung if it does not."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(watched, select.POLLIN)
+        if not poll.poll(max(0.0, deadline) * 1000):
+            raise Hung(f"process {pid} ({title(pid)}) is still there after {deadline:g} s")
+    finally:
+        os.close(watched)
+
+
+def nobody_left(mark: str, deadline: float = DEADLINE) -> None:
+    """Return once nothing that carries ``mark`` is alive; Hung names what stays."""
+    over = time.monotonic() + deadline
+    while pids := marked(mark):
+        try:
+            wait_end(pids[0], over - time.monotonic())
+        except Hung:
+            left = [f"{pid} {title(pid)}" for pid in marked(mark)]
+            raise Hung(f"processes are left: {left}") from None
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """SIGKILL all of them as if at one moment: none can see another one's end."""
+    pids = list(pids)
+    for signum in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signum)
+
+
+def kill_marked(mark: str) -> None:
+    """SIGKILL everything that carries ``mark``, what it forks meanwhile included."""
+    while pids := marked(mark):
+        kill_all(pids)
+        for pid in pids:
+            wait_end(pid)

@@ -1,0 +1,96 @@
+"""A worker under remote control: it says hello to the test's director and does as it is told.
+
+Standard library only, so that it starts in milliseconds. Each command is one line; the answer, if it has
+one, is a line of JSON. The end of the connection is the end of the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+PAUSE = "import signal; signal.pause()"
+
+
+def child(detached: bool) -> int:
+    """A process that outlives everything but SIGKILL; ``detached``: an orphan in a session of its own."""
+    stubborn = "import signal\nfor s in (1, 2, 3, 15): signal.signal(s, signal.SIG_IGN)\n" + PAUSE
+    if not detached:
+        return subprocess.Popen([sys.executable, "-c", stubborn]).pid
+    code = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {stubborn!r}], "
+    code += "start_new_session=True, stdout=subprocess.DEVNULL).pid)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def bind_store() -> str:
+    """Do as rank 0's store does; "" or why not."""
+    listener = socket.socket()
+    try:
+        listener.bind(("", int(os.environ["MASTER_PORT"])))
+        listener.listen()
+    except OSError as error:
+        return str(error)
+    KEPT.append(listener)
+    return ""
+
+
+KEPT: list[socket.socket] = []
+
+
+class Remote:
+    """The connection to the director."""
+
+    def __init__(self) -> None:
+        self.link = socket.socket(socket.AF_UNIX)
+        self.link.connect(os.environ["ELASTICRUN_TEST_DIRECTOR"])
+        self.lines = self.link.makefile("r")
+
+    def say(self, message: Any) -> None:
+        self.link.sendall(json.dumps(message).encode() + b"\n")
+
+    def obey(self, command: str, rest: str) -> None:
+        match command:
+            case "exit":
+                sys.exit(int(rest))
+            case "raise":
+                raise RuntimeError(rest)
+            case "kill":
+                os.kill(os.getpid(), int(rest))
+            case "out" | "err":
+                print(rest, file=sys.stdout if command == "out" else sys.stderr, flush=True)
+                self.say("printed")
+            case "ignore":
+                for number in map(int, rest.split()):
+                    signal.signal(number, signal.SIG_IGN)
+                self.say("ignored")
+            case "note":  # say which signals come, and live on
+                for number in map(int, rest.split()):
+                    signal.signal(number, lambda signum, _: self.say({"signal": signum}))
+                self.say("noting")
+            case "child":
+                self.say(child(rest == "detached"))
+            case "stdin":
+                self.say(sys.stdin.readline())
+            case "bind":
+                self.say(bind_store())
+            case _:
+                raise ValueError(command)
+
+
+def main() -> None:
+    remote = Remote()
+    environment = dict(os.environ)
+    remote.say({"pid": os.getpid(), "argv": sys.argv, "cwd": os.getcwd(), "env": environment})  # noqa: PTH109
+    for line in remote.lines:
+        command, _, rest = line.rstrip("\n").partition(" ")
+        remote.obey(command, rest)
+
+
+if __name__ == "__main__":
+    main()
