@@ -101,6 +101,7 @@ class AgentMachine:
         self._wanted: StartRound | None = None
         self._stop_through = -1  # every round up to this one has to stop
         self._stop_signal = SIGTERM
+        self._leaving: Leave | None = None  # what the master has to know of ``finish``
         self._stamp = (-1, -1)
         self._sequence = 0
         self._store_port = 0
@@ -117,8 +118,21 @@ class AgentMachine:
             return []
         self._now = now
         self._effects = []
-        for timer in self._timers.pop_due(now):
-            self._expire(timer)
+        self._take(event)
+        self._reconcile()
+        return self._effects
+
+    def next_deadline(self) -> float | None:
+        """When to send a tick, or None."""
+        return None if self._done else self._timers.next()
+
+    def hello(self) -> Hello:
+        """The first message of a new stream: everything the master needs to resume from."""
+        return Hello(*self._job, self.info, self._status(), self.epoch)
+
+    # -- facts
+
+    def _take(self, event: AgentEvent) -> None:
         match event:
             case Prepared(store_port):
                 self._store_port = store_port
@@ -140,31 +154,24 @@ class AgentMachine:
             case Broken(exit_status, reason):
                 self._leave(Finish(exit_status, reason))
             case AgentTick():
-                pass
-        self._reconcile()
-        return self._effects
-
-    def next_deadline(self) -> float | None:
-        """When to send a tick, or None."""
-        return None if self._done else self._timers.next()
-
-    def hello(self) -> Hello:
-        """The first message of a new stream: everything the master needs to resume from."""
-        return Hello(*self._job, self.info, self._status(), self.epoch)
-
-    # -- facts
+                # Only here: an agent that was frozen hears what happened before it judges what did not.
+                for timer in self._timers.pop_due(self._now):
+                    self._expire(timer)
 
     def _link_up(self, epoch: int) -> None:
         if self.epoch >= 0:
             self._say(Level.WARNING, f"the master is back (epoch {epoch})")
         self.epoch = max(self.epoch, epoch)
         self._timers.cancel(MASTER)
+        if self._leaving is not None:
+            self._effects.append(Transmit(self._leaving))
+        self._report()  # what changed between Hello and Welcome was not sent
 
     def _link_down(self, reason: str) -> None:
         if self.finish is None:
             goes_on = "; the workers go on" if self.phase is AgentPhase.RUNNING else ""
             self._say(Level.WARNING, f"lost the master ({reason}){goes_on}")
-        self._timers.set(MASTER, self._now + self._terms.master_timeout)
+        self._timers.set_default(MASTER, self._now + self._terms.master_timeout)
 
     def _direct(self, message: MasterMessage) -> None:
         match message:
@@ -187,7 +194,7 @@ class AgentMachine:
 
     def _is_news(self, epoch: int, sequence: int) -> bool:
         stamp = (epoch, sequence)
-        if stamp <= self._stamp:
+        if epoch < self.epoch or stamp <= self._stamp:
             return False
         self._stamp = stamp
         self.epoch = max(self.epoch, epoch)
@@ -236,8 +243,13 @@ class AgentMachine:
     def _leave(self, finish: Finish) -> None:
         """Leave a job that may go on without this node."""
         if self.finish is None:
-            self._effects.append(Transmit(Leave(self.info.incarnation, finish.reason)))
+            self._say_goodbye(finish.reason)
         self._end(finish)
+
+    def _say_goodbye(self, reason: str) -> None:
+        """Tell the master now, and again on each new stream until the workers are gone."""
+        self._leaving = Leave(self.info.incarnation, reason)
+        self._effects.append(Transmit(self._leaving))
 
     def _end(self, finish: Finish) -> None:
         """Leave once the workers are gone; what was decided first stands."""
@@ -263,7 +275,7 @@ class AgentMachine:
         reason = (
             f"workers are still there {self._terms.kill_timeout:g} s after SIGKILL; this node needs a restart"
         )
-        self._effects.append(Transmit(Leave(self.info.incarnation, reason)))
+        self._say_goodbye(reason)
         self._conclude(Finish(ExitCode.NODE_FAULT, reason))
 
     # -- decisions
@@ -292,7 +304,7 @@ class AgentMachine:
     def _follow(self) -> None:
         """Nothing runs: start what is wanted, or acknowledge a stop."""
         wanted = self._wanted
-        if wanted is not None and wanted.assignment.round > self.round:
+        if wanted is not None and wanted.assignment.round > max(self.round, self._stop_through):
             self._start_round(wanted)
         elif self._stop_through > self.round:
             self.round = self._stop_through
