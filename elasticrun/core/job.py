@@ -39,13 +39,11 @@ from elasticrun.core.job_events import (
 )
 from elasticrun.core.membership import Admission, Membership, Node
 from elasticrun.core.protocol import (
-    AgentPhase,
     AgentStatus,
     Hello,
     JobEnded,
     MasterMessage,
-    RejectCode,
-    Rejected,
+    NodeInfo,
     StartRound,
     StopRound,
     Waiting,
@@ -54,7 +52,7 @@ from elasticrun.core.protocol import (
 from elasticrun.core.ranks import RoundTerms, assign_ranks, order_members
 from elasticrun.core.rendezvous import Candidate, WorldLimits, choose_world
 from elasticrun.core.restart import Budget, StopCause
-from elasticrun.core.roster import describe_spares, describe_waiting, name_some
+from elasticrun.core.roster import describe_spares, describe_waiting, name_some, superseded
 from elasticrun.core.round import Round
 from elasticrun.core.timers import Deadlines
 
@@ -70,7 +68,8 @@ class JobMachine:
         self.limits = WorldLimits(config.min_nodes, config.max_nodes, config.node_unit)
         self.phase = JobPhase.GATHERING
         self.epoch = 0
-        self.round = -1
+        self.round = -1  # the newest round of this job that this master knows the members of
+        self.newest = -1  # the highest number that any node has heard of, perhaps from a forgotten master
         self.budget = Budget(config.max_restarts)
         self.members = Membership()
         self.current = Round()
@@ -99,10 +98,11 @@ class JobMachine:
             case Beat(session):
                 self._hear(session)
             case Left(session, reason):
-                self._depart(session, f"left: {reason}")
+                self._depart(session, f"left: {reason}", for_good=True)
             case Detached(session, reason):
                 self._depart(session, f"lost: {reason}")
             case Expired(timer, node):
+                self._timers.cancel((timer, node))
                 self._expire(timer, node)
         self._advance()
         return self._effects
@@ -112,11 +112,13 @@ class JobMachine:
         return self._timers.next()
 
     def due(self, now: float) -> list[Expired]:
-        """The deadlines that have passed, as events for the caller to journal and to hand in at once.
+        """The first deadline that has passed, as an event for the caller to journal and to hand in.
 
-        They are events of their own so that replaying a journal needs neither a clock nor heartbeats.
+        One at a time, because handling it may cancel the next. It is an event of its own, and only that
+        event removes the deadline, so that replaying a journal needs neither a clock nor heartbeats.
         """
-        return [Expired(timer, node) for timer, node in self._timers.pop_due(now)]
+        timer = self._timers.first_due(now)
+        return [] if timer is None else [Expired(*timer)]
 
     @property
     def ended(self) -> bool:
@@ -129,6 +131,7 @@ class JobMachine:
         self.epoch = max(epoch, self.epoch + 1)
         self.members.detach_all()
         self.ready.clear()
+        self._timers.cancel((JOIN, ""))  # who is missing is known again when they are back
         for name in self.members.nodes:
             self._timers.cancel((HEARTBEAT, name))
         if self.members.detached:
@@ -138,12 +141,11 @@ class JobMachine:
     def _attach(self, session: int, hello: Hello) -> None:
         info = hello.info
         admission = self.members.judge(session, info)
-        if admission is Admission.REFUSED:
-            self._effects.append(Drop(session, _superseded(info.node)))
+        if admission in (Admission.STALE, Admission.REFUSED):
+            farewell = superseded(info.node) if admission is Admission.REFUSED else None
+            self._effects.append(Drop(session, farewell))
             return
-        if hello.epoch > self.epoch:
-            self.epoch = hello.epoch + 1
-        self.round = max(self.round, hello.status.round)
+        self._overtake(hello)
         if admission is Admission.SUPERSEDES:
             self._supersede(self.members.nodes[info.node])
         node, replaced = self.members.attach(session, info, hello.status)
@@ -155,10 +157,15 @@ class JobMachine:
         self._absorb(node)
         self._direct(node)
 
+    def _overtake(self, hello: Hello) -> None:
+        """Be newer than a master that we know nothing of, whose directives this agent obeyed."""
+        foreign = hello.epoch == self.epoch and not self.members.has_met(hello.info)
+        if foreign or hello.epoch > self.epoch:
+            self.epoch = hello.epoch + 1
+
     def _supersede(self, old: Node) -> None:
         if old.session is not None:
-            self._effects.append(Drop(old.session, _superseded(old.info.node)))
-        self.members.retire(old)
+            self._effects.append(Drop(old.session, superseded(old.info.node)))
         self._lose(old, "lost: a new incarnation took its place")
 
     def _report(self, session: int, status: AgentStatus) -> None:
@@ -175,35 +182,32 @@ class JobMachine:
         if node is not None:
             self._touch(node)
 
-    def _depart(self, session: int, reason: str) -> None:
+    def _depart(self, session: int, reason: str, for_good: bool = False) -> None:
         node = self.members.node_of(session)
-        if node is not None:
-            self._effects.append(Drop(session))
-            self._lose(node, reason)
+        if node is None:
+            return
+        if for_good:
+            self.members.retire(node)  # its workers still stop: it must not come back meanwhile
+        self._effects.append(Drop(session))
+        self._lose(node, reason)
 
     def _touch(self, node: Node) -> None:
         self._timers.set((HEARTBEAT, node.info.node), self._now + self.config.heartbeat_timeout)
 
     def _absorb(self, node: Node) -> None:
         """Draw the consequences of a node's newest status."""
-        name = node.info.node
-        if name in self.current.pending and node.status.round == self.round:
-            self._absorb_round(name, node.status)
+        name, status = node.info.node, node.status
+        self.newest = max(self.newest, status.round)
+        if name in self.current.pending:
+            if status.round == self.round:
+                self.current.absorb(name, status)
+            elif status.round > self.round:
+                self.current.lose(name, f"{name} followed another master to round {status.round}")
         if not node.ready or name in self.current.pending:
             self.ready.pop(name, None)
         elif name not in self.ready:
             self.ready[name] = None
             self._timers.cancel((LAST_CALL, ""))  # an arrival restarts it
-
-    def _absorb_round(self, name: str, status: AgentStatus) -> None:
-        for failure in status.failures:
-            self.current.hear(failure)
-        if status.phase is AgentPhase.FINISHED:
-            self.current.finished.add(name)
-        elif status.phase is AgentPhase.READY:
-            self.current.pending.discard(name)
-            if self.current.stop is None:
-                self.current.must_stop(StopCause.MEMBER_LOST, f"{name} has no workers left")
 
     def _lose(self, node: Node, reason: str) -> None:
         name = node.info.node
@@ -224,13 +228,12 @@ class JobMachine:
             self._last_called = True
         elif timer == NOTICE:
             self._notify_waiting()
-        elif self.phase is JobPhase.GATHERING and not self.limits.usable(len(self.ready)):
-            self._end(Trigger.JOIN_TIMED_OUT, self._timeout_reason())
+        elif not self.limits.usable(len(self.ready)):
+            here = describe_waiting(self._present(), self.limits)
+            self._end(Trigger.JOIN_TIMED_OUT, f"gave up after {self.config.join_timeout:g} s: {here}")
 
     def _expire_node(self, name: str, reason: str) -> None:
-        node = self.members.nodes.get(name)
-        if node is None:
-            return  # lost already, by an earlier event of the same instant
+        node = self.members.nodes[name]
         if node.session is not None:
             self._effects.append(Drop(node.session))
         self._lose(node, reason)
@@ -273,12 +276,13 @@ class JobMachine:
 
     def _form(self) -> None:
         nodes = self.members.nodes
-        candidates = [Candidate(n, nodes[n].arrival, nodes[n].info.node_rank) for n in self.ready]
+        given = {name: nodes[name].info.node_rank for name in self.ready}
+        candidates = [Candidate(name, nodes[name].arrival, given[name]) for name in self.ready]
         chosen, reason = choose_world(candidates, self.previous, self.limits)
-        order = order_members(chosen, self.previous, {n: nodes[n].info.node_rank for n in chosen})
+        order = order_members(chosen, self.previous, given)
         for timer in (LAST_CALL, JOIN, NOTICE):
             self._timers.cancel((timer, ""))
-        self.round += 1
+        self.round = self.newest = self.newest + 1
         seats = assign_ranks([nodes[name].info for name in order], self._terms(nodes[order[0]]))
         self.current = Round(seats=seats, pending=set(order), start_reason=reason)
         self.previous = tuple(order)
@@ -319,6 +323,9 @@ class JobMachine:
         return self.limits.usable(size + len(self.ready)) > size
 
     def _try_settle(self) -> None:
+        if self.current.all_finished:
+            self._end(Trigger.ALL_FINISHED, f"all workers of round {self.round} ended with 0")
+            return
         stop = self.current.stop
         if self.current.pending or stop is None:
             return
@@ -365,13 +372,14 @@ class JobMachine:
             return StartRound(*stamp, self.current.seats[node.info.node], self.current.start_reason)
         if member:
             return StopRound(*stamp, self.round, self.current.stop_reason)
-        if node.status.phase not in (AgentPhase.READY, AgentPhase.PREPARING):
-            return StopRound(*stamp, self.round, "this node is not part of the newest round")
-        return None
+        if self.newest < 0:
+            return None
+        # Also to a node that runs nothing: from then on an earlier directive that comes late is stale.
+        return StopRound(*stamp, self.newest, "this node is not part of the newest round")
 
     def _notify_waiting(self) -> None:
         if self.phase is JobPhase.GATHERING:
-            text = describe_waiting([node.info for node in self.members.nodes.values()], self.limits)
+            text = describe_waiting(self._present(), self.limits)
             waiting: Iterable[str] = self.members.nodes
         else:
             text = describe_spares(len(self.current.seats), len(self.ready), self.limits)
@@ -383,16 +391,8 @@ class JobMachine:
         if waiting or self.phase is JobPhase.GATHERING:
             self._timers.set((NOTICE, ""), self._now + self.config.waiting_notice_interval)
 
-    def _timeout_reason(self) -> str:
-        here = [node.info for node in self.members.nodes.values()]
-        return f"gave up after {self.config.join_timeout:g} s: {describe_waiting(here, self.limits)}"
+    def _present(self) -> list[NodeInfo]:
+        return [node.info for node in self.members.nodes.values()]
 
     def _decide(self, text: str) -> None:
         self._effects.append(Decided(text, self.phase, self.round))
-
-
-def _superseded(node: str) -> Rejected:
-    return Rejected(
-        RejectCode.SUPERSEDED,
-        f"another agent joined as {node}; give each agent of one host its own --node-rank",
-    )

@@ -36,6 +36,7 @@ TRANSITIONS: dict[tuple[JobPhase, Trigger], JobPhase] = {
     (JobPhase.GATHERING, Trigger.JOIN_TIMED_OUT): JobPhase.TIMED_OUT,
     (JobPhase.RUNNING, Trigger.ALL_FINISHED): JobPhase.SUCCEEDED,
     (JobPhase.RUNNING, Trigger.MUST_STOP): JobPhase.STOPPING,
+    (JobPhase.STOPPING, Trigger.ALL_FINISHED): JobPhase.SUCCEEDED,  # before they heard that they must stop
     (JobPhase.STOPPING, Trigger.ALL_STOPPED): JobPhase.GATHERING,
     (JobPhase.STOPPING, Trigger.BUDGET_SPENT): JobPhase.FAILED,
 }

@@ -1,8 +1,8 @@
 """Who is in the job: nodes, their incarnations and their sessions.
 
 One node name has one incarnation, and one incarnation has at most one session (an open stream). The
-newest session wins; what comes from any other session is stale. An incarnation that was superseded is
-remembered, so that its late messages cannot bring it back. Within a session, a status counts only if
+newest session wins; what comes from any other session is stale. An incarnation that left, or in whose
+place another one came, is remembered, so that it cannot come back. Within a session, a status counts only if
 its sequence is newer than the last one. These three fences make duplicates, reordering and late
 delivery harmless: every accepted status is the newest fact about a live incarnation.
 """
@@ -37,6 +37,7 @@ class Admission(Enum):
     REATTACHES = "re-attaches"
     SUPERSEDES = "joins in place of its earlier incarnation"
     REFUSED = "is refused"
+    STALE = "is late: a newer stream was here first"
 
 
 class Membership:
@@ -46,6 +47,7 @@ class Membership:
         self.nodes: dict[str, Node] = {}
         self.detached = 0  # number of known nodes without a session
         self._by_session: dict[int, str] = {}
+        self._latest: dict[str, str] = {}  # the incarnation of each node that was admitted last
         self._retired: set[str] = set()
         self._arrivals = 0
 
@@ -57,13 +59,17 @@ class Membership:
         if known is None:
             return Admission.JOINS
         if known.session is not None and session < known.session:
-            return Admission.REFUSED
+            return Admission.STALE
         if known.info.incarnation == info.incarnation:
             return Admission.REATTACHES
         return Admission.SUPERSEDES
 
     def attach(self, session: int, info: NodeInfo, status: AgentStatus) -> tuple[Node, int | None]:
         """Give a node its newest session. Also returns the older session that it replaces, if any."""
+        latest = self._latest.setdefault(info.node, info.incarnation)
+        if latest != info.incarnation:
+            self._retired.add(latest)
+            self._latest[info.node] = info.incarnation
         node = self.nodes.get(info.node)
         if node is None:
             self._arrivals += 1
@@ -84,6 +90,10 @@ class Membership:
         """The node whose newest session this is, or None if the session is stale."""
         name = self._by_session.get(session)
         return self.nodes[name] if name is not None else None
+
+    def has_met(self, info: NodeInfo) -> bool:
+        """Whether this incarnation was admitted before."""
+        return self._latest.get(info.node) == info.incarnation
 
     def retire(self, node: Node) -> None:
         """Never again admit this incarnation."""

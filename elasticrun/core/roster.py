@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticrun.core.protocol import NodeInfo
+from elasticrun.core.protocol import NodeInfo, RejectCode, Rejected
 from elasticrun.core.rendezvous import WorldLimits
 
 SHOWN = 8  # names in one sentence
@@ -15,6 +15,14 @@ def name_some(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     shown = ", ".join(names[:SHOWN])
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def superseded(node: str) -> Rejected:
+    """What an incarnation hears that has to make way for another one."""
+    return Rejected(
+        RejectCode.SUPERSEDED,
+        f"another agent joined as {node}; give each agent of one host its own --node-rank",
+    )
 
 
 def describe_waiting(present: Sequence[NodeInfo], limits: WorldLimits) -> str:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from elasticrun.core.protocol import MAX_FAILURES, Assignment, Failure, FailureKind
+from elasticrun.core.protocol import (
+    MAX_FAILURES,
+    AgentPhase,
+    AgentStatus,
+    Assignment,
+    Failure,
+    FailureKind,
+)
 from elasticrun.core.restart import StopCause, excused
 
 
@@ -33,6 +40,17 @@ class Round:
         """Note why the round has to stop; a cause noted before stays unless this one excuses it."""
         if self.stop is None or excused(self.stop[0], cause) is not self.stop[0]:
             self.stop = (cause, reason)
+
+    def absorb(self, name: str, status: AgentStatus) -> None:
+        """Take in what a member that may run says of this round."""
+        for failure in status.failures:
+            self.hear(failure)
+        if status.phase is AgentPhase.FINISHED:
+            self.finished.add(name)
+        elif status.phase is AgentPhase.READY:
+            self.pending.discard(name)
+            if self.stop is None:
+                self.must_stop(StopCause.MEMBER_LOST, f"{name} has no workers left")
 
     def hear(self, failure: Failure) -> None:
         """Note a failure; one that was heard before changes nothing."""

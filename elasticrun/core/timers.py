@@ -48,6 +48,11 @@ class Deadlines(Generic[Name]):
         self._settle()
         return self._heap[0][0] if self._heap else None
 
+    def first_due(self, now: float) -> Name | None:
+        """The earliest name due at ``now``, which stays set, or None."""
+        at = self.next()
+        return self._heap[0][2] if at is not None and at <= now else None
+
     def pop_due(self, now: float) -> list[Name]:
         """Remove and return the names due at ``now``, earliest first."""
         due: list[Name] = []
