@@ -1,0 +1,58 @@
+"""The state of a machine as a value, so that two states can be compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from elasticrun.core.agent import AgentMachine
+from elasticrun.core.job import HEARTBEAT, JobMachine
+from elasticrun.core.membership import Membership
+from elasticrun.core.timers import Deadlines
+
+#: Not state: the instant of the last event and what it led to.
+PASSING = frozenset({"_now", "_effects"})
+
+
+def fingerprint(value: Any) -> Any:
+    """Everything in ``value`` that decides what it will do; a heartbeat's deadline is only the network's."""
+    kind = type(value)
+    if kind not in _MUTABLE:
+        _MUTABLE[kind] = _names(kind)
+    names = _MUTABLE[kind]
+    if names is not None:
+        return [(name, fingerprint(getattr(value, name))) for name in names]
+    if isinstance(value, dict):
+        return [(key, fingerprint(item)) for key, item in value.items()]
+    if isinstance(value, list):
+        return [fingerprint(item) for item in value]
+    if isinstance(value, set):
+        return sorted(value)
+    if isinstance(value, Deadlines):
+        due: dict[Any, float] = value._due
+        return sorted((repr(name), at) for name, at in due.items() if name[0] != HEARTBEAT)
+    if kind in (JobMachine, AgentMachine, Membership):
+        return [(name, fingerprint(item)) for name, item in vars(value).items() if name not in PASSING]
+    return value  # cannot change
+
+
+_MUTABLE: dict[type, tuple[str, ...] | None] = {}  # the fields of dataclasses that are not frozen
+
+
+def _names(kind: type) -> tuple[str, ...] | None:
+    if not dataclasses.is_dataclass(kind) or vars(kind)["__hash__"] is not None:
+        return None  # frozen, or no dataclass at all
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def difference(one: Any, other: Any, path: str = "state") -> str:
+    """Where two fingerprints differ first; empty if they do not."""
+    if one == other:
+        return ""
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, (a, b) in enumerate(zip(one, other, strict=True)):
+            if a != b:
+                return difference(a, b, f"{path}.{a[0] if isinstance(a, tuple) else index}")
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return difference(one[1], other[1], path)
+    return f"{path}: {one!r} is not {other!r}"

@@ -1,0 +1,346 @@
+"""The rules of the architecture page, one function each, checked after every event.
+
+What is true is read from the simulated world (which workers live, who crashed), never from the machine
+that is judged. A node *may* still run an earlier round only if the master has declared it lost, or it
+left, since that round was formed; ``_lost_in`` remembers that for each incarnation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from elasticrun.core.agent_events import IDLE, AgentEffect, Finish, StartWorkers
+from elasticrun.core.job import JobMachine
+from elasticrun.core.job_events import OUTCOMES, JobEffect, JobPhase, Send
+from elasticrun.core.protocol import (
+    AgentPhase,
+    Assignment,
+    Outcome,
+    StartRound,
+)
+from elasticrun.core.restart import MAX_PORT_RETRIES, Budget
+from elasticrun.core.round import Round
+from elasticrun.errors import ExitCode
+from tests.sim.fingerprint import difference, fingerprint
+from tests.sim.kernel import Violation
+from tests.sim.node import TERMS, SimAgent
+from tests.sim.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tests.sim.master import SimMaster
+    from tests.sim.simulator import Simulator
+
+#: One event may take several transitions in a row.
+REACHABLE = {
+    JobPhase.GATHERING: {JobPhase.RUNNING, JobPhase.TIMED_OUT},
+    JobPhase.RUNNING: {JobPhase.STOPPING, JobPhase.SUCCEEDED, JobPhase.GATHERING, JobPhase.FAILED},
+    JobPhase.STOPPING: {JobPhase.GATHERING, JobPhase.RUNNING, JobPhase.FAILED, JobPhase.SUCCEEDED},
+}
+STATUS = {
+    Outcome.SUCCEEDED: ExitCode.OK,
+    Outcome.FAILED: ExitCode.JOB_FAILED,
+    Outcome.TIMED_OUT: ExitCode.RENDEZVOUS_TIMEOUT,
+}
+
+
+class World:
+    """One round as it was formed, and what came of it."""
+
+    def __init__(self, number: int, generation: int, current: Round) -> None:
+        self.number = number
+        self.generation = generation
+        self.current = current
+        self.seats: dict[str, Assignment] = dict(current.seats)
+        self.claimed: set[str] = set()  # who was told and obeyed
+        self.started: dict[str, SimAgent] = {}  # whose workers have come up
+        self.done: dict[str, int] = {}  # name -> workers that ended with 0
+        self.genuine = False  # a worker failed by itself
+        self.clash = False  # the store's port was taken
+
+
+class Rules:
+    """Watches one simulated job."""
+
+    def __init__(self, sim: Simulator) -> None:
+        self.sim = sim
+        self.scenario: Scenario = sim.scenario
+        self.worlds: dict[int, list[World]] = {}  # by round; several only if a master forgot
+        self.newest: World | None = None
+        self.generation = 0
+        self.ended: JobPhase | None = None
+        self._ports = itertools.count(20000)
+        self._owner: dict[int, str] = {}
+        self._ranks = {spec.name: spec.node_rank for spec in sim.scenario.nodes}
+        self._attached: dict[str, str] = {}
+        self._lost_in: dict[str, int] = {}
+        self._current: Round | None = None
+        self._phase = JobPhase.GATHERING
+        self._round = -1
+        self._epoch = 0
+        self._budget = Budget(sim.scenario.max_restarts)
+        self._known: dict[str, str] = {}  # name -> newest incarnation that was ever attached
+
+    # -- bookkeeping
+
+    def free_port(self, name: str) -> int:
+        """A port that no other node and no other round was offered."""
+        port = next(self._ports)
+        self._owner[port] = name
+        return port
+
+    def forget(self) -> None:
+        """The master has lost its journal: what it knew is no measure any more."""
+        self.generation += 1
+        self.newest = None
+        self._attached, self._lost_in = {}, {}
+        self._current, self._phase, self._round, self._epoch = None, JobPhase.GATHERING, -1, 0
+        self._budget = Budget(self.scenario.max_restarts)
+        self.ended = None
+
+    def resume(self, machine: JobMachine) -> None:
+        """A replay has put equal objects in the place of those that were watched."""
+        if self.newest is not None:
+            self.newest.current = machine.current
+            self._current = machine.current
+        self._budget = machine.budget
+
+    def world_of(self, name: str, assignment: Assignment) -> World | None:
+        """The world in which ``name`` was given this seat."""
+        for world in reversed(self.worlds.get(assignment.round, [])):
+            if world.seats.get(name) == assignment:
+                return world
+        return None
+
+    # -- after each event
+
+    def after_master(self, master: SimMaster, effects: list[JobEffect]) -> None:
+        """Check every rule about the master."""
+        machine = master.machine
+        if effects:
+            self._note_losses(machine)
+            self.directives_are_consistent(machine, effects)
+        if machine.budget != self._budget:
+            self.only_failures_spend(self._budget, machine.budget)
+            self._budget = machine.budget
+        if machine.current is not self._current and machine.current.seats:
+            world = World(machine.round, self.generation, machine.current)
+            self.one_world_per_round(world)
+            self.ranks_are_exact(world)
+            self.size_is_within_limits(world)
+            self.store_belongs_to_rank_0(world)
+            self.no_member_runs_an_earlier_round(world)
+            self.order_is_stable(self.newest, world)
+            self._current, self.newest = machine.current, world
+            self.worlds.setdefault(world.number, []).append(world)
+        self.numbers_only_grow(machine)
+        if machine.phase is not self._phase:
+            self.phase_follows_the_table(machine)
+            self._phase = machine.phase
+            if machine.ended:
+                self.the_end_is_just(machine)
+        self.facts_fit_the_phase(machine)
+
+    def after_agent(self, agent: SimAgent, effects: list[AgentEffect]) -> None:
+        """Check every rule about one agent."""
+        machine, group = agent.machine, agent.group
+        for index, effect in enumerate(effects):
+            if isinstance(effect, Finish):
+                _require("finish is last", index == len(effects) - 1, str(effects))
+                self.exit_status_is_right(agent, effect)
+            elif isinstance(effect, StartWorkers):
+                _require("one start per event", machine.round == effect.assignment.round, str(effects))
+        if machine.phase in IDLE and group is not None and agent.finish is None:
+            raise Violation("an idle agent has no workers", f"{agent.incarnation} is {machine.phase}")
+        if machine.phase is AgentPhase.RUNNING and (group is None or group.round != machine.round):
+            raise Violation("a running agent runs its round", agent.incarnation)
+
+    def _note_losses(self, machine: JobMachine) -> None:
+        now = {
+            name: node.info.incarnation
+            for name, node in machine.members.nodes.items()
+            if node.session is not None
+        }
+        known = machine.members.nodes
+        for name, incarnation in self._attached.items():
+            if name not in known or known[name].info.incarnation != incarnation:
+                self._lost_in[incarnation] = machine.round
+        for name, node in known.items():
+            self._known[name] = node.info.incarnation
+            if node.session is None:
+                now[name] = node.info.incarnation  # not yet back, and not lost
+        self._attached = now
+
+    # -- rule 1: one world
+
+    def one_world_per_round(self, world: World) -> None:
+        _require("rounds only grow", world.number > self._round, f"{world.number} after {self._round}")
+        for other in self.worlds.get(world.number, []):
+            _require("one world per round", other.generation != world.generation, str(world.number))
+
+    def ranks_are_exact(self, world: World) -> None:
+        specs = {spec.name: spec for spec in self.scenario.nodes}
+        seats = list(world.seats.items())
+        first, roles = 0, dict[str, int]()
+        for index, (name, seat) in enumerate(seats):
+            spec = specs[name]
+            _require("group ranks are 0..n-1", seat.group_rank == index, name)
+            _require("global ranks are 0..n-1", seat.first_rank == first, name)
+            _require("role ranks are 0..n-1", seat.role_first_rank == roles.get(spec.role, 0), name)
+            first += spec.local_world_size
+            roles[spec.role] = roles.get(spec.role, 0) + spec.local_world_size
+        for name, seat in seats:
+            sizes = (seat.group_world_size, seat.world_size, seat.role_world_size)
+            expected = (len(seats), first, roles[specs[name].role])
+            _require("sizes are sums", sizes == expected, f"{name}: {sizes}, not {expected}")
+            _require("the round is its own", seat.round == world.number, name)
+
+    def size_is_within_limits(self, world: World) -> None:
+        size, limits = len(world.seats), self.scenario
+        _require("min <= nodes <= max", limits.min_nodes <= size <= limits.max_nodes, f"{size} nodes")
+        _require("nodes are divisible by the unit", size % limits.node_unit == 0, f"{size} nodes")
+
+    def store_belongs_to_rank_0(self, world: World) -> None:
+        first = next(iter(world.seats))
+        stores = {(seat.store_address, seat.store_port) for seat in world.seats.values()}
+        _require("one store", len(stores) == 1, str(stores))
+        address, port = stores.pop()
+        _require("the store is rank 0's", address == f"address-{first}", address)
+        _require("the port is rank 0's", self._owner.get(port) == first, str(port))
+
+    def no_member_runs_an_earlier_round(self, world: World) -> None:
+        """Of all nodes, only those declared lost since may still run what was before."""
+        for agent in self.sim.agents:
+            group = agent.group
+            if group is None:
+                continue
+            attached = self._attached.get(agent.name) == agent.incarnation
+            if attached and agent.name in world.seats:
+                raise Violation("a member has no worker of an earlier round", agent.incarnation)
+            self._may_run(agent, group.assignment, world.number)
+
+    def _may_run(self, agent: SimAgent, assignment: Assignment, newest: int) -> None:
+        old = self.world_of(agent.name, assignment)
+        assert old is not None
+        if old.generation == self.generation and old.number < newest:
+            lost_in = self._lost_in.get(agent.incarnation, -1)
+            text = f"{agent.incarnation} runs {old.number}, newest is {newest}, lost in {lost_in}"
+            _require("only a lost node runs an earlier round", lost_in >= old.number, text)
+
+    def before_start(self, agent: SimAgent, assignment: Assignment) -> None:
+        """Check every rule about a start of workers."""
+        _require("no agent runs two rounds", agent.group is None, agent.incarnation)
+        world = self.world_of(agent.name, assignment)
+        if world is None:
+            raise Violation("an assignment is the master's", f"{agent.incarnation}: {assignment}")
+        _require("a seat is started once", agent.name not in world.claimed, agent.incarnation)
+        world.claimed.add(agent.name)
+        if world.generation == self.generation:
+            self._may_run(agent, assignment, self.sim.master.machine.round)
+
+    def directives_are_consistent(self, machine: JobMachine, effects: list[JobEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send) and isinstance(effect.message, StartRound):
+                assignment = effect.message.assignment
+                _require("a start is for the newest round", assignment.round == machine.round, str(effect))
+
+    # -- rule 2: stable ranks
+
+    def order_is_stable(self, before: World | None, after: World) -> None:
+        if before is None:
+            return
+        old, new = list(before.seats), list(after.seats)
+        given = {name: self._ranks[name] for name in new}
+        free = [name for name in new if given[name] is None]
+        survivors = [name for name in free if name in before.seats]
+        expected = [name for name in old if name in survivors]
+        _require("survivors keep their order", survivors == expected, f"{old} -> {new}")
+        if expected and free == new:
+            _require("rank 0 is a survivor's", new[0] in before.seats, f"{old} -> {new}")
+        ranks = [rank for rank in given.values() if rank is not None]
+        _require("given ranks are obeyed", ranks == sorted(ranks), f"{new}: {given}")
+
+    # -- rule 3: the budget
+
+    def only_failures_spend(self, before: Budget, after: Budget) -> None:
+        world = self.newest
+        assert world is not None
+        _require("used <= max", after.used <= self.scenario.max_restarts, str(after))
+        _require("one round spends at most one", after.used in (before.used, before.used + 1), str(after))
+        if after.used > before.used:
+            clashes = world.clash and before.port_retries >= MAX_PORT_RETRIES
+            _require("only a failure spends", world.genuine or clashes, f"round {world.number}: {after}")
+
+    def the_end_is_just(self, machine: JobMachine) -> None:
+        self.ended = machine.phase
+        world = self.newest
+        if machine.phase is JobPhase.SUCCEEDED:
+            assert world is not None
+            specs = {spec.name: spec.local_world_size for spec in self.scenario.nodes}
+            missing = [name for name in world.seats if world.done.get(name, 0) != specs[name]]
+            _require("success means that everybody finished", not missing, f"{missing} did not")
+        elif machine.phase is JobPhase.FAILED:
+            assert world is not None
+            failed = {w.number for ws in self.worlds.values() for w in ws if w.genuine or w.clash}
+            _require("only failures end a job", world.genuine or world.clash, machine.end_reason)
+            enough = len(failed) > self.scenario.max_restarts
+            _require("the budget was spent", enough, f"{machine.end_reason}: {sorted(failed)}")
+        else:
+            self.sim.judge_timeout()
+
+    # -- rule 4: progress; the simulator's bound asks whether a world forms, here whether facts fit
+
+    def numbers_only_grow(self, machine: JobMachine) -> None:
+        _require("rounds only grow", machine.round >= self._round, f"{machine.round} after {self._round}")
+        _require("epochs only grow", machine.epoch >= self._epoch, f"{machine.epoch} after {self._epoch}")
+        self._round, self._epoch = machine.round, machine.epoch
+
+    def phase_follows_the_table(self, machine: JobMachine) -> None:
+        allowed = REACHABLE.get(self._phase, set())
+        _require("phases follow the table", machine.phase in allowed, f"{self._phase} -> {machine.phase}")
+
+    def facts_fit_the_phase(self, machine: JobMachine) -> None:
+        current = machine.current
+        _require("who may run is seated", current.pending <= current.seats.keys(), str(current.pending))
+        if machine.phase is JobPhase.GATHERING:
+            _require("gathering: nobody may run", not current.pending, str(current.pending))
+        elif machine.phase is JobPhase.RUNNING:
+            _require("running: nothing stops it", current.stop is None, str(current.stop))
+        elif machine.phase is JobPhase.STOPPING:
+            waits = bool(current.pending) and current.stop is not None
+            _require("stopping: somebody is waited for", waits, str(current.stop))
+            known = all(name in machine.members.nodes for name in current.pending)
+            _require("stopping: only known nodes are waited for", known, str(current.pending))
+        for name in machine.ready:
+            node = machine.members.nodes.get(name)
+            _require("who is ready is attached and idle", node is not None and node.ready, name)
+
+    # -- rule 5: replay and fences
+
+    def replay_gives_the_same(self, expected: Any, machine: JobMachine) -> None:
+        found = difference(expected, fingerprint(machine))
+        _require("a replay gives the same state", not found, found)
+
+    # -- the way out
+
+    def exit_status_is_right(self, agent: SimAgent, finish: Finish) -> None:
+        status, who = finish.exit_status, f"{agent.incarnation}: {finish}"
+        if finish.outcome is not None:
+            _require("an outcome has its status", status == STATUS[finish.outcome], who)
+            known = self.sim.outcomes | ({OUTCOMES[self.ended]} if self.ended else set())
+            _require("the outcome is the master's", finish.outcome in known, who)
+        elif status == ExitCode.MASTER_LOST:
+            _require("the master was away", agent.longest_absence() >= TERMS.master_timeout, who)
+        elif status == ExitCode.SUPERSEDED:
+            _require("a newer one took its place", self._known[agent.name] != agent.incarnation, who)
+        elif status == ExitCode.NODE_FAULT:
+            _require("its workers cannot be killed", agent.unkillable, who)
+        else:
+            _require("it was told to stop", status - 128 in agent.signalled, who)
+        if status != ExitCode.NODE_FAULT:
+            _require("no worker is left behind", agent.group is None, who)
+
+
+def _require(rule: str, holds: bool, text: str) -> None:
+    if not holds:
+        raise Violation(rule, text)

@@ -1,0 +1,178 @@
+"""The master: a job's machine with its journal on a simulated disk, as master/loop.py runs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from elasticrun.config import JobConfig
+from elasticrun.core.job import JobMachine
+from elasticrun.core.job_events import (
+    Attached,
+    Beat,
+    Detached,
+    Drop,
+    JobEffect,
+    JobEvent,
+    Left,
+    MasterStarted,
+    Reported,
+    Send,
+)
+from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Leave, Report
+from tests.sim.fingerprint import fingerprint
+from tests.sim.network import Stream
+from tests.sim.scenario import Memory
+
+if TYPE_CHECKING:
+    from tests.sim.simulator import Simulator
+
+Journal = list[tuple[JobEvent, float]]
+
+
+def replay(config: JobConfig, journal: Journal) -> JobMachine:
+    """The state that a journal stands for."""
+    machine = JobMachine(config)
+    for event, now in journal:
+        machine.handle(event, now)
+    return machine
+
+
+class SimMaster:
+    """All lives of the master process."""
+
+    def __init__(self, sim: Simulator, config: JobConfig) -> None:
+        self.sim = sim
+        self.kernel = sim.kernel
+        self.config = config
+        self.machine = JobMachine(config)
+        self.journal: Journal = []
+        self.life = 0
+        self.up = False
+        self._sessions = 0
+        self._streams: dict[int, Stream] = {}
+        self._offset = 0.0
+        self._tick_at: float | None = None
+        self._crash: tuple[float, Memory] | None = None  # due at the next event
+        self._expected: Any = None
+        self.kernel.at(0.0, self._start)
+
+    # -- the loop
+
+    def handle(self, event: JobEvent) -> None:
+        """Write, decide, carry out."""
+        if not self.up:
+            return
+        crash, self._crash = self._crash, None
+        before = fingerprint(self.machine) if crash and crash[1] is Memory.TORN else None
+        now = self.kernel.now + self._offset
+        if not isinstance(event, Beat) and before is None:
+            self.journal.append((event, now))
+        effects = self.machine.handle(event, now)
+        if self.kernel.tracing and not isinstance(event, Beat):
+            self.kernel.say("master", f"{event} -> {', '.join(map(str, effects)) or '-'}")
+        if crash is not None:
+            self._crash_amid(crash, before, effects)
+            return
+        self.sim.rules.after_master(self, effects)
+        for effect in effects:
+            self._carry_out(effect)
+        self._arm()
+
+    def _carry_out(self, effect: JobEffect) -> None:
+        match effect:
+            case Send(session, message):
+                if session in self._streams:
+                    self._streams[session].send_down(message)
+            case Drop(session, farewell):
+                stream = self._streams.get(session)
+                if stream is not None:
+                    if farewell is not None:
+                        stream.send_down(farewell)
+                    stream.close()
+
+    def _arm(self) -> None:
+        deadline = self.machine.next_deadline()
+        if deadline is not None and deadline != self._tick_at:
+            self._tick_at = deadline
+            self.kernel.at(max(self.kernel.now, deadline - self._offset), self._tick, self.life, deadline)
+
+    def _tick(self, life: int, deadline: float) -> None:
+        if life != self.life or not self.up or self._tick_at != deadline:
+            return
+        self._tick_at = None
+        for event in self.machine.due(max(deadline, self.kernel.now + self._offset)):
+            self.handle(event)
+        if life == self.life and self.up:
+            self._arm()
+
+    # -- streams
+
+    def receive(self, stream: Stream, message: AgentMessage) -> None:
+        """A message arrives, perhaps long after its stream broke."""
+        if not self.up or stream.life != self.life:
+            return
+        match message:
+            case Hello():
+                self._sessions += 1
+                stream.session = self._sessions
+                self._streams[stream.session] = stream
+                self.handle(Attached(stream.session, message))
+            case Report(_, status):
+                self.handle(Reported(stream.session, status))
+            case Heartbeat():
+                self.handle(Beat(stream.session))
+            case Leave(_, reason):
+                self.handle(Left(stream.session, reason))
+
+    def stream_ended(self, stream: Stream, reason: str) -> None:
+        """Our end of a stream is closed."""
+        if self.up and stream.life == self.life and self._streams.pop(stream.session, None) is not None:
+            self.handle(Detached(stream.session, reason))
+
+    # -- lives
+
+    def crash(self, down_for: float, memory: Memory) -> None:
+        """Die now, or while the next event is handled."""
+        if not self.up or self._crash is not None:
+            return
+        if memory in (Memory.KEPT, Memory.LOST):
+            self._die(down_for, memory, fingerprint(self.machine))
+        else:
+            self._crash = (down_for, memory)
+
+    def _crash_amid(self, crash: tuple[float, Memory], before: Any, effects: list[JobEffect]) -> None:
+        down_for, memory = crash
+        if memory is not Memory.TORN:
+            self.sim.rules.after_master(self, effects)
+        if memory is Memory.HALF_SENT:
+            for effect in effects[: len(effects) // 2]:
+                self._carry_out(effect)
+        self._die(down_for, memory, before if memory is Memory.TORN else fingerprint(self.machine))
+
+    def _die(self, down_for: float, memory: Memory, expected: Any) -> None:
+        self.kernel.say("master", f"dies; its journal is {memory.value}")
+        self.up = False
+        for stream in self._streams.values():
+            stream.break_off("the master died", self.kernel.random(), 0.0)
+        self._streams = {}
+        self._expected = expected
+        self.kernel.after(down_for, self._restart, memory)
+
+    def _restart(self, memory: Memory) -> None:
+        if memory is Memory.LOST:
+            self.journal = []
+            self.machine = JobMachine(self.config)
+            self.sim.rules.forget()
+        else:
+            self.machine = replay(self.config, self.journal)
+            self.sim.rules.replay_gives_the_same(self._expected, self.machine)
+            self.sim.rules.resume(self.machine)
+        self._start()
+
+    def _start(self) -> None:
+        self.life += 1
+        self.up = True
+        self._sessions = 0
+        self._tick_at = None
+        self._offset = (self.journal[-1][1] if self.journal else 0.0) - self.kernel.now
+        self.handle(MasterStarted(self.machine.epoch + 1))

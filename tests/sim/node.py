@@ -1,0 +1,281 @@
+"""One node: an agent's machine, its link as agent/link.py keeps it, and workers that live and die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from elasticrun.core.agent import AgentMachine
+from elasticrun.core.agent_events import (
+    AgentEffect,
+    AgentEvent,
+    AgentTerms,
+    AgentTick,
+    Directed,
+    Finish,
+    GroupGone,
+    LinkDown,
+    LinkUp,
+    Prepared,
+    SignalWorkers,
+    StartWorkers,
+    StopSignal,
+    SweepWorkers,
+    Transmit,
+    WorkerFailed,
+    WorkerFinished,
+)
+from elasticrun.core.protocol import (
+    AgentMessage,
+    Assignment,
+    Failure,
+    FailureKind,
+    Heartbeat,
+    MasterMessage,
+    NodeInfo,
+    Rejected,
+    Welcome,
+)
+from tests.sim.network import Stream
+from tests.sim.scenario import NodeSpec
+
+if TYPE_CHECKING:
+    from tests.sim.simulator import Simulator
+
+TERMS = AgentTerms(shutdown_timeout=3.0, kill_timeout=4.0, master_timeout=60.0)
+ATTEMPT_TIMEOUT = 3.0
+
+
+class Group:
+    """The workers of one round on one node."""
+
+    def __init__(self, assignment: Assignment, size: int) -> None:
+        self.assignment = assignment
+        self.round = assignment.round
+        self.alive = dict.fromkeys(range(size))
+        self.finished = 0
+        self.echoed = False
+
+
+class SimAgent:
+    """One incarnation."""
+
+    def __init__(self, sim: Simulator, spec: NodeSpec, number: int) -> None:
+        self.sim = sim
+        self.kernel = sim.kernel
+        self.spec = spec
+        self.name = spec.name
+        self.incarnation = f"{spec.name}.{number}"
+        info = NodeInfo(
+            node=spec.name,
+            incarnation=self.incarnation,
+            host=f"host-{spec.name}",
+            address=f"address-{spec.name}",
+            local_world_size=spec.local_world_size,
+            role=spec.role,
+            node_rank=spec.node_rank,
+        )
+        self.machine = AgentMachine("job", "1", info, TERMS)
+        self.group: Group | None = None
+        self.stream: Stream | None = None
+        self.linked = False  # Welcome was read on ``stream``
+        self.cuts = 0  # cuts of the network that hold now
+        self.frozen = 0
+        self.crashed = False
+        self.finish: Finish | None = None
+        self.signalled: list[int] = []
+        self._down_since: float | None = None
+        self._longest_absence = 0.0
+        self.stubborn = False
+        self.unkillable = False
+        self._parked: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._offset = float(self.kernel.rng.randrange(1000))
+        self._tick_at: float | None = None
+        self.kernel.after(spec.prepares, self.handle, Prepared(self._free_port()))
+        self.connect()
+
+    @property
+    def over(self) -> bool:
+        """No longer a process."""
+        return self.crashed or self.finish is not None
+
+    # -- the machine
+
+    def handle(self, event: AgentEvent, not_before: float = 0.0) -> None:
+        """Feed the machine and carry out its effects; a clock never shows less than its alarm was set to."""
+        if self.over or self._park(self.handle, event, not_before):
+            return
+        now = max(self.kernel.now + self._offset, not_before)
+        effects = self.machine.handle(event, now)
+        if self.kernel.tracing:
+            self.kernel.say(self.incarnation, f"{event} -> {', '.join(map(str, effects)) or '-'}")
+        for effect in effects:
+            self._carry_out(effect)
+        self.sim.rules.after_agent(self, effects)
+        deadline = self.machine.next_deadline()
+        if deadline is not None and deadline != self._tick_at:
+            self._tick_at = deadline
+            self.kernel.at(max(self.kernel.now, deadline - self._offset), self._tick, deadline)
+
+    def _tick(self, deadline: float) -> None:
+        if self._tick_at == deadline:
+            self._tick_at = None
+            self.handle(AgentTick(), deadline)
+
+    def _carry_out(self, effect: AgentEffect) -> None:
+        match effect:
+            case Transmit(message):
+                self._send(message)
+            case StartWorkers(assignment):
+                self._start(assignment)
+            case SignalWorkers():
+                self._signal()
+            case SweepWorkers(round_):
+                assert self.group is not None and self.group.round == round_
+                if not self.unkillable:
+                    self.kernel.after(0.01 + 0.5 * self.kernel.random(), self._swept, self.group)
+            case Finish():
+                self._leave(effect)
+
+    def _leave(self, finish: Finish) -> None:
+        self.finish = finish
+        if self.stream is not None:
+            self.stream.hang_up()
+        self.stream = None
+
+    # -- faults
+
+    def _park(self, action: Callable[..., None], *args: Any) -> bool:
+        """While frozen, keep what happens for later."""
+        if self.frozen:
+            self._parked.append((action, args))
+        return bool(self.frozen)
+
+    def thaw(self) -> None:
+        """Handle what happened meanwhile."""
+        self.frozen -= 1
+        if not self.frozen:
+            parked, self._parked = self._parked, []
+            for action, args in parked:
+                action(*args)
+
+    def crash(self) -> None:
+        """The agent and its spawner are killed; the workers follow in a moment."""
+        self.crashed = True
+        if self.stream is not None:
+            self.stream.break_off("reset", 0.0, self.kernel.rng.choice((0.01, 5.0)) * self.kernel.random())
+        self.stream = None
+        if self.group is not None:
+            self.kernel.after(0.1, self._swept, self.group)
+
+    def stop(self, signum: int) -> None:
+        """A signal for the launcher."""
+        self.signalled.append(signum)
+        self.handle(StopSignal(signum))
+
+    # -- the link
+
+    def connect(self) -> None:
+        """One attempt to attach, as agent/link.py makes them."""
+        if self.over or self.stream is not None or self._park(self.connect):
+            return
+        if self.cuts or not self.sim.master.up:
+            self.kernel.after(0.05 + self.kernel.random(), self.connect)
+            return
+        stream = self.stream = Stream(self.kernel, self.sim.scenario.network, self, self.sim.master)
+        stream.send_up(self.machine.hello())
+        self.kernel.after(ATTEMPT_TIMEOUT, self._give_up_attempt, stream)
+
+    def _give_up_attempt(self, stream: Stream) -> None:
+        if stream is self.stream and not self.linked:
+            stream.break_off("no answer", 0.0, self.kernel.random())
+
+    def stream_ended(self, stream: Stream, reason: str) -> None:
+        """Our end of a stream is closed."""
+        if self.over or stream is not self.stream or self._park(self.stream_ended, stream, reason):
+            return
+        self.stream = None
+        if self.linked:
+            self.linked = False
+            self._down_since = self.kernel.now
+            self.handle(LinkDown(reason))
+        self.kernel.after(0.05 + 0.5 * self.kernel.random(), self.connect)
+
+    def longest_absence(self) -> float:
+        """For how many seconds in a row there was no master, at most."""
+        if self._down_since is None:
+            return self._longest_absence
+        return max(self._longest_absence, self.kernel.now - self._down_since)
+
+    def receive(self, stream: Stream, message: MasterMessage) -> None:
+        """A message arrives, perhaps long after its stream broke."""
+        if self.over or self._park(self.receive, stream, message):
+            return
+        if isinstance(message, Welcome):
+            if stream is self.stream:
+                self.linked = True
+                self._longest_absence, self._down_since = self.longest_absence(), None
+                self.handle(LinkUp(message.epoch))
+                self.kernel.after(message.heartbeat_interval, self._beat, stream, message.heartbeat_interval)
+        elif stream is not self.stream:
+            if self.sim.scenario.network.late:
+                self.handle(Directed(message))
+        elif self.linked or isinstance(message, Rejected):
+            self.handle(Directed(message))
+
+    def _beat(self, stream: Stream, interval: float) -> None:
+        if self.over or stream is not self.stream or self._park(self._beat, stream, interval):
+            return
+        stream.send_up(Heartbeat(self.incarnation))
+        self.kernel.after(interval, self._beat, stream, interval)
+
+    def _send(self, message: AgentMessage) -> None:
+        if self.stream is not None and self.linked:
+            self.stream.send_up(message)
+
+    # -- the workers
+
+    def _free_port(self) -> int:
+        return self.sim.rules.free_port(self.name)
+
+    def _start(self, assignment: Assignment) -> None:
+        self.sim.rules.before_start(self, assignment)
+        self.group = Group(assignment, self.spec.local_world_size)
+        self.kernel.after(0.02 + 0.3 * self.kernel.random(), self._started, self.group)
+
+    def _started(self, group: Group) -> None:
+        if group is self.group and len(group.alive) == self.spec.local_world_size:
+            self.sim.group_started(self, group)
+
+    def end_worker(self, group: Group, local_rank: int, code: int, kind: FailureKind) -> None:
+        """A worker ends by itself or by the launcher's signal."""
+        if group is not self.group or local_rank not in group.alive:
+            return
+        del group.alive[local_rank]
+        if code == 0:
+            group.finished += 1
+            self.handle(WorkerFinished(group.round, local_rank))
+            return
+        self.sim.echo(self.name, group)
+        rank = group.assignment.first_rank + local_rank
+        failure = Failure(self.name, self.spec.name, rank, local_rank, self.spec.role, 1, kind, code)
+        self.handle(WorkerFailed(group.round, failure))
+
+    def _signal(self) -> None:
+        group = self.group
+        assert group is not None
+        if self.stubborn:
+            return
+        self.sim.echo(self.name, group)
+        for local_rank in group.alive:
+            code = self.kernel.rng.choice((-15, -15, 1, 143))
+            delay = self.kernel.random()
+            self.kernel.after(delay, self.end_worker, group, local_rank, code, FailureKind.SIGNAL)
+
+    def _swept(self, group: Group) -> None:
+        if group is not self.group:
+            return
+        if group.alive:
+            self.sim.echo(self.name, group)
+        self.group = None
+        self.handle(GroupGone(group.round, self._free_port()))

@@ -1,0 +1,108 @@
+"""The command line of the simulator: many seeds, one seed with its trace, or a master's journal."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+
+from elasticrun.core.job import JobMachine
+from elasticrun.core.job_events import Decided
+from elasticrun.master.journal import read_journal
+from tests.sim.scenario import Scenario, generate
+from tests.sim.simulator import Simulator
+
+
+def literal(value: object) -> str:
+    """The expression that makes ``value``, without what is as by default."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(literal, value))}{',' * (len(value) == 1)})"
+    if isinstance(value, Enum):
+        return str(value)
+    if not dataclasses.is_dataclass(value):
+        return repr(value)
+    shown = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    defaults = {f.name: f.default for f in dataclasses.fields(value)}
+    arguments = ", ".join(f"{name}={literal(item)}" for name, item in shown if item != defaults[name])
+    return f"{type(value).__name__}({arguments})"
+
+
+def explain(scenario: Scenario) -> str:
+    """The trace of a scenario, then what went wrong, then the scenario as a literal."""
+    simulator = Simulator(scenario, trace=True)
+    try:
+        result = str(simulator.run())
+    except Exception:  # noqa: BLE001 - whatever went wrong is what is shown
+        result = traceback.format_exc()
+    lines = simulator.kernel.lines or []
+    return "\n".join(
+        [*lines, result, f"seed {scenario.seed}; for tests/sim/regressions.py:", literal(scenario)]
+    )
+
+
+def run_seeds(seeds: Sequence[int], nodes: int) -> int:
+    """Run seeds until one fails; 0 if none does."""
+    begin, steps, outcomes = time.monotonic(), 0, Counter[str]()
+    for seed in seeds:
+        scenario = generate(seed, nodes)
+        try:
+            result = Simulator(scenario).run()
+        except Exception:  # noqa: BLE001 - shown with its trace
+            print(explain(scenario))
+            return 1
+        steps += result.steps
+        outcomes[result.outcome.value if result.outcome else "nobody left"] += 1
+    took = time.monotonic() - begin
+    print(
+        f"{len(seeds)} seeds of {nodes} nodes, {steps} steps in {took:.1f} s"
+        f" ({len(seeds) / took:.0f} seeds/s); every rule held after every step; {dict(outcomes)}"
+    )
+    return 0
+
+
+def replay_file(path: Path) -> int:
+    """Print what a master decided, and why, from its journal."""
+    found = read_journal(path)
+    if found is None:
+        print(f"{path}: there is no journal, or nothing in it", file=sys.stderr)
+        return 1
+    config, entries = found
+    machine = JobMachine(config)
+    for entry in entries:
+        print(f"{entry.at:12.3f} {entry.event}")
+        for effect in machine.handle(entry.event, entry.at):
+            arrow = "=>" if isinstance(effect, Decided) else "->"
+            print(f"{'':12} {arrow} {effect}")
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(prog="scripts/simulate", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run (default 1000)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")
+    parser.add_argument("--nodes", type=int, default=8, help="nodes of each job (default 8)")
+    parser.add_argument("--seed", type=int, help="run this one seed")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print everything that happens")
+    parser.add_argument(
+        "--replay", type=Path, metavar="FILE", help="print the decisions in a master's journal"
+    )
+    options = parser.parse_args(arguments)
+    if options.replay is not None:
+        return replay_file(options.replay)
+    if options.seed is None:
+        return run_seeds(range(options.first, options.first + options.seeds), options.nodes)
+    if options.trace:
+        print(explain(generate(options.seed, options.nodes)))
+        return 0
+    return run_seeds([options.seed], options.nodes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,269 @@
+"""What happens to a job, as data: a scenario is a literal that can be pasted into regressions.py."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One node of the job; its agent starts at ``joins`` (virtual seconds) and could start workers later."""
+
+    name: str
+    joins: float = 0.0
+    prepares: float = 0.1
+    local_world_size: int = 1
+    role: str = "default"
+    node_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Seconds a message takes at most, and how likely each kind of hostility is."""
+
+    delay: float = 0.01
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    late: float = 0.0  # a message of a broken stream arrives nevertheless, some time later
+
+
+class Direction(Enum):
+    """Which way messages are lost."""
+
+    BOTH = "both"
+    TO_MASTER = "to master"
+    TO_AGENT = "to agent"
+
+
+class Memory(Enum):
+    """What a crash of the master leaves behind."""
+
+    KEPT = "kept"  # everything
+    UNSENT = "unsent"  # the last event is in the journal, its effects were not sent
+    HALF_SENT = "half sent"  # the last event is in the journal, some of its effects were sent
+    TORN = "torn"  # the last event is neither in the journal nor were its effects sent
+    LOST = "lost"  # no journal: a master that has forgotten the job
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFails:
+    """A running worker ends with ``exit_code``; nothing if none runs."""
+
+    at: float
+    node: str
+    exit_code: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PortTaken:
+    """The next worker that binds the store's port finds it taken."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCrash:
+    """The agent is killed with its whole tree."""
+
+    at: float
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStarts:
+    """A new incarnation starts under the name, whether or not the old one lives."""
+
+    at: float
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The launcher receives a signal."""
+
+    at: float
+    node: str
+    signum: int = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The network between the node and the master swallows messages until ``until``."""
+
+    at: float
+    node: str
+    until: float
+    direction: Direction = Direction.BOTH
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The stream breaks and can be opened again at once."""
+
+    at: float
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """The agent handles nothing until ``until``; its workers go on."""
+
+    at: float
+    node: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stubborn:
+    """From now on the node's workers ignore every signal but SIGKILL."""
+
+    at: float
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unkillable:
+    """From now on the node's workers survive SIGKILL (a driver holds them in the kernel)."""
+
+    at: float
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class MasterCrash:
+    """The master dies and another one takes up the job ``down_for`` seconds later."""
+
+    at: float
+    down_for: float = 1.0
+    memory: Memory = Memory.KEPT
+
+
+Fault = (
+    WorkerFails
+    | PortTaken
+    | AgentCrash
+    | AgentStarts
+    | Stop
+    | Cut
+    | Reset
+    | Freeze
+    | Stubborn
+    | Unkillable
+    | MasterCrash
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything that decides a run."""
+
+    seed: int
+    nodes: tuple[NodeSpec, ...]
+    min_nodes: int = 1
+    max_nodes: int = 1
+    node_unit: int = 1
+    max_restarts: int = 3
+    last_call: float = 2.0
+    join_timeout: float = 600.0
+    work: float = 3.0  # seconds a worker needs once its world is complete
+    quiet_from: float = 0.0  # no worker ends with 0 before; no fault happens after
+    spread: float = 0.5  # seconds between the first and the last worker to finish
+    network: Network = Network()
+    faults: tuple[Fault, ...] = ()
+
+
+def generate(seed: int, nodes: int) -> Scenario:
+    """The scenario of a seed."""
+    rng = random.Random(seed)
+    unit = rng.choice((1, 1, 1, 2))
+    count = max(nodes, unit)
+    largest = rng.choice((count, rng.randint(unit, count))) // unit * unit
+    smallest = rng.choice((largest, rng.randint(1, largest), rng.randint(1, largest)))
+    last_fault = rng.choice((5.0, 15.0, 40.0))
+    specs = _nodes(rng, count, last_fault)
+    names = [spec.name for spec in specs]
+    faults = [fault for _ in range(rng.randint(0, 7)) for fault in _fault(rng, names, last_fault)]
+    faults.sort(key=lambda fault: fault.at)
+    quiet_from = max([last_fault, *(spec.joins for spec in specs), *map(_ends, faults)])
+    return Scenario(
+        seed=seed,
+        nodes=specs,
+        min_nodes=smallest,
+        max_nodes=largest,
+        node_unit=unit,
+        max_restarts=rng.choice((0, 1, 3, 10)),
+        last_call=rng.choice((0.0, 0.5, 2.0)),
+        join_timeout=rng.choice((30.0, 600.0, 600.0)),
+        work=round(rng.uniform(0.5, 6.0), 2),
+        quiet_from=rng.choice((round(quiet_from, 2), round(quiet_from, 2), 0.0)),
+        spread=rng.choice((0.2, 3.0, 20.0)),
+        network=_network(rng),
+        faults=tuple(faults),
+    )
+
+
+def _ends(fault: Fault) -> float:
+    if isinstance(fault, Cut | Freeze):
+        return fault.until
+    return fault.at + fault.down_for if isinstance(fault, MasterCrash) else fault.at
+
+
+def _network(rng: random.Random) -> Network:
+    delay = rng.choice((0.002, 0.05, 0.5))
+    if rng.random() < 0.5:
+        return Network(delay)
+    return Network(delay, rng.choice((0.0, 0.1)), rng.choice((0.0, 0.2)), rng.choice((0.0, 0.5)))
+
+
+def _nodes(rng: random.Random, count: int, last: float) -> tuple[NodeSpec, ...]:
+    order = rng.choice(("arrival", "arrival", "given", "some"))
+    mixed = rng.random() < 0.3
+    late = rng.choice((0.0, 0.0, 0.2))
+    return tuple(
+        NodeSpec(
+            name=f"n{number}",
+            joins=round(rng.uniform(0, last) if rng.random() < late else rng.uniform(0, 0.5), 2),
+            prepares=round(rng.uniform(0.01, 1.0), 2),
+            local_world_size=rng.randint(1, 4) if mixed else 1,
+            role=rng.choice(("trainer", "evaluator")) if mixed else "default",
+            node_rank=_given_rank(rng, order, count - 1 - number),
+        )
+        for number in range(count)
+    )
+
+
+def _given_rank(rng: random.Random, order: str, rank: int) -> int | None:
+    return rank if order == "given" or (order == "some" and rng.random() < 0.4) else None
+
+
+def _fault(rng: random.Random, names: list[str], last: float) -> Sequence[Fault]:
+    """One fault, or one with its remedy."""
+    at, node = round(rng.uniform(0.2, last), 2), rng.choice(names)
+    until = round(at + rng.choice((0.5, 3.0, 12.0, 40.0)) * rng.uniform(0.5, 1.0), 2)
+    kind = rng.randrange(14)
+    if kind <= 2:
+        return [WorkerFails(at, node, rng.choice((1, 1, -9)))]
+    if kind == 3:
+        return [PortTaken(at)]
+    if kind <= 5:
+        back = round(at + rng.choice((0.0, 0.5, 10.0)), 2)
+        return [AgentCrash(at, node)] + ([AgentStarts(back, node)] if rng.random() < 0.7 else [])
+    if kind == 6:
+        return [Stop(at, node, rng.choice((2, 15)))] + (
+            [AgentStarts(until, node)] if rng.random() < 0.7 else []
+        )
+    if kind == 7:
+        return [Cut(at, node, until, rng.choice(list(Direction)))]
+    if kind == 8:
+        return [Reset(at, node)]
+    if kind == 9:
+        return [Freeze(at, node, until)]
+    if kind == 10:
+        return [Stubborn(at, node)] if rng.random() < 0.7 else [Unkillable(at, node)]
+    if kind == 11:
+        return [AgentStarts(at, node)]
+    down_for = rng.choice((0.1, 1.0, 6.0))
+    return [MasterCrash(at, down_for, rng.choice([*Memory, Memory.KEPT]))]

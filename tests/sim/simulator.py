@@ -1,0 +1,245 @@
+"""One job under faults, from a scenario to its end or to the first rule that does not hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from elasticrun.config import JobConfig
+from elasticrun.core.job_events import JobPhase
+from elasticrun.core.protocol import FailureKind, Outcome
+from tests.sim.fingerprint import fingerprint
+from tests.sim.invariants import Rules, World
+from tests.sim.kernel import Kernel, Violation
+from tests.sim.master import SimMaster, replay
+from tests.sim.node import Group, SimAgent
+from tests.sim.probes import Probes
+from tests.sim.scenario import (
+    AgentCrash,
+    AgentStarts,
+    Cut,
+    Direction,
+    Fault,
+    Freeze,
+    MasterCrash,
+    NodeSpec,
+    PortTaken,
+    Reset,
+    Scenario,
+    Stop,
+    Stubborn,
+    Unkillable,
+    WorkerFails,
+)
+
+SETTLE = 120.0  # seconds of quiet within which a world forms, if enough nodes are there
+PATIENCE = 400.0  # seconds of quiet, besides join_timeout and the spread, within which everybody has gone
+PROBES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run went."""
+
+    outcome: Outcome | None  # None: nobody was left to ask
+    ended_at: float
+    steps: int
+    rounds: int
+    used: int
+    trace: tuple[str, ...] = ()
+
+
+class Simulator:
+    """The world of one scenario."""
+
+    def __init__(self, scenario: Scenario, trace: bool = False) -> None:
+        self.scenario = scenario
+        self.kernel = Kernel(scenario.seed, trace)
+        self.agents: list[SimAgent] = []
+        self.outcomes: set[Outcome] = set()  # of masters that were forgotten
+        self.specs = {spec.name: spec for spec in scenario.nodes}
+        self.rules = Rules(self)
+        self.config = JobConfig(
+            job_id="job",
+            min_nodes=scenario.min_nodes,
+            max_nodes=scenario.max_nodes,
+            node_unit=scenario.node_unit,
+            max_restarts=scenario.max_restarts,
+            last_call_timeout=scenario.last_call,
+            join_timeout=scenario.join_timeout,
+            heartbeat_interval=5.0,
+            heartbeat_timeout=15.0,
+            reattach_timeout=8.0,
+        )
+        self.master = SimMaster(self, self.config)
+        self.probes = Probes(self)
+        self._incarnations: dict[str, int] = {}
+        self._ports_to_take = 0
+        self._last_end = max(
+            [scenario.quiet_from, *(spec.joins for spec in scenario.nodes), *map(_end_of, scenario.faults)]
+        )
+        for spec in scenario.nodes:
+            self.kernel.at(spec.joins, self._spawn, spec)
+        for fault in scenario.faults:
+            self.kernel.at(fault.at, self._inflict, fault)
+        for _ in range(PROBES):
+            self.kernel.at(self.kernel.random() * (self._last_end + 5), self.probes.probe)
+        self.kernel.at(self._last_end + SETTLE, self._settled)
+
+    # -- running
+
+    def run(self) -> Result:
+        """Run to the end. Raises Violation if a rule does not hold."""
+        bound = self._last_end + self.scenario.join_timeout + self.scenario.spread + PATIENCE
+        kernel = self.kernel
+        while not self._over():
+            if not kernel.step() or kernel.now > bound:
+                left = [agent.incarnation for agent in self.agents if not agent.over]
+                raise Violation("everybody leaves", f"{left} at {kernel.now:g}, {self.master.machine.phase}")
+        machine = self.master.machine
+        if self.master.up:
+            self.rules.replay_gives_the_same(fingerprint(machine), replay(self.config, self.master.journal))
+        outcome = Outcome[machine.phase.name] if machine.ended else None
+        trace = tuple(kernel.lines or ())
+        return Result(outcome, kernel.now, kernel.steps, machine.round + 1, machine.budget.used, trace)
+
+    def _over(self) -> bool:
+        if self.kernel.now < self._last_end and not self.master.machine.ended:
+            return False
+        return len(self.agents) >= len(self.specs) and all(agent.over for agent in self.agents)
+
+    # -- judging
+
+    def healthy(self) -> int:
+        """How many nodes could be members of a world."""
+        return sum(not agent.over and agent.machine.finish is None for agent in self.agents)
+
+    def _settled(self) -> None:
+        """Rule 4: faults have stopped long ago."""
+        machine = self.master.machine
+        if machine.phase is JobPhase.GATHERING and self.healthy() >= machine.limits.smallest:
+            raise Violation(
+                "a world forms", f"{self.healthy()} healthy nodes, none {SETTLE:g} s after faults"
+            )
+
+    def judge_timeout(self) -> None:
+        """The job gave up: fine while faults go on, or if too few are left."""
+        few = self.healthy() < self.master.machine.limits.smallest
+        if not few and self.kernel.now > self._last_end + SETTLE:
+            raise Violation("a job with enough nodes does not time out", f"{self.healthy()} healthy nodes")
+
+    # -- workers
+
+    def group_started(self, agent: SimAgent, group: Group) -> None:
+        """A node's workers have come up; they can work once those of all members have."""
+        world = self.rules.world_of(agent.name, group.assignment)
+        assert world is not None
+        world.started[agent.name] = agent
+        if group.assignment.group_rank == 0 and self._ports_to_take:
+            self._ports_to_take -= 1
+            world.clash = True
+            agent.end_worker(group, 0, 98, FailureKind.PORT_TAKEN)
+        elif len(world.started) == len(world.seats):
+            self._work(world)
+
+    def _work(self, world: World) -> None:
+        kernel, scenario = self.kernel, self.scenario
+        start = max(kernel.now + scenario.work, scenario.quiet_from)
+        for name, agent in world.started.items():
+            if agent.group is not None and agent.group.round == world.number:
+                for local_rank in agent.group.alive:
+                    at = start + scenario.spread * kernel.random()
+                    kernel.at(at, self._succeed, world, name, agent.group, local_rank)
+
+    def _succeed(self, world: World, name: str, group: Group, local_rank: int) -> None:
+        agent = world.started[name]
+        if group is agent.group and local_rank in group.alive:
+            world.done[name] = world.done.get(name, 0) + 1
+            agent.end_worker(group, local_rank, 0, FailureKind.EXIT)
+
+    def echo(self, name: str, group: Group) -> None:
+        """A worker is gone: those of its peers that still work may see their connections break."""
+        world = self.rules.world_of(name, group.assignment)
+        assert world is not None
+        for agent in world.started.values():
+            peer = agent.group
+            if peer is None or peer is group or peer.assignment != world.seats[agent.name] or peer.echoed:
+                continue
+            peer.echoed = True
+            if peer.alive and self.kernel.random() < 0.6:
+                delay = 0.01 + 3 * self.kernel.random()
+                victim = next(iter(peer.alive))
+                self.kernel.after(delay, agent.end_worker, peer, victim, 1, FailureKind.EXIT)
+
+    # -- faults
+
+    def _spawn(self, spec: NodeSpec) -> None:
+        number = self._incarnations[spec.name] = self._incarnations.get(spec.name, 0) + 1
+        self.agents.append(SimAgent(self, spec, number))
+
+    def _newest(self, name: str) -> SimAgent | None:
+        return next((a for a in reversed(self.agents) if a.name == name and not a.over), None)
+
+    def _inflict(self, fault: Fault) -> None:
+        self.kernel.say("FAULT", str(fault))
+        match fault:
+            case MasterCrash(_, down_for, memory):
+                self.master.crash(down_for, memory)
+            case PortTaken():
+                self._ports_to_take += 1
+            case AgentStarts(_, node):
+                self._spawn(replace(self.specs[node], joins=fault.at))
+            case _:
+                agent = self._newest(fault.node)
+                if agent is not None:
+                    self._inflict_on(agent, fault)
+
+    def _inflict_on(self, agent: SimAgent, fault: Fault) -> None:
+        match fault:
+            case WorkerFails(_, _, exit_code):
+                self._fail_worker(agent, exit_code)
+            case AgentCrash():
+                agent.crash()
+            case Stop(_, _, signum):
+                agent.stop(signum)
+            case Cut(_, _, until, direction):
+                self._cut(agent, direction, until)
+            case Reset():
+                if agent.stream is not None:
+                    agent.stream.break_off("reset", self.kernel.random() / 10, self.kernel.random() / 10)
+            case Freeze(_, _, until):
+                agent.frozen += 1
+                self.kernel.at(until, agent.thaw)
+            case Stubborn():
+                agent.stubborn = True
+            case Unkillable():
+                agent.stubborn = agent.unkillable = True
+
+    def _fail_worker(self, agent: SimAgent, exit_code: int) -> None:
+        group = agent.group
+        if group is None or not group.alive:
+            return
+        world = self.rules.world_of(agent.name, group.assignment)
+        assert world is not None
+        world.genuine = True
+        victim = self.kernel.rng.choice(list(group.alive))
+        agent.end_worker(group, victim, exit_code, FailureKind.EXIT)
+
+    def _cut(self, agent: SimAgent, direction: Direction, until: float) -> None:
+        stream = agent.stream
+        if stream is not None:
+            stream.cut_up = stream.cut_up or direction is not Direction.TO_AGENT
+            stream.cut_down = stream.cut_down or direction is not Direction.TO_MASTER
+            learns = 6 * self.kernel.random(), 6 * self.kernel.random()
+            self.kernel.after(learns[0], agent.stream_ended, stream, "silent")
+            self.kernel.after(learns[1], self.master.stream_ended, stream, "silent")
+        agent.cuts += 1
+        self.kernel.at(until, self._heal, agent)
+
+    def _heal(self, agent: SimAgent) -> None:
+        agent.cuts -= 1
+
+
+def _end_of(fault: Fault) -> float:
+    if isinstance(fault, Cut | Freeze):
+        return fault.until
+    return fault.at + (fault.down_for if isinstance(fault, MasterCrash) else 0.0)
