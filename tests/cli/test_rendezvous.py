@@ -47,6 +47,7 @@ def notes(config: LaunchConfig, level: str) -> list[str]:
         (["--rdzv-backend=c10d", "--rdzv-endpoint=[fd00::1%eth0]"], Endpoint("fd00::1%eth0", 29400), False),
         (["--rdzv-backend=c10d", "--rdzv-endpoint=::1"], Endpoint("::1", 29400), False),
         (["--rdzv-backend=c10d", "--rdzv-endpoint=fd00::1:29400"], Endpoint("fd00::1", 29400), False),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=fd00::1:2940"], Endpoint("fd00::1", 2940), False),
         (["--rdzv-backend=c10d"], Endpoint("localhost", 29400), False),
         (["--rdzv-backend=etcd-v2", "--rdzv-endpoint=10.0.0.1:2379"], Endpoint("10.0.0.1", 2379), False),
     ],

@@ -55,6 +55,7 @@ BAD_VALUES = [
     ("--rdzv-endpoint", "h:http", "'http' is no port", ENDPOINT),
     ("--rdzv-endpoint", "h:", "'' is no port", ENDPOINT),
     ("--rdzv-endpoint", "h:²", "'²' is no port", ENDPOINT),
+    ("--rdzv-endpoint", "h:٣", "'٣' is no port", ENDPOINT),
     ("--rdzv-endpoint", ":29400", "the host is missing", ENDPOINT),
     ("--rdzv-endpoint", "http://h:29400", "that is no host name and no address", ENDPOINT),
     ("--rdzv-endpoint", "a b:1", "that is no host name and no address", ENDPOINT),
