@@ -6,8 +6,9 @@ process, hence nobody can know of a decision that a replay would not make again.
 the kernel one by one and not synced: that survives the death of the process, which is what a journal on
 the master's own host can help against.
 
-A last line that was cut short belongs to an event whose effects were never sent; it is dropped. Damage
-anywhere else is refused, because a guess would be a second history.
+A last line that was cut short belongs to an event whose effects were never sent; it is dropped, and a
+journal whose very first line is cut short is none. Damage anywhere else is refused, because a guess would
+be a second history.
 """
 
 from __future__ import annotations
@@ -55,9 +56,12 @@ class Journal:
 
     def append(self, entry: Entry) -> None:
         """Write one entry. Raises OSError once, on the first write that fails; later calls do nothing."""
+        self.write_line({"at": entry.at, "kind": type(entry.event).__name__, "event": to_json(entry.event)})
+
+    def write_line(self, line: dict[str, Any]) -> None:
+        """Write one JSON object; fails as ``append`` does."""
         if self._fd is None:
             return
-        line = {"at": entry.at, "kind": type(entry.event).__name__, "event": to_json(entry.event)}
         try:
             _write_all(self._fd, _encode(line))
         except OSError:
@@ -82,12 +86,13 @@ def create_journal(path: Path, config: JobConfig) -> Journal:
         if path.exists():
             path.rename(_free_name(path))
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        _write_all(fd, _encode({"format": FORMAT, "config": to_json(config)}))
+        journal = Journal(path, fd)
+        journal.write_line({"format": FORMAT, "config": to_json(config)})
     except OSError as error:
         raise UsageError(
             f"cannot write the master's journal {path}: {error.strerror}; name a writable --state-dir"
         ) from error
-    return Journal(path, fd)
+    return journal
 
 
 def resume_journal(path: Path) -> Journal:
@@ -104,26 +109,28 @@ def resume_journal(path: Path) -> Journal:
     return Journal(path, fd)
 
 
-def read_journal(path: Path) -> tuple[JobConfig, list[Entry]]:
-    """The job's configuration and every whole entry.
+def read_journal(path: Path) -> tuple[JobConfig, list[Entry]] | None:
+    """The job's configuration and every whole entry; None if there is no file or no whole line in it.
 
     Raises:
         UsageError: the journal cannot be read, or is damaged elsewhere than in its last line.
     """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return None
     except OSError as error:
         raise UsageError(f"cannot read the master's journal {path}: {error.strerror}") from error
     parsed = _parse(path, lines)
     header = next(parsed, None)
     if header is None:
-        raise UsageError(f"the master's journal {path} is empty; move it away to start the job anew")
+        return None
     try:
         if header.get("format") != FORMAT:
             raise RecordError(f"format {header.get('format')!r} is not {FORMAT}")
         config = from_json(JobConfig, header["config"])
         return config, [_entry(line) for line in parsed]
-    except (RecordError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UsageError(
             f"the master's journal {path} is not one that this version wrote ({error});"
             " move it away to start the job anew"
@@ -134,7 +141,7 @@ def _parse(path: Path, lines: list[bytes]) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             yield json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UsageError(
                 f"line {number} of the master's journal {path} is damaged; move it away to start the job anew"
             ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Callable
@@ -45,23 +46,30 @@ async def serve(
 
     Raises:
         EndpointTakenError: the port or the state directory is in use.
-        OSError: the address is none of this host.
-        UsageError: the journal cannot be read or written.
+        UsageError: the address is none of this host, or the journal cannot be read or written.
     """
-    lock = _lock(Path(config.state_dir))
-    try:
+    with contextlib.ExitStack() as held:
+        held.callback(os.close, _lock(Path(config.state_dir)))
         machine, journal, clock = recover(Path(config.state_dir) / JOURNAL_NAME, config.job, config.resume)
+        held.callback(journal.close)
         loop = MasterLoop(machine, journal, clock)
         loop.start(machine.epoch + 1)
         server = MasterServer(loop, lambda hello: admit(hello, config.job.job_id, __version__))
-        port = await server.start(config.host, config.port)
-        ready(port)
-        watch_host(loop)
-        await loop.done.wait()
-        await server.stop(STOP_GRACE)
-        journal.close()
-    finally:
-        os.close(lock)
+        try:
+            ready(await _listen(server, config))
+            watch_host(loop)
+            await loop.done.wait()
+        finally:
+            await server.stop(STOP_GRACE)
+
+
+async def _listen(server: MasterServer, config: MasterConfig) -> int:
+    try:
+        return await server.start(config.host, config.port)
+    except OSError as error:
+        raise UsageError(
+            f"the master cannot listen on {config.host} port {config.port}: {error.strerror or error}"
+        ) from error
 
 
 def recover(path: Path, job: JobConfig, resume: bool) -> tuple[JobMachine, Journal, MonotonicClock]:
@@ -70,12 +78,12 @@ def recover(path: Path, job: JobConfig, resume: bool) -> tuple[JobMachine, Journ
     A new one if there is no journal, or it is of a job with another configuration, or of one that has
     ended and ``resume`` is not asked for.
     """
-    if path.exists():
-        config, entries = read_journal(path)
-        machine = JobMachine(config)
+    config, entries = read_journal(path) or (None, [])
+    if config == job:
+        machine = JobMachine(job)
         for entry in entries:
             machine.handle(entry.event, entry.at)
-        if config == job and (resume or not machine.ended):
+        if resume or not machine.ended:
             at = entries[-1].at if entries else 0.0
             return machine, resume_journal(path), MonotonicClock(at)
     return JobMachine(job), create_journal(path, job), MonotonicClock()
@@ -91,9 +99,15 @@ def _lock(directory: Path) -> int:
         ) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         os.close(fd)
         raise EndpointTakenError(
             f"the state directory {directory} is in use by another master; give each job its own --state-dir"
+        ) from error
+    except OSError as error:
+        os.close(fd)
+        raise UsageError(
+            f"the state directory {directory} cannot be locked ({error.strerror});"
+            " put --state-dir on a local disk"
         ) from error
     return fd

@@ -1,0 +1,351 @@
+"""The loop with a real machine, a real journal, and streams that only note what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticrun import __version__
+from elasticrun.config import JobConfig
+from elasticrun.core.job import JobMachine
+from elasticrun.core.job_events import Attached, Detached, Expired, MasterStarted
+from elasticrun.core.protocol import (
+    AgentPhase,
+    AgentStatus,
+    Heartbeat,
+    Hello,
+    JobEnded,
+    Leave,
+    MasterMessage,
+    NodeInfo,
+    Outcome,
+    RejectCode,
+    Rejected,
+    Report,
+    StartRound,
+    Waiting,
+    Welcome,
+)
+from elasticrun.master import journal as journal_module
+from elasticrun.master import loop as module
+from elasticrun.master.journal import create_journal, read_journal
+from elasticrun.master.loop import MasterLoop, admit
+from elasticrun.rpc.server import Session
+
+DEADLINE = 30.0
+
+
+class FakeClock:
+    """The job's clock, which only moves when told; the loop's timers go by real time."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+
+class FakeSession:
+    """A stream that notes what it is told; as the real one it never calls back."""
+
+    def __init__(self, number: int) -> None:
+        self.id = number
+        self.peer = "peer"
+        self.sent: list[MasterMessage] = []
+        self.closed = False
+        self.told = asyncio.Event()
+
+    def send(self, message: MasterMessage) -> None:
+        if not self.closed:
+            self.sent.append(message)
+            self.told.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self.told.set()
+
+    def last(self) -> MasterMessage:
+        return self.sent[-1]
+
+    async def until(self, kind: type[MasterMessage]) -> None:
+        while not any(isinstance(message, kind) for message in self.sent):
+            self.told.clear()
+            await self.told.wait()
+
+
+class Bench:
+    """A master's loop on a bench."""
+
+    def __init__(self, directory: Path, config: JobConfig) -> None:
+        self.path = directory / "journal.jsonl"
+        self.clock = FakeClock()
+        self.machine = JobMachine(config)
+        self.journal = create_journal(self.path, config)
+        self.loop = MasterLoop(self.machine, self.journal, self.clock)
+        self.loop.start(1)
+        self._sessions = 0
+
+    def attach(self, node: str, phase: AgentPhase = AgentPhase.READY, life: str = "1") -> FakeSession:
+        self._sessions += 1
+        session = FakeSession(self._sessions)
+        info = NodeInfo(node, f"{node}-{life}", "host", "address", 1)
+        hello = Hello("job", __version__, info, AgentStatus(0, phase, store_port=1))
+        self.loop.attached(session, hello)
+        return session
+
+    def report(self, session: FakeSession, node: str, sequence: int, phase: AgentPhase, round_: int) -> None:
+        self.loop.received(session, Report(f"{node}-1", AgentStatus(sequence, phase, round_)))
+
+    @property
+    def journaled(self) -> list[object]:
+        found = read_journal(self.path)
+        assert found is not None
+        return [entry.event for entry in found[1]]
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, DEADLINE))
+
+
+ONE = JobConfig(job_id="job")
+TWO = JobConfig(job_id="job", min_nodes=2, max_nodes=2)
+
+
+def test_a_session_is_what_the_server_gives() -> None:
+    async def main() -> None:
+        session: Session = FakeSession(1)
+        session.close()
+
+    run(main())
+
+
+def test_an_agent_is_welcomed_and_told_to_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        session = Bench(tmp_path, ONE).attach("a")
+        assert [type(message) for message in session.sent] == [Welcome, StartRound]
+
+    run(main())
+
+
+def test_an_event_is_on_disk_before_anybody_hears_of_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, ONE)
+        seen: list[int] = []
+
+        class Watching(FakeSession):
+            def send(self, message: MasterMessage) -> None:
+                seen.append(len(bench.journaled))
+
+        info = NodeInfo("a", "a-1", "host", "address", 1)
+        hello = Hello("job", __version__, info, AgentStatus(0, AgentPhase.READY))
+        bench.loop.attached(Watching(1), hello)
+        assert seen == [2, 2]
+        assert [type(event) for event in bench.journaled] == [MasterStarted, Attached]
+
+    run(main())
+
+
+def test_heartbeats_stay_out_of_the_journal_and_move_the_deadline(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, TWO)
+        session = bench.attach("a")
+        before = bench.journaled
+        bench.clock.time += 29.0
+        bench.loop.received(session, Heartbeat("a-1"))
+        bench.clock.time += 29.0
+        assert Expired("heartbeat", "a") not in bench.machine.due(bench.clock.time)
+        assert bench.journaled == before
+
+    run(main())
+
+
+def test_deadlines_come_one_after_the_other_and_are_journaled(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, JobConfig(min_nodes=2, max_nodes=2, waiting_notice_interval=0.01))
+        session = bench.attach("a")
+        bench.clock.time += 40.0  # past the notice and past the heartbeat, which real time never reaches
+        bench.attach("b", AgentPhase.PREPARING)
+        while not session.closed:
+            session.told.clear()
+            await session.told.wait()
+        assert Expired("heartbeat", "a") in bench.journaled
+        assert Expired("notice") in bench.journaled
+
+    run(main())
+
+
+def test_waiting_agents_hear_again_and_again_who_is_missing(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, JobConfig(min_nodes=2, max_nodes=2, waiting_notice_interval=0.01))
+        session = bench.attach("a")
+        for _ in range(3):
+            bench.clock.time += 0.02
+            bench.loop.received(session, Heartbeat("a-1"))  # arms the timer by the clock's new time
+            await session.until(Waiting)
+            session.sent.clear()
+
+    run(main())
+
+
+def test_a_clock_that_lags_behind_the_timer_only_delays(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, JobConfig(min_nodes=2, max_nodes=2, waiting_notice_interval=0.01))
+        session = bench.attach("a")
+        fired = asyncio.Event()
+        due = bench.machine.due
+
+        def look(now: float) -> list[Expired]:
+            found = due(now)
+            bench.clock.time += 0.02
+            if not found:
+                fired.set()
+            return found
+
+        bench.machine.due = look  # type: ignore[method-assign]
+        await fired.wait()  # the timer came, the deadline had not
+        await session.until(Waiting)
+
+    run(main())
+
+
+def test_a_superseded_agent_hears_why_and_is_hung_up_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, TWO)
+        old = bench.attach("a")
+        bench.attach("a", life="2")
+        farewell = old.last()
+        assert isinstance(farewell, Rejected)
+        assert farewell.code is RejectCode.SUPERSEDED
+        assert old.closed
+
+    run(main())
+
+
+def test_a_lost_agent_is_hung_up_on_without_a_word(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, TWO)
+        session = bench.attach("a")
+        session.sent.clear()
+        bench.loop.received(session, Leave("a-1", "told to"))
+        assert (session.sent, session.closed) == ([], True)
+        bench.loop.detached(session, "ended")
+        assert bench.journaled[-1] == Detached(session.id, "ended")
+
+    run(main())
+
+
+def test_the_master_ends_when_the_job_has_and_the_last_agent_is_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, TWO)
+        sessions = {node: bench.attach(node) for node in "ab"}
+        for node, session in sessions.items():
+            bench.report(session, node, 1, AgentPhase.RUNNING, 0)
+        for node, session in sessions.items():
+            bench.report(session, node, 2, AgentPhase.FINISHED, 0)
+        for session in sessions.values():
+            ended = session.last()
+            assert isinstance(ended, JobEnded)
+            assert ended.outcome is Outcome.SUCCEEDED
+        assert not bench.loop.done.is_set()
+        bench.loop.detached(sessions["a"], "ended")
+        assert not bench.loop.done.is_set()
+        bench.loop.detached(sessions["b"], "ended")
+        assert bench.loop.done.is_set()
+
+    run(main())
+
+
+def test_an_agent_that_does_not_go_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FAREWELL_TIMEOUT", 0.01)
+
+    async def main() -> None:
+        bench = Bench(tmp_path, ONE)
+        session = bench.attach("a")
+        bench.report(session, "a", 1, AgentPhase.RUNNING, 0)
+        bench.report(session, "a", 2, AgentPhase.FINISHED, 0)
+        await bench.loop.done.wait()
+
+    run(main())
+
+
+def test_the_host_may_go_while_others_are_attached(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, TWO)
+        session = bench.attach("a")
+        bench.loop.host_gone()
+        assert not bench.loop.done.is_set()
+        bench.loop.detached(session, "broke")
+        assert bench.loop.done.is_set()
+
+    run(main())
+
+
+def test_a_host_that_goes_alone_takes_the_master_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, TWO)
+        bench.loop.host_gone()
+        assert bench.loop.done.is_set()
+
+    run(main())
+
+
+def test_a_job_goes_on_without_its_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(fd: int, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def main() -> None:
+        bench = Bench(tmp_path, ONE)
+        monkeypatch.setattr(journal_module, "_write_all", full)
+        session = bench.attach("a")
+        bench.report(session, "a", 1, AgentPhase.RUNNING, 0)
+        bench.report(session, "a", 2, AgentPhase.FINISHED, 0)
+        assert isinstance(session.last(), JobEnded)
+
+    run(main())
+    complaints = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(complaints) == 1
+    assert "No space left on device" in complaints[0]
+    assert "the job goes on" in complaints[0]
+
+
+def test_decisions_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "elasticrun")
+
+    async def main() -> None:
+        Bench(tmp_path, ONE).attach("a")
+
+    run(main())
+    texts = [record.getMessage() for record in caplog.records]
+    assert sum("round 0 starts with a" in text for text in texts) == 1
+
+
+HELLO = Hello("job", "1", NodeInfo("a", "i", "host", "address", 1), AgentStatus(0, AgentPhase.READY))
+
+
+@pytest.mark.parametrize(
+    ("job", "version", "code", "words"),
+    [
+        ("job", "2", RejectCode.WRONG_VERSION, "runs elasticrun 2, this agent 1"),
+        ("other", "1", RejectCode.WRONG_JOB, "serves the job 'other', not 'job'"),
+        ("other", "2", RejectCode.WRONG_VERSION, "install one version on every node"),
+    ],
+)
+def test_who_is_not_admitted(job: str, version: str, code: RejectCode, words: str) -> None:
+    rejected = admit(HELLO, job, version)
+    assert rejected is not None
+    assert rejected.code is code
+    assert words in rejected.message
+
+
+def test_who_is_admitted() -> None:
+    assert admit(HELLO, "job", "1") is None

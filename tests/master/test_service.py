@@ -1,0 +1,378 @@
+"""One master process, or several after each other, over one state directory."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import fcntl
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticrun import __version__
+from elasticrun.config import Endpoint, JobConfig
+from elasticrun.core.job import JobMachine
+from elasticrun.core.job_events import (
+    Attached,
+    Beat,
+    Detached,
+    JobEvent,
+    JobPhase,
+    Left,
+    MasterStarted,
+    Reported,
+)
+from elasticrun.core.protocol import (
+    AgentPhase,
+    AgentStatus,
+    Failure,
+    FailureKind,
+    Heartbeat,
+    Hello,
+    Leave,
+    NodeInfo,
+    Report,
+    StartRound,
+)
+from elasticrun.errors import EndpointTakenError, UsageError
+from elasticrun.master.journal import Entry, create_journal, read_journal
+from elasticrun.master.loop import MasterLoop
+from elasticrun.master.service import JOURNAL_NAME, MasterConfig, recover, serve
+from elasticrun.rpc.client import MasterStream
+
+DEADLINE = 30.0
+JOB = JobConfig(job_id="job", min_nodes=1, max_nodes=2, last_call_timeout=0.5)
+T = TypeVar("T")
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(main, DEADLINE))
+
+
+def info(node: str, incarnation: str = "i") -> NodeInfo:
+    return NodeInfo(node, f"{node}-{incarnation}", "host", "address", 1)
+
+
+def status(sequence: int, phase: AgentPhase, round_: int = -1, failed: bool = False) -> AgentStatus:
+    failure = Failure("a", "host", 0, 0, "default", 1, FailureKind.EXIT, 1)
+    return AgentStatus(sequence, phase, round_, (failure,) if failed else (), 1234)
+
+
+def hello(node: str, state: AgentStatus, incarnation: str = "i", epoch: int = -1) -> Hello:
+    return Hello("job", __version__, info(node, incarnation), state, epoch)
+
+
+def plain(value: object) -> Any:
+    """A machine, or any part of one, as values that can be compared."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if hasattr(value, "_due"):
+        return dict(value._due)
+    if type(value).__module__.startswith("elasticrun.core") and hasattr(value, "__dict__"):
+        return {key: plain(item) for key, item in vars(value).items() if key != "_effects"}
+    return value
+
+
+# -- replay
+
+Step = tuple[str, int, AgentPhase, int, bool, float]
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["attach", "restart agent", "report", "beat", "leave", "detach", "wait", "master"]),
+        st.integers(0, 2),
+        st.sampled_from(AgentPhase),
+        st.integers(-1, 1),  # how far the agent's round is from the newest one
+        st.booleans(),
+        st.sampled_from([0.0, 0.1, 1.0, 5.0, 40.0]),
+    ),
+    max_size=40,
+)
+
+
+class Life:
+    """Three agents that do anything, a live master, and its journal."""
+
+    def __init__(self, path: Path, config: JobConfig) -> None:
+        self.machine = JobMachine(config)
+        self.journal = create_journal(path, config)
+        self.now = 0.0
+        self.sessions = 0
+        self.sequence = 0
+        self.lives = [0, 0, 0]
+        self.last_session = [0, 0, 0]
+        self.feed(MasterStarted(1))
+
+    def feed(self, event: JobEvent) -> None:
+        if not isinstance(event, Beat):
+            self.journal.append(Entry(self.now, event))
+        self.machine.handle(event, self.now)
+
+    def step(self, step: Step) -> None:
+        what, which, phase, lag, failed, seconds = step
+        self.now += seconds
+        while due := self.machine.due(self.now):
+            for event in due:
+                self.feed(event)
+        self.sequence += 1
+        state = status(self.sequence, phase, self.machine.round + lag, failed)
+        session = self.last_session[which]
+        if what == "restart agent":
+            self.lives[which] += 1
+        if what in ("attach", "restart agent"):
+            self.sessions += 1
+            self.last_session[which] = self.sessions
+            self.feed(Attached(self.sessions, hello("abc"[which], state, str(self.lives[which]))))
+        elif what == "master":
+            self.feed(MasterStarted(self.machine.epoch + 1))
+        elif what != "wait":
+            kinds: dict[str, Callable[[], JobEvent]] = {
+                "report": lambda: Reported(session, state),
+                "beat": lambda: Beat(session),
+                "leave": lambda: Left(session, "told to"),
+                "detach": lambda: Detached(session, "broke"),
+            }
+            self.feed(kinds[what]())
+
+
+@settings(deadline=None, max_examples=300)
+@given(steps, st.integers(1, 2), st.integers(0, 2))
+def test_a_replay_gives_the_state_of_the_living(some: list[Step], low: int, restarts: int) -> None:
+    config = JobConfig("job", low, 2, max_restarts=restarts, last_call_timeout=0.5, join_timeout=20.0)
+    with tempfile.TemporaryDirectory() as directory:
+        life = Life(Path(directory, JOURNAL_NAME), config)
+        for step in some:
+            life.step(step)
+        life.journal.close()
+        machine, journal, clock = recover(Path(directory, JOURNAL_NAME), config, resume=True)
+        journal.close()
+        assert clock.now() >= (read_journal(Path(directory, JOURNAL_NAME)) or (config, []))[1][-1].at
+    # Heartbeats are not in the journal; a master that starts forgets whose was due when.
+    for each in (machine, life.machine):
+        each.handle(MasterStarted(life.machine.epoch + 1), life.now)
+    assert plain(machine) == plain(life.machine)
+
+
+# -- recovery
+
+
+def test_three_restarts_grow_the_epoch_and_the_clock(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL_NAME
+    at = 0.0
+    for epoch in range(1, 5):
+        machine, journal, clock = recover(path, JOB, resume=False)
+        assert machine.epoch == epoch - 1
+        assert clock.now() >= at
+        at = clock.now() + 1000.0
+        machine.handle(MasterStarted(machine.epoch + 1), at)
+        journal.append(Entry(at, MasterStarted(machine.epoch)))
+        journal.close()
+
+
+def ended_job(path: Path, config: JobConfig) -> None:
+    """Leave the journal of a job that has succeeded."""
+    journal = create_journal(path, config)
+    for event in (
+        MasterStarted(1),
+        Attached(1, hello("a", status(0, AgentPhase.READY))),
+        Reported(1, status(1, AgentPhase.RUNNING, 0)),
+        Reported(1, status(2, AgentPhase.FINISHED, 0)),
+    ):
+        journal.append(Entry(1.0, event))
+    journal.close()
+
+
+ONE_NODE = JobConfig(job_id="job")
+
+
+def test_a_job_that_has_ended_is_resumed_only_if_asked(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL_NAME
+    ended_job(path, ONE_NODE)
+    machine, journal, _ = recover(path, ONE_NODE, resume=True)
+    journal.close()
+    assert machine.phase is JobPhase.SUCCEEDED
+    machine, journal, clock = recover(path, ONE_NODE, resume=False)
+    journal.close()
+    assert (machine.phase, machine.epoch) == (JobPhase.GATHERING, 0)
+    assert clock.now() < 1.0
+    assert read_journal(path) == (ONE_NODE, [])
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_another_job_starts_anew(tmp_path: Path, resume: bool) -> None:
+    path = tmp_path / JOURNAL_NAME
+    create_journal(path, JOB).append(Entry(1.0, MasterStarted(7)))
+    other = dataclasses.replace(JOB, max_restarts=5)
+    machine, journal, _ = recover(path, other, resume)
+    journal.close()
+    assert (machine.config, machine.epoch) == (other, 0)
+    assert read_journal(tmp_path / "journal.1.jsonl") == (JOB, [Entry(1.0, MasterStarted(7))])
+
+
+# -- serving
+
+
+class Master:
+    """A master in this process, and the switch that ends it."""
+
+    def __init__(self, directory: Path, job: JobConfig = JOB, port: int = 0, resume: bool = False) -> None:
+        self.loop: MasterLoop | None = None
+        running = asyncio.get_running_loop()
+        self._ready: asyncio.Future[int] = running.create_future()
+        config = MasterConfig(job, "127.0.0.1", port, str(directory), resume=resume)
+        self.task = running.create_task(serve(config, self._ready.set_result, self._watch))
+
+    def _watch(self, loop: MasterLoop) -> None:
+        self.loop = loop
+
+    async def endpoint(self) -> Endpoint:
+        await asyncio.wait((self._ready, self.task), return_when=asyncio.FIRST_COMPLETED)
+        if not self._ready.done():
+            self.task.result()
+        return Endpoint("127.0.0.1", self._ready.result())
+
+    async def host_leaves(self) -> None:
+        assert self.loop is not None
+        self.loop.host_gone()
+        await self.task
+
+
+async def next_round(stream: MasterStream) -> StartRound:
+    while not isinstance(message := await anext(stream), StartRound):
+        pass
+    return message
+
+
+def test_a_job_from_hello_to_the_end(tmp_path: Path) -> None:
+    async def main() -> None:
+        master = Master(tmp_path, ONE_NODE)
+        stream = await MasterStream.open(
+            await master.endpoint(), hello("a", status(0, AgentPhase.READY)), DEADLINE
+        )
+        assert stream.welcome.epoch == 1
+        round_ = await next_round(stream)
+        stream.send(Heartbeat("a-i"))
+        stream.send(Report("a-i", status(1, AgentPhase.RUNNING, round_.assignment.round)))
+        stream.send(Report("a-i", status(2, AgentPhase.FINISHED, round_.assignment.round)))
+        ended = await anext(stream)
+        assert getattr(ended, "outcome", None) is not None
+        await stream.close()
+        await master.task  # nobody is left, although the host never left
+
+    run(main())
+
+
+def test_a_master_that_is_started_again_takes_its_agents_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = Master(tmp_path / "first", ONE_NODE)
+        stream = await MasterStream.open(
+            await first.endpoint(), hello("a", status(0, AgentPhase.READY)), DEADLINE
+        )
+        round_ = await next_round(stream)
+        # What a master leaves that is killed now: it writes before it speaks, and nothing at the end.
+        shutil.copy(tmp_path / "first" / JOURNAL_NAME, tmp_path)
+        await stream.close()
+        await first.host_leaves()
+
+        second = Master(tmp_path, ONE_NODE)
+        again = hello("a", status(1, AgentPhase.RUNNING, round_.assignment.round), epoch=round_.epoch)
+        stream = await MasterStream.open(await second.endpoint(), again, DEADLINE)
+        assert stream.welcome.epoch == 2
+        assert (await next_round(stream)).assignment == round_.assignment
+        await stream.close()
+        await second.host_leaves()
+
+    run(main())
+
+
+def test_the_master_outlives_its_host_for_another_agent(tmp_path: Path) -> None:
+    async def main() -> None:
+        master = Master(tmp_path)
+        endpoint = await master.endpoint()
+        stream = await MasterStream.open(endpoint, hello("a", status(0, AgentPhase.READY)), DEADLINE)
+        assert master.loop is not None
+        master.loop.host_gone()
+        await next_round(stream)
+        stream.send(Leave("a-i", "told to"))
+        await stream.close()
+        await master.task
+
+    run(main())
+
+
+def test_a_host_that_leaves_before_anybody_came_ends_the_master(tmp_path: Path) -> None:
+    async def main() -> None:
+        master = Master(tmp_path)
+        await master.endpoint()
+        await master.host_leaves()
+
+    run(main())
+
+
+def test_a_state_directory_has_one_master(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = Master(tmp_path)
+        await first.endpoint()
+        with pytest.raises(EndpointTakenError, match="in use by another master; give each job its own"):
+            await Master(tmp_path).endpoint()
+        await first.host_leaves()
+        third = Master(tmp_path)  # the lock went with the first
+        await third.endpoint()
+        await third.host_leaves()
+
+    run(main())
+
+
+def test_a_port_in_use_is_taken(tmp_path: Path) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as held:
+            port = held.getsockname()[1]
+            with pytest.raises(EndpointTakenError, match=f"127.0.0.1:{port} is in use"):
+                await Master(tmp_path, port=port).endpoint()
+        again = Master(tmp_path, port=port)  # neither lock nor port stayed behind
+        await again.endpoint()
+        await again.host_leaves()
+
+    run(main())
+
+
+def test_an_address_of_another_host_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    config = MasterConfig(JOB, "192.0.2.1", 29400, str(tmp_path))
+    with pytest.raises(UsageError, match=r"the master cannot listen on 192\.0\.2\.1 port 29400: "):
+        run(serve(config, lambda port: None, lambda loop: None))
+
+
+def test_a_state_directory_that_is_a_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    config = MasterConfig(JOB, "127.0.0.1", 0, str(tmp_path / "state"))
+    with pytest.raises(UsageError, match=r"cannot use the state directory .*; name a writable --state-dir"):
+        run(serve(config, lambda port: None, lambda loop: None))
+
+
+def test_a_disk_without_locks_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(fd: int, operation: int) -> None:
+        raise OSError(37, os.strerror(37))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    config = MasterConfig(JOB, "127.0.0.1", 0, str(tmp_path))
+    with pytest.raises(UsageError, match=r"cannot be locked \(No locks available\); put --state-dir on a"):
+        run(serve(config, lambda port: None, lambda loop: None))
+
+
+def test_a_damaged_journal_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL_NAME
+    path.write_bytes(b"no json\n")
+    with pytest.raises(UsageError, match=r"line 1 of the master's journal .* is damaged"):
+        run(serve(MasterConfig(JOB, "127.0.0.1", 0, str(tmp_path)), lambda port: None, lambda loop: None))
+    assert path.read_bytes() == b"no json\n"
