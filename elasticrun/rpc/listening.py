@@ -1,7 +1,8 @@
 """Which addresses of this host a server can listen on.
 
 gRPC binds whatever part of a name it can and explains a failure badly, on stderr; so the name is resolved
-and each address tried here first, without listening, so that nobody can take the trial for a server.
+and each address tried here first, without listening, so that nobody can take the trial for a server. Two
+masters that come at the same moment both find the port free; a claim tells them apart before gRPC does.
 """
 
 from __future__ import annotations
@@ -42,6 +43,21 @@ async def local_addresses(endpoint: Endpoint) -> list[str]:
     return bindable
 
 
+def claim(endpoint: Endpoint) -> socket.socket:
+    """Sets this process apart from every other master that is about to listen at this address.
+
+    The claim holds until the socket is closed, or the process is gone. Raises EndpointTakenError.
+    """
+    # A name in the abstract namespace, whose scope is that of TCP ports: one network namespace.
+    claimed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claimed.bind(f"\0elasticrun.master.{endpoint}")
+    except OSError:
+        claimed.close()
+        raise taken(endpoint) from None
+    return claimed
+
+
 def numeric_host(address: _SocketAddress) -> str:
     """The host of a socket's address; an IPv6 one keeps its zone: fe80::1%2."""
     host = str(address[0])
@@ -60,6 +76,4 @@ def _try_to_bind(family: int, address: _SocketAddress) -> None:
     with socket.socket(family, socket.SOCK_STREAM) as trial:
         # As gRPC does: connections of an earlier master that linger in TIME_WAIT are no obstacle.
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         trial.bind(address)

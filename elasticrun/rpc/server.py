@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -39,9 +40,9 @@ from elasticrun.core.protocol import (
     Rejected,
     Report,
 )
-from elasticrun.errors import ProtocolError
+from elasticrun.errors import EndpointTakenError, ProtocolError
 from elasticrun.rpc import codec
-from elasticrun.rpc.listening import local_addresses, taken
+from elasticrun.rpc.listening import claim, local_addresses, taken
 from elasticrun.rpc.outbox import Outbox
 from elasticrun.rpc.transport import METHOD, SERVER_OPTIONS, SERVICE
 
@@ -101,6 +102,7 @@ class MasterServer:
         self._ids = itertools.count(1)
         self._streams: set[_Stream] = set()
         self._server: grpc.aio.Server | None = None
+        self._claims: list[socket.socket] = []
 
     async def start(self, host: str, port: int) -> int:
         """Listens on every address of this host that ``host`` names; returns the port, a free one for 0.
@@ -110,27 +112,37 @@ class MasterServer:
         """
         server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers((_generic_handler(self._serve),))
-        bound = port
-        for address in await local_addresses(Endpoint(host, port)):
-            try:
-                bound = server.add_insecure_port(str(Endpoint(address, bound)))
-            except RuntimeError:  # somebody was faster than we after our own look at the port
-                await server.stop(None)
-                raise taken(Endpoint(host, bound)) from None
-        await server.start()
         self._server = server
+        bound = port
+        try:
+            for address in await local_addresses(Endpoint(host, port)):
+                bound = self._listen(server, Endpoint(address, bound))
+        except (EndpointTakenError, OSError):
+            await self.stop(0.0)
+            raise
+        await server.start()
         return bound
 
     async def stop(self, grace: float) -> None:
         """Stops listening and closes every session after what is queued for it.
 
         Streams that take longer than ``grace`` seconds are cut; gRPC then writes a line about it on the
-        agent's stderr, so 0 is for tests of just that.
+        agent's stderr, so 0 is for a server without sessions.
         """
         for stream in self._streams:
             stream.finish("the master stops")
         if self._server is not None:
             await self._server.stop(grace)
+        while self._claims:
+            self._claims.pop().close()
+
+    def _listen(self, server: grpc.aio.Server, endpoint: Endpoint) -> int:
+        if endpoint.port:
+            self._claims.append(claim(endpoint))
+        try:
+            return server.add_insecure_port(str(endpoint))
+        except RuntimeError:  # a foreign program was faster than we after our look at the port
+            raise taken(endpoint) from None
 
     async def _serve(self, _requests: object, context: _Context) -> None:
         stream = _Stream(next(self._ids), context, self._handler, self._admit, self._limits)

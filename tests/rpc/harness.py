@@ -110,7 +110,8 @@ async def serving(limits: Limits | None = None) -> AsyncIterator[tuple[Recorder,
 @asynccontextmanager
 async def raw_calls(endpoint: Endpoint) -> AsyncIterator[Callable[[], RawCall]]:
     """Opens streams on which any bytes can be sent."""
-    options = [("grpc.use_local_subchannel_pool", 1)]
+    # Without the probe the window stays small, so that not reading soon stops the master's writing.
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
     async with grpc.aio.insecure_channel(str(endpoint), options=options) as channel:
         method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(PATH)
         yield lambda: RawCall(method())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.server
 import os
 import signal
@@ -91,18 +92,31 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 def foreign(serve: Serve) -> Iterator[Endpoint]:
     """A TCP server in a thread of its own."""
     loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(asyncio.start_server(serve, "127.0.0.1", 0))
+    connections: list[tuple[asyncio.Task[None] | None, asyncio.StreamWriter]] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append((asyncio.current_task(), writer))
+        with contextlib.suppress(ConnectionError):
+            await serve(reader, writer)
+
+    async def stop() -> None:
+        server.close()
+        for task, writer in connections:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            if task is not None:
+                await asyncio.wait((task,))
+
+    server = loop.run_until_complete(asyncio.start_server(accept, "127.0.0.1", 0))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
         yield Endpoint(*server.sockets[0].getsockname())
     finally:
-        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(stop(), loop).result(DEADLINE)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(DEADLINE)
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-            loop.run_until_complete(asyncio.wait((task,)))
         loop.close()
 
 
@@ -173,7 +187,7 @@ def test_another_grpc_server_holds_the_endpoint() -> None:
         await server.start()
         with pytest.raises(EndpointTakenError, match=f":{port} is held by a gRPC server"):
             await MasterStream.open(Endpoint("127.0.0.1", port), hello(), DEADLINE)
-        await server.stop(None)
+        await server.stop(1.0)
 
     run(main())
 

@@ -224,6 +224,8 @@ def test_an_oversized_message_is_refused() -> None:
 
 
 @given(ANY_TEXT, ANY_TEXT, ANY_TEXT, st.floats())
+@example("", "", "", float("nan"))
+@example("\ud800", "", "", float("-inf"))
 def test_nothing_that_a_worker_wrote_stops_its_report(a: str, b: str, c: str, timestamp: float) -> None:
     failure = replace(FAILURE, message=a, traceback=b, stderr_tail=c, error_file=a, timestamp=timestamp)
     sent = Report("i", replace(STATUS, failures=(failure,)))

@@ -69,6 +69,7 @@ def test_each_session_has_its_own_id_and_messages() -> None:
             lives = [hello(incarnation=f"i{k}") for k in range(5)]
             streams = [await MasterStream.open(endpoint, life, DEADLINE) for life in lives]
             assert len({session.id for session in recorder.sessions}) == 5
+            assert len({session.peer for session in recorder.sessions}) == 5  # a connection each
             for k, session in enumerate(recorder.sessions):
                 session.send(Waiting(1, str(k)))
             for k, stream in enumerate(streams):
@@ -328,10 +329,35 @@ def test_a_taken_port_is_an_error_that_names_it(host: str, capfd: pytest.Capture
     assert capfd.readouterr().err == ""
 
 
-def test_a_port_of_a_foreign_program_is_taken() -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::", "localhost"])
+def test_a_port_of_a_foreign_program_is_taken(host: str) -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as foreign, pytest.raises(EndpointTakenError):
+            await MasterServer(Recorder(), admit).start(host, foreign.getsockname()[1])
+
+    run(main())
+
+
+def test_two_masters_never_share_a_port_even_if_both_found_it_free(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def always_free(endpoint: Endpoint) -> list[str]:
+        return [endpoint.host]
+
+    monkeypatch.setattr("elasticrun.rpc.server.local_addresses", always_free)
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        first = MasterServer(Recorder(), admit)
+        await first.start("127.0.0.1", port)
+        with pytest.raises(EndpointTakenError, match=f":{port} is in use"):
+            await MasterServer(Recorder(), admit).start("127.0.0.1", port)
+        assert capfd.readouterr().err == ""
+        with socket.create_server(("127.0.0.1", 0)) as foreign, pytest.raises(EndpointTakenError):
             await MasterServer(Recorder(), admit).start("127.0.0.1", foreign.getsockname()[1])
+        await first.stop(1.0)
+        assert "Address already in use" in capfd.readouterr().err  # only for the foreign program
 
     run(main())
 

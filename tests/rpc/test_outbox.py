@@ -1,0 +1,54 @@
+"""The queue between a session and its stream: order, bound, end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from elasticrun.rpc.outbox import Outbox
+from tests.rpc.harness import run
+
+
+def test_a_full_box_says_so_and_has_room_again_once_emptied() -> None:
+    async def main() -> None:
+        box = Outbox(max_bytes=3000)
+        for _ in range(5):
+            assert box.put(b"a" * 1000) and box.put(b"b" * 1000)
+            assert not box.put(b"c" * 1000)
+            assert [await box.get(), await box.get()] == [b"a" * 1000, b"b" * 1000]
+
+    run(main())
+
+
+def test_many_empty_messages_fill_it_too() -> None:
+    async def main() -> None:
+        box = Outbox(max_bytes=3000)
+        assert not all(box.put(b"") for _ in range(100))
+
+    run(main())
+
+
+def test_a_closed_box_gives_what_it_has_and_then_its_end() -> None:
+    async def main() -> None:
+        box = Outbox(max_bytes=3000)
+        box.put(b"a")
+        box.close()
+        assert box.put(b"dropped")
+        assert box.closed
+        assert [await box.get(), await box.get(), await box.get()] == [b"a", None, None]
+
+    run(main())
+
+
+def test_whoever_waits_is_woken() -> None:
+    async def main() -> None:
+        box = Outbox(max_bytes=3000)
+        waiting = asyncio.create_task(box.get())
+        await asyncio.wait((waiting,), timeout=0)
+        box.put(b"a")
+        assert await waiting == b"a"
+        waiting = asyncio.create_task(box.get())
+        await asyncio.wait((waiting,), timeout=0)
+        box.close()
+        assert await waiting is None
+
+    run(main())
