@@ -569,7 +569,7 @@ def open_fds() -> int:
 
 @pytest.mark.parametrize("config", [LogConfig(), TEE, REDIRECT, LogConfig(local_ranks_filter=frozenset())])
 def test_rounds_leave_no_descriptor_open(node: Node, config: LogConfig) -> None:
-    config = replace(config, duplicate_stdout_filters=("x",))
+    config = replace(config, duplicate_stderr_filters=("x",))
 
     async def main() -> None:
         with node.consoles() as fds:
@@ -580,6 +580,21 @@ def test_rounds_leave_no_descriptor_open(node: Node, config: LogConfig) -> None:
                 assert await run_workers(logs, [WRITE.format(b"x\n")] * 2) == [0, 0]
                 logs.close()
             assert open_fds() == before
+            await router.close()
+
+    asyncio.run(main())
+
+
+def test_once_started_only_the_worker_holds_its_ends(node: Node) -> None:
+    async def main() -> None:
+        with node.consoles() as fds:
+            router = node.router(TEE, fds)
+            logs = router.open_round(node.dirs(), first_rank=0)
+            handed_out = logs.fds(0)
+            logs.started(0)
+            for fd in handed_out:
+                with pytest.raises(OSError, match="Bad file descriptor"):
+                    os.fstat(fd)
             await router.close()
 
     asyncio.run(main())
