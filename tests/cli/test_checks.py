@@ -182,6 +182,14 @@ def test_modules_that_run(name: str, modules: Path) -> None:
     assert "pkg" not in sys.modules
 
 
+@pytest.mark.parametrize("name", ["single", "dash-ed", "pkg", "pkg.sub", "json.tool"])
+def test_a_module_in_plain_sight_costs_no_child(
+    name: str, modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_child_misses", lambda *asked: pytest.fail(f"a child was asked for {asked}"))
+    accept("-m", name)
+
+
 @pytest.mark.parametrize(
     "name", ["gone", "bare.gone", "gone.sub", "single.sub", "bare", "ns.deep", "json.gone"]
 )
@@ -269,7 +277,3 @@ class TestDirectories:
 def test_dev_null_means_no_logs(here: Path) -> None:
     (here / "train.py").touch()
     accept("--log-dir", "/dev/null", "train.py")
-
-
-def test_the_launcher_runs_no_package_of_the_users() -> None:
-    assert not checks._is_on_path("xml", [])
