@@ -23,7 +23,7 @@ def child(detached: bool) -> int:
     if not detached:
         return subprocess.Popen([sys.executable, "-c", stubborn]).pid
     code = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {stubborn!r}], "
-    code += "start_new_session=True, stdout=subprocess.DEVNULL).pid)"
+    code += "start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
