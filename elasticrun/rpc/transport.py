@@ -27,6 +27,9 @@ _COMMON: _Options = (
     ("grpc.http2.ping_timeout_ms", int(PING_TIMEOUT * 1000)),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # No extra ping and wake-up with each message to measure the bandwidth: any message fits the window.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", MAX_MESSAGE_BYTES),
     # Well above our own limit: what lies between the two gets our own sentence instead of gRPC's.
     ("grpc.max_receive_message_length", 4 * MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),

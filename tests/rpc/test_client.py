@@ -341,7 +341,7 @@ def test_all_that_was_sent_arrives_before_close_returns() -> None:
             for _ in range(300):
                 stream.send(Heartbeat("i0"))
             stream.send(Leave("i0", "done"))
-            await stream.close(DEADLINE)
+            await asyncio.wait_for(stream.close(2 * DEADLINE), DEADLINE / 2)
             assert recorder.messages == [*[Heartbeat("i0")] * 300, Leave("i0", "done")]
             with pytest.raises(StopAsyncIteration):
                 await anext(stream)

@@ -261,6 +261,17 @@ def test_long_texts_keep_the_end_that_matters() -> None:
     assert got.stderr_tail.endswith("end") and len(got.stderr_tail) == MAX_FAILURE_TEXT
 
 
+@pytest.mark.parametrize("letter", ["x", "\u00e9", "\u4e2d", "\U0001f600"])
+def test_texts_are_clipped_by_their_bytes(letter: str) -> None:
+    text = letter * MAX_FAILURE_TEXT
+    failure = replace(FAILURE, message=text, traceback=text)
+    report = codec.decode_agent(codec.encode_agent(Report("i", replace(STATUS, failures=(failure,)))))
+    assert isinstance(report, Report)
+    for got in (report.status.failures[0].message, report.status.failures[0].traceback):
+        assert set(got) == {letter}
+        assert MAX_FAILURE_TEXT - 4 < len(got.encode()) <= MAX_FAILURE_TEXT
+
+
 def test_too_long_reasons_are_clipped_and_not_refused() -> None:
     long = "r" * 100_000
     for message in (

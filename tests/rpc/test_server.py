@@ -354,7 +354,9 @@ def test_two_masters_never_share_a_port_even_if_both_found_it_free(
         with pytest.raises(EndpointTakenError, match=f":{port} is in use"):
             await MasterServer(Recorder(), admit).start("127.0.0.1", port)
         assert capfd.readouterr().err == ""
-        with socket.create_server(("127.0.0.1", 0)) as foreign, pytest.raises(EndpointTakenError):
+        # One that would share its port with anybody who asks.
+        foreign = socket.create_server(("127.0.0.1", 0), reuse_port=True)
+        with foreign, pytest.raises(EndpointTakenError):
             await MasterServer(Recorder(), admit).start("127.0.0.1", foreign.getsockname()[1])
         await first.stop(1.0)
         assert "Address already in use" in capfd.readouterr().err  # only for the foreign program
