@@ -21,7 +21,6 @@ from elasticrun.core.agent_events import (
     AgentEffect,
     AgentEvent,
     AgentTerms,
-    AgentTick,
     AgentTrigger,
     Broken,
     Directed,
@@ -153,7 +152,7 @@ class AgentMachine:
                 self._stop_signalled(signum)
             case Broken(exit_status, reason):
                 self._leave(Finish(exit_status, reason))
-            case AgentTick():
+            case _:  # a tick
                 # Only here: an agent that was frozen hears what happened before it judges what did not.
                 for timer in self._timers.pop_due(self._now):
                     self._expire(timer)

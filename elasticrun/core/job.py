@@ -101,9 +101,9 @@ class JobMachine:
                 self._depart(session, f"left: {reason}", for_good=True)
             case Detached(session, reason):
                 self._depart(session, f"lost: {reason}")
-            case Expired(timer, node):
-                self._timers.cancel((timer, node))
-                self._expire(timer, node)
+            case _:
+                self._timers.cancel((event.timer, event.node))
+                self._expire(event.timer, event.node)
         self._advance()
         return self._effects
 

@@ -1,0 +1,177 @@
+"""Short ways to say who reports what, for the tests of core."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from elasticrun.config import JobConfig
+from elasticrun.core.agent import AgentMachine
+from elasticrun.core.agent_events import (
+    AgentEffect,
+    AgentEvent,
+    AgentTerms,
+    Finish,
+    LinkUp,
+    Prepared,
+    Say,
+    Transmit,
+)
+from elasticrun.core.job import JobMachine
+from elasticrun.core.job_events import (
+    Attached,
+    Drop,
+    JobEffect,
+    JobEvent,
+    JobPhase,
+    MasterStarted,
+    Reported,
+    Send,
+)
+from elasticrun.core.protocol import (
+    AgentPhase,
+    AgentStatus,
+    Assignment,
+    Failure,
+    FailureKind,
+    Hello,
+    MasterMessage,
+    NodeInfo,
+    Report,
+    StartRound,
+)
+
+Kind = TypeVar("Kind")
+
+
+def info(node: str, life: int = 1, **changes: Any) -> NodeInfo:
+    values: dict[str, Any] = {"host": node, "address": f"{node}.net", "local_world_size": 1} | changes
+    return NodeInfo(node, f"{node}.{life}", **values)
+
+
+def failure(node: str = "a", kind: FailureKind = FailureKind.EXIT, rank: int = 0, code: int = 1) -> Failure:
+    return Failure(node, node, rank, 0, "default", 1, kind, code)
+
+
+class Job:
+    """A job machine with agents that are said to do this and that. ``now`` stands still unless moved."""
+
+    def __init__(self, **config: Any) -> None:
+        self.machine = JobMachine(JobConfig(**({"last_call_timeout": 0.0} | config)))
+        self.now = 0.0
+        self.said: list[JobEffect] = []  # by the newest event
+        self.sessions: dict[str, int] = {}
+        self._newest = 0
+        self._sequences: dict[str, int] = {}
+        self.do(MasterStarted(1))
+
+    def do(self, event: JobEvent) -> list[JobEffect]:
+        self.said = self.machine.handle(event, self.now)
+        return self.said
+
+    def status(self, node: str, phase: AgentPhase, round_: int, *failures: Failure) -> AgentStatus:
+        self._sequences[node] = self._sequences.get(node, 0) + 1
+        port = 7000 + self._sequences[node] if phase is AgentPhase.READY else 0
+        return AgentStatus(self._sequences[node], phase, round_, failures, port)
+
+    def hello(self, node: str, phase: AgentPhase, round_: int, epoch: int, life: int, **who: Any) -> Hello:
+        return Hello("job", "1", info(node, life, **who), self.status(node, phase, round_), epoch)
+
+    def attach(
+        self,
+        node: str,
+        phase: AgentPhase = AgentPhase.READY,
+        round_: int = -1,
+        epoch: int = -1,
+        life: int = 1,
+        **who: Any,
+    ) -> list[JobEffect]:
+        self._newest += 1
+        self.sessions[node] = self._newest
+        return self.do(Attached(self._newest, self.hello(node, phase, round_, epoch, life, **who)))
+
+    def report(self, node: str, phase: AgentPhase, round_: int, *failures: Failure) -> list[JobEffect]:
+        return self.do(Reported(self.sessions[node], self.status(node, phase, round_, *failures)))
+
+    def all_report(self, nodes: str, phase: AgentPhase, round_: int) -> list[JobEffect]:
+        return [effect for node in nodes for effect in self.report(node, phase, round_)]
+
+    def pass_time(self, seconds: float) -> list[JobEffect]:
+        """Let deadlines pass, each at its instant."""
+        until, effects = self.now + seconds, list[JobEffect]()
+        while (deadline := self.machine.next_deadline()) is not None and deadline <= until:
+            self.now = max(self.now, deadline)
+            for event in self.machine.due(self.now):
+                effects += self.do(event)
+        self.now = until
+        self.said = effects
+        return effects
+
+    def phase(self) -> JobPhase:
+        return self.machine.phase
+
+    def told(self, node: str, kind: type[Kind]) -> list[Kind]:
+        """What the newest event told a node."""
+        messages = [e.message for e in self.said if isinstance(e, Send) and e.session == self.sessions[node]]
+        return [message for message in messages if isinstance(message, kind)]
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        return [effect for effect in self.said if isinstance(effect, kind)]
+
+    def drops(self) -> list[Drop]:
+        return self.of(Drop)
+
+
+def running(nodes: str, **config: Any) -> Job:
+    """A job whose round 0 runs on nodes of these one-letter names."""
+    sizes = {"min_nodes": len(nodes), "max_nodes": len(nodes), "last_call_timeout": 1.0}
+    job = Job(**(sizes | config))
+    for node in nodes:
+        job.attach(node)
+    job.pass_time(1.0)
+    job.all_report(nodes, AgentPhase.RUNNING, 0)
+    return job
+
+
+class Agent:
+    """An agent's machine of two workers; ``now`` stands still unless moved."""
+
+    def __init__(self, **terms: float) -> None:
+        self.machine = AgentMachine("job", "1", info("a", local_world_size=2), AgentTerms(**terms))
+        self.now = 0.0
+        self.said: list[AgentEffect] = []
+
+    def do(self, *events: AgentEvent) -> list[AgentEffect]:
+        for event in events:
+            self.said = self.machine.handle(event, self.now)
+        return self.said
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        return [effect for effect in self.said if isinstance(effect, kind)]
+
+    def sent(self) -> list[object]:
+        return [effect.message for effect in self.said if isinstance(effect, Transmit)]
+
+    def reported(self) -> list[AgentPhase]:
+        return [message.status.phase for message in self.sent() if isinstance(message, Report)]
+
+    def heard(self) -> list[str]:
+        return [say.text for say in self.of(Say)]
+
+    @property
+    def finish(self) -> Finish:
+        assert isinstance(self.said[-1], Finish)
+        return self.said[-1]
+
+
+def start(round_: int, sequence: int = 1, epoch: int = 1) -> StartRound:
+    return StartRound(epoch, sequence, Assignment(round_, 0, 1, 0, 2, 0, 2, "a.net", 7001, 0, 3), "because")
+
+
+def ready_agent(**terms: float) -> Agent:
+    agent = Agent(**terms)
+    agent.do(Prepared(7001), LinkUp(1))
+    return agent
+
+
+def message_types(job: Job, node: str) -> list[type[MasterMessage]]:
+    return [type(e.message) for e in job.said if isinstance(e, Send) and e.session == job.sessions[node]]

@@ -1,0 +1,385 @@
+"""The agent's machine: what it decides, told as effects."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticrun.core.agent_events import (
+    AgentTick,
+    Broken,
+    Directed,
+    Finish,
+    GroupGone,
+    Level,
+    LinkDown,
+    LinkUp,
+    Prepared,
+    Say,
+    SignalWorkers,
+    StartWorkers,
+    StopSignal,
+    SweepWorkers,
+    WorkerFailed,
+    WorkerFinished,
+)
+from elasticrun.core.protocol import (
+    MAX_FAILURES,
+    AgentPhase,
+    JobEnded,
+    Leave,
+    Outcome,
+    RejectCode,
+    Rejected,
+    Report,
+    StopRound,
+    Waiting,
+    Welcome,
+)
+from elasticrun.errors import ExitCode
+from tests.core.build import Agent, failure, ready_agent, start
+
+READY, RUNNING, FINISHED = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.FINISHED
+FAILED, STOPPING, PREPARING = AgentPhase.FAILED, AgentPhase.STOPPING, AgentPhase.PREPARING
+
+
+def running_agent(round_: int = 0, **terms: float) -> Agent:
+    agent = ready_agent(**terms)
+    agent.do(Directed(start(round_)))
+    return agent
+
+
+def stop(round_: int, sequence: int = 2, epoch: int = 1) -> Directed:
+    return Directed(StopRound(epoch, sequence, round_, "because"))
+
+
+def ended(outcome: Outcome, sequence: int = 2) -> Directed:
+    return Directed(JobEnded(1, sequence, outcome, "because", (failure(),)))
+
+
+# -- a round from its start to its end
+
+
+def test_hello_carries_everything() -> None:
+    agent = Agent()
+    hello = agent.machine.hello()
+    assert (hello.job_id, hello.version, hello.epoch) == ("job", "1", -1)
+    assert (hello.status.phase, hello.status.round, hello.status.store_port) == (PREPARING, -1, 0)
+    agent.do(Prepared(7001), LinkUp(3))
+    hello = agent.machine.hello()
+    assert (hello.epoch, hello.status.phase, hello.status.store_port) == (3, READY, 7001)
+
+
+def test_what_changed_before_welcome_is_reported_on_welcome() -> None:
+    agent = running_agent()
+    agent.do(LinkDown("reset"))
+    hello = agent.machine.hello()
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), LinkUp(1))
+    [report] = agent.sent()
+    assert isinstance(report, Report)
+    assert report.status.phase is FINISHED
+    assert report.status.sequence > hello.status.sequence
+
+
+def test_a_round_is_started_once() -> None:
+    agent = ready_agent()
+    agent.do(Directed(start(0)))
+    assert agent.of(StartWorkers) == [StartWorkers(start(0).assignment)]
+    assert agent.reported() == [RUNNING]
+    assert agent.of(Say)[0].level is Level.INFO
+    assert agent.heard()[0] == "round 0: node 0 of 1, ranks 0-1 of 2 (restart 0 of 3; because)"
+    assert agent.do(Directed(start(0))) == []
+    assert agent.do(Directed(start(0, sequence=5))) == []
+    assert agent.do(AgentTick()) == []
+
+
+def test_workers_that_all_end_with_0_finish_the_round() -> None:
+    agent = running_agent()
+    assert agent.do(WorkerFinished(0, 1)) == []
+    agent.do(WorkerFinished(0, 0))
+    assert agent.reported() == [FINISHED]
+    assert agent.do(WorkerFinished(0, 0)) == []
+    agent.do(ended(Outcome.SUCCEEDED))
+    assert agent.of(SweepWorkers) == [SweepWorkers(0)]
+    agent.do(GroupGone(0, 7002))
+    assert agent.finish == Finish(ExitCode.OK, "because", Outcome.SUCCEEDED, (failure(),))
+    assert agent.do(AgentTick()) == []
+    assert agent.machine.next_deadline() is None
+
+
+def test_a_failure_stops_the_group_at_once_and_is_reported_until_the_next_round() -> None:
+    agent = running_agent()
+    agent.do(WorkerFailed(0, failure()))
+    assert agent.reported() == [FAILED]
+    assert agent.of(SignalWorkers) == [SignalWorkers(15)]
+    agent.do(WorkerFailed(0, failure(rank=1)))  # a sibling: wrong local rank, nobody's fault
+    agent.do(WorkerFinished(0, 1))
+    assert agent.of(SweepWorkers) == [SweepWorkers(0)]
+    assert agent.do(stop(0)) == []  # is being done
+    agent.do(GroupGone(0, 7002))
+    [report] = agent.sent()
+    assert isinstance(report, Report)
+    assert (report.status.phase, report.status.store_port) == (READY, 7002)
+    assert report.status.failures == (failure(),)
+    agent.do(Directed(start(1, sequence=3)))
+    assert agent.of(StartWorkers)[0].assignment.round == 1
+    assert agent.of(Say)[0].level is Level.WARNING
+    assert agent.machine.failures == ()
+
+
+def test_the_failure_of_the_only_worker_left_sweeps_at_once() -> None:
+    agent = running_agent()
+    agent.do(WorkerFinished(0, 1))
+    agent.do(WorkerFailed(0, failure()))
+    assert agent.of(SignalWorkers) == []
+    assert agent.of(SweepWorkers) == [SweepWorkers(0)]
+
+
+def test_exits_of_workers_that_we_stop_are_no_failures() -> None:
+    agent = running_agent()
+    agent.do(stop(0))
+    assert agent.reported() == [STOPPING]
+    assert agent.heard() == ["round 0 stops: because"]
+    agent.do(WorkerFailed(0, failure()), WorkerFinished(0, 1))
+    assert agent.of(SweepWorkers) == [SweepWorkers(0)]
+    agent.do(GroupGone(0, 7002))
+    assert (agent.machine.failures, agent.machine.phase) == ((), READY)
+
+
+def test_what_is_said_of_another_round_is_ignored() -> None:
+    agent = running_agent(3)
+    for event in (WorkerFailed(2, failure()), WorkerFinished(2, 0), GroupGone(2, 1), GroupGone(3, 1)):
+        assert agent.do(event) == []
+    agent.do(stop(3))
+    assert agent.do(GroupGone(2, 1)) == []
+
+
+def test_a_start_supersedes_what_runs() -> None:
+    agent = running_agent()
+    agent.do(Directed(start(1, sequence=2)))
+    assert agent.of(SignalWorkers) == [SignalWorkers(15)]
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
+    assert agent.of(StartWorkers)[0].assignment.round == 1
+
+
+def test_failures_are_kept_in_bounds() -> None:
+    agent = running_agent()
+    assert MAX_FAILURES > 1
+    agent.do(WorkerFailed(0, failure()))
+    assert len(agent.machine.failures) == 1
+
+
+def test_workers_that_ignore_the_signal_are_killed() -> None:
+    agent = running_agent(shutdown_timeout=3.0, kill_timeout=4.0)
+    agent.do(stop(0))
+    assert agent.machine.next_deadline() == 3.0
+    agent.now = 3.0
+    agent.do(AgentTick())
+    assert agent.of(SweepWorkers) == [SweepWorkers(0)]
+    assert agent.heard() == ["2 workers are still alive 3 s after the stop signal: killing them"]
+    assert agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1)) == []
+    agent.do(GroupGone(0, 7002))
+    assert agent.machine.next_deadline() is None
+
+
+def test_workers_that_survive_sigkill_end_the_node() -> None:
+    agent = running_agent(shutdown_timeout=3.0, kill_timeout=4.0)
+    agent.do(stop(0))
+    for agent.now in (3.0, 7.0):
+        agent.do(AgentTick())
+    assert agent.finish.exit_status == ExitCode.NODE_FAULT
+    assert isinstance(agent.sent()[0], Leave)
+    assert agent.do(GroupGone(0, 7002)) == []
+
+
+def test_an_agent_that_was_frozen_hears_first_what_happened() -> None:
+    agent = running_agent(shutdown_timeout=3.0, kill_timeout=4.0)
+    agent.do(stop(0), WorkerFinished(0, 0), WorkerFinished(0, 1))
+    agent.now = 50.0
+    agent.do(GroupGone(0, 7002))
+    assert agent.reported() == [READY]
+    assert agent.do(AgentTick()) == []
+
+
+# -- directives
+
+
+def test_a_stop_of_a_round_that_never_started_is_acknowledged() -> None:
+    agent = ready_agent()
+    agent.do(stop(4))
+    [report] = agent.sent()
+    assert isinstance(report, Report)
+    assert (report.status.phase, report.status.round) == (READY, 4)
+    assert agent.heard() == []
+    assert agent.do(Directed(start(4, sequence=3))) == []
+    assert agent.do(stop(3, sequence=4)) == []
+
+
+def test_a_stop_before_it_is_prepared_is_remembered() -> None:
+    agent = Agent()
+    agent.do(LinkUp(1), stop(4))
+    agent.do(Prepared(7001))
+    assert agent.machine.round == 4
+
+
+def test_a_round_that_was_told_to_stop_never_starts() -> None:
+    agent = running_agent(0)
+    agent.do(stop(5), Directed(start(4, sequence=3)))
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
+    assert agent.of(StartWorkers) == []
+    assert agent.machine.round == 5
+
+
+def test_stop_of_an_earlier_round_stops_nothing() -> None:
+    agent = running_agent(3)
+    assert agent.do(stop(2)) == []
+
+
+@pytest.mark.parametrize("sequence", [1, 0])
+def test_directives_that_are_not_newer_are_dropped(sequence: int) -> None:
+    agent = running_agent()
+    assert agent.do(stop(0, sequence)) == []
+    assert agent.do(ended(Outcome.FAILED, sequence)) == []
+    assert agent.do(Directed(start(1, sequence))) == []
+
+
+def test_directives_of_an_earlier_epoch_are_dropped_even_if_the_new_one_said_nothing_yet() -> None:
+    agent = running_agent()
+    agent.do(LinkDown("reset"), LinkUp(2))
+    assert agent.do(stop(0, sequence=99, epoch=1)) == []
+    assert agent.do(Directed(Waiting(1, "late"))) == []
+    agent.do(Directed(Waiting(2, "one is missing")))
+    assert agent.heard() == ["one is missing"]
+    assert agent.do(Directed(Welcome(2, 1.0))) == []
+    agent.do(stop(0, sequence=1, epoch=3))
+    assert agent.machine.epoch == 3
+    assert agent.reported() == [STOPPING]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (Outcome.SUCCEEDED, ExitCode.OK),
+        (Outcome.FAILED, ExitCode.JOB_FAILED),
+        (Outcome.TIMED_OUT, ExitCode.RENDEZVOUS_TIMEOUT),
+    ],
+)
+def test_the_end_of_the_job_gives_the_exit_status(outcome: Outcome, status: ExitCode) -> None:
+    agent = ready_agent()
+    agent.do(ended(outcome))
+    assert (agent.finish.exit_status, agent.finish.outcome) == (status, outcome)
+
+
+@pytest.mark.parametrize("code", list(RejectCode))
+def test_a_rejected_agent_stops_its_workers_and_goes(code: RejectCode) -> None:
+    agent = running_agent()
+    agent.do(Directed(Rejected(code, "no")))
+    assert agent.reported() == [STOPPING]
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
+    assert (agent.finish.reason, agent.finish.outcome) == ("no", None)
+    assert agent.finish.exit_status in (ExitCode.WRONG_JOB, ExitCode.WRONG_VERSION, ExitCode.SUPERSEDED, 11)
+
+
+# -- signals
+
+
+def test_a_signal_is_passed_on_and_the_master_is_told_first() -> None:
+    agent = running_agent()
+    agent.do(StopSignal(2))
+    assert isinstance(agent.sent()[0], Leave)
+    assert agent.reported() == [STOPPING]
+    assert agent.of(SignalWorkers) == [SignalWorkers(2)]
+    agent.do(StopSignal(2))
+    assert agent.heard() == ["asked to stop again: killing the workers now"]
+    assert agent.of(SweepWorkers) == [SweepWorkers(0)]
+    assert agent.do(StopSignal(2)) == []
+    agent.do(GroupGone(0, 7002))
+    assert (agent.finish.exit_status, agent.finish.reason) == (130, "stopped by signal 2")
+
+
+def test_a_leave_that_was_not_heard_is_repeated() -> None:
+    agent = running_agent()
+    agent.do(LinkDown("reset"), StopSignal(15), LinkUp(1))
+    assert [type(message) for message in agent.sent()] == [Leave, Report]
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_signal_to_an_idle_agent_ends_it_at_once(prepared: bool) -> None:
+    agent = ready_agent() if prepared else Agent()
+    agent.do(StopSignal(15))
+    assert agent.finish.exit_status == 143
+
+
+def test_a_signal_while_a_start_is_on_its_way_wins() -> None:
+    agent = running_agent()
+    agent.do(StopSignal(15), Directed(start(1, sequence=2)))
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
+    assert agent.of(StartWorkers) == []
+    assert agent.finish.exit_status == 143
+
+
+def test_a_signal_to_an_agent_whose_group_ends_already_waits_for_that() -> None:
+    agent = running_agent()
+    agent.do(WorkerFailed(0, failure()), StopSignal(15))
+    assert [type(message) for message in agent.sent()] == [Leave]
+    agent.do(WorkerFinished(0, 1), GroupGone(0, 7002))
+    assert agent.finish.exit_status == 143
+
+
+def test_what_was_decided_first_stands() -> None:
+    agent = running_agent()
+    agent.do(
+        StopSignal(15), ended(Outcome.FAILED), Directed(Rejected(RejectCode.SUPERSEDED, "")), Broken(9, "")
+    )
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
+    assert agent.finish.exit_status == 143
+
+
+def test_a_broken_launcher_stops_its_workers_and_says_why() -> None:
+    agent = running_agent()
+    agent.do(Broken(10, "no disk"))
+    assert isinstance(agent.sent()[0], Leave)
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
+    assert (agent.finish.exit_status, agent.finish.reason) == (10, "no disk")
+
+
+# -- the master goes away
+
+
+def test_workers_go_on_without_a_master() -> None:
+    agent = running_agent(master_timeout=60.0)
+    agent.do(LinkDown("reset"))
+    assert agent.heard() == ["lost the master (reset); the workers go on"]
+    for agent.now in (60.0, 120.0):
+        agent.do(AgentTick())
+        assert agent.heard() == ["no master for 60 s; the workers go on"]
+    agent.do(LinkUp(2))
+    assert agent.heard() == ["the master is back (epoch 2)"]
+    assert agent.machine.next_deadline() is None
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_an_idle_agent_gives_up_on_its_master(prepared: bool) -> None:
+    agent = ready_agent(master_timeout=60.0) if prepared else Agent(master_timeout=60.0)
+    agent.do(LinkDown("reset"))
+    assert agent.heard() == ["lost the master (reset)"]
+    agent.now = 40.0
+    agent.do(LinkDown("refused"))  # another attempt failed: that is no reason to wait longer
+    agent.now = 60.0
+    agent.do(AgentTick())
+    assert agent.finish.exit_status == ExitCode.MASTER_LOST
+
+
+def test_an_agent_that_finished_gives_up_on_its_master() -> None:
+    agent = running_agent(master_timeout=60.0)
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), LinkDown("reset"))
+    agent.now = 60.0
+    agent.do(AgentTick())
+    assert agent.of(SweepWorkers)
+    agent.do(GroupGone(0, 7002))
+    assert agent.finish.exit_status == ExitCode.MASTER_LOST
+
+
+def test_an_agent_that_leaves_does_not_complain_about_the_master() -> None:
+    agent = running_agent()
+    agent.do(StopSignal(15), LinkDown("closed"))
+    assert agent.heard() == []

@@ -1,0 +1,17 @@
+"""A failure in one line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elasticrun.core.protocol import FailureKind
+from tests.core.build import failure
+
+
+def test_summary_says_who_and_how() -> None:
+    exited = failure("a", rank=3, code=7)
+    assert exited.summary == "rank 3 (local rank 0, pid 1, a) exited with 7"
+    killed = failure("a", FailureKind.SIGNAL, code=-9)
+    assert killed.summary == "rank 0 (local rank 0, pid 1, a) was killed by signal 9"
+    unborn = replace(failure("a", FailureKind.SPAWN), message="could not be started: no such file")
+    assert unborn.summary == "rank 0 (local rank 0, pid 1, a) could not be started: no such file"

@@ -1,0 +1,128 @@
+"""The simulator as tests: regressions, a number of seeds, and the simulator's own bite."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elasticrun.config import JobConfig
+from elasticrun.core.job_events import Attached, MasterStarted
+from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, NodeInfo, Outcome
+from elasticrun.master.journal import Entry, create_journal
+from tests.sim import run, scenario
+from tests.sim.kernel import Violation
+from tests.sim.regressions import REGRESSIONS
+from tests.sim.scenario import Network, NodeSpec, Scenario, WorkerFails, generate
+from tests.sim.simulator import Simulator
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 300
+CHUNK = 25
+
+
+def hold_every_rule(case: Scenario) -> Outcome | None:
+    """Run; a failure shows its trace and the scenario as a literal."""
+    try:
+        return Simulator(case).run().outcome
+    except Exception:
+        print(run.explain(case))
+        raise
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_regression(name: str) -> None:
+    hold_every_rule(REGRESSIONS[name])
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_seeds_of_8_nodes(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        hold_every_rule(generate(seed, 8))
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 16])
+def test_seeds_of_other_sizes(nodes: int) -> None:
+    for seed in range(16):
+        hold_every_rule(generate(seed, nodes))
+
+
+def test_a_quiet_job_succeeds_in_one_round() -> None:
+    nodes = tuple(NodeSpec(f"n{number}") for number in range(4))
+    result = Simulator(Scenario(seed=0, nodes=nodes, min_nodes=4, max_nodes=4)).run()
+    assert (result.outcome, result.rounds, result.used) == (Outcome.SUCCEEDED, 1, 0)
+
+
+def test_a_port_that_is_taken_is_free_ten_times_in_a_row() -> None:
+    assert hold_every_rule(REGRESSIONS["the port is taken again and again"]) is Outcome.SUCCEEDED
+    assert hold_every_rule(REGRESSIONS["the port is taken once too often"]) is Outcome.FAILED
+
+
+def test_a_failure_is_charged() -> None:
+    nodes = (NodeSpec("a"), NodeSpec("b"))
+    faults = (WorkerFails(5.0, "a"), WorkerFails(15.0, "b"))
+    case = Scenario(0, nodes, 2, 2, max_restarts=1, quiet_from=20.0, faults=faults)
+    assert hold_every_rule(case) is Outcome.FAILED
+
+
+def test_the_same_seed_gives_the_same_trace_under_any_hash_seed() -> None:
+    traces = [
+        subprocess.run(
+            [sys.executable, "-m", "tests.sim.run", "--seed", "7", "--trace"],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert traces[0] == traces[1]
+    assert "Result(" in traces[0]
+
+
+def test_what_is_printed_for_a_failing_seed_can_be_pasted() -> None:
+    for seed in range(20):
+        case = generate(seed, 4)
+        assert eval(run.literal(case), vars(scenario).copy()) == case
+
+
+def test_a_broken_rule_is_shown_with_its_trace_and_its_scenario(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(self: Simulator) -> None:
+        raise Violation("a rule", "does not hold")
+
+    monkeypatch.setattr(Simulator, "run", refuse)
+    assert run.main(["--seeds", "3", "--nodes", "2"]) == 1
+    printed = capsys.readouterr().out
+    assert "a rule: does not hold" in printed
+    assert "Scenario(seed=0" in printed
+
+
+def test_the_command_line_reports_its_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--seeds", "2", "--first", "5", "--nodes", "2"]) == 0
+    assert "every rule held" in capsys.readouterr().out
+    assert run.main(["--seed", "1", "--nodes", "2"]) == 0
+
+
+def test_a_masters_journal_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "journal.jsonl"
+    assert run.main(["--replay", str(path)]) == 1
+    journal = create_journal(path, JobConfig())
+    info = NodeInfo("a", "a.1", "a", "a.net", 1)
+    journal.append(Entry(0.0, MasterStarted(1)))
+    journal.append(Entry(0.5, Attached(1, Hello("none", "1", info, AgentStatus(1, AgentPhase.READY)))))
+    journal.close()
+    assert run.main(["--replay", str(path)]) == 0
+    assert "round 0 starts with a: 1 node of 1:1 ready" in capsys.readouterr().out
+
+
+def test_hostility_happens() -> None:
+    """A network that does nothing to messages would prove nothing."""
+    nodes = tuple(NodeSpec(f"n{number}") for number in range(3))
+    calm = Simulator(Scenario(0, nodes, 3, 3, quiet_from=30.0)).run()
+    hostile = Simulator(Scenario(0, nodes, 3, 3, quiet_from=30.0, network=Network(0.01, 1.0, 1.0, 1.0))).run()
+    assert hostile.steps > calm.steps
