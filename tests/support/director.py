@@ -123,6 +123,10 @@ class Director:
             if not self._news.wait_for(condition, DEADLINE):
                 raise Hung(f"no {what} within {DEADLINE:g} s; there were {self.workers}")
 
+    def arrivals(self, count: int) -> None:
+        """Return once ``count`` workers have come, over all rounds and jobs."""
+        self.wait(lambda: len(self.workers) >= count, f"{count} workers")
+
     def of_round(self, number: int) -> list[Worker]:
         """The workers that have come in a round, by rank."""
         with self._news:

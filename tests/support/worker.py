@@ -75,6 +75,10 @@ class Remote:
                 self.say("noting")
             case "child":
                 self.say(child(rest == "detached"))
+            case "orphan":  # one that ends at once, and that somebody else has to reap
+                code = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', ''])"
+                subprocess.run([sys.executable, "-c", code], check=True)
+                self.say("orphaned")
             case "stdin":
                 self.say(sys.stdin.readline())
             case "bind":

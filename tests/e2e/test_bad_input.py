@@ -1,0 +1,211 @@
+"""What is wrong is said in one sentence, with the exit code of the README's table and without a traceback."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from elasticrun.errors import ExitCode
+from tests.support.cluster import ENV_REPORT, Cluster
+from tests.support.launcher import MODULE, Launcher
+
+OTHER_VERSION = """
+import sys
+import elasticrun
+elasticrun.__version__ = "0.0.0-other"
+from elasticrun.cli.main import main
+sys.exit(main())
+"""
+
+
+def refused(launcher: Launcher, status: int, *words: str) -> None:
+    """The launcher ended with ``status``, and its last line has all of ``words``."""
+    assert launcher.wait() == status, launcher.story()
+    assert "Traceback" not in launcher.err
+    assert launcher.out == ""
+    last = launcher.err.splitlines()[-1]
+    assert last.startswith("elastic-run"), launcher.story()
+    for word in words:
+        assert word in last, launcher.story()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["script"]),
+        (["--nnodes=0", "x.py"], ["--nnodes", "'0'"]),
+        (["--nnodes=3:2", "x.py"], ["--nnodes", "'3:2'"]),
+        (["--nproc-per-node=many", "x.py"], ["--nproc-per-node", "'many'"]),
+        (["--nproc-per-node=0", "x.py"], ["--nproc-per-node", "0"]),
+        (["--max-restarts=-1", "x.py"], ["--max-restarts", "-1"]),
+        (["--shutdown-timeout=-1", "x.py"], ["--shutdown-timeout", "-1"]),
+        (["--no-such-option", "x.py"], ["--no-such-option"]),
+        (["--rdzv-backend=zeus", "x.py"], ["--rdzv-backend", "zeus"]),
+        (["--redirects=7", "x.py"], ["--redirects", "7"]),
+        (["--signals-to-handle=SIGFOO", "x.py"], ["SIGFOO"]),
+        (["--rdzv-conf=join_timeout=soon", "x.py"], ["join_timeout", "soon"]),
+        (["--logs-specs=no-such", "x.py"], ["no-such"]),
+        (["-m", "--no-python", "x"], ["--module", "--no-python"]),
+        (["no_such_script.py"], ["no_such_script.py", "no such file"]),
+        (["--no-python", "./no_such_program"], ["./no_such_program"]),
+        (["-m", "no.such.module"], ["no.such.module"]),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
+)
+def test_usage(cluster: Cluster, arguments: list[str], words: list[str]) -> None:
+    (cluster.folder / "x.py").touch()
+    launcher = cluster.launch(*arguments)
+    refused(launcher, ExitCode.USAGE, "elastic-run: error:", *words)
+    assert launcher.err.count("\n") == 0, "one sentence"
+
+
+def test_a_program_that_is_not_executable(cluster: Cluster) -> None:
+    program = cluster.folder / "train.sh"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o644)
+    refused(
+        cluster.launch("--standalone", "--no-python", program), ExitCode.USAGE, "not executable", str(program)
+    )
+
+
+def test_a_log_directory_that_is_a_file(cluster: Cluster) -> None:
+    (cluster.folder / "logs").touch()
+    launcher = cluster.launch("--standalone", "--log-dir", "logs", ENV_REPORT)
+    refused(launcher, ExitCode.USAGE, "--log-dir", "'logs'", "not a directory")
+
+
+def test_a_state_directory_that_is_a_file(cluster: Cluster) -> None:
+    (cluster.folder / "state").touch()
+    launcher = cluster.launch("--standalone", "--state-dir", "state", ENV_REPORT)
+    refused(launcher, ExitCode.USAGE, "--state-dir", "'state'", "not a directory")
+
+
+def test_an_endpoint_that_refuses(cluster: Cluster) -> None:
+    launcher = cluster.node("2", "--rdzv-conf=read_timeout=0.5,is_host=false")
+    refused(
+        launcher, ExitCode.MASTER_UNREACHABLE, f"127.0.0.1:{cluster.port}", "tried for", "--rdzv-endpoint"
+    )
+
+
+def test_an_endpoint_whose_name_is_unknown(cluster: Cluster) -> None:
+    options = ("--rdzv-endpoint=no-such-host.invalid:29411", "--rdzv-conf=read_timeout=0.5")
+    launcher = cluster.node("2", *options)
+    refused(launcher, ExitCode.MASTER_UNREACHABLE, "no-such-host.invalid:29411", "resolved", "tried for")
+
+
+@pytest.mark.root
+def test_an_endpoint_without_a_route(cluster: Cluster) -> None:
+    """In a network namespace of its own, where nothing but the loopback could answer."""
+    launcher = cluster.node(
+        "2", "--rdzv-endpoint=192.0.2.1:29411", "--rdzv-conf=read_timeout=0.5",
+        command=("unshare", "--net", *MODULE),
+    )  # fmt: skip
+    refused(launcher, ExitCode.MASTER_UNREACHABLE, "192.0.2.1:29411", "unreachable", "tried for")
+
+
+def test_a_second_job_at_the_same_endpoint(cluster: Cluster) -> None:
+    first = cluster.node("1")
+    (worker,) = cluster.director.round(0, 1)
+    second = cluster.node("1", "--rdzv-id=another")
+    refused(second, ExitCode.WRONG_JOB, "'job'", "'another'", "--rdzv-id")
+    assert worker.ask("out undisturbed") == "printed"
+    worker.tell("exit 0")
+    assert first.wait() == 0
+
+
+def test_an_agent_of_another_version(cluster: Cluster) -> None:
+    first = cluster.node("1:2", "--last-call-timeout=0")
+    (worker,) = cluster.director.round(0, 1)
+    second = cluster.node("1:2", command=(MODULE[0], "-c", OTHER_VERSION))
+    refused(second, ExitCode.WRONG_VERSION, "0.0.0-other", "install one version")
+    assert worker.ask("out undisturbed") == "printed"
+    worker.tell("exit 0")
+    assert first.wait() == 0
+
+
+@contextmanager
+def http_server() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_foreign_program_at_the_endpoint(cluster: Cluster) -> None:
+    with http_server() as port:
+        launcher = cluster.node("1", f"--rdzv-endpoint=127.0.0.1:{port}")
+        refused(launcher, ExitCode.ENDPOINT_TAKEN, str(port), "not an elasticrun master", "another port")
+
+
+def test_a_foreign_program_on_every_address(cluster: Cluster) -> None:
+    with socket.socket() as foreign:
+        foreign.bind(("0.0.0.0", 0))
+        foreign.listen()
+        port = foreign.getsockname()[1]
+        launcher = cluster.node("1", f"--rdzv-endpoint=localhost:{port}")
+        visitor, _ = foreign.accept()
+        with visitor:
+            visitor.recv(4096)  # closing with something unread would look like a crash
+        refused(launcher, ExitCode.ENDPOINT_TAKEN, str(port), "not an elasticrun master")
+
+
+def test_a_port_of_the_endpoint_that_is_bound_but_silent(cluster: Cluster) -> None:
+    """Nobody will ever listen there: as unreachable as a host that is down."""
+    with socket.socket() as foreign:
+        foreign.bind(("127.0.0.1", 0))
+        port = foreign.getsockname()[1]
+        options = (f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=read_timeout=0.5")
+        refused(cluster.node("1", *options), ExitCode.MASTER_UNREACHABLE, str(port), "tried for")
+
+
+def test_the_same_static_node_twice(cluster: Cluster) -> None:
+    """The later agent takes the place; the one before says so and ends."""
+    options = ("--rdzv-backend=static", "--node-rank=0")
+    first = cluster.node("1:2", "--last-call-timeout=0", *options)
+    (before,) = cluster.director.round(0, 1)
+    second = cluster.node("1:2", *options)
+    assert first.wait_status() == ExitCode.SUPERSEDED
+    assert re.search(r"another agent joined as \S+/0; .*--node-rank", first.err), first.story()
+    (after,) = cluster.director.round(1, 1)
+    assert before.gone
+    after.tell("exit 0")
+    assert second.wait() == 0
+
+
+def test_a_master_that_never_comes_back_ends_an_idle_agent_with_8(cluster: Cluster) -> None:
+    host = cluster.node("3", "--waiting-notice-interval=0.1")
+    host.wait_line("1 of at least 3")
+    guest = cluster.node(
+        "3", "--waiting-notice-interval=0.1", "--master-timeout=0.5", "--rdzv-conf=is_host=false"
+    )
+    guest.wait_line("2 of at least 3")
+    host.kill_node()
+    assert guest.wait() == ExitCode.MASTER_LOST
+    assert "did not come back within 0.5 s" in guest.err
+    assert "Traceback" not in guest.err
+
+
+def test_a_port_for_root_only(cluster: Cluster) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may bind every port")
+    refused(cluster.node("1", "--rdzv-endpoint=127.0.0.1:80"), ExitCode.USAGE, "port 80", "root")
+
+
+def test_help_and_version_need_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    for option in ("--help", "--version"):
+        launcher = cluster.launch(option)
+        assert launcher.wait() == 0
+        assert launcher.out
+        assert launcher.err == ""
