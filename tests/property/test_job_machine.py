@@ -1,0 +1,354 @@
+"""The master's machine under arbitrary interleavings of what agents, honest and otherwise, may say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+)
+
+from elasticrun.config import JobConfig
+from elasticrun.core.job import JobMachine
+from elasticrun.core.job_events import (
+    OUTCOMES,
+    Attached,
+    Beat,
+    Decided,
+    Detached,
+    Drop,
+    Ended,
+    JobEvent,
+    JobPhase,
+    Left,
+    MasterStarted,
+    Reported,
+    Send,
+)
+from elasticrun.core.protocol import (
+    AgentPhase,
+    AgentStatus,
+    Failure,
+    FailureKind,
+    Hello,
+    JobEnded,
+    MasterMessage,
+    NodeInfo,
+    StartRound,
+    StopRound,
+    Waiting,
+    Welcome,
+)
+from tests.sim.fingerprint import difference, fingerprint
+
+BUSY = (AgentPhase.RUNNING, AgentPhase.FINISHED)
+NAMES = ["a", "b", "c", "d", "e"]
+
+
+class Agent:
+    """A model of one incarnation: it says what it is, and may do as it is told."""
+
+    def __init__(self, name: str, life: int, node_rank: int | None) -> None:
+        self.name = name
+        self.incarnation = f"{name}.{life}"
+        self.info = NodeInfo(name, self.incarnation, name, f"{name}.net", 1 + len(name) % 2, "r", node_rank)
+        self.phase = AgentPhase.PREPARING
+        self.round = -1
+        self.sequence = 0
+        self.epoch = -1
+        self.failures: tuple[Failure, ...] = ()
+        self.session: int | None = None
+        self.told: MasterMessage | None = None  # the newest directive
+
+    def status(self) -> AgentStatus:
+        port = 7000 if self.phase is AgentPhase.READY else 0
+        return AgentStatus(self.sequence, self.phase, self.round, self.failures, port)
+
+
+class JobRules(RuleBasedStateMachine):
+    """Rules are what may happen; invariants are what holds after each."""
+
+    agents = Bundle("agents")
+
+    @initialize(
+        smallest=st.integers(1, 3),
+        more=st.integers(0, 2),
+        unit=st.sampled_from([1, 1, 2]),
+        restarts=st.integers(0, 3),
+        last_call=st.sampled_from([0.0, 2.0]),
+    )
+    def begin(self, smallest: int, more: int, unit: int, restarts: int, last_call: float) -> None:
+        smallest = -(-smallest // unit) * unit
+        self.config = JobConfig(
+            min_nodes=smallest,
+            max_nodes=smallest + more,
+            node_unit=unit,
+            max_restarts=restarts,
+            last_call_timeout=last_call,
+            join_timeout=200.0,
+        )
+        self.machine = JobMachine(self.config)
+        self.journal: list[tuple[JobEvent, float]] = []
+        self.now = 0.0
+        self.sessions = 0
+        self.lives = dict.fromkeys(NAMES, 0)
+        self.live: dict[int, Agent] = {}  # by session
+        self.seen = (-1, -1, 0)  # round, epoch, used
+        self.charged_rounds: set[int] = set()
+        self.feed(MasterStarted(1))
+
+    # -- feeding
+
+    def feed(self, event: JobEvent) -> None:
+        if not isinstance(event, Beat):
+            self.journal.append((event, self.now))
+        effects = self.machine.handle(event, self.now)
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.deliver(effect)
+            elif isinstance(effect, Drop):
+                agent = self.live.pop(effect.session, None)
+                if agent is not None and agent.session == effect.session:
+                    agent.session = None
+            else:
+                assert isinstance(effect, Decided | Ended)
+                assert not isinstance(effect, Ended) or self.machine.ended
+
+    def deliver(self, effect: Send) -> None:
+        agent, message = self.live[effect.session], effect.message
+        if isinstance(message, Welcome):
+            agent.epoch = message.epoch
+        elif not isinstance(message, Waiting):
+            assert isinstance(message, StartRound | StopRound | JobEnded)
+            old = agent.told
+            assert old is None or stamp(message) > stamp(old), "directives of one session are in order"
+            agent.told = message
+
+    def say(self, agent: Agent) -> None:
+        agent.sequence += 1
+        if agent.session is not None:
+            self.feed(Reported(agent.session, agent.status()))
+
+    # -- what agents do
+
+    @rule(target=agents, name=st.sampled_from(NAMES), rank=st.none() | st.integers(0, 3))
+    def start(self, name: str, rank: int | None) -> Agent:
+        self.lives[name] += 1
+        agent = Agent(name, self.lives[name], rank)
+        self.connect(agent)
+        return agent
+
+    @rule(agent=agents)
+    def connect(self, agent: Agent) -> None:
+        self.sessions += 1
+        agent.session, agent.told = self.sessions, None
+        self.live[self.sessions] = agent
+        hello = Hello("job", "1", agent.info, agent.status(), agent.epoch)
+        self.feed(Attached(self.sessions, hello))
+
+    @rule(agent=agents)
+    def prepare(self, agent: Agent) -> None:
+        if agent.phase is AgentPhase.PREPARING:
+            agent.phase = AgentPhase.READY
+            self.say(agent)
+
+    @rule(agent=agents)
+    def obey(self, agent: Agent) -> None:
+        told = agent.told
+        if isinstance(told, StartRound) and agent.phase is AgentPhase.READY:
+            if told.assignment.round > agent.round:
+                agent.phase, agent.round, agent.failures = AgentPhase.RUNNING, told.assignment.round, ()
+                self.say(agent)
+        elif isinstance(told, StopRound) and told.round >= agent.round and agent.phase in BUSY:
+            agent.phase = AgentPhase.STOPPING
+            self.say(agent)
+
+    @rule(agent=agents)
+    def stop_workers(self, agent: Agent) -> None:
+        if agent.phase in (AgentPhase.STOPPING, AgentPhase.FAILED):
+            agent.phase = AgentPhase.READY
+            self.say(agent)
+
+    @rule(agent=agents)
+    def finish(self, agent: Agent) -> None:
+        if agent.phase is AgentPhase.RUNNING:
+            agent.phase = AgentPhase.FINISHED
+            self.say(agent)
+
+    @rule(agent=agents, kind=st.sampled_from([FailureKind.EXIT, FailureKind.PORT_TAKEN]))
+    def fail(self, agent: Agent, kind: FailureKind) -> None:
+        if agent.phase is AgentPhase.RUNNING:
+            agent.phase = AgentPhase.FAILED
+            agent.failures = (Failure(agent.name, agent.name, 0, 0, "r", agent.round, kind, 1),)
+            if kind is FailureKind.EXIT:
+                self.charged_rounds.add(agent.round)
+            self.say(agent)
+
+    @rule(agent=agents)
+    def leave(self, agent: Agent) -> None:
+        if agent.session is not None:
+            self.feed(Left(agent.session, "stopped"))
+
+    @rule(agent=agents)
+    def detach(self, agent: Agent) -> None:
+        if agent.session is not None:
+            self.live.pop(agent.session, None)
+            session, agent.session = agent.session, None
+            self.feed(Detached(session, "reset"))
+
+    @rule(agent=agents)
+    def beat(self, agent: Agent) -> None:
+        if agent.session is not None:
+            self.feed(Beat(agent.session))
+
+    # -- time and the master
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 5.0, 20.0, 100.0]))
+    def wait(self, seconds: float) -> None:
+        until = self.now + seconds
+        while (deadline := self.machine.next_deadline()) is not None and deadline <= until:
+            self.now = max(self.now, deadline)
+            due = self.machine.due(self.now)
+            assert due, "a deadline that has passed is an event"
+            for event in due:
+                self.feed(event)
+        self.now = until
+
+    @rule()
+    def restart_master(self) -> None:
+        """The replayed state takes the place of the live one, so everything afterwards checks it as well."""
+        replayed = JobMachine(self.config)
+        for event, now in self.journal:
+            replayed.handle(event, now)
+        assert difference(fingerprint(self.machine), fingerprint(replayed)) == ""
+        self.machine = replayed
+        for agent in self.live.values():
+            agent.session = None
+        self.live.clear()
+        self.sessions = 0
+        self.feed(MasterStarted(self.machine.epoch + 1))
+
+    # -- what is not honest, or late
+
+    @rule(status=st.builds(AgentStatus, st.integers(0, 99), st.sampled_from(AgentPhase), st.integers(-1, 9)))
+    def stale_session(self, status: AgentStatus) -> None:
+        stale = next(number for number in range(10**6) if number not in self.live)
+        before = fingerprint(self.machine)
+        for event in (Reported(stale, status), Beat(stale), Left(stale, ""), Detached(stale, "")):
+            assert self.machine.handle(event, self.now) == []
+        assert difference(before, fingerprint(self.machine)) == ""
+
+    @rule(agent=agents, phase=st.sampled_from(AgentPhase), back=st.integers(0, 5))
+    def stale_sequence(self, agent: Agent, phase: AgentPhase, back: int) -> None:
+        if agent.session is None:
+            return
+        late = replace(agent.status(), sequence=agent.sequence - back, phase=phase, round=self.machine.round)
+        before = fingerprint(self.machine)
+        assert self.machine.handle(Reported(agent.session, late), self.now) == []
+        assert difference(before, fingerprint(self.machine)) == ""
+
+    @rule(agent=agents, phase=st.sampled_from(AgentPhase), far=st.integers(-3, 3))
+    def lie(self, agent: Agent, phase: AgentPhase, far: int) -> None:
+        """A status that no honest agent sends; the machine must stay within its own rules."""
+        honest = (agent.phase, agent.round)
+        agent.phase, agent.round = phase, max(-1, self.machine.round + far)
+        self.say(agent)
+        if self.machine.round + far > self.machine.round:
+            self.connect(agent)
+        agent.phase, agent.round = honest
+        self.charged_rounds.update(range(-1, self.machine.newest + 5))
+
+    # -- what holds
+
+    @invariant()
+    def ranks_are_exact_and_sizes_are_allowed(self) -> None:
+        seats = list(self.machine.current.seats.values())
+        if not seats:
+            return
+        assert self.config.min_nodes <= len(seats) <= self.config.max_nodes
+        assert len(seats) % self.config.node_unit == 0
+        assert [seat.group_rank for seat in seats] == list(range(len(seats)))
+        assert {seat.round for seat in seats} == {self.machine.round}
+        assert len({(seat.store_address, seat.store_port) for seat in seats}) == 1
+        assert seats[0].store_port == 7000
+        assert tuple(self.machine.current.seats) == self.machine.previous
+
+    @invariant()
+    def numbers_only_grow(self) -> None:
+        machine = self.machine
+        now = (machine.round, machine.epoch, machine.budget.used)
+        assert all(new >= old for new, old in zip(now, self.seen, strict=True))
+        assert machine.budget.used <= self.config.max_restarts
+        assert machine.newest >= machine.round
+        self.seen = now
+
+    @invariant()
+    def only_failures_are_charged(self) -> None:
+        """Too few steps for a port to be taken more often than is free."""
+        assert self.machine.budget.used <= len(self.charged_rounds)
+
+    @invariant()
+    def facts_fit_the_phase(self) -> None:
+        machine, current = self.machine, self.machine.current
+        assert current.pending <= current.seats.keys()
+        if machine.phase is JobPhase.GATHERING:
+            assert not current.pending
+            assert machine.members.detached or not self.could_form(), "a world that can form is formed"
+        elif machine.phase is JobPhase.RUNNING:
+            assert current.stop is None
+            assert not current.all_finished
+        elif machine.phase is JobPhase.STOPPING:
+            assert current.pending
+            assert current.stop is not None
+            assert current.pending <= machine.members.nodes.keys()
+        else:
+            assert machine.phase in OUTCOMES
+
+    def could_form(self) -> bool:
+        machine = self.machine
+        calls = machine._wants_last_call()
+        return machine.limits.usable(len(machine.ready)) > 0 and not calls
+
+    @invariant()
+    def the_tables_agree(self) -> None:
+        members = self.machine.members
+        sessions = {node.session: name for name, node in members.nodes.items() if node.session is not None}
+        assert sessions == members._by_session
+        assert members.detached == sum(node.session is None for node in members.nodes.values())
+        ready = {
+            n for n, node in members.nodes.items() if node.ready and n not in self.machine.current.pending
+        }
+        assert set(self.machine.ready) == ready
+        assert sessions.keys() == self.live.keys()
+
+    @invariant()
+    def everybody_is_told_what_is_in_force(self) -> None:
+        """Level-triggered: the newest directive of each attached member is the one that holds now."""
+        machine = self.machine
+        for agent in self.live.values():
+            if machine.ended:
+                assert isinstance(agent.told, JobEnded)
+            elif agent.name in machine.current.pending:
+                wanted = StartRound if machine.phase is JobPhase.RUNNING else StopRound
+                assert isinstance(agent.told, wanted)
+
+    @invariant()
+    def somebody_will_act(self) -> None:
+        """While nothing runs, a deadline bounds the wait."""
+        if self.machine.phase is JobPhase.GATHERING:
+            assert self.machine.next_deadline() is not None
+
+
+def stamp(message: StartRound | StopRound | JobEnded | MasterMessage) -> tuple[int, int]:
+    assert isinstance(message, StartRound | StopRound | JobEnded)
+    return (message.epoch, message.sequence)
+
+
+TestJobMachine = JobRules.TestCase
+TestJobMachine.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
