@@ -4,6 +4,9 @@ Whether this agent hosts is decided each time a master is needed: if the endpoin
 host and its port is free, this agent starts one, and whoever binds the port first *is* the master. So two
 agents of one host need not agree beforehand, and a master that died is started again by any agent of
 its host; the one that had it finds its journal in the same state directory.
+
+A temporary state directory is removed once the master that used it has ended, never before: a master
+that outlives this agent removes it itself.
 """
 
 from __future__ import annotations
@@ -12,18 +15,23 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import Any
 
 from elasticrun.agent.whereabouts import Place, Survey, survey
 from elasticrun.config import Endpoint, RendezvousConfig
-from elasticrun.errors import UsageError
+from elasticrun.errors import ElasticRunError, ExitCode, MasterUnreachableError, NodeFaultError, UsageError
 
 _READ_LIMIT = 65_536
+#: Seconds in which a master says whether it serves; it goes on starting if they pass.
+ANSWER_TIMEOUT = 15.0
+#: Seconds in which a master ends that nobody needs.
+_END_TIMEOUT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +51,12 @@ class MasterHost:
         self._endpoint = config.endpoint
         self._process: subprocess.Popen[bytes] | None = None
         self._answered = True  # the process has said whether it serves
+        self._heard = b""  # the beginning of its answer
         self._temporary: str | None = None
+        self._attention: asyncio.Event | None = None
         self.found = Survey(Place.UNKNOWN)
         self.resume = False  # the job has begun: a master started from now on takes it up again
+        self.trouble = ""  # why the master that was started here last does not serve
 
     @property
     def hosts(self) -> bool:
@@ -57,53 +68,83 @@ class MasterHost:
 
         Raises:
             UsageError: the endpoint's port may not be bound, or there is no room for the journal.
+            NodeFaultError: no process can be started.
         """
-        if self.hosts:
-            return
-        self._reap()
-        self.found = survey(self._endpoint, self._config.is_host)
-        if self.found.place is Place.HERE:
-            self._launch()
+        self._take_turn(survey(self._endpoint, self._config.is_host))
 
     async def endpoint(self) -> Endpoint:
         """Where to reach the master, once it serves if it is ours.
 
         Raises:
             MasterRefusedError: our master cannot serve, and says why.
+            MasterCrashedError: our master ended without a word to us.
+            MasterUnreachableError: our master was killed, or takes very long to start.
         """
         if not self.hosts:
-            await asyncio.get_running_loop().run_in_executor(None, self.begin)
-        process = self._process
-        if process is not None and not self._answered:
-            assert process.stdout is not None
-            self._take_answer(await _read_line(process.stdout))
+            # In a thread, as it looks up names. It changes nothing, so it may be left alone at any time.
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(None, survey, self._endpoint, self._config.is_host)
+            self._take_turn(found)
+        if self._process is not None and not self._answered:
+            await self._await_answer(self._process)
         return self._endpoint
 
     async def close(self, timeout: float) -> None:
         """Let go of the master: it ends unless other agents need it. Waits ``timeout`` seconds for that."""
         process = self._process
-        if process is None:
-            return
-        if process.stdin is not None:
-            process.stdin.close()
-        if await _ended(process, timeout):
-            self._reap()
-            if self._temporary is not None:
-                shutil.rmtree(self._temporary, ignore_errors=True)
+        if process is not None:
+            _let_go(process)
+            self._attention = asyncio.Event()
+            if not await _ended(process, timeout, self._attention):
+                return
+        self._clean_up()
+
+    def hurry(self) -> None:
+        """Make a ``close`` that is under way wait no longer."""
+        if self._attention is not None:
+            self._attention.set()
+
+    def abandon(self) -> None:
+        """As ``close``, where there is no loop. Blocks for a moment."""
+        process = self._process
+        if process is not None:
+            _let_go(process)
+            if process.poll() is None and not _ends_now(process):
+                return
+        self._clean_up()
+
+    def _take_turn(self, found: Survey) -> None:
+        self._reap()
+        if found.place is Place.OCCUPIED and self._config.standalone:
+            # The port was taken while our master was away. Nobody else knows it, so another one will do.
+            self._endpoint = self._config.endpoint
+            found = survey(self._endpoint, None)
+        self.found = found
+        if found.place is Place.HERE:
+            self._launch()
 
     def _launch(self) -> None:
         settings = {
             **self._command.settings(self.found.listen_host, self._endpoint.port, self._state_dir()),
             "resume": self.resume,
+            "temporary": self._temporary is not None,
         }
-        self._process = subprocess.Popen(
-            self._command.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=True
-        )
+        try:
+            # In a session of its own from the start: a terminal's signals are meant for agents.
+            self._process = subprocess.Popen(
+                self._command.argv,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NodeFaultError(f"cannot start the master's process: {error.strerror}") from error
         self._answered = False
+        self._heard = b""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died at once; its silence says so
             self._process.stdin.write(json.dumps(settings).encode() + b"\n")
-            self._process.stdin.flush()
 
     def _state_dir(self) -> str:
         if self._config.state_dir is not None:
@@ -118,61 +159,118 @@ class MasterHost:
                 ) from error
         return self._temporary
 
-    def _take_answer(self, line: bytes) -> None:
+    async def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
+        try:
+            answer = await asyncio.wait_for(self._hear(process), ANSWER_TIMEOUT)
+        except asyncio.TimeoutError:
+            self.trouble = "the master that was started on this host has not begun to serve"
+            raise MasterUnreachableError(f"{self.trouble} within {ANSWER_TIMEOUT:g} s") from None
         self._answered = True
-        answer = json.loads(line) if line.endswith(b"\n") else {}
+        self.trouble = answer.get("taken", "")
         if "port" in answer:
             self._endpoint = Endpoint(self._endpoint.host, answer["port"])
         elif "error" in answer:
             raise MasterRefusedError(answer["error"])
-        # Otherwise the port was taken in between, or the master died: whoever holds the port is asked.
+        elif not answer:
+            self._explain_silence(process.wait())
+        # Otherwise the port was taken in between: whoever holds it is asked.
+
+    async def _hear(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+        """The master's answer; {} once it has ended without one."""
+        assert process.stdout is not None
+        while True:
+            line, newline, rest = self._heard.partition(b"\n")
+            if newline:
+                self._heard = rest
+                if answer := _parse_answer(line):
+                    return answer
+            elif chunk := await _read(process.stdout.fileno()):
+                self._heard += chunk
+            else:
+                await _ended(process, None, asyncio.Event())
+                return {}
+
+    def _explain_silence(self, status: int) -> None:
+        if status >= 0:
+            raise MasterCrashedError(
+                f"the master's process ended with exit code {status} before it served; its words are above"
+            )
+        self.trouble = f"the master that was started on this host was killed by signal {-status}"
+        raise MasterUnreachableError(self.trouble)
 
     def _reap(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        pipe.close()
+                    pipe.close()
             process.wait()
+
+    def _clean_up(self) -> None:
+        self._reap()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
 
 
 class MasterRefusedError(UsageError):
     """The master that this agent started cannot serve; the sentence is the master's."""
 
 
-async def _read_line(pipe: IO[bytes]) -> bytes:
-    """The next line, or what there is before the end of the file."""
+class MasterCrashedError(ElasticRunError):
+    """The master that this agent started ended without saying why."""
+
+    exit_code = ExitCode.INTERNAL
+
+
+def _let_go(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _parse_answer(line: bytes) -> dict[str, Any]:
+    """One line of the master's stdout; {} if it is something that an interpreter's startup files print."""
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    known = isinstance(answer, dict) and answer.keys() & {"port", "taken", "error"}
+    return answer if known else {}
+
+
+def _ends_now(process: subprocess.Popen[bytes]) -> bool:
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        ended, _, _ = select.select([pidfd], [], [], _END_TIMEOUT)
+    finally:
+        os.close(pidfd)
+    return bool(ended)
+
+
+async def _read(fd: int) -> bytes:
+    """What there is to read, once there is something; nothing at the end of the file."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
-    os.set_blocking(pipe.fileno(), False)
-    loop.add_reader(pipe.fileno(), ready.set)
-    line = b""
+    loop.add_reader(fd, ready.set)
     try:
-        while not line.endswith(b"\n"):
-            await ready.wait()
-            ready.clear()
-            with contextlib.suppress(BlockingIOError):
-                chunk = os.read(pipe.fileno(), _READ_LIMIT)
-                if not chunk:
-                    break
-                line += chunk
+        await ready.wait()
+        return os.read(fd, _READ_LIMIT)
     finally:
-        loop.remove_reader(pipe.fileno())
-    return line
+        loop.remove_reader(fd)
 
 
-async def _ended(process: subprocess.Popen[bytes], timeout: float) -> bool:
-    """Whether the process ends within ``timeout`` seconds."""
+async def _ended(process: subprocess.Popen[bytes], timeout: float | None, attention: asyncio.Event) -> bool:
+    """Whether the process has ended within ``timeout`` seconds, or by the time ``attention`` is set."""
+    if process.poll() is not None:
+        return True  # and reaped: its pid may be another's by now
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
     pidfd = os.pidfd_open(process.pid)
-    loop.add_reader(pidfd, ended.set)
+    loop.add_reader(pidfd, attention.set)
     try:
-        await asyncio.wait_for(ended.wait(), timeout)
+        await asyncio.wait_for(attention.wait(), timeout)
     except asyncio.TimeoutError:
-        return False
+        pass
     finally:
         loop.remove_reader(pidfd)
         os.close(pidfd)
-    return True
+    return process.poll() is not None

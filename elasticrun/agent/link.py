@@ -7,7 +7,8 @@ stream are dropped.
 
 Errors that another attempt cannot mend end the agent only before the first Welcome. Afterwards workers may
 be running, and a port that answers strangely for a moment is no reason to stop them: the agent's machine
-decides when it has waited long enough.
+decides when it has waited long enough. The exception is another agent in this one's place, as its workers
+would run beside ours.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from elasticrun.agent.hosting import MasterHost
 from elasticrun.config import Endpoint
 from elasticrun.core.agent_events import Broken, Directed, LinkDown, LinkUp
 from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Leave, Rejected
-from elasticrun.errors import ElasticRunError, MasterUnreachableError
+from elasticrun.errors import (
+    ElasticRunError,
+    EndpointTakenError,
+    ExitCode,
+    MasterUnreachableError,
+    SupersededError,
+)
 from elasticrun.rpc.client import MasterStream, StreamBrokenError
 
 logger = logging.getLogger(__name__)
@@ -31,6 +38,10 @@ ATTEMPT_TIMEOUT = 15.0
 FIRST_DELAY = 0.05
 LONGEST_DELAY = 1.0
 QUIET_TIME = 10.0
+#: Seconds in which a port that another program seems to hold may prove to be a master that comes or goes.
+FOREIGN_TIME = 2.0
+#: Seconds after which a cancellation is repeated.
+CANCEL_TIME = 1.0
 
 
 class Attachable(Protocol):
@@ -61,6 +72,7 @@ class Link:
         self._leaving = False
         self._beat: asyncio.TimerHandle | None = None
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._report_bug)
 
     def send(self, message: AgentMessage) -> None:
         """Put a message on the stream; dropped if there is none. After Leave there is no other stream."""
@@ -71,41 +83,61 @@ class Link:
     async def close(self) -> None:
         """Let the master read what was sent, then hang up."""
         stream, self._stream = self._stream, None
-        self._task.cancel()
-        await asyncio.wait((self._task,))
+        # Again and again, as asyncio.wait_for loses a cancellation that comes together with its result.
+        while not self._task.done():
+            self._task.cancel()
+            await asyncio.wait((self._task,), timeout=CANCEL_TIME)
         if stream is not None:
             await stream.close()
+
+    def _report_bug(self, task: asyncio.Task[None]) -> None:
+        """The agent must not wait for a link that has died of something unforeseen."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("internal error in the link to the master", exc_info=error)
+            reason = f"internal error: {error!r}; please report the traceback above"
+            self._on_event(Broken(ExitCode.INTERNAL, reason))
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         since, delay, told = loop.time(), FIRST_DELAY, False
         while not self._leaving:
             try:
-                stream = await self._attach()
+                stream = await self._attach(loop.time() - since)
             except ElasticRunError as error:
                 waited = loop.time() - since
-                if not self._was_up and self._is_final(error, waited):
+                if self._is_final(error, waited):
                     self._on_event(Broken(error.exit_code, self._explain(error, waited)))
                     return
                 if waited > QUIET_TIME and not told:
                     told = True
                     logger.warning("%s; still trying after %.0f s", error, waited)
-                await _pause(delay)
-                delay = min(2 * delay, LONGEST_DELAY)
             else:
                 await self._follow(stream)
                 since, delay, told = loop.time(), FIRST_DELAY, False
+            await _pause(delay)
+            delay = min(2 * delay, LONGEST_DELAY)
 
-    async def _attach(self) -> MasterStream:
+    async def _attach(self, waited: float) -> MasterStream:
         endpoint: Endpoint = await self._host.endpoint()
-        return await MasterStream.open(endpoint, self._machine.hello(), ATTEMPT_TIMEOUT)
+        timeout = ATTEMPT_TIMEOUT
+        if not self._was_up:
+            timeout = min(timeout, max(self._connect_timeout - waited, LONGEST_DELAY))
+        return await MasterStream.open(endpoint, self._machine.hello(), timeout)
 
     def _is_final(self, error: ElasticRunError, waited: float) -> bool:
+        if self._was_up:
+            return isinstance(error, SupersededError)
         if isinstance(error, MasterUnreachableError):
             return waited >= self._connect_timeout
+        if isinstance(error, EndpointTakenError):
+            return waited >= FOREIGN_TIME
         return not isinstance(error, StreamBrokenError)
 
     def _explain(self, error: ElasticRunError, waited: float) -> str:
+        trouble = self._host.trouble
+        if trouble and isinstance(error, MasterUnreachableError):
+            return f"{error}; tried for {waited:.0f} s: {trouble}"
         if isinstance(error, MasterUnreachableError):
             return (
                 f"{error}; tried for {waited:.0f} s: check --rdzv-endpoint, and that the agent on that host"
@@ -124,8 +156,7 @@ class Link:
         try:
             async for message in stream:
                 self._on_event(Directed(message))
-                if isinstance(message, Rejected):
-                    return
+                self._leaving = self._leaving or isinstance(message, Rejected)
         except ElasticRunError as error:
             reason = str(error)
         finally:

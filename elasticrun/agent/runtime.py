@@ -62,6 +62,8 @@ from elasticrun.errors import ElasticRunError, ExitCode
 
 logger = logging.getLogger(__name__)
 
+#: Seconds that the spawner has to kill what is left of the workers.
+KILL_TIMEOUT = 30.0
 LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING}
 
 
@@ -85,6 +87,7 @@ class Agent:
         self._clock = MonotonicClock()
         self._events: deque[AgentEvent] = deque()
         self._handling = False
+        self._is_broken = False  # a bug showed; the agent is leaving because of it
         self._timer: asyncio.TimerHandle | None = None
         self._finished: asyncio.Future[Finish] = self._loop.create_future()
         terms = AgentTerms(workers.shutdown_timeout, master_timeout=config.rendezvous.master_timeout)
@@ -143,6 +146,7 @@ class Agent:
         else:
             logger.warning("received %s", signal.Signals(signum).name)
             self._post(StopSignal(signum))
+            self._host.hurry()
 
     def _on_spawner(self, event: SpawnerEvent) -> None:
         match event:
@@ -158,6 +162,8 @@ class Agent:
             case SpawnerDied():
                 reason = "the spawner process was killed, and the workers with it; this node cannot go on"
                 self._post(Broken(ExitCode.NODE_FAULT, reason))
+                self._group.close_round()
+                self._post(GroupGone(self._machine.round, 0))  # nobody else will say so
 
     def _on_swept(self, left: int) -> None:
         if left:
@@ -175,9 +181,20 @@ class Agent:
         error = context.get("exception")
         logger.error("internal error: %s", context.get("message"), exc_info=error)
         if "handle" in context:
-            self._post(
-                Broken(ExitCode.INTERNAL, f"internal error: {error!r}; please report the traceback above")
+            self._break(
+                Finish(ExitCode.INTERNAL, f"internal error: {error!r}; please report the traceback above")
             )
+
+    def _break(self, finish: Finish) -> None:
+        """Leave in good order; if that fails as well, at once: the spawner then kills the workers."""
+        second, self._is_broken = self._is_broken, True
+        try:
+            if not second:
+                self._post(Broken(finish.exit_status, finish.reason))
+                return
+        except Exception:  # whatever it is, it must not keep the agent from ending
+            logger.exception("internal error")
+        self._finish(finish)
 
     # -- effects out
 
@@ -192,6 +209,7 @@ class Agent:
                     self._group.start(assignment)
                 except (OSError, ElasticRunError) as error:
                     self._events.append(Broken(ExitCode.NODE_FAULT, f"cannot start workers: {error}"))
+                    self._group.sweep()  # some may have started, the others will never end
             case SignalWorkers(signum):
                 self._group.signal(signum)
             case SweepWorkers():
@@ -199,7 +217,11 @@ class Agent:
             case Say(level, text):
                 logger.log(LEVELS[level], "%s", text)
             case Finish():
-                self._finished.set_result(effect)
+                self._finish(effect)
+
+    def _finish(self, finish: Finish) -> None:
+        if not self._finished.done():
+            self._finished.set_result(finish)
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -230,21 +252,40 @@ class Agent:
             self._file_timer.forget(pid)
 
     async def _close(self, finish: Finish) -> None:
+        """Let go of everything. Each step has its own bound, and a bug in one does not keep the others."""
+        farewell = Farewell(self._config, finish)
+
+        async def say_farewell() -> None:
+            farewell.say(self._router.stderr.write, self._dirs)
+
+        async def leave_master() -> None:
+            await self._host.close(farewell.patience)
+
+        for step in (
+            self._link.close,
+            self._end_workers,
+            self._end_services,
+            say_farewell,
+            leave_master,
+            self._router.close,
+        ):
+            try:
+                await step()
+            except Exception:  # the exit status is decided, and the rest has to be closed
+                logger.exception("internal error at the end; please report this traceback")
+
+    async def _end_workers(self) -> None:
+        self._ports.release()
+        try:
+            await asyncio.wait_for(self._spawner.close(), KILL_TIMEOUT)
+        except asyncio.TimeoutError:
+            logger.error("the workers' processes are still there after %g s of SIGKILL", KILL_TIMEOUT)
+        self._group.close_round()
+
+    async def _end_services(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._ports.release()
-        await self._link.close()
-        farewell = Farewell(self._config, finish)
-        kill_timeout = 30.0
-        try:
-            await asyncio.wait_for(self._spawner.close(), kill_timeout)
-        except asyncio.TimeoutError:
-            logger.error("the workers' processes are still there after %g s of SIGKILL", kill_timeout)
-        self._group.close_round()
         if self._file_timer is not None:
             self._file_timer.close()
         if self._health is not None:
             await self._health.close()
-        farewell.say(self._router.stderr.write, self._dirs)
-        await self._host.close(farewell.patience)
-        await self._router.close()

@@ -3,7 +3,8 @@
 Nothing is guessed from host names. Whether the endpoint is ours is decided by trying to bind it; a name
 is never looked up in reverse. The address that other nodes are told is the one this host's packets to
 the endpoint come from, or, on the endpoint's own host, the endpoint as the user wrote it: that is the
-one address of this host which every node has to be able to reach anyway.
+one address of this host which every node has to be able to reach anyway. While the endpoint's name cannot
+be resolved, it is the address of the default route.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int
 
 #: Any port does: connecting a datagram socket sends nothing, it only asks the kernel for the route.
 _ROUTE_PORT = 9
+#: Addresses set aside for documentation (RFC 5737, RFC 3849): whatever the default route is, it is theirs.
+_FAR_AWAY: list[Address] = [
+    (socket.AF_INET, ("192.0.2.1", _ROUTE_PORT)),
+    (socket.AF_INET6, ("2001:db8::1", _ROUTE_PORT, 0, 0)),
+]
+_LOOPBACK = "127.0.0.1"
 
 
 class Place(Enum):
@@ -52,32 +59,35 @@ def survey(endpoint: Endpoint, is_host: bool | None) -> Survey:
     try:
         addresses = _resolve(endpoint)
     except (socket.gaierror, UnicodeError):
-        return Survey(Place.HERE, "0.0.0.0") if is_host else Survey(Place.UNKNOWN)
-    listen_host = _listen_host(endpoint, addresses)
+        return Survey(Place.HERE, _any_address()) if is_host else Survey(Place.UNKNOWN)
     refusals = [_try_to_bind(address, endpoint) for address in addresses]
     if errno.EADDRINUSE in refusals:
         return Survey(Place.OCCUPIED, is_local=True)
     if 0 in refusals:
-        return Survey(Place.HERE, listen_host, is_local=True)
-    return Survey(Place.HERE, _any_address(addresses)) if is_host else Survey(Place.ELSEWHERE)
+        return Survey(Place.HERE, _listen_host(endpoint), is_local=True)
+    return Survey(Place.HERE, _any_address()) if is_host else Survey(Place.ELSEWHERE)
 
 
 def address_for_others(endpoint: Endpoint, found: Survey) -> str:
     """The address at which other nodes reach this one; the loopback address if there is no route."""
     if found.is_local:
-        return endpoint.host
+        return _LOOPBACK if _is_wildcard(endpoint.host) else endpoint.host
     try:
         addresses = _resolve(endpoint)
     except (socket.gaierror, UnicodeError):
-        return "127.0.0.1"
-    for family, address in addresses:
+        addresses = _FAR_AWAY
+    return next((source for address in addresses if (source := _source(address))), _LOOPBACK)
+
+
+def _source(target: Address) -> str:
+    """The address from which this host talks to the target; "" if there is no route."""
+    family, address = target
+    try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect((address[0], _ROUTE_PORT, *address[2:]))
-            except OSError:
-                continue
+            probe.connect((address[0], _ROUTE_PORT, *address[2:]))
             return str(probe.getsockname()[0])
-    return "127.0.0.1"
+    except OSError:  # of the socket as well: a kernel without IPv6 may resolve IPv6 addresses
+        return ""
 
 
 def _resolve(endpoint: Endpoint) -> list[Address]:
@@ -85,37 +95,53 @@ def _resolve(endpoint: Endpoint) -> list[Address]:
     return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
 
 
-def _listen_host(endpoint: Endpoint, addresses: list[Address]) -> str:
+def _listen_host(endpoint: Endpoint) -> str:
     """The address itself if the user gave one; all of them for a name, which others may resolve otherwise.
 
     (Many a Debian host resolves its own name to 127.0.1.1, where no other node could come.)
     """
-    if endpoint.host == "localhost":
-        return str(addresses[0][1][0])
+    return endpoint.host if endpoint.host == "localhost" or _ip(endpoint.host) else _any_address()
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(endpoint.host.partition("%")[0])
+        return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        return _any_address(addresses)
-    return endpoint.host
+        return None
 
 
-def _any_address(addresses: list[Address]) -> str:
-    return "::" if any(family is socket.AF_INET6 for family, _ in addresses) else "0.0.0.0"
+def _is_wildcard(host: str) -> bool:
+    address = _ip(host)
+    return address is not None and address.is_unspecified
+
+
+def _any_address() -> str:
+    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
 
 def _try_to_bind(target: Address, endpoint: Endpoint) -> int:
     """0 if the address is ours and the port free, else the errno. Does not listen, so nobody can notice."""
+    refusal = _bind_error(target)
+    if refusal == errno.EACCES and _bind_error(_with_port(target, 0)) == 0:  # IPv6 looks at the port first
+        raise UsageError(
+            f"port {endpoint.port} of the rendezvous endpoint {endpoint} may only be bound by root;"
+            " give a port of 1024 or higher"
+        )
+    return refusal
+
+
+def _bind_error(target: Address) -> int:
     family, address = target
     try:
         with socket.socket(family, socket.SOCK_STREAM) as trial:
             # As the master will: connections that linger in TIME_WAIT are no obstacle.
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(address)
-    except PermissionError:
-        raise UsageError(
-            f"port {endpoint.port} of the rendezvous endpoint {endpoint} may only be bound by root;"
-            " give a port of 1024 or higher"
-        ) from None
     except OSError as error:
         return error.errno or errno.EINVAL
     return 0
+
+
+def _with_port(target: Address, port: int) -> Address:
+    family, address = target
+    return family, (address[0], port, *address[2:])

@@ -12,9 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from elasticrun.agent.proctitle import set_title
-from elasticrun.cli.parse import ShowText, parse_command_line
-from elasticrun.errors import ElasticRunError, UsageError
+from elasticrun.errors import ElasticRunError, ExitCode
 
 if TYPE_CHECKING:
     from elasticrun.agent.hosting import MasterHost
@@ -24,24 +22,60 @@ if TYPE_CHECKING:
     from elasticrun.core.protocol import NodeInfo
 
 PROGRAM = "elastic-run"
+_INTERRUPTED = 130  # 128 + SIGINT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``elastic-run`` with the arguments after the program's name; returns the exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_missing_std()
     try:
-        config = parse_command_line(arguments, os.environ)
-        return launch(config, arguments)
-    except ShowText as shown:
-        print(shown.text)
-        return 0
+        return _main(list(sys.argv[1:] if argv is None else argv))
     except ElasticRunError as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:  # before the signals are ours, or where --signals-to-handle leaves it out
+        return _INTERRUPTED
+    except Exception:  # noqa: BLE001 a bug: its traceback is shown, with the exit status that says so
+        import traceback
+
+        traceback.print_exc()
+        return ExitCode.INTERNAL
+
+
+def _main(arguments: Sequence[str]) -> int:
+    from elasticrun.cli.parse import ShowText, parse_command_line
+
+    try:
+        config = parse_command_line(arguments, os.environ)
+    except ShowText as shown:
+        return _show(shown.text)
+    return launch(config, arguments)
+
+
+def _show(text: str) -> int:
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # The interpreter would try again, and complain, at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK if isinstance(error, BrokenPipeError) else ExitCode.USAGE
+    return ExitCode.OK
+
+
+def _open_missing_std() -> None:
+    """Make sure that descriptors 0, 1 and 2 are taken, lest a socket of ours become a worker's stdout."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
 def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
     """Start the processes, then this agent's loop."""
+    from elasticrun.agent.proctitle import set_title
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner import fork_spawner
 
@@ -49,11 +83,16 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
     spawner = fork_spawner()
     set_title(" ".join([f"{PROGRAM}: agent", *arguments]))
     host = _master_host(config)
-    host.begin()
+    try:
+        host.begin()
 
-    import asyncio
+        import asyncio
 
-    return asyncio.run(_run(config, inbox, spawner, host))
+        return asyncio.run(_run(config, inbox, spawner, host))
+    except BaseException:
+        spawner.control.close()  # it ends by that
+        host.abandon()
+        raise
 
 
 async def _run(config: LaunchConfig, inbox: SignalInbox, spawner: SpawnerHandle, host: MasterHost) -> int:
@@ -120,8 +159,6 @@ def _plan_cpus(config: LaunchConfig) -> tuple[frozenset[int], ...]:
     topology = read_topology(os.sched_getaffinity(0), visible)
     return plan(binding, topology, config.workers.local_world_size)
 
-
-__all__ = ["UsageError", "launch", "main"]
 
 if __name__ == "__main__":
     sys.exit(main())

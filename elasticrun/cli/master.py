@@ -10,42 +10,54 @@ An agent that dies closes stdin by dying, so nothing has to be polled.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import logging
 import os
 import signal
 import sys
 
+from elasticrun.agent.console import Console
 from elasticrun.agent.proctitle import set_title
+from elasticrun.cli.logs import ConsoleHandler
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode
 from elasticrun.master.loop import MasterLoop
 from elasticrun.master.records import from_json
 from elasticrun.master.service import MasterConfig, serve
 
 STDIN, STDOUT, STDERR = 0, 1, 2
+_FLUSH_TIMEOUT = 1.0  # seconds
 
 
 def main() -> int:
     """Run a master; the exit status is for whoever reads ``ps``, the agent reads stdout."""
-    os.setsid()
-    # The signals of a terminal or of a whole group are meant for agents; the master ends when they go.
+    # The signals of a whole group are meant for agents; the master ends when they go.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
-    config = from_json(MasterConfig, json.loads(sys.stdin.buffer.readline()))
-    logging.basicConfig(level=config.log_level, format="elastic-run: master: %(message)s")
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return ExitCode.OK  # the agent ended before it could say what it wants
+    config = from_json(MasterConfig, json.loads(line))
     set_title(f"elastic-run: master {config.job.job_id}")
     try:
-        asyncio.run(serve(config, _announce_port, _watch_stdin))
+        asyncio.run(_serve(config))
     except EndpointTakenError as error:
         _announce({"taken": str(error)})
         return error.exit_code
     except ElasticRunError as error:
         _announce({"error": str(error)})
         return error.exit_code
-    except OSError as error:
-        _announce({"error": f"cannot listen on {config.host} port {config.port}: {error.strerror}"})
-        return ExitCode.USAGE
     return ExitCode.OK
+
+
+async def _serve(config: MasterConfig) -> None:
+    # A terminal that stands still, or a reader that does not read, must not stop the job.
+    console = Console(STDERR, "stderr", report=lambda sentence: None)
+    handler = ConsoleHandler(console.write)
+    logging.basicConfig(level=config.log_level, format="elastic-run: master: %(message)s", handlers=[handler])
+    await serve(config, _announce_port, functools.partial(_watch_stdin, console))
+    await console.flush(_FLUSH_TIMEOUT)
 
 
 def _announce_port(port: int) -> None:
@@ -53,18 +65,26 @@ def _announce_port(port: int) -> None:
 
 
 def _announce(message: dict[str, object]) -> None:
-    os.write(STDOUT, json.dumps(message).encode() + b"\n")
+    with contextlib.suppress(BrokenPipeError):  # the agent is gone; stdin says so as well
+        os.write(STDOUT, json.dumps(message).encode() + b"\n")
     # Whoever reads the launcher's output must not wait for a master that outlives the launcher.
-    os.dup2(os.open(os.devnull, os.O_RDWR), STDOUT)
+    _forget(STDOUT)
 
 
-def _watch_stdin(loop: MasterLoop) -> None:
-    asyncio.get_running_loop().add_reader(STDIN, _host_gone, loop)
+def _forget(fd: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, fd)
+    os.close(null)
 
 
-def _host_gone(loop: MasterLoop) -> None:
+def _watch_stdin(console: Console, loop: MasterLoop) -> None:
+    asyncio.get_running_loop().add_reader(STDIN, _host_gone, console, loop)
+
+
+def _host_gone(console: Console, loop: MasterLoop) -> None:
     asyncio.get_running_loop().remove_reader(STDIN)
-    os.dup2(os.open(os.devnull, os.O_RDWR), STDERR)
+    console.close()
+    _forget(STDERR)
     loop.host_gone()
 
 

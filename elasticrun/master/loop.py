@@ -63,6 +63,11 @@ class MasterLoop:
         self._host_gone = True
         self._finish_if_idle()
 
+    @property
+    def is_orphan(self) -> bool:
+        """The agent that started this master is gone."""
+        return self._host_gone
+
     # -- SessionHandler
 
     def attached(self, session: Session, hello: Hello) -> None:

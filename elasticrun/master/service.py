@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ class MasterConfig:
     port: int  # 0: any free one
     state_dir: str
     log_level: str = "WARNING"
+    temporary: bool = False  # the state directory is of no use to anybody once the host's agent is gone
     resume: bool = False  # take up a job that has ended as well: its agents may not know yet
 
 
@@ -61,6 +63,8 @@ async def serve(
             await loop.done.wait()
         finally:
             await server.stop(STOP_GRACE)
+            if config.temporary and loop.is_orphan:
+                shutil.rmtree(config.state_dir, ignore_errors=True)
 
 
 async def _listen(server: MasterServer, config: MasterConfig) -> int:
