@@ -168,7 +168,10 @@ class MasterStream:
         end: ElasticRunError = StreamBrokenError(f"the stream to {self._endpoint} was cancelled")
         try:
             while isinstance(data := await self._call.read(), bytes):
-                self._inbox.put_nowait(codec.decode_master(data))
+                if data == codec.GOODBYE:
+                    self._outbox.close()  # the writer ends our half
+                else:
+                    self._inbox.put_nowait(codec.decode_master(data))
             end = StreamBrokenError(f"the master at {self._endpoint} ended the stream")
         except ProtocolError as error:
             end = ProtocolError(f"the master at {self._endpoint} sent a broken message: {error}")
@@ -187,4 +190,6 @@ class MasterStream:
                 f"{self._endpoint} is held by a gRPC server that is not an elasticrun master; "
                 "stop that program, or give another port in --rdzv-endpoint"
             )
+        if code is grpc.StatusCode.INTERNAL:  # gRPC's word for a write that failed; tells nothing else
+            details = "the connection was lost"
         return StreamBrokenError(f"the stream to the master at {self._endpoint} broke: {details}")

@@ -50,6 +50,9 @@ from elasticrun.rpc import elastic_pb2 as pb
 #: No message is larger, in bytes; an encoded one never is, and the receiver refuses one that is.
 MAX_MESSAGE_BYTES = 1 << 20
 
+#: The master's last message, in which there is nothing to decode; see elastic.proto.
+GOODBYE = pb.MasterMessage(goodbye=pb.Goodbye()).SerializeToString()
+
 _PHASE_OF = {pb.AgentPhase.Value(f"AGENT_PHASE_{phase.name}"): phase for phase in AgentPhase}
 _KIND_OF = {pb.FailureKind.Value(f"FAILURE_KIND_{kind.name}"): kind for kind in FailureKind}
 _OUTCOME_OF = {pb.Outcome.Value(f"OUTCOME_{outcome.name}"): outcome for outcome in Outcome}

@@ -78,20 +78,22 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("welcome", "rejected", "start_round", "stop_round", "waiting", "job_ended")
+    __slots__ = ("welcome", "rejected", "start_round", "stop_round", "waiting", "job_ended", "goodbye")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
     START_ROUND_FIELD_NUMBER: _ClassVar[int]
     STOP_ROUND_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     JOB_ENDED_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     rejected: Rejected
     start_round: StartRound
     stop_round: StopRound
     waiting: Waiting
     job_ended: JobEnded
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., start_round: _Optional[_Union[StartRound, _Mapping]] = ..., stop_round: _Optional[_Union[StopRound, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., job_ended: _Optional[_Union[JobEnded, _Mapping]] = ...) -> None: ...
+    goodbye: Goodbye
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., start_round: _Optional[_Union[StartRound, _Mapping]] = ..., stop_round: _Optional[_Union[StopRound, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., job_ended: _Optional[_Union[JobEnded, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("job_id", "version", "info", "status", "epoch")
@@ -266,6 +268,10 @@ class Waiting(_message.Message):
     epoch: int
     text: str
     def __init__(self, epoch: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class JobEnded(_message.Message):
     __slots__ = ("epoch", "sequence", "outcome", "reason", "failures")

@@ -5,13 +5,13 @@ A stream goes through four states, and only forward::
     silent -> attached      a valid Hello that ``admit`` accepts, within Limits.hello_timeout
     silent -> closing       anything else: a typed rejection, or nothing if nobody speaks
     attached -> closing     the agent ends its stream or breaks the protocol, or the master closes
-    any -> ended            everything queued was written, or the connection is gone,
-                            or the agent does not read what it is sent
+    any -> ended            everything queued was written and the agent ended its half, or the
+                            connection is gone, or the agent takes longer than Limits.flush_timeout
 
-The handler hears ``attached`` on the first arrow, ``received`` only while attached, and ``detached`` exactly
-once for every ``attached``, when the stream has ended. It is called in the event loop, never from inside
-one of its own calls to ``send`` or ``close``, and must not raise: an exception is logged by gRPC and ends
-that one stream.
+The handler hears ``attached`` on the first arrow, ``received`` only while attached, and ``detached``
+exactly once for every ``attached``, when all is written or the stream has ended. It is called in the event
+loop, never from inside one of its own calls to ``send`` or ``close``, and must not raise: an exception is
+logged by gRPC and ends that one stream.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Limits:
     """What one agent may cost the master."""
 
     hello_timeout: float = 10.0  # seconds a stream may stay open without a Hello
-    flush_timeout: float = 5.0  # seconds a closing stream may take to write what is queued
+    flush_timeout: float = 5.0  # seconds a closing stream may take to its end
     max_queued_bytes: int = 4 * codec.MAX_MESSAGE_BYTES  # what waits for an agent that does not read
 
 
@@ -192,28 +192,35 @@ class _Stream:
         self._arm(self._limits.hello_timeout, self._give_up_on_hello)
         reader = asyncio.create_task(self._read_all())
         try:
-            await self._write_all()
+            await self._write_all(reader)
         finally:
             self.finish("the connection to the agent broke")
             self._arm(0.0, None)
             try:
                 await _cancelled(reader)
             finally:
-                if self._hello is not None:
-                    self._handler.detached(self, self._why)
+                self._detach()
         if self._given_up:
             await self._context.abort(grpc.StatusCode.ABORTED, self._why)
 
-    async def _write_all(self) -> None:
+    async def _write_all(self, reader: asyncio.Task[None]) -> None:
         try:
             while (data := await self._outbox.get()) is not None:
                 await self._context.write(data)
+            self._detach()
+            await self._context.write(codec.GOODBYE)
+            await asyncio.wait((reader,))
         except asyncio.CancelledError:
             if not self._given_up:  # then it is gRPC that cancels: the connection is gone
                 raise
 
+    def _detach(self) -> None:
+        if self._hello is not None:
+            self._hello = None
+            self._handler.detached(self, self._why)
+
     def finish(self, why: str) -> None:
-        """Stops reading and ends the stream once what is queued is written; the first reason counts."""
+        """Stops listening and ends the stream once what is queued is written; the first reason counts."""
         if self._outbox.closed:
             return
         self._why = why

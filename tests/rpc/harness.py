@@ -129,7 +129,11 @@ class RawCall:
         answers = []
         try:
             while isinstance(data := await asyncio.wait_for(self.call.read(), DEADLINE), bytes):
-                answers.append(codec.decode_master(data))
+                if data == codec.GOODBYE:
+                    await writer
+                    await self.call.done_writing()
+                else:
+                    answers.append(codec.decode_master(data))
         finally:
             await writer
         return answers

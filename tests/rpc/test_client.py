@@ -19,7 +19,18 @@ import grpc.aio
 import pytest
 
 from elasticrun.config import Endpoint
-from elasticrun.core.protocol import Heartbeat, Hello, Leave, RejectCode, Rejected, Report, Waiting, Welcome
+from elasticrun.core.protocol import (
+    Heartbeat,
+    Hello,
+    JobEnded,
+    Leave,
+    Outcome,
+    RejectCode,
+    Rejected,
+    Report,
+    Waiting,
+    Welcome,
+)
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,
@@ -32,7 +43,7 @@ from elasticrun.errors import (
 )
 from elasticrun.rpc import codec
 from elasticrun.rpc.client import MasterStream, StreamBrokenError, rejection
-from elasticrun.rpc.server import MasterServer
+from elasticrun.rpc.server import MasterServer, Session
 from elasticrun.rpc.transport import METHOD, SERVICE
 from tests.rpc.harness import DEADLINE, Recorder, admit, hello, run, serving
 
@@ -223,13 +234,15 @@ def test_every_rejection_is_an_error(code: RejectCode) -> None:
 
 @asynccontextmanager
 async def saying(*answers: bytes, then_end: bool = False) -> AsyncIterator[Endpoint]:
-    """A gRPC server that answers anybody with the same bytes."""
+    """A gRPC server that answers anybody with the same bytes, and then waits for the other's end."""
 
     async def attach(_: object, context: grpc.aio.ServicerContext[object, bytes]) -> None:
         for answer in answers:
             await context.write(answer)
-        if not then_end:
-            await asyncio.Event().wait()
+        if then_end:
+            await context.write(codec.GOODBYE)
+        while isinstance(await context.read(), bytes):
+            pass
 
     method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(attach)
     server = grpc.aio.server()
@@ -360,6 +373,40 @@ def test_close_does_not_wait_for_a_master_that_does_not_answer() -> None:
     run(main())
 
 
+def test_the_last_words_arrive_even_while_the_agent_is_talking() -> None:
+    last = JobEnded(1, 1, Outcome.FAILED, "that was all")
+
+    class Closing(Recorder):
+        def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
+            for number in range(50):
+                session.send(Waiting(1, str(number) * 500))
+            session.send(last)
+            session.close()
+
+    async def talk(endpoint: Endpoint) -> None:
+        stream = await MasterStream.open(endpoint, hello(), DEADLINE)
+        heard = []
+        with pytest.raises(StreamBrokenError, match="ended the stream"):
+            for _ in range(20):
+                stream.send(Leave("i0", "x" * 5000))
+            async for message in stream:
+                heard.append(message)
+                stream.send(Leave("i0", "x" * 5000))
+        assert len(heard) == 51 and heard[-1] == last
+        await stream.close()
+
+    async def main() -> None:
+        recorder = Closing()
+        server = MasterServer(recorder, admit)
+        endpoint = Endpoint("127.0.0.1", await server.start("127.0.0.1", 0))
+        for _ in range(10):
+            await asyncio.wait_for(asyncio.gather(*(talk(endpoint) for _ in range(5))), DEADLINE)
+        await server.stop(1.0)
+        assert len(recorder.detachments) == 50
+
+    run(main())
+
+
 def test_cancelling_the_iteration_loses_nothing() -> None:
     async def main() -> None:
         async with serving() as (recorder, endpoint):
@@ -415,7 +462,7 @@ asyncio.run(main())
 
 MASTER = """
 import asyncio
-from elasticrun.rpc.server import MasterServer
+from elasticrun.rpc.server import MasterServer, Session
 from tests.rpc.harness import Recorder, admit
 
 async def main():
