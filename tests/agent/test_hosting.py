@@ -1,0 +1,499 @@
+"""Hosting with real processes: a scripted one in the master's place, and the real master where it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticrun.agent import hosting as module
+from elasticrun.agent.hosting import (
+    MasterCommand,
+    MasterCrashedError,
+    MasterHost,
+    MasterRefusedError,
+)
+from elasticrun.agent.whereabouts import Place, Survey
+from elasticrun.config import Endpoint, JobConfig, RendezvousConfig
+from elasticrun.errors import MasterUnreachableError, NodeFaultError, UsageError
+from elasticrun.master.records import to_json
+
+DEADLINE = 60.0
+ROOT = Path(__file__).parent.parent.parent
+
+#: Reads the settings, says its lines, then lives until stdin ends.
+SCRIPT = """
+import json, sys
+settings = json.loads(sys.stdin.readline())
+print({lines!r}.format(**settings), end="", flush=True)
+{then}
+"""
+LIVE = "sys.stdin.read()"
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, DEADLINE))
+
+
+class Hosts:
+    """Makes hosts whose masters are scripted, and remembers every process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.settings: list[dict[str, object]] = []
+        self.made: list[MasterHost] = []
+
+    def __call__(
+        self,
+        lines: str = '{{"port": 4711}}\n',
+        then: str = LIVE,
+        config: RendezvousConfig | None = None,
+        argv: tuple[str, ...] | None = None,
+    ) -> MasterHost:
+        def settings(host: str, port: int, state_dir: str) -> dict[str, object]:
+            self.settings.append({"host": host, "port": port, "state_dir": state_dir})
+            return {"job": to_json(JobConfig()), "log_level": "WARNING", **self.settings[-1]}
+
+        script = argv or (sys.executable, "-c", SCRIPT.format(lines=lines, then=then))
+        alone = RendezvousConfig(Endpoint("127.0.0.1", 0), standalone=True)
+        host = MasterHost(config or alone, MasterCommand(script, settings))
+        self.made.append(host)
+        return host
+
+    def real(self, config: RendezvousConfig | None = None) -> MasterHost:
+        """A host of true masters."""
+        code = f"import sys; sys.path[:] = {sys.path!r}; from elasticrun.cli.master import main; "
+        return self(config=config, argv=(sys.executable, "-c", code + "sys.exit(main())"))
+
+    @property
+    def temporary(self) -> list[Path]:
+        """The temporary state directories that exist."""
+        return list(self.directory.glob("elasticrun_master_*"))
+
+
+def process_of(host: MasterHost) -> subprocess.Popen[bytes]:
+    process = host._process
+    assert process is not None
+    return process
+
+
+def wait_end(process: subprocess.Popen[bytes]) -> None:
+    process.wait(DEADLINE)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
+    directory = tmp_path / "tmp"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    made = Hosts(directory)
+    yield made
+    for host in made.made:
+        if host._process is not None:
+            host._process.kill()
+            host._clean_up()
+
+
+def free_endpoint() -> Endpoint:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return Endpoint("127.0.0.1", server.getsockname()[1])
+
+
+def test_the_master_says_its_port_and_ends_when_let_go(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts()
+        host.begin()
+        assert await host.endpoint() == Endpoint("127.0.0.1", 4711)
+        assert host.hosts
+        assert hosts.temporary == [Path(str(hosts.settings[0]["state_dir"]))]
+        process = process_of(host)
+        await host.close(DEADLINE)
+        assert process.returncode == 0
+        assert hosts.temporary == []
+        await host.close(DEADLINE)  # again is harmless
+
+    run(main())
+
+
+def test_the_endpoint_starts_a_master_if_nobody_began(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts()
+        assert await host.endpoint() == Endpoint("127.0.0.1", 4711)
+        assert host.found.place is Place.HERE
+        await host.close(DEADLINE)
+
+    run(main())
+
+
+def test_what_startup_files_print_is_not_an_answer(hosts: Hosts) -> None:
+    noise = 'Welcome to Python!\n5\n[]\n{{"port of call": 1}}\n\n{{"port": 4711}}\n'
+
+    async def main() -> None:
+        host = hosts(noise)
+        assert await host.endpoint() == Endpoint("127.0.0.1", 4711)
+        await host.close(DEADLINE)
+
+    run(main())
+
+
+def test_a_refusal_is_told_in_the_masters_words(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts('{{"error": "the disk is full"}}\n', "sys.exit(2)")
+        with pytest.raises(MasterRefusedError, match="the disk is full"):
+            await host.endpoint()
+        await host.close(DEADLINE)
+        assert hosts.temporary == []
+
+    run(main())
+
+
+def test_a_lost_race_makes_a_client_that_remembers_why(hosts: Hosts) -> None:
+    async def main() -> None:
+        endpoint = free_endpoint()
+        host = hosts('{{"taken": "in use"}}\n', "sys.exit(5)", RendezvousConfig(endpoint))
+        assert await host.endpoint() == endpoint
+        assert host.trouble == "in use"
+        wait_end(process_of(host))
+        with socket.create_server((endpoint.host, endpoint.port)):
+            assert await host.endpoint() == endpoint
+        assert host.found.place is Place.OCCUPIED
+        assert not host.hosts
+        assert len(hosts.settings) == 1
+        await host.close(DEADLINE)
+        assert hosts.temporary == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("last_words", ["", '{{"port": 1', "Traceback\n"])
+def test_a_crash_is_no_reason_to_try_for_ever(hosts: Hosts, last_words: str) -> None:
+    async def main() -> None:
+        host = hosts(last_words, "sys.exit(3)")
+        with pytest.raises(MasterCrashedError, match="ended with exit code 3 before it served"):
+            await host.endpoint()
+        await host.close(DEADLINE)
+
+    run(main())
+
+
+def test_a_master_that_is_killed_is_started_again(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts("", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+        for attempt in (1, 2):
+            with pytest.raises(MasterUnreachableError, match="was killed by signal 9"):
+                await host.endpoint()
+            assert len(hosts.settings) == attempt
+        assert "killed by signal 9" in host.trouble
+        await host.close(DEADLINE)
+        assert hosts.temporary == []
+
+    run(main())
+
+
+def test_a_slow_master_is_not_waited_for_in_one_go(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        host = hosts('{{"port": ', 'sys.stdin.readline(); print("4711}", flush=True); sys.stdin.read()')
+        host.begin()
+        monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.01)
+        for _ in range(2):
+            with pytest.raises(MasterUnreachableError, match=r"has not begun to serve within 0\.01 s"):
+                await host.endpoint()
+        monkeypatch.setattr(module, "ANSWER_TIMEOUT", DEADLINE)
+        stdin = process_of(host).stdin
+        assert stdin is not None
+        stdin.write(b"go on\n")
+        assert (await host.endpoint()).port == 4711
+        assert len(hosts.settings) == 1
+        assert host.trouble == ""
+        await host.close(DEADLINE)
+
+    run(main())
+
+
+def test_the_next_master_has_the_directory_and_the_port_of_the_last(hosts: Hosts) -> None:
+    async def main() -> None:
+        port = free_endpoint().port
+        host = hosts(f'{{{{"port": {port}}}}}\n')
+        assert (await host.endpoint()).port == port
+        process_of(host).kill()
+        wait_end(process_of(host))
+        assert (await host.endpoint()).port == port
+        first, second = hosts.settings
+        assert first["state_dir"] == second["state_dir"]
+        assert (first["port"], second["port"]) == (0, port)
+        await host.close(DEADLINE)
+        assert hosts.temporary == []
+
+    run(main())
+
+
+def test_alone_another_port_does_as_well(hosts: Hosts) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as held:
+            host = hosts(f'{{{{"port": {held.getsockname()[1]}}}}}\n')
+            await host.endpoint()
+            process_of(host).kill()
+            wait_end(process_of(host))
+            await host.endpoint()
+        assert [settings["port"] for settings in hosts.settings] == [0, 0]
+        await host.close(DEADLINE)
+
+    run(main())
+
+
+def test_only_a_job_that_has_begun_is_resumed(hosts: Hosts, tmp_path: Path) -> None:
+    config = RendezvousConfig(Endpoint("127.0.0.1", 0), standalone=True, state_dir=str(tmp_path / "state"))
+    told = tmp_path / "told"
+    then = f"open({str(told)!r}, 'a').write(json.dumps(settings) + chr(10)); {LIVE}"
+
+    async def main() -> None:
+        for resume in (False, True):
+            host = hosts(then=then, config=config)
+            host.resume = resume
+            await host.endpoint()
+            await host.close(DEADLINE)
+
+    run(main())
+    settings = [json.loads(line) for line in told.read_text().splitlines()]
+    assert [each["resume"] for each in settings] == [False, True]
+    assert [each["temporary"] for each in settings] == [False, False]
+    assert {each["state_dir"] for each in settings} == {config.state_dir}
+    assert hosts.temporary == []
+
+
+def test_another_hosts_endpoint_is_left_to_it(hosts: Hosts) -> None:
+    async def main() -> None:
+        elsewhere = Endpoint("192.0.2.1", 29400)
+        host = hosts(config=RendezvousConfig(elsewhere))
+        host.begin()
+        assert await host.endpoint() == elsewhere
+        assert not host.hosts
+        await host.close(DEADLINE)
+        host.abandon()
+        assert hosts.settings == []
+
+    run(main())
+
+
+def test_a_master_that_others_need_is_left_with_its_directory(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts(then="sys.stdin.read(); import signal; signal.pause()")
+        await host.endpoint()
+        await host.close(0.05)
+        assert host.hosts
+        assert len(hosts.temporary) == 1
+
+    run(main())
+
+
+def test_a_wait_for_the_master_can_be_cut_short(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts(then="sys.stdin.read(); import signal; signal.pause()")
+        host.hurry()  # nothing to hurry yet
+        await host.endpoint()
+        closing = asyncio.ensure_future(host.close(DEADLINE * 100))
+        while host._attention is None:
+            await asyncio.wait((closing,), timeout=0.001)
+        host.hurry()
+        await closing
+        assert host.hosts
+
+    run(main())
+
+
+def test_a_master_that_is_reaped_already_is_no_trouble_at_the_end(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts()
+        await host.endpoint()
+        process_of(host).kill()
+        wait_end(process_of(host))  # as a look at ``hosts`` does
+        await host.close(DEADLINE)
+        assert hosts.temporary == []
+
+    run(main())
+
+
+def test_a_master_that_died_before_it_read_is_no_trouble_at_the_end(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts(argv=(sys.executable, "-c", "import os; os.close(0); os.close(1)"))
+        with pytest.raises(MasterCrashedError, match="exit code 0"):
+            await host.endpoint()
+        await host.close(DEADLINE)
+
+    run(main())
+
+
+def test_cancelled_while_the_master_starts(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts("")
+        waiting = asyncio.ensure_future(host.endpoint())
+        while host._process is None:
+            await asyncio.wait((waiting,), timeout=0.001)
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+        await host.close(DEADLINE)
+        assert hosts.temporary == []
+
+    run(main())
+
+
+def test_cancelled_during_a_name_lookup_nothing_is_started(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        asked, (answer, tell) = asyncio.Event(), os.pipe()
+
+        def slow_survey(endpoint: Endpoint, is_host: bool | None) -> Survey:
+            loop.call_soon_threadsafe(asked.set)
+            select.select([answer], [], [], DEADLINE)
+            return Survey(Place.HERE, "127.0.0.1", is_local=True)
+
+        monkeypatch.setattr(module, "survey", slow_survey)
+        host = hosts()
+        waiting = asyncio.ensure_future(host.endpoint())
+        await asked.wait()
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+        await host.close(DEADLINE)
+        os.close(tell)
+        await loop.shutdown_default_executor()
+        os.close(answer)
+        assert hosts.settings == []
+        assert hosts.temporary == []
+
+    run(main())
+
+
+def test_abandoned_without_a_loop(hosts: Hosts) -> None:
+    host = hosts("")
+    host.begin()
+    process = process_of(host)
+    host.abandon()
+    assert process.returncode == 0
+    assert hosts.temporary == []
+
+
+def test_abandoned_but_needed(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_END_TIMEOUT", 0.05)
+    host = hosts(then="import signal; signal.pause()")
+    host.begin()
+    host.abandon()
+    assert host.hosts
+    assert len(hosts.temporary) == 1
+
+
+def test_no_process_to_be_had_is_told_in_a_sentence(hosts: Hosts) -> None:
+    host = hosts(argv=("/nonexistent/python",))
+    with pytest.raises(NodeFaultError, match="cannot start the master's process: No such file"):
+        host.begin()
+    host.abandon()
+    assert hosts.temporary == []
+
+
+def test_no_temporary_directory_to_be_had_is_told_in_a_sentence(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(hosts.directory / "missing"))
+    with pytest.raises(UsageError, match="name a writable --state-dir"):
+        hosts().begin()
+
+
+def test_a_master_has_a_session_of_its_own_and_none_of_our_files(hosts: Hosts, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    look = "import os; seen = [os.getsid(0) == os.getpid(), sorted(os.listdir('/proc/self/fd'))]"
+    then = f"{look}; open({str(out)!r}, 'w').write(json.dumps(seen)); {LIVE}"
+
+    async def main() -> None:
+        ours = socket.socketpair()
+        os.set_inheritable(ours[0].fileno(), True)
+        host = hosts("", then + "; print()")
+        host.begin()
+        await host.close(DEADLINE)
+        for each in ours:
+            each.close()
+
+    run(main())
+    own_session, fds = json.loads(out.read_text())
+    assert own_session
+    assert [fd for fd in fds if int(fd) > 3] == []  # 3 is the listing's own
+
+
+# -- the real master
+
+
+def test_two_agents_that_start_at_once_have_one_master(hosts: Hosts) -> None:
+    endpoint = free_endpoint()
+
+    async def main() -> None:
+        both = [hosts.real(RendezvousConfig(endpoint)) for _ in range(2)]
+        for host in both:
+            host.begin()  # neither has bound the port yet
+        processes = [process_of(host) for host in both]
+        assert await asyncio.gather(*[host.endpoint() for host in both]) == [endpoint] * 2
+        loser = next(host for host in both if host.trouble)
+        wait_end(process_of(loser))
+        assert [host.hosts for host in both].count(True) == 1
+        assert await loser.endpoint() == endpoint
+        assert loser.found.place is Place.OCCUPIED
+        for host in both:
+            await host.close(DEADLINE)
+        assert {process.returncode for process in processes} == {0, 5}
+        assert hosts.temporary == []
+
+    run(main())
+
+
+def kept_hosts_master(hosts: Hosts, code: str) -> subprocess.Popen[bytes]:
+    """A second process, in the agent's place, that starts a real master and then does ``code``."""
+    program = f"""
+import asyncio, os, signal, sys
+sys.path[:] = {sys.path!r}
+from tests.agent.test_hosting import Hosts
+from pathlib import Path
+import tempfile
+tempfile.tempdir = {str(hosts.directory)!r}
+host = Hosts(Path(tempfile.tempdir)).real()
+asyncio.run(host.endpoint())
+print(host._process.pid, flush=True)
+{code}
+"""
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=ROOT)
+
+
+def test_the_master_of_an_agent_that_was_killed_ends_and_leaves_nothing(hosts: Hosts) -> None:
+    agent = kept_hosts_master(hosts, "signal.pause()")
+    assert agent.stdout is not None
+    master = int(agent.stdout.readline())
+    watched = os.pidfd_open(master)
+    assert len(hosts.temporary) == 1
+    agent.kill()
+    assert select.select([watched], [], [], DEADLINE)[0] == [watched]
+    agent.stdout.close()
+    agent.wait()
+    os.close(watched)
+    assert hosts.temporary == []
+
+
+def test_signals_to_the_master_are_not_its_affair(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts.real()
+        await host.endpoint()
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            process_of(host).send_signal(signum)
+        process = process_of(host)
+        await host.close(DEADLINE)
+        assert process.returncode == 0
+
+    run(main())
