@@ -6,6 +6,7 @@ import http.server
 import os
 import re
 import socket
+import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -132,32 +133,36 @@ def test_an_agent_of_another_version(cluster: Cluster) -> None:
 
 
 @contextmanager
-def http_server() -> Iterator[int]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
+def serving(server: socketserver.BaseServer) -> Iterator[int]:
+    """A foreign program, and its port."""
+    with server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield server.server_port
+            assert isinstance(server.server_address, tuple)
+            yield int(server.server_address[1])
         finally:
             server.shutdown()
             thread.join()
 
 
-def test_a_foreign_program_at_the_endpoint(cluster: Cluster) -> None:
-    with http_server() as port:
+class HangsUp(socketserver.BaseRequestHandler):
+    """Listens, then closes without a word."""
+
+    def handle(self) -> None:
+        self.request.recv(4096)
+
+
+def test_a_web_server_at_the_endpoint(cluster: Cluster) -> None:
+    handler = http.server.SimpleHTTPRequestHandler
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)) as port:
         launcher = cluster.node("1", f"--rdzv-endpoint=127.0.0.1:{port}")
         refused(launcher, ExitCode.ENDPOINT_TAKEN, str(port), "not an elasticrun master", "another port")
 
 
 def test_a_foreign_program_on_every_address(cluster: Cluster) -> None:
-    with socket.socket() as foreign:
-        foreign.bind(("0.0.0.0", 0))
-        foreign.listen()
-        port = foreign.getsockname()[1]
+    with serving(socketserver.ThreadingTCPServer(("0.0.0.0", 0), HangsUp)) as port:
         launcher = cluster.node("1", f"--rdzv-endpoint=localhost:{port}")
-        visitor, _ = foreign.accept()
-        with visitor:
-            visitor.recv(4096)  # closing with something unread would look like a crash
         refused(launcher, ExitCode.ENDPOINT_TAKEN, str(port), "not an elasticrun master")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -45,8 +46,9 @@ class Worker:
         return self.env["MASTER_ADDR"], self.env["MASTER_PORT"]
 
     def tell(self, command: str) -> None:
-        """Give an order that has no answer."""
-        self._link.sendall(command.encode() + b"\n")
+        """Give an order that has no answer; the dead do not hear it."""
+        with contextlib.suppress(OSError):
+            self._link.sendall(command.encode() + b"\n")
 
     def ask(self, command: str) -> Any:
         """Give an order and wait for its answer."""
@@ -76,6 +78,7 @@ class Director:
 
     def __init__(self, folder: Path) -> None:
         self.workers: list[Worker] = []
+        self._standing: str = ""  # an order for everybody who comes
         self._news = threading.Condition()
         path = folder / "director"
         self._listener = socket.socket(socket.AF_UNIX)
@@ -106,6 +109,8 @@ class Director:
                         if worker is None:
                             worker = Worker(self, link, message)
                             self.workers.append(worker)
+                            if self._standing:
+                                worker.tell(self._standing)
                         else:
                             worker.answers.append(message)
                         self._news.notify_all()
@@ -122,6 +127,14 @@ class Director:
         with self._news:
             if not self._news.wait_for(condition, DEADLINE):
                 raise Hung(f"no {what} within {DEADLINE:g} s; there were {self.workers}")
+
+    def order(self, command: str) -> None:
+        """Tell everybody who is here, and everybody who will come."""
+        with self._news:
+            self._standing = command
+            for worker in self.workers:
+                if not worker.gone:
+                    worker.tell(command)
 
     def arrivals(self, count: int) -> None:
         """Return once ``count`` workers have come, over all rounds and jobs."""
@@ -140,13 +153,13 @@ class Director:
         assert {worker.env["WORLD_SIZE"] for worker in workers} == {str(size)}, workers
         return workers
 
-    def world(self, size: int) -> list[Worker]:
-        """All workers of the first round that has ``size`` of them, by rank, once they have come."""
+    def world(self, size: int, after: int = -1) -> list[Worker]:
+        """All workers of a round that has ``size`` of them, by rank, once they have come."""
         found: list[Worker] = []
 
         def complete() -> bool:
             nonlocal found
-            for number in {worker.round for worker in self.workers}:
+            for number in {worker.round for worker in self.workers if worker.round > after}:
                 found = self.of_round(number)
                 if len(found) == size and {w.env["WORLD_SIZE"] for w in found} == {str(size)}:
                     return True

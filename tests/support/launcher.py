@@ -48,6 +48,7 @@ class Launcher:
         self.name = name
         self.mark = f"{MARK}={uuid.uuid4().hex}"
         self.lines: list[tuple[str, str]] = []  # ("out" or "err", line), as they came
+        self.moments: list[float] = []  # when, on the monotonic clock; for reports, no test decides by it
         self._news = threading.Condition()
         self._open = 2
         environment = clean_environment(**(env or {}))
@@ -72,6 +73,7 @@ class Launcher:
             for raw in pipe:
                 with self._news:
                     self.lines.append((kind, raw.decode(errors="replace").rstrip("\n")))
+                    self.moments.append(time.monotonic())
                     self._news.notify_all()
         with self._news:
             self._open -= 1
@@ -108,6 +110,16 @@ class Launcher:
         if len(found) < count:
             raise AssertionError(f"{self.name} ended without {count} lines with {pattern!r}:\n{self.story()}")
         return found[:count]
+
+    def moment(self, pattern: str, after: float) -> float:
+        """When the first line came in which the pattern is found, of those that came after a moment."""
+        number = sum(moment <= after for moment in list(self.moments))
+        self.wait_line(pattern, after=number)
+        with self._news:
+            numbered = enumerate(self.lines)
+            return next(
+                self.moments[n] for n, (_, line) in numbered if n >= number and re.search(pattern, line)
+            )
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         with self._news:
@@ -174,8 +186,3 @@ def run(*args: str | Path, cwd: Path, env: Mapping[str, str] | None = None, **re
     finally:
         launcher.finish()
     return launcher
-
-
-def seconds_since(start: float) -> float:
-    """For reports; no test decides anything by it."""
-    return time.monotonic() - start

@@ -53,6 +53,26 @@ def only(pids: list[int]) -> int:
     return pids[0]
 
 
+def listener(port: int) -> int:
+    """The pid of the process that listens on a port of an IPv4 address."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+            return _owner(f"socket:[{fields[9]}]")
+    raise AssertionError(f"nobody listens on port {port}")
+
+
+_LISTENING = "0A"
+
+
+def _owner(file: str) -> int:
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if str(link.readlink()) == file:
+                return int(link.parts[2])
+    raise AssertionError(f"nobody has {file} open")
+
+
 def wait_end(pid: int, deadline: float = DEADLINE) -> None:
     """Return once the process has ended; Hung if it does not."""
     try:
