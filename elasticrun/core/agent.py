@@ -343,8 +343,10 @@ class AgentMachine:
         self._report()
 
     def _report(self) -> None:
+        """Tell the master how things are; after Leave nothing more counts, least of all that we are ready."""
         self._sequence += 1
-        self._effects.append(Transmit(Report(self.info.incarnation, self._status())))
+        if self._leaving is None:
+            self._effects.append(Transmit(Report(self.info.incarnation, self._status())))
 
     def _status(self) -> AgentStatus:
         port = self._store_port if self.phase is AgentPhase.READY else 0

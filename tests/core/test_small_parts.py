@@ -194,6 +194,7 @@ def test_membership_admits_supersedes_and_refuses() -> None:
     assert (node.session, replaced, node.arrival, members.detached) == (1, None, 1, 0)
     assert members.has_met(info("a"))
     assert members.judge(0, info("a")) is Admission.STALE
+    assert members.judge(1, info("a")) is Admission.REATTACHES
     assert members.judge(2, info("a")) is Admission.REATTACHES
     assert members.judge(2, info("a", 2)) is Admission.SUPERSEDES
     assert members.attach(2, info("a"), AgentStatus(1, AgentPhase.FAILED)) == (node, 1)
@@ -249,6 +250,22 @@ def test_losing_a_node_that_is_no_member_or_has_finished_stops_nothing() -> None
     round_.lose("x", "gone")
     round_.lose("a", "gone")
     assert (round_.pending, round_.stop, round_.stop_reason) == (set(), None, "")
+
+
+def test_a_deadline_that_only_moves_later_has_one_entry() -> None:
+    timers: Deadlines[str] = Deadlines()
+    for at in range(100):
+        timers.set("a", float(at))
+        timers.set("a", float(at))
+    assert len(timers._heap) == 1
+    assert timers.next() == 99.0
+
+
+def test_deadlines_of_one_instant_come_in_the_order_in_which_they_were_set() -> None:
+    timers: Deadlines[str] = Deadlines()
+    for name in "cab":
+        timers.set(name, 1.0)
+    assert timers.pop_due(1.0) == ["c", "a", "b"]
 
 
 def test_deadlines_come_in_order_and_move_both_ways() -> None:

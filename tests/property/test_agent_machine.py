@@ -104,6 +104,7 @@ class AgentRules(RuleBasedStateMachine):
                     assert not self.group or effect.exit_status == 10
                     self.finish = effect
                 case Transmit(Report(_, status)):
+                    assert not self.leaving, "Leave is the last word"
                     assert self.reported is None or status.sequence > self.reported.sequence
                     self.reported = status
                 case Transmit(message):
@@ -188,7 +189,7 @@ class AgentRules(RuleBasedStateMachine):
         self.epoch = max(self.epoch, epoch)
         before = self.reported
         self.feed(LinkUp(epoch))
-        if self.finish is None:
+        if self.finish is None and not self.leaving:
             assert self.reported is not before, "the status is repeated"
             assert self.reported == self.machine.hello().status
 
@@ -258,7 +259,7 @@ class AgentRules(RuleBasedStateMachine):
 
     @invariant()
     def the_master_knows(self) -> None:
-        if self.reported is not None and self.finish is None:
+        if self.reported is not None and self.finish is None and not self.leaving:
             status = self.machine.hello().status
             assert status == self.reported
             assert (status.store_port > 0) == (status.phase is AgentPhase.READY)

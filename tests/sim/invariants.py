@@ -92,6 +92,8 @@ class Rules:
     def forget(self) -> None:
         """The master has lost its journal: what it knew is no measure any more."""
         self.generation += 1
+        if self.ended is not None:
+            self.sim.outcomes.add(OUTCOMES[self.ended])
         self.newest = None
         self._attached, self._lost_in = {}, {}
         self._current, self._phase, self._round, self._epoch = None, JobPhase.GATHERING, -1, 0

@@ -2,14 +2,15 @@
 
 A stream is first in, first out while it is up. When it breaks, what is under way is lost and each side
 learns of it at a time of its own. On top of that, as the scenario asks: duplicates, messages that
-overtake others, and messages that arrive although their stream broke long ago.
+overtake others, and messages that arrive although their stream broke long ago; but not Hello, Welcome and
+Rejected, which are about the stream itself.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elasticrun.core.protocol import AgentMessage, Hello, MasterMessage, Welcome
+from elasticrun.core.protocol import AgentMessage, Hello, MasterMessage, Rejected, Welcome
 from tests.sim.kernel import Kernel
 from tests.sim.scenario import Network
 
@@ -25,6 +26,7 @@ class Stream:
 
     def __init__(self, kernel: Kernel, network: Network, agent: SimAgent, master: SimMaster) -> None:
         self.life = master.life
+        self.generation = master.sim.rules.generation
         self.session = 0  # given by the master when Hello arrives
         self.cut_up = False  # messages to the master are lost from now on
         self.cut_down = False
@@ -74,7 +76,7 @@ class Stream:
     def _arrive_down(self, message: MasterMessage) -> None:
         if not self.cut_down:
             self._agent.receive(self, message)
-        elif self._kernel.random() < self._network.late and not isinstance(message, Welcome):
+        elif self._kernel.random() < self._network.late and not isinstance(message, Welcome | Rejected):
             self._kernel.after(LONGEST_LATENESS * self._kernel.random(), self._agent.receive, self, message)
 
     def break_off(self, reason: str, agent_learns: float, master_learns: float) -> None:

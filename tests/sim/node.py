@@ -31,9 +31,13 @@ from elasticrun.core.protocol import (
     Failure,
     FailureKind,
     Heartbeat,
+    JobEnded,
+    Leave,
     MasterMessage,
     NodeInfo,
     Rejected,
+    StartRound,
+    StopRound,
     Welcome,
 )
 from tests.sim.network import Stream
@@ -84,6 +88,11 @@ class SimAgent:
         self.crashed = False
         self.finish: Finish | None = None
         self.signalled: list[int] = []
+        # Whether the newest stream has brought a directive, from which on what an earlier one holds is stale.
+        # Until then nothing but agent/link.py, which never reads a closed stream, keeps it away; nor does
+        # anything else keep away what a forgotten master said, whose epoch may have been the same.
+        self._fenced = False
+        self._leaving = False  # no other stream follows
         self._down_since: float | None = None
         self._longest_absence = 0.0
         self.stubborn = False
@@ -177,7 +186,7 @@ class SimAgent:
 
     def connect(self) -> None:
         """One attempt to attach, as agent/link.py makes them."""
-        if self.over or self.stream is not None or self._park(self.connect):
+        if self.over or self._leaving or self.stream is not None or self._park(self.connect):
             return
         if self.cuts or not self.sim.master.up:
             self.kernel.after(0.05 + self.kernel.random(), self.connect)
@@ -196,7 +205,7 @@ class SimAgent:
             return
         self.stream = None
         if self.linked:
-            self.linked = False
+            self.linked = self._fenced = False
             self._down_since = self.kernel.now
             self.handle(LinkDown(reason))
         self.kernel.after(0.05 + 0.5 * self.kernel.random(), self.connect)
@@ -213,14 +222,15 @@ class SimAgent:
             return
         if isinstance(message, Welcome):
             if stream is self.stream:
-                self.linked = True
+                self.linked, self._fenced = True, False
                 self._longest_absence, self._down_since = self.longest_absence(), None
                 self.handle(LinkUp(message.epoch))
                 self.kernel.after(message.heartbeat_interval, self._beat, stream, message.heartbeat_interval)
-        elif stream is not self.stream:
-            if self.sim.scenario.network.late:
-                self.handle(Directed(message))
-        elif self.linked or isinstance(message, Rejected):
+        elif stream is self.stream:
+            self._fenced = self._fenced or isinstance(message, StartRound | StopRound | JobEnded)
+            self._leaving = self._leaving or isinstance(message, Rejected)
+            self.handle(Directed(message))
+        elif self._fenced and stream.generation == self.sim.rules.generation:
             self.handle(Directed(message))
 
     def _beat(self, stream: Stream, interval: float) -> None:
@@ -231,6 +241,7 @@ class SimAgent:
 
     def _send(self, message: AgentMessage) -> None:
         if self.stream is not None and self.linked:
+            self._leaving = self._leaving or isinstance(message, Leave)
             self.stream.send_up(message)
 
     # -- the workers

@@ -185,7 +185,9 @@ def generate(seed: int, nodes: int) -> Scenario:
     last_fault = rng.choice((5.0, 15.0, 40.0))
     specs = _nodes(rng, count, last_fault)
     names = [spec.name for spec in specs]
-    faults = [fault for _ in range(rng.randint(0, 7)) for fault in _fault(rng, names, last_fault)]
+    storm = rng.random() < 0.1
+    count_of_faults = rng.randint(10, 25) if storm else rng.randint(0, 7)
+    faults = [fault for _ in range(count_of_faults) for fault in _fault(rng, names, last_fault)]
     faults.sort(key=lambda fault: fault.at)
     quiet_from = max([last_fault, *(spec.joins for spec in specs), *map(_ends, faults)])
     return Scenario(
@@ -200,7 +202,7 @@ def generate(seed: int, nodes: int) -> Scenario:
         work=round(rng.uniform(0.5, 6.0), 2),
         quiet_from=rng.choice((round(quiet_from, 2), round(quiet_from, 2), 0.0)),
         spread=rng.choice((0.2, 3.0, 20.0)),
-        network=_network(rng),
+        network=Network(2.0, 0.2, 0.3, 0.7) if storm and rng.random() < 0.5 else _network(rng),
         faults=tuple(faults),
     )
 
