@@ -29,6 +29,7 @@ from elasticrun.rpc.transport import SERVICE
 from tests.rpc.harness import DEADLINE, Recorder, admit, hello, raw_calls, report, run, serving
 
 HELLO = codec.encode_agent(hello())
+WELCOME = codec.encode_master(Welcome(1, 10.0))
 
 
 def test_an_agent_attaches_talks_and_leaves() -> None:
@@ -229,6 +230,20 @@ def test_a_closing_stream_is_given_up_if_the_agent_does_not_read() -> None:
             recorder.sessions[0].close()
             await recorder.until(lambda: bool(recorder.detachments))
             assert recorder.detachments[0][1] == "the master closed the stream"
+
+    run(main())
+
+
+def test_an_agent_that_does_not_end_its_half_is_detached_anyway() -> None:
+    async def main() -> None:
+        async with serving(Limits(flush_timeout=10 * DEADLINE)) as (recorder, endpoint):
+            async with raw_calls(endpoint) as opened:
+                call = opened().call
+                await call.write(HELLO)
+                await recorder.until(lambda: bool(recorder.sessions))
+                recorder.sessions[0].close()
+                await recorder.until(lambda: bool(recorder.detachments))
+                assert [await call.read(), await call.read()] == [WELCOME, codec.GOODBYE]
 
     run(main())
 
