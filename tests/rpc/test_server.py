@@ -236,14 +236,14 @@ def test_a_closing_stream_is_given_up_if_the_agent_does_not_read() -> None:
 
 def test_an_agent_that_does_not_end_its_half_is_detached_anyway() -> None:
     async def main() -> None:
-        async with serving(Limits(flush_timeout=10 * DEADLINE)) as (recorder, endpoint):
-            async with raw_calls(endpoint) as opened:
-                call = opened().call
-                await call.write(HELLO)
-                await recorder.until(lambda: bool(recorder.sessions))
-                recorder.sessions[0].close()
-                await recorder.until(lambda: bool(recorder.detachments))
-                assert [await call.read(), await call.read()] == [WELCOME, codec.GOODBYE]
+        patient = Limits(flush_timeout=10 * DEADLINE)
+        async with serving(patient) as (recorder, endpoint), raw_calls(endpoint) as opened:
+            call = opened().call
+            await call.write(HELLO)
+            await recorder.until(lambda: bool(recorder.sessions))
+            recorder.sessions[0].close()
+            await recorder.until(lambda: bool(recorder.detachments))
+            assert [await call.read(), await call.read()] == [WELCOME, codec.GOODBYE]
 
     run(main())
 
