@@ -7,6 +7,7 @@ binds it on purpose can take it, and then the next round chooses another.
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 from pathlib import Path
@@ -62,8 +63,10 @@ def _bind(port: int) -> socket.socket | None:
             if family is socket.AF_INET6:
                 held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             held.bind((host, port))
-        except OSError:
+        except OSError as error:
             held.close()
+            if error.errno == errno.EADDRINUSE:
+                return None  # by somebody who is perhaps to be found over IPv6 alone
             continue
         return held
     return None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from elasticrun.agent.events import EventLog, EventSource, MetadataValue
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import LaunchConfig
-from elasticrun.core.agent import AgentMachine
-from elasticrun.core.protocol import AgentPhase, NodeInfo
+from elasticrun.core.protocol import AgentPhase, AgentStatus, Assignment, NodeInfo
 
 #: torchrun's word for the state of the workers in each phase.
 STATES: dict[AgentPhase, str] = {
@@ -30,34 +29,34 @@ class Recorder:
         self._began = self._clock.now()
         self._last: tuple[AgentPhase, int] | None = None
 
-    def phase_changed(self, machine: AgentMachine) -> None:
-        """Record the machine's phase unless it was recorded already."""
-        now = (machine.phase, machine.round)
+    def reported(self, status: AgentStatus, assignment: Assignment | None) -> None:
+        """Record the phase of a status unless it was recorded already; ``assignment`` is the last one."""
+        now = (status.phase, status.round)
         if now == self._last:
             return
         self._last = now
-        state = STATES[machine.phase]
-        if machine.assignment is not None:
+        state = STATES[status.phase]
+        if assignment is not None:
             for local_rank in range(self._node.local_world_size):
-                rank = machine.assignment.first_rank + local_rank
-                self._record(f"torchelastic.worker.status.{state}", EventSource.WORKER, state, machine, rank)
-        self._record(f"elasticrun.agent.{machine.phase.value}", EventSource.AGENT, state, machine, None)
+                rank = assignment.first_rank + local_rank
+                self._record(f"torchelastic.worker.status.{state}", status, assignment, rank)
+        self._record(f"elasticrun.agent.{status.phase.value}", status, assignment, None)
 
     def _record(
-        self, name: str, source: EventSource, state: str, machine: AgentMachine, rank: int | None
+        self, name: str, status: AgentStatus, assignment: Assignment | None, rank: int | None
     ) -> None:
-        assignment = machine.assignment
         metadata: dict[str, MetadataValue] = {
             "run_id": self._config.job.job_id,
             "global_rank": rank,
             "group_rank": assignment.group_rank if assignment else None,
             "role": self._node.role,
             "hostname": self._node.host,
-            "state": state,
-            "round": machine.round,
+            "state": STATES[status.phase],
+            "round": status.round,
             "total_run_time": int(self._clock.now() - self._began),
             "rdzv_backend": self._config.rendezvous.backend,
-            "raw_error": machine.failures[0].message if machine.failures else None,
+            "raw_error": status.failures[0].message if status.failures else None,
             "agent_restarts": assignment.restart_count if assignment else 0,
         }
+        source = EventSource.AGENT if rank is None else EventSource.WORKER
         self._log.record(name, source, metadata)

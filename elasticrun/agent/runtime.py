@@ -57,7 +57,7 @@ from elasticrun.core.agent_events import (
     SweepWorkers,
     Transmit,
 )
-from elasticrun.core.protocol import NodeInfo
+from elasticrun.core.protocol import NodeInfo, Report
 from elasticrun.errors import ElasticRunError, ExitCode
 
 logger = logging.getLogger(__name__)
@@ -202,7 +202,8 @@ class Agent:
         match effect:
             case Transmit(message):
                 self._link.send(message)
-                self._recorder.phase_changed(self._machine)
+                if isinstance(message, Report):
+                    self._recorder.reported(message.status, self._machine.assignment)
             case StartWorkers(assignment):
                 self._ports.release()
                 try:

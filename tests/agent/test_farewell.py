@@ -1,0 +1,100 @@
+"""The last words: a summary, an error file, or one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from elasticrun.agent.farewell import MASTER_FAREWELL, MASTER_LEFT_BEHIND, Farewell
+from elasticrun.agent.log_dirs import LogDirs
+from elasticrun.config import (
+    Endpoint,
+    Entrypoint,
+    EntrypointKind,
+    JobConfig,
+    LaunchConfig,
+    RendezvousConfig,
+    WorkerConfig,
+)
+from elasticrun.core.agent_events import Finish
+from elasticrun.core.protocol import Failure, FailureKind, Outcome
+
+FAILURE = Failure("box/0", "box", 2, 0, "default", 77, FailureKind.EXIT, 3, message="boom \ud800")
+
+
+def config(error_file: str | None = None) -> LaunchConfig:
+    workers = WorkerConfig(Entrypoint(EntrypointKind.SCRIPT, "train.py"), 1, error_file=error_file)
+    return LaunchConfig(JobConfig("job"), RendezvousConfig(Endpoint("h", 1)), workers)
+
+
+class Ending:
+    """What one Finish left."""
+
+    def __init__(self, finish: Finish, directory: Path, error_file: str | None = None) -> None:
+        written: list[bytes] = []
+        dirs = LogDirs(str(directory), "job")
+        Farewell(config(error_file), finish).say(written.append, dirs)
+        self.text = b"".join(written).decode()
+        self.root = dirs.root
+
+
+def test_a_good_end_needs_no_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert Ending(Finish(0, "all ended with 0", Outcome.SUCCEEDED), tmp_path).text == ""
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "finish",
+    [
+        Finish(3, "too few nodes", Outcome.TIMED_OUT),
+        Finish(143, "stopped by signal 15"),
+        Finish(8, "the master went away"),
+    ],
+)
+def test_another_end_is_one_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, finish: Finish
+) -> None:
+    assert Ending(finish, tmp_path).text == ""
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.ERROR, finish.reason)
+    ]
+
+
+def test_a_failed_job_is_summed_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ending = Ending(Finish(1, "no restart left", Outcome.FAILED, (FAILURE,)), tmp_path)
+    for words in ("train.py", "no restart left", "boom ?", "box", "77", ending.root):
+        assert words in ending.text
+    assert caplog.records == []
+
+
+def test_the_root_cause_is_passed_on(tmp_path: Path) -> None:
+    own, target = tmp_path / "own.json", tmp_path / "target.json"
+    own.write_text(json.dumps({"message": {"message": "boom"}}))
+    failure = dataclasses.replace(FAILURE, error_file=str(own))
+    Ending(Finish(1, "reason", Outcome.FAILED, (failure, FAILURE)), tmp_path / "logs", str(target))
+    assert json.loads(target.read_text())["message"]["errorCode"] == 3
+
+
+def test_a_root_cause_that_cannot_be_passed_on_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    failure = dataclasses.replace(FAILURE, error_file="elsewhere")
+    Ending(Finish(1, "reason", Outcome.FAILED, (failure,)), tmp_path, str(tmp_path / "no" / "such"))
+    assert "cannot be written" in caplog.records[-1].getMessage()
+
+
+def test_a_failed_job_without_a_failure_known(tmp_path: Path) -> None:
+    ending = Ending(Finish(1, "no restart left", Outcome.FAILED), tmp_path, str(tmp_path / "target"))
+    assert "no restart left" in ending.text
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "patience"), [(None, MASTER_LEFT_BEHIND), *((each, MASTER_FAREWELL) for each in Outcome)]
+)
+def test_only_a_master_whose_job_has_ended_is_waited_for(outcome: Outcome | None, patience: float) -> None:
+    assert Farewell(config(), Finish(0, "", outcome)).patience == patience

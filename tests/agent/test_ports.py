@@ -1,0 +1,134 @@
+"""The port for the workers' store, with real sockets."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from pathlib import Path
+
+import pytest
+
+from elasticrun.agent import ports as module
+from elasticrun.agent.ports import PortReserve
+
+needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+
+
+@pytest.fixture
+def range_file(tmp_path: Path) -> Path:
+    path = tmp_path / "ip_local_port_range"
+    path.write_text("32768\t60999\n")
+    return path
+
+
+def is_free(port: int) -> bool:
+    try:
+        with socket.socket() as trial:
+            trial.bind(("", port))
+    except OSError:
+        return False
+    return True
+
+
+def test_a_port_is_below_those_of_outgoing_connections(range_file: Path) -> None:
+    reserve = PortReserve(random.Random(1), range_file)
+    for _ in range(20):
+        assert 20_768 <= reserve.reserve() < 32_768
+    reserve.release()
+
+
+def test_a_port_is_held_until_it_is_released(range_file: Path) -> None:
+    reserve = PortReserve(random.Random(1), range_file)
+    first = reserve.reserve()
+    assert not is_free(first)
+    second = reserve.reserve()  # a fresh one, and the first is let go
+    assert first != second
+    assert is_free(first)
+    reserve.release()
+    assert is_free(second)
+    reserve.release()
+
+
+def test_two_agents_with_the_same_luck_get_different_ports(range_file: Path) -> None:
+    one, other = (PortReserve(random.Random(1), range_file) for _ in range(2))
+    assert one.reserve() != other.reserve()
+    one.release()
+    other.release()
+
+
+@pytest.mark.parametrize(
+    ("family", "host"),
+    [
+        (socket.AF_INET, "127.0.0.1"),
+        (socket.AF_INET, "0.0.0.0"),
+        pytest.param(socket.AF_INET6, "::1", marks=needs_ipv6),
+        pytest.param(socket.AF_INET6, "::", marks=needs_ipv6),
+    ],
+)
+def test_a_port_in_use_on_any_address_is_not_chosen(
+    range_file: Path, family: socket.AddressFamily, host: str
+) -> None:
+    seen = PortReserve(random.Random(1), range_file)
+    port = seen.reserve()
+    seen.release()
+    with socket.create_server((host, port), family=family):
+        reserve = PortReserve(random.Random(1), range_file)
+        assert reserve.reserve() != port
+        reserve.release()
+
+
+def test_where_all_are_taken_the_kernel_chooses(range_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = module._bind
+    monkeypatch.setattr(module, "_bind", lambda port: real(port) if port == 0 else None)
+    reserve = PortReserve(random.Random(1), range_file)
+    assert not is_free(reserve.reserve())
+    reserve.release()
+
+
+def test_a_host_without_a_port_is_told_in_a_sentence(
+    range_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_bind", lambda port: None)
+    with pytest.raises(OSError, match="no port is free for the workers' store"):
+        PortReserve(random.Random(1), range_file).reserve()
+
+
+@pytest.mark.parametrize("step", ["socket", "bind"])
+def test_a_kernel_without_ipv6(range_file: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    class WithoutIPv6(socket.socket):
+        def __init__(self, family: int, kind: int) -> None:
+            if family == socket.AF_INET6 and step == "socket":
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, kind)
+
+        def bind(self, address: object) -> None:
+            if self.family is socket.AF_INET6:
+                raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+            super().bind(address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module.socket, "socket", WithoutIPv6)  # type: ignore[attr-defined]
+    reserve = PortReserve(random.Random(1), range_file)
+    port = reserve.reserve()
+    monkeypatch.undo()
+    assert not is_free(port)
+    reserve.release()
+
+
+@pytest.mark.parametrize(
+    ("text", "ports"),
+    [
+        ("32768 60999", range(20_768, 32_768)),
+        ("15000 65000", range(10_000, 22_000)),
+        ("1024 65535", range(10_000, 22_000)),
+        ("60000 61000", range(48_000, 60_000)),
+        ("", range(20_768, 32_768)),
+        ("many", range(20_768, 32_768)),
+        (None, range(20_768, 32_768)),
+    ],
+)
+def test_the_range_to_choose_from(tmp_path: Path, text: str | None, ports: range) -> None:
+    path = tmp_path / "range"
+    if text is not None:
+        path.write_text(text)
+    assert module._port_range(path) == ports

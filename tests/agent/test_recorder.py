@@ -1,0 +1,90 @@
+"""What the event log gets to see of an agent's phases."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from elasticrun.agent.events import EventLog
+from elasticrun.agent.recorder import STATES, Recorder
+from elasticrun.config import (
+    Endpoint,
+    Entrypoint,
+    EntrypointKind,
+    JobConfig,
+    LaunchConfig,
+    RendezvousConfig,
+    WorkerConfig,
+)
+from elasticrun.core.protocol import AgentPhase, AgentStatus, Assignment, Failure, FailureKind, NodeInfo
+
+NODE = NodeInfo("box/0", "i", "box", "address", 2, role="trainer")
+ASSIGNMENT = Assignment(3, 1, 2, 2, 4, 2, 4, "address", 1, 1, 5)
+CONFIG = LaunchConfig(
+    JobConfig("job"),
+    RendezvousConfig(Endpoint("h", 1), backend="c10d"),
+    WorkerConfig(Entrypoint(EntrypointKind.SCRIPT, "x.py"), 2),
+)
+FAILURE = Failure("box/0", "box", 2, 0, "trainer", 1, FailureKind.EXIT, 1, message="boom")
+
+
+def recorder() -> tuple[Recorder, list[dict[str, Any]]]:
+    events: list[dict[str, Any]] = []
+    log = EventLog("console", lambda line: events.append(json.loads(line)))
+    return Recorder(log, CONFIG, NODE), events
+
+
+def test_every_phase_has_torchruns_word() -> None:
+    assert STATES.keys() == set(AgentPhase)
+
+
+def test_before_the_first_round_there_is_only_the_agent() -> None:
+    record, events = recorder()
+    record.reported(AgentStatus(1, AgentPhase.READY), None)
+    (event,) = events
+    assert (event["name"], event["source"]) == ("elasticrun.agent.ready", "AGENT")
+    assert event["metadata"]["global_rank"] is None
+    assert event["metadata"]["state"] == "STOPPED"
+    assert event["metadata"]["group_rank"] is None
+    assert event["metadata"]["agent_restarts"] == 0
+
+
+def test_each_worker_of_a_round_and_the_agent() -> None:
+    record, events = recorder()
+    record.reported(AgentStatus(2, AgentPhase.RUNNING, 3), ASSIGNMENT)
+    names = [(event["name"], event["source"], event["metadata"]["global_rank"]) for event in events]
+    worker = "torchelastic.worker.status.HEALTHY"
+    assert names == [
+        (worker, "WORKER", 2),
+        (worker, "WORKER", 3),
+        ("elasticrun.agent.running", "AGENT", None),
+    ]
+    metadata = dict(events[0]["metadata"])
+    assert metadata.pop("total_run_time") >= 0
+    assert metadata == {
+        "run_id": "job",
+        "global_rank": 2,
+        "group_rank": 1,
+        "role": "trainer",
+        "hostname": "box",
+        "state": "HEALTHY",
+        "round": 3,
+        "rdzv_backend": "c10d",
+        "raw_error": None,
+        "agent_restarts": 1,
+    }
+
+
+def test_a_failure_is_named() -> None:
+    record, events = recorder()
+    record.reported(AgentStatus(3, AgentPhase.FAILED, 3, (FAILURE,)), ASSIGNMENT)
+    assert {event["metadata"]["raw_error"] for event in events} == {"boom"}
+
+
+def test_a_phase_is_recorded_once_and_again_in_another_round() -> None:
+    record, events = recorder()
+    record.reported(AgentStatus(1, AgentPhase.READY), None)
+    record.reported(AgentStatus(2, AgentPhase.READY), None)
+    assert len(events) == 1
+    record.reported(AgentStatus(3, AgentPhase.READY, 1), None)
+    assert len(events) == 2
