@@ -57,8 +57,9 @@ class WorkerGroup:
         self._error_files = tuple(paths.error_file for paths in round_dirs.workers)
         self._logs = self._router.open_round(round_dirs, assignment.first_rank)
         for local_rank in range(self._config.local_world_size):
+            command = self._command(local_rank)
             self._local_ranks[self._next_number] = local_rank
-            self._starter.spawn(self._next_number, self._command(local_rank))
+            self._starter.spawn(self._next_number, command)
             self._logs.started(local_rank)
             self._next_number += 1
 
