@@ -3,20 +3,24 @@
 Whether this agent hosts is decided each time a master is needed: if the endpoint is an address of this
 host and its port is free, this agent starts one, and whoever binds the port first *is* the master. So two
 agents of one host need not agree beforehand, and a master that died is started again by any agent of
-its host; the one that had it finds its journal in the same state directory.
+its host, and finds its journal in the same state directory: unless the user names one, it is a temporary
+directory that the agents of one user on one host derive from the endpoint.
 
 A temporary state directory is removed once the master that used it has ended, never before: a master
-that outlives this agent removes it itself.
+that outlives this agent removes it itself, and one that another agent started holds its lock.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
+import re
 import select
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -32,6 +36,7 @@ _READ_LIMIT = 65_536
 ANSWER_TIMEOUT = 15.0
 #: Seconds in which a master ends that nobody needs.
 _END_TIMEOUT = 2.0
+_PREFIX = "elasticrun_master_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,7 @@ class MasterHost:
             return self._config.state_dir
         if self._temporary is None:
             try:
-                self._temporary = tempfile.mkdtemp(prefix="elasticrun_master_")
+                self._temporary = _temporary_directory(self._config.endpoint)
             except OSError as error:
                 raise UsageError(
                     f"no temporary directory for the master's journal can be made ({error.strerror});"
@@ -209,7 +214,7 @@ class MasterHost:
     def _clean_up(self) -> None:
         self._reap()
         if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            _remove_unless_locked(self._temporary)
             self._temporary = None
 
 
@@ -221,6 +226,34 @@ class MasterCrashedError(ElasticRunError):
     """The master that this agent started ended without saying why."""
 
     exit_code = ExitCode.INTERNAL
+
+
+def _temporary_directory(endpoint: Endpoint) -> str:
+    """Where the journal goes: the same for all agents of this user and host that share an endpoint."""
+    if endpoint.port == 0:
+        return tempfile.mkdtemp(prefix=_PREFIX)
+    name = re.sub(r"[^\w.-]", "_", f"{_PREFIX}{os.getuid()}_{endpoint}")[:200]
+    shared = os.path.join(tempfile.gettempdir(), name)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(shared, 0o700)
+    found = os.lstat(shared)
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return shared if is_ours else tempfile.mkdtemp(prefix=_PREFIX)
+
+
+def _remove_unless_locked(directory: str) -> None:
+    try:
+        lock = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # no master ever came so far as to use it
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(directory, ignore_errors=True)
+    except OSError:
+        return  # another agent's master uses it
+    finally:
+        os.close(lock)
 
 
 def _let_go(process: subprocess.Popen[bytes]) -> None:

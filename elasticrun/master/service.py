@@ -33,8 +33,8 @@ class MasterConfig:
     port: int  # 0: any free one
     state_dir: str
     log_level: str = "WARNING"
-    temporary: bool = False  # the state directory is of no use to anybody once the host's agent is gone
-    resume: bool = False  # take up a job that has ended as well: its agents may not know yet
+    temporary: bool = False  # the state directory goes with the job; what is in it may be of an earlier one
+    resume: bool = False  # the agent has been part of the job: take it up, even if it has ended
 
 
 async def serve(
@@ -52,7 +52,9 @@ async def serve(
     """
     with contextlib.ExitStack() as held:
         held.callback(os.close, _lock(Path(config.state_dir)))
-        machine, journal, clock = recover(Path(config.state_dir) / JOURNAL_NAME, config.job, config.resume)
+        path = Path(config.state_dir) / JOURNAL_NAME
+        anew = config.temporary and not config.resume
+        machine, journal, clock = recover(path, config.job, config.resume, anew)
         held.callback(journal.close)
         loop = MasterLoop(machine, journal, clock)
         loop.start(machine.epoch + 1)
@@ -76,15 +78,18 @@ async def _listen(server: MasterServer, config: MasterConfig) -> int:
         ) from error
 
 
-def recover(path: Path, job: JobConfig, resume: bool) -> tuple[JobMachine, Journal, MonotonicClock]:
+def recover(
+    path: Path, job: JobConfig, resume: bool, anew: bool = False
+) -> tuple[JobMachine, Journal, MonotonicClock]:
     """The job as its journal left it, or a new one.
 
-    A new one if there is no journal, or it is of a job with another configuration, or of one that has
-    ended and ``resume`` is not asked for.
+    A new one if ``anew`` or there is no journal; and, unless ``resume``, if it is of a job with another
+    configuration or has ended. An agent that resumes may have been started with other options than the
+    one whose master wrote the journal; what holds for the job stays what it was.
     """
-    config, entries = read_journal(path) or (None, [])
-    if config == job:
-        machine = JobMachine(job)
+    config, entries = (None if anew else read_journal(path)) or (None, [])
+    if config is not None and (config == job or (resume and config.job_id == job.job_id)):
+        machine = JobMachine(config)
         for entry in entries:
             machine.handle(entry.event, entry.at)
         if resume or not machine.ended:

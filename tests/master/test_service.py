@@ -207,15 +207,34 @@ def test_a_job_that_has_ended_is_resumed_only_if_asked(tmp_path: Path) -> None:
     assert read_journal(path) == (ONE_NODE, [])
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_another_job_starts_anew(tmp_path: Path, resume: bool) -> None:
+def another(**changes: object) -> JobConfig:
+    return dataclasses.replace(JOB, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("other", "resume", "anew"),
+    [
+        (another(max_restarts=5), False, False),
+        (another(job_id="another"), False, False),
+        (another(job_id="another"), True, False),
+        (JOB, False, True),
+    ],
+)
+def test_another_job_starts_anew(tmp_path: Path, other: JobConfig, resume: bool, anew: bool) -> None:
     path = tmp_path / JOURNAL_NAME
     create_journal(path, JOB).append(Entry(1.0, MasterStarted(7)))
-    other = dataclasses.replace(JOB, max_restarts=5)
-    machine, journal, _ = recover(path, other, resume)
+    machine, journal, _ = recover(path, other, resume, anew)
     journal.close()
     assert (machine.config, machine.epoch) == (other, 0)
     assert read_journal(tmp_path / "journal.1.jsonl") == (JOB, [Entry(1.0, MasterStarted(7))])
+
+
+def test_an_agent_with_other_options_resumes_the_job_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL_NAME
+    create_journal(path, JOB).append(Entry(1.0, MasterStarted(7)))
+    machine, journal, _ = recover(path, another(max_restarts=5), resume=True)
+    journal.close()
+    assert (machine.config, machine.epoch) == (JOB, 7)
 
 
 # -- serving
