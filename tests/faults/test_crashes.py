@@ -189,6 +189,35 @@ def test_a_failure_while_the_master_is_away_is_handled_when_it_is_back(cluster: 
     cluster.nobody_left()
 
 
+def test_the_master_and_its_agent_die_together_and_the_budget_is_still_the_jobs(cluster: Cluster) -> None:
+    """The survivor resumes from the journal that another agent's master wrote, whatever its own options."""
+    first = cluster.node("1:2", UNHURRIED, "--max-restarts=2")
+    second = cluster.node("1:2", UNHURRIED, "--max-restarts=2", "--waiting-notice-interval=7")
+    cluster.director.round(0, 2)[0].tell("exit 1")
+    cluster.director.round(1, 2)
+    lost = cluster.host()
+    stay = second if lost is first else first
+    lost.kill_node()
+    (alone,) = cluster.director.world(1, after=1)
+    assert alone.env["TORCHELASTIC_RESTART_COUNT"] == "1"
+    end_world(cluster, [alone], [stay])
+
+
+def test_a_job_that_was_killed_whole_is_forgotten_by_the_next(cluster: Cluster) -> None:
+    """It leaves its journal behind; who starts anew does not wait for its nodes nor pay for its failures."""
+    for _ in range(2):
+        launcher = cluster.node("2", "--max-restarts=1")
+        other = cluster.node("2", "--max-restarts=1")
+        cluster.director.arrivals(2)
+        cluster.director.of_round(0)[0].tell("exit 1")
+        workers = cluster.director.round(1, 2)
+        assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in workers} == {"1"}
+        for node in (launcher, other):
+            node.kill_node()
+        cluster.nobody_left()
+        cluster.director.forget()
+
+
 def test_an_end_while_the_master_is_away_is_handled_when_it_is_back(cluster: Cluster) -> None:
     nodes = [cluster.node("2", f"--node-rank={rank}") for rank in (0, 1)]
     workers = cluster.director.round(0, 2)
@@ -207,18 +236,6 @@ def test_the_master_and_an_agent_die_together(cluster: Cluster) -> None:
     lost.kill_node()
     (alone,) = cluster.director.world(1)
     assert alone.env["TORCHELASTIC_RESTART_COUNT"] == "1"
-    end_world(cluster, [alone], [stay])
-
-
-def test_the_master_and_its_agent_die_together(cluster: Cluster) -> None:
-    first = cluster.node("1:2", UNHURRIED)
-    second = cluster.node("1:2")
-    cluster.director.round(0, 2)
-    lost = cluster.host()
-    stay = second if lost is first else first
-    lost.kill_node()
-    (alone,) = cluster.director.world(1)
-    assert alone.store[0] == "127.0.0.1"
     end_world(cluster, [alone], [stay])
 
 

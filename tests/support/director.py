@@ -136,6 +136,11 @@ class Director:
                 if not worker.gone:
                     worker.tell(command)
 
+    def forget(self) -> None:
+        """Start over, for another job."""
+        with self._news:
+            self.workers.clear()
+
     def arrivals(self, count: int) -> None:
         """Return once ``count`` workers have come, over all rounds and jobs."""
         self.wait(lambda: len(self.workers) >= count, f"{count} workers")

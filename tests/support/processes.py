@@ -54,11 +54,12 @@ def only(pids: list[int]) -> int:
 
 
 def listener(port: int) -> int:
-    """The pid of the process that listens on a port of an IPv4 address."""
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-            return _owner(f"socket:[{fields[9]}]")
+    """The pid of the process that listens on a port."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                return _owner(f"socket:[{fields[9]}]")
     raise AssertionError(f"nobody listens on port {port}")
 
 
