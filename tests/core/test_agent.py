@@ -65,6 +65,7 @@ def test_hello_carries_everything() -> None:
     assert (hello.job_id, hello.version, hello.epoch) == ("job", "1", -1)
     assert (hello.status.phase, hello.status.round, hello.status.store_port) == (PREPARING, -1, 0)
     agent.do(Prepared(7001), LinkUp(3))
+    assert agent.heard() == []  # the first link is no news
     hello = agent.machine.hello()
     assert (hello.epoch, hello.status.phase, hello.status.store_port) == (3, READY, 7001)
 
@@ -86,6 +87,7 @@ def test_a_round_is_started_once() -> None:
     assert agent.of(StartWorkers) == [StartWorkers(start(0).assignment)]
     assert agent.reported() == [RUNNING]
     assert agent.of(Say)[0].level is Level.INFO
+    assert agent.machine.assignment == start(0).assignment
     assert agent.heard()[0] == "round 0: node 0 of 1, ranks 0-1 of 2 (restart 0 of 3; because)"
     assert agent.do(Directed(start(0))) == []
     assert agent.do(Directed(start(0, sequence=5))) == []
@@ -110,6 +112,7 @@ def test_a_failure_stops_the_group_at_once_and_is_reported_until_the_next_round(
     agent = running_agent()
     agent.do(WorkerFailed(0, failure()))
     assert agent.reported() == [FAILED]
+    assert agent.heard() == [failure().summary]
     assert agent.of(SignalWorkers) == [SignalWorkers(15)]
     agent.do(WorkerFailed(0, failure(rank=1)))  # a sibling: wrong local rank, nobody's fault
     agent.do(WorkerFinished(0, 1))
@@ -181,12 +184,28 @@ def test_workers_that_ignore_the_signal_are_killed() -> None:
     assert agent.machine.next_deadline() is None
 
 
+def test_a_group_that_is_gone_before_it_was_swept_leaves_no_deadline_behind() -> None:
+    agent = running_agent()
+    agent.do(stop(0), GroupGone(0, 7002))
+    assert agent.machine.next_deadline() is None
+    assert agent.machine.alive == set()
+
+
+def test_failures_are_forgotten_with_their_round() -> None:
+    agent = running_agent()
+    agent.do(WorkerFailed(0, failure()), WorkerFinished(0, 1), GroupGone(0, 7002))
+    assert agent.machine.failures == (failure(),)
+    agent.do(stop(4))
+    assert agent.machine.hello().status.failures == ()
+
+
 def test_workers_that_survive_sigkill_end_the_node() -> None:
     agent = running_agent(shutdown_timeout=3.0, kill_timeout=4.0)
     agent.do(stop(0))
     for agent.now in (3.0, 7.0):
         agent.do(AgentTick())
     assert agent.finish.exit_status == ExitCode.NODE_FAULT
+    assert agent.machine.finish == agent.finish
     assert isinstance(agent.sent()[0], Leave)
     assert agent.do(GroupGone(0, 7002)) == []
 
@@ -227,6 +246,14 @@ def test_a_round_that_was_told_to_stop_never_starts() -> None:
     agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
     assert agent.of(StartWorkers) == []
     assert agent.machine.round == 5
+
+
+def test_a_stop_takes_back_a_start_that_waits() -> None:
+    agent = running_agent(0)
+    agent.do(Directed(start(2, sequence=2)), stop(1, sequence=3))
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
+    assert agent.of(StartWorkers) == []
+    assert agent.machine.round == 1
 
 
 def test_stop_of_an_earlier_round_stops_nothing() -> None:
@@ -283,7 +310,7 @@ def test_a_rejected_agent_stops_its_workers_and_goes(code: RejectCode) -> None:
 
 
 def test_a_signal_is_passed_on_and_the_master_is_told_first() -> None:
-    agent = running_agent()
+    agent = running_agent(shutdown_timeout=20.0, kill_timeout=30.0)
     agent.do(StopSignal(2))
     assert [type(message) for message in agent.sent()] == [Leave]
     assert agent.machine.hello().status.phase is STOPPING
@@ -292,6 +319,9 @@ def test_a_signal_is_passed_on_and_the_master_is_told_first() -> None:
     assert agent.heard() == ["asked to stop again: killing the workers now"]
     assert agent.of(SweepWorkers) == [SweepWorkers(0)]
     assert agent.do(StopSignal(2)) == []
+    assert agent.do(Broken(10, "no disk")) == []
+    assert agent.machine.next_deadline() == 30.0
+    agent.now = 15.0
     agent.do(GroupGone(0, 7002))
     assert (agent.finish.exit_status, agent.finish.reason) == (130, "stopped by signal 2")
 
