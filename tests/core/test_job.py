@@ -56,11 +56,11 @@ def test_the_world_forms_when_the_last_of_min_is_ready() -> None:
 def test_the_first_world_waits_for_a_last_call_that_each_arrival_restarts() -> None:
     job = Job(min_nodes=1, max_nodes=3, last_call_timeout=2.0)
     job.attach("a")
-    job.report("a", READY, -1)
     job.pass_time(1.5)
-    job.report("a", READY, -1)  # nothing new
     job.attach("b")
-    job.pass_time(1.5)
+    job.pass_time(1.0)
+    job.report("a", READY, -1)  # no arrival
+    job.pass_time(0.5)
     assert job.phase() == JobPhase.GATHERING
     job.pass_time(0.5)
     assert job.machine.previous == ("a", "b")
@@ -83,6 +83,19 @@ def test_the_last_call_starts_anew_if_too_few_are_left() -> None:
     job.pass_time(1.9)
     assert job.phase() == JobPhase.GATHERING
     job.pass_time(0.1)
+    assert job.phase() == JobPhase.RUNNING
+
+
+def test_a_last_call_that_ended_while_nobody_was_back_does_not_count_for_those_who_come_later() -> None:
+    job = Job(min_nodes=1, max_nodes=3, last_call_timeout=2.0, reattach_timeout=15.0)
+    job.attach("a")
+    job.do(MasterStarted(2))
+    job.pass_time(15.0)
+    assert not job.drops()
+    assert not job.machine.members.nodes
+    job.attach("b")
+    assert job.phase() == JobPhase.GATHERING
+    job.pass_time(2.0)
     assert job.phase() == JobPhase.RUNNING
 
 
@@ -137,6 +150,7 @@ def test_a_failure_stops_everybody_and_the_next_round_starts_when_the_last_one_h
     job.report("b", FAILED, 0, failure("b", rank=1))
     for node in "abc":
         assert job.told(node, StopRound)[0].round == 0
+    assert [decided.text for decided in job.of(Decided)] == [f"round 0 stops: {failure('b', rank=1).summary}"]
     job.report("b", READY, 0, failure("b", rank=1))
     job.all_report("ac", STOPPING, 0)
     job.report("a", READY, 0)
@@ -313,6 +327,7 @@ def test_a_node_that_finished_and_comes_back_waits_for_the_others() -> None:
     job.do(Detached(job.sessions["b"], "reset"))
     job.attach("b", FINISHED, 0, epoch=1)
     job.report("b", READY, 0)
+    assert job.phase() == JobPhase.RUNNING
     job.report("a", FINISHED, 0)
     assert job.told("b", JobEnded)[0].outcome is Outcome.SUCCEEDED
 
@@ -328,6 +343,22 @@ def test_a_silent_agent_is_lost_and_one_that_beats_is_not() -> None:
     assert [drop.session for drop in job.drops()] == [job.sessions["b"]]
     assert "b lost: silent for 30 s" in [decided.text for decided in job.of(Decided)]
     assert job.told("a", StopRound)
+
+
+def test_a_report_is_a_sign_of_life() -> None:
+    job = running("a", heartbeat_timeout=30.0)
+    job.pass_time(20.0)
+    job.report("a", RUNNING, 0)
+    job.pass_time(20.0)
+    assert job.phase() == JobPhase.RUNNING
+
+
+def test_a_node_that_is_not_ready_any_more_is_no_candidate() -> None:
+    job = Job(min_nodes=2, max_nodes=2)
+    job.attach("a")
+    job.report("a", STOPPING, -1)
+    job.attach("b")
+    assert job.phase() == JobPhase.GATHERING
 
 
 # -- fences
@@ -416,12 +447,43 @@ def test_who_does_not_come_back_is_lost() -> None:
     assert job.told("a", StopRound)
 
 
+def test_no_world_forms_while_known_nodes_are_about_to_come_back() -> None:
+    job = Job(min_nodes=1, max_nodes=3, last_call_timeout=5.0)
+    job.attach("a")
+    job.attach("b")
+    job.pass_time(4.0)
+    job.do(MasterStarted(2))
+    assert "master epoch 2 starts; 2 known nodes may re-attach" in [it.text for it in job.of(Decided)]
+    job.attach("a", epoch=1)
+    job.pass_time(9.0)
+    assert job.phase() == JobPhase.GATHERING
+    job.attach("b", epoch=1)
+    job.pass_time(5.0)
+    assert job.machine.previous == ("a", "b")
+
+
+def test_a_restart_gives_everybody_time_whatever_their_heartbeats_were() -> None:
+    job = running("a", heartbeat_timeout=30.0, reattach_timeout=15.0)
+    job.pass_time(25.0)
+    job.do(MasterStarted(2))
+    job.pass_time(10.0)
+    assert list(job.machine.members.nodes) == ["a"]
+    job.attach("a", RUNNING, 0, epoch=1)
+    assert "a re-attaches" in [decided.text for decided in job.of(Decided)]
+    assert job.phase() == JobPhase.RUNNING
+
+
 def test_a_new_incarnation_of_a_node_that_is_not_back_yet_replaces_it() -> None:
     job = running("ab")
     job.do(MasterStarted(2))
     job.attach("b", life=2)
     assert job.drops() == []
     assert job.phase() == JobPhase.STOPPING
+
+
+def test_a_first_master_waits_for_nobody_to_come_back() -> None:
+    job = Job(reattach_timeout=15.0, waiting_notice_interval=99.0)
+    assert job.machine.next_deadline() == 99.0
 
 
 def test_an_epoch_only_grows() -> None:
