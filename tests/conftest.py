@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 
+# Tests fork the spawner from a process that has used gRPC already, which an agent never does. gRPC's
+# handlers would then crash the child; it reads this when it is first imported.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 import pytest
 
 

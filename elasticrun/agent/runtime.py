@@ -57,7 +57,7 @@ from elasticrun.core.agent_events import (
     SweepWorkers,
     Transmit,
 )
-from elasticrun.core.protocol import NodeInfo, Report
+from elasticrun.core.protocol import Assignment, NodeInfo, Report
 from elasticrun.errors import ElasticRunError, ExitCode
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Agent:
         try:
             while self._events:
                 for effect in self._machine.handle(self._events.popleft(), self._clock.now()):
-                    self._carry_out(effect)
+                    self._carry_out_or_break(effect)
         finally:
             self._handling = False
         self._arm()
@@ -181,22 +181,29 @@ class Agent:
         error = context.get("exception")
         logger.error("internal error: %s", context.get("message"), exc_info=error)
         if "handle" in context:
-            self._break(
-                Finish(ExitCode.INTERNAL, f"internal error: {error!r}; please report the traceback above")
-            )
+            self._break(error)
 
-    def _break(self, finish: Finish) -> None:
+    def _break(self, error: object) -> None:
         """Leave in good order; if that fails as well, at once: the spawner then kills the workers."""
-        second, self._is_broken = self._is_broken, True
+        reason = f"internal error: {error!r}; please report the traceback above"
+        if self._is_broken:
+            self._finish(Finish(ExitCode.INTERNAL, reason))
+            return
+        self._is_broken = True
         try:
-            if not second:
-                self._post(Broken(finish.exit_status, finish.reason))
-                return
+            self._post(Broken(ExitCode.INTERNAL, reason))
         except Exception:  # whatever it is, it must not keep the agent from ending
             logger.exception("internal error")
-        self._finish(finish)
+            self._finish(Finish(ExitCode.INTERNAL, reason))
 
     # -- effects out
+
+    def _carry_out_or_break(self, effect: AgentEffect) -> None:
+        try:
+            self._carry_out(effect)
+        except Exception as error:  # a bug; the effects behind this one may be what stops the workers
+            logger.exception("internal error")
+            self._break(error)
 
     def _carry_out(self, effect: AgentEffect) -> None:
         match effect:
@@ -205,12 +212,7 @@ class Agent:
                 if isinstance(message, Report):
                     self._recorder.reported(message.status, self._machine.assignment)
             case StartWorkers(assignment):
-                self._ports.release()
-                try:
-                    self._group.start(assignment)
-                except (OSError, ElasticRunError) as error:
-                    self._events.append(Broken(ExitCode.NODE_FAULT, f"cannot start workers: {error}"))
-                    self._group.sweep()  # some may have started, the others will never end
+                self._start_workers(assignment)
             case SignalWorkers(signum):
                 self._group.signal(signum)
             case SweepWorkers():
@@ -219,6 +221,16 @@ class Agent:
                 logger.log(LEVELS[level], "%s", text)
             case Finish():
                 self._finish(effect)
+
+    def _start_workers(self, assignment: Assignment) -> None:
+        self._ports.release()
+        try:
+            self._group.start(assignment)
+        except Exception as error:
+            self._group.sweep()  # some may have started, the others will never end
+            if not isinstance(error, OSError | ElasticRunError):
+                raise
+            self._post(Broken(ExitCode.NODE_FAULT, f"cannot start workers: {error}"))
 
     def _finish(self, finish: Finish) -> None:
         if not self._finished.done():

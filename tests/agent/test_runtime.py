@@ -1,0 +1,491 @@
+"""The agent's loop with a real machine and spawner, scripted workers, and a master that a test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from elasticrun import __version__
+from elasticrun.agent import runtime as module
+from elasticrun.agent.hosting import MasterHost
+from elasticrun.agent.logs import LogRouter
+from elasticrun.agent.ports import PortReserve
+from elasticrun.agent.runtime import Agent
+from elasticrun.agent.signals import SignalInbox
+from elasticrun.agent.spawner import SpawnerHandle, fork_spawner
+from elasticrun.config import (
+    Endpoint,
+    Entrypoint,
+    EntrypointKind,
+    JobConfig,
+    LaunchConfig,
+    LogConfig,
+    RendezvousConfig,
+    WorkerConfig,
+)
+from elasticrun.core.agent_events import Broken, Finish
+from elasticrun.core.protocol import (
+    AgentMessage,
+    AgentPhase,
+    Assignment,
+    Hello,
+    JobEnded,
+    Leave,
+    NodeInfo,
+    Outcome,
+    Report,
+    StartRound,
+    StopRound,
+    Welcome,
+)
+from elasticrun.errors import ExitCode
+from elasticrun.rpc.server import MasterServer, Session
+
+DEADLINE = 60.0
+NODE = NodeInfo("box/0", "i", "box", "127.0.0.1", 1)
+
+
+class FakeHost:
+    """A master that runs already, and is not ours."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.resume = False
+        self.trouble = ""
+        self.hurried = 0
+        self.patience: float | None = None
+
+    async def endpoint(self) -> Endpoint:
+        return Endpoint("127.0.0.1", self.port)
+
+    async def close(self, timeout: float) -> None:
+        self.patience = timeout
+
+    def hurry(self) -> None:
+        self.hurried += 1
+
+
+class Master:
+    """The master, played by a test."""
+
+    def __init__(self) -> None:
+        self.heard: list[AgentMessage] = []
+        self.session: Session | None = None
+        self._changed = asyncio.Event()
+        self._sequence = 0
+        self._phase = AgentPhase.PREPARING
+
+    def attached(self, session: Session, hello: Hello) -> None:
+        self.session = session
+        session.send(Welcome(1, 3600.0))
+        self._note(hello)
+
+    def received(self, session: Session, message: AgentMessage) -> None:
+        self._note(message)
+
+    def detached(self, session: Session, why: str) -> None:
+        self.session = None
+        self._changed.set()
+
+    def _note(self, message: AgentMessage) -> None:
+        self.heard.append(message)
+        if isinstance(message, Hello | Report):
+            self._phase = message.status.phase
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def phase(self, phase: AgentPhase) -> None:
+        await self.until(lambda: self._phase is phase and self.session is not None)
+
+    def _stamp(self) -> tuple[int, int]:
+        self._sequence += 1
+        return 1, self._sequence
+
+    def start(self, round_: int) -> None:
+        assert self.session is not None
+        place = Assignment(round_, 0, 1, 0, 1, 0, 1, "127.0.0.1", 29500, 0, 0)
+        self.session.send(StartRound(*self._stamp(), place, "because"))
+
+    def stop(self, round_: int) -> None:
+        assert self.session is not None
+        self.session.send(StopRound(*self._stamp(), round_, "because"))
+
+    def end(self, outcome: Outcome) -> None:
+        assert self.session is not None
+        self.session.send(JobEnded(*self._stamp(), outcome, "the end"))
+
+    @property
+    def last_words(self) -> str:
+        return next(message.reason for message in self.heard if isinstance(message, Leave))
+
+
+@dataclasses.dataclass
+class Bench:
+    agent: Agent
+    master: Master
+    host: FakeHost
+    spawner: SpawnerHandle
+    status: asyncio.Future[int]
+    out: asyncio.StreamReader
+
+    async def running(self, round_: int = 0) -> None:
+        """A round whose worker has said that it runs."""
+        await self.master.phase(AgentPhase.READY)
+        self.master.start(round_)
+        await self.master.phase(AgentPhase.RUNNING)
+        assert await self.out.readline() == b"here\n"
+
+
+WORKER = """
+import os, signal, sys
+{first}
+here = os.open(sys.argv[1], os.O_WRONLY)
+os.write(here, b"here\\n")
+os.close(here)
+{then}
+"""
+WAIT = "signal.pause()"
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+FOREVER = "while True: signal.pause()"
+
+
+def run(
+    directory: Path,
+    play: Callable[[Bench], Coroutine[Any, Any, None]],
+    then: str = WAIT,
+    first: str = "",
+    **workers: Any,
+) -> int:
+    """The exit status of an agent whose workers do ``then``, while ``play`` plays the master."""
+    script, out = directory / "worker.py", directory / "out"
+    script.write_text(WORKER.format(first=first, then=then))
+    os.mkfifo(out)
+    entrypoint = Entrypoint(EntrypointKind.SCRIPT, str(script), (str(out),), sys.executable)
+    config = LaunchConfig(
+        JobConfig("job"),
+        RendezvousConfig(Endpoint("127.0.0.1", 1)),
+        WorkerConfig(entrypoint, 1, env=tuple(os.environ.items()), **workers),
+    )
+    spawner = fork_spawner()
+    inbox = SignalInbox([signal.SIGTERM, signal.SIGINT])
+    try:
+        return asyncio.run(asyncio.wait_for(_run(config, inbox, spawner, out, play), DEADLINE))
+    finally:
+        inbox.close()
+        spawner.control.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(spawner.pid, 0)
+
+
+async def _run(
+    config: LaunchConfig,
+    inbox: SignalInbox,
+    spawner: SpawnerHandle,
+    out: Path,
+    play: Callable[[Bench], Coroutine[Any, Any, None]],
+) -> int:
+    async with serving() as (master, port):
+        host = FakeHost()
+        host.port = port
+        null = os.open(os.devnull, os.O_WRONLY)
+        router = LogRouter(LogConfig(), "default", null, null)
+        reader = asyncio.StreamReader()
+        # Open for writing as well, so that it has no end between two workers.
+        pipe = os.fdopen(os.open(out, os.O_RDWR | os.O_NONBLOCK), "rb", buffering=0)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+        agent = Agent(config, NODE, spawner, cast("MasterHost", host), router, ())
+        status = asyncio.ensure_future(agent.run(inbox))
+        playing = asyncio.ensure_future(play(Bench(agent, master, host, spawner, status, reader)))
+        try:
+            await asyncio.wait((status, playing), return_when=asyncio.FIRST_EXCEPTION)
+            playing.result()
+            return await status
+        finally:
+            os.close(null)
+            transport.close()
+
+
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[tuple[Master, int]]:
+    master = Master()
+    server = MasterServer(master, lambda hello: None)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        yield master, port
+    finally:
+        await server.stop(1.0)
+
+
+def test_a_job_from_ready_to_the_end(tmp_path: Path) -> None:
+    async def play(bench: Bench) -> None:
+        await bench.running()
+        await bench.master.phase(AgentPhase.FINISHED)
+        bench.master.end(Outcome.SUCCEEDED)
+        await bench.status
+        assert bench.host.patience == 35.0
+
+    assert run(tmp_path, play, then="") == 0
+
+
+def test_hello_says_who_we_are(tmp_path: Path) -> None:
+    async def play(bench: Bench) -> None:
+        await bench.master.phase(AgentPhase.READY)
+        hello = bench.master.heard[0]
+        assert isinstance(hello, Hello)
+        assert (hello.job_id, hello.version, hello.info) == ("job", __version__, NODE)
+        ready = next(m for m in bench.master.heard if isinstance(m, Hello | Report) and m.status.store_port)
+        assert ready.status.phase is AgentPhase.READY
+        bench.master.end(Outcome.TIMED_OUT)
+
+    assert run(tmp_path, play) == ExitCode.RENDEZVOUS_TIMEOUT
+
+
+def test_a_round_is_stopped_and_the_next_one_starts(tmp_path: Path) -> None:
+    async def play(bench: Bench) -> None:
+        await bench.running(0)
+        bench.master.stop(0)
+        await bench.running(1)
+        bench.master.end(Outcome.SUCCEEDED)
+
+    assert run(tmp_path, play) == 0
+
+
+def test_a_signal_reaches_the_workers_and_decides_the_status(tmp_path: Path) -> None:
+    async def play(bench: Bench) -> None:
+        await bench.running()
+        os.kill(os.getpid(), signal.SIGINT)
+        await bench.master.until(lambda: bench.master.session is None)
+        assert bench.master.last_words == "stopped by signal 2"
+        await bench.status
+        assert bench.host.patience == 1.0
+        assert bench.host.hurried == 1
+
+    assert run(tmp_path, play) == 128 + signal.SIGINT
+
+
+def test_a_signal_before_the_loop_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Agent):
+        def __init__(self, *args: Any) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            super().__init__(*args)
+
+    async def play(bench: Bench) -> None:
+        await bench.status
+
+    monkeypatch.setitem(globals(), "Agent", Interrupted)
+    assert run(tmp_path, play) == 128 + signal.SIGTERM
+
+
+def test_two_signals_kill_workers_that_are_deaf(tmp_path: Path) -> None:
+    async def play(bench: Bench) -> None:
+        await bench.running()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await bench.master.until(lambda: any(isinstance(m, Leave) for m in bench.master.heard))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    status = run(tmp_path, play, first=DEAF, then=FOREVER, shutdown_timeout=DEADLINE * 10)
+    assert status == 128 + signal.SIGTERM
+
+
+def test_the_grace_period_ends_by_itself(tmp_path: Path) -> None:
+    async def play(bench: Bench) -> None:
+        await bench.running()
+        bench.master.stop(0)
+        await bench.master.phase(AgentPhase.READY)
+        bench.master.end(Outcome.SUCCEEDED)
+
+    assert run(tmp_path, play, first=DEAF, then=FOREVER, shutdown_timeout=0.05) == 0
+
+
+def test_the_spawners_death_is_the_nodes_end_at_once(tmp_path: Path) -> None:
+    async def play(bench: Bench) -> None:
+        await bench.running()
+        os.kill(bench.spawner.pid, signal.SIGKILL)
+        await bench.status
+        assert "the spawner process was killed" in bench.master.last_words
+
+    assert run(tmp_path, play, shutdown_timeout=DEADLINE * 10) == ExitCode.NODE_FAULT
+
+
+def test_a_start_that_fails_half_way_is_the_nodes_end_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play(bench: Bench) -> None:
+        def start(assignment: Assignment) -> None:
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(bench.agent._group, "start", start)
+        await bench.master.phase(AgentPhase.READY)
+        bench.master.start(0)
+        await bench.status
+        assert "cannot start workers: [Errno 24] Too many open files" in bench.master.last_words
+
+    assert run(tmp_path, play, shutdown_timeout=DEADLINE * 10) == ExitCode.NODE_FAULT
+
+
+def test_no_port_for_the_store_is_the_nodes_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reserve(self: object) -> int:
+        raise OSError("no port is free")
+
+    monkeypatch.setattr(PortReserve, "reserve", reserve)
+
+    async def play(bench: Bench) -> None:
+        await bench.status
+
+    assert run(tmp_path, play) == ExitCode.NODE_FAULT
+
+
+def test_a_bug_in_a_callback_ends_in_good_order(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def bug() -> None:
+        raise ZeroDivisionError("oops")
+
+    async def play(bench: Bench) -> None:
+        await bench.running()
+        asyncio.get_running_loop().call_soon(bug)
+        await bench.status
+        assert "internal error: ZeroDivisionError('oops')" in bench.master.last_words
+
+    assert run(tmp_path, play) == ExitCode.INTERNAL
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_a_bug_that_keeps_coming_ends_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(bench: Bench) -> None:
+        def send(message: AgentMessage) -> None:
+            raise ZeroDivisionError("oops")
+
+        await bench.running()
+        monkeypatch.setattr(bench.agent._link, "send", send)
+        bench.master.stop(0)
+        await bench.status
+
+    assert run(tmp_path, play, shutdown_timeout=DEADLINE * 10) == ExitCode.INTERNAL
+
+
+def test_what_asyncio_merely_reports_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def play(bench: Bench) -> None:
+        await bench.running()
+        asyncio.get_running_loop().call_exception_handler({"message": "a task was destroyed"})
+        bench.master.end(Outcome.SUCCEEDED)
+
+    assert run(tmp_path, play) == 0
+    assert "internal error: a task was destroyed" in caplog.text
+
+
+def test_a_bug_at_the_end_keeps_neither_the_status_nor_the_other_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play(bench: Bench) -> None:
+        async def bug() -> None:
+            raise ZeroDivisionError("oops")
+
+        await bench.running()
+        monkeypatch.setattr(bench.agent._spawner, "close", bug)
+        bench.master.end(Outcome.SUCCEEDED)
+        await bench.status
+        assert bench.host.patience is not None
+
+    assert run(tmp_path, play) == 0
+    assert "internal error at the end" in caplog.text
+
+
+def test_workers_that_cannot_be_killed_do_not_keep_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "KILL_TIMEOUT", 0.01)
+
+    async def play(bench: Bench) -> None:
+        async def stuck() -> None:
+            await asyncio.Event().wait()
+
+        await bench.master.phase(AgentPhase.READY)
+        monkeypatch.setattr(bench.agent._spawner, "close", stuck)
+        bench.master.end(Outcome.SUCCEEDED)
+
+    assert run(tmp_path, play) == 0
+    assert "still there after 0.01 s of SIGKILL" in caplog.text
+
+
+def test_an_effect_that_causes_an_event_waits_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    async def play(bench: Bench) -> None:
+        await bench.master.phase(AgentPhase.READY)
+        handle, send = bench.agent._machine.handle, bench.agent._link.send
+
+        def note_handle(event: Any, now: float) -> Any:
+            order.append(f"begin {type(event).__name__}")
+            return handle(event, now)
+
+        def note_send(message: AgentMessage) -> None:
+            order.append(f"send {type(message).__name__}")
+            if "first" not in order:
+                order.append("first")
+                bench.agent._post(Broken(ExitCode.NODE_FAULT, "second"))
+            send(message)
+
+        monkeypatch.setattr(bench.agent._machine, "handle", note_handle)
+        monkeypatch.setattr(bench.agent._link, "send", note_send)
+        bench.agent._post(Broken(ExitCode.PROTOCOL, "first"))
+        await bench.status
+
+    assert run(tmp_path, play) == ExitCode.PROTOCOL
+    assert order[:4] == ["begin Broken", "send Leave", "first", "begin Broken"]
+
+
+def test_finishing_twice_is_finishing_once(tmp_path: Path) -> None:
+    async def play(bench: Bench) -> None:
+        await bench.master.phase(AgentPhase.READY)
+        bench.agent._carry_out(Finish(0, "first"))
+        bench.agent._carry_out(Finish(9, "second"))
+
+    assert run(tmp_path, play) == 0
+
+
+def test_the_watchdog_and_the_health_check_are_there_and_go(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fifo = tmp_path / "timer"
+
+    async def play(bench: Bench) -> None:
+        await bench.running()
+        assert fifo.is_fifo()
+        health = bench.agent._health
+        assert health is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", health.port)
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        assert b'"phase": "running"' in await reader.read()
+        writer.close()
+        bench.master.end(Outcome.SUCCEEDED)
+        await bench.status
+        assert not fifo.exists()
+
+    assert run(tmp_path, play, file_timer=str(fifo), health_check_port=0) == 0
+    assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
+
+
+def test_a_watchdog_that_cannot_be_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def play(bench: Bench) -> None:
+        await bench.master.phase(AgentPhase.READY)
+        bench.master.end(Outcome.SUCCEEDED)
+
+    assert run(tmp_path, play, file_timer=str(tmp_path / "no" / "such")) == 0
+    assert "no watchdog" in caplog.text
