@@ -8,6 +8,7 @@ import dataclasses
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -464,13 +465,13 @@ def test_the_watchdog_and_the_health_check_are_there_and_go(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fifo = tmp_path / "timer"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
 
     async def play(bench: Bench) -> None:
         await bench.running()
         assert fifo.is_fifo()
-        health = bench.agent._health
-        assert health is not None
-        reader, writer = await asyncio.open_connection("127.0.0.1", health.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.0\r\n\r\n")
         assert b'"phase": "running"' in await reader.read()
         writer.close()
@@ -478,7 +479,7 @@ def test_the_watchdog_and_the_health_check_are_there_and_go(
         await bench.status
         assert not fifo.exists()
 
-    assert run(tmp_path, play, file_timer=str(fifo), health_check_port=0) == 0
+    assert run(tmp_path, play, file_timer=str(fifo), health_check_port=port) == 0
     assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
 
 
