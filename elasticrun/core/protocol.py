@@ -43,13 +43,18 @@ class Failure:
     @property
     def summary(self) -> str:
         """One line: which worker, where, and how it ended."""
+        return f"rank {self.rank} (local rank {self.local_rank}, pid {self.pid}, {self.host}) {self._ending}"
+
+    @property
+    def _ending(self) -> str:
+        told = self.message.partition("\n")[0][:MAX_SUMMARY_TEXT]
         if self.kind is FailureKind.SPAWN:
-            how = self.message
-        elif self.exit_code < 0:
-            how = f"was killed by signal {-self.exit_code}"
-        else:
-            how = f"exited with {self.exit_code}"
-        return f"rank {self.rank} (local rank {self.local_rank}, pid {self.pid}, {self.host}) {how}"
+            return told
+        if self.exit_code < 0 and not told.startswith("killed by "):
+            return f"was killed by signal {-self.exit_code}"
+        if self.exit_code < 0:
+            return f"was {told}"
+        return f"exited with {self.exit_code}" + (f": {told}" if self.traceback else "")
 
 
 class AgentPhase(Enum):
@@ -224,6 +229,8 @@ MasterMessage = Welcome | StartRound | StopRound | Waiting | JobEnded | Rejected
 
 #: The most failures that one message carries; the rest is counted in its reason.
 MAX_FAILURES = 8
-#: Longest text of a failure's message, traceback or stderr tail in characters: MAX_FAILURES failures with
-#: three such texts of four-byte characters stay below the limit of 1 MiB for a message.
+#: Longest part of a failure's message, in characters, that its summary repeats.
+MAX_SUMMARY_TEXT = 200
+#: Longest text of a failure's message, traceback or stderr tail in bytes of UTF-8 on the wire: a report of
+#: MAX_FAILURES failures stays far below the limit of 1 MiB for a message.
 MAX_FAILURE_TEXT = 10_000

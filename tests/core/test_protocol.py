@@ -13,5 +13,9 @@ def test_summary_says_who_and_how() -> None:
     assert exited.summary == "rank 3 (local rank 0, pid 1, a) exited with 7"
     killed = failure("a", FailureKind.SIGNAL, code=-9)
     assert killed.summary == "rank 0 (local rank 0, pid 1, a) was killed by signal 9"
+    explained = replace(killed, message="killed by SIGKILL (9): often the kernel\nand more")
+    assert explained.summary.endswith("(local rank 0, pid 1, a) was killed by SIGKILL (9): often the kernel")
+    told = replace(exited, message="ValueError: boom", traceback="Traceback ...")
+    assert told.summary.endswith(" exited with 7: ValueError: boom")
     unborn = replace(failure("a", FailureKind.SPAWN), message="could not be started: no such file")
     assert unborn.summary == "rank 0 (local rank 0, pid 1, a) could not be started: no such file"
