@@ -132,6 +132,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--scenario", action="append", choices=sorted(SCENARIOS))
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))  # and clean up on the way
     all_good = True
     for name in options.scenario or SCENARIOS:
         all_good &= repeat(name, options.runs)

@@ -40,13 +40,16 @@ class Cluster:
         self.folder = folder
         self.port = free_port()
         self.director = Director(folder)
+        temporary = folder / "tmp"  # what failed jobs and killed launchers leave there goes with the test
+        temporary.mkdir()
+        self._env = {**self.director.env, "TMPDIR": str(temporary)}
         self.launchers: list[Launcher] = []
 
     def launch(self, *args: str | Path, env: dict[str, str] | None = None, **rest: Any) -> Launcher:
         """A launcher with exactly these arguments."""
         rest.setdefault("cwd", self.folder)
         rest.setdefault("name", f"node{len(self.launchers)}")
-        launcher = Launcher(*args, env={**self.director.env, **(env or {})}, **rest)
+        launcher = Launcher(*args, env={**self._env, **(env or {})}, **rest)
         self.launchers.append(launcher)
         return launcher
 
