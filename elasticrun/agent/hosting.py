@@ -68,6 +68,11 @@ class MasterHost:
         """A master that this agent started is alive."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that belong to the master, not to this node's workers."""
+        return (self._process.pid,) if self._process is not None else ()
+
     def begin(self) -> None:
         """Start a master at once if one is needed here. Blocks for a name lookup at most.
 

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 ATTEMPT_TIMEOUT = 15.0
 FIRST_DELAY = 0.05
 LONGEST_DELAY = 1.0
-QUIET_TIME = 10.0
+QUIET_TIME = 3.0
 #: Seconds in which a port that another program seems to hold may prove to be a master that comes or goes.
 FOREIGN_TIME = 2.0
 #: Seconds after which a cancellation is repeated.

@@ -23,6 +23,7 @@ from elasticrun.agent.hosting import MasterHost
 from elasticrun.agent.link import Link
 from elasticrun.agent.log_dirs import LogDirs
 from elasticrun.agent.logs import LogRouter
+from elasticrun.agent.orphans import adopt_orphans, kill_orphans
 from elasticrun.agent.ports import PortReserve
 from elasticrun.agent.recorder import Recorder
 from elasticrun.agent.signals import SignalInbox
@@ -162,6 +163,7 @@ class Agent:
             case SpawnerDied():
                 reason = "the spawner process was killed, and the workers with it; this node cannot go on"
                 self._post(Broken(ExitCode.NODE_FAULT, reason))
+                kill_orphans(self._host.pids)
                 self._group.close_round()
                 self._post(GroupGone(self._machine.round, 0))  # nobody else will say so
 
@@ -226,6 +228,7 @@ class Agent:
         self._ports.release()
         try:
             self._group.start(assignment)
+            adopt_orphans()  # here, as nothing waits for it: the spawner is at work
         except Exception as error:
             self._group.sweep()  # some may have started, the others will never end
             if not isinstance(error, OSError | ElasticRunError):

@@ -81,6 +81,9 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
 
     inbox = SignalInbox((*config.workers.signals, _window_change()))
     spawner = fork_spawner()
+    # gRPC's core writes past our log, and would tell users of every connection that broke. The workers do
+    # not see this: their environment was taken before.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     set_title(" ".join([f"{PROGRAM}: agent", *arguments]))
     host = _master_host(config)
     try:

@@ -264,6 +264,7 @@ class JobMachine:
             self._timers.set_default((JOIN, ""), self._now + self.config.join_timeout)
             self._timers.set_default((NOTICE, ""), self._now + self.config.waiting_notice_interval)
         elif self._wants_last_call():
+            self._timers.cancel((NOTICE, ""))  # nobody is missing any more
             self._timers.set_default((LAST_CALL, ""), self._now + self.config.last_call_timeout)
         else:
             self._form()

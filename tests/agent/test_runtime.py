@@ -56,8 +56,22 @@ DEADLINE = 60.0
 NODE = NodeInfo("box/0", "i", "box", "127.0.0.1", 1)
 
 
+MASTER_PID = 99
+
+
+@pytest.fixture(autouse=True)
+def orphanage(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """What the agent asks to be done with orphans; pytest's own children must not be among them."""
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr("elasticrun.agent.runtime.adopt_orphans", lambda: asked.append(()))
+    monkeypatch.setattr("elasticrun.agent.runtime.kill_orphans", asked.append)
+    return asked
+
+
 class FakeHost:
     """A master that runs already, and is not ours."""
+
+    pids = (MASTER_PID,)
 
     def __init__(self) -> None:
         self.port = 0
@@ -314,11 +328,15 @@ def test_the_grace_period_ends_by_itself(tmp_path: Path) -> None:
     assert run(tmp_path, play, first=DEAF, then=FOREVER, shutdown_timeout=0.05) == 0
 
 
-def test_the_spawners_death_is_the_nodes_end_at_once(tmp_path: Path) -> None:
+def test_the_spawners_death_is_the_nodes_end_at_once(
+    tmp_path: Path, orphanage: list[tuple[int, ...]]
+) -> None:
     async def play(bench: Bench) -> None:
         await bench.running()
+        assert orphanage == [()], "orphans are adopted once workers run"
         os.kill(bench.spawner.pid, signal.SIGKILL)
         await bench.status
+        assert orphanage[1:] == [(MASTER_PID,)], "all are killed but the master"
         assert "the spawner process was killed" in bench.master.last_words
 
     assert run(tmp_path, play, shutdown_timeout=DEADLINE * 10) == ExitCode.NODE_FAULT
@@ -368,11 +386,12 @@ def test_a_bug_in_a_callback_ends_in_good_order(tmp_path: Path, caplog: pytest.L
 
 def test_a_bug_that_keeps_coming_ends_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(bench: Bench) -> None:
-        def send(message: AgentMessage) -> None:
+        def bug(*_: object) -> None:
             raise ZeroDivisionError("oops")
 
         await bench.running()
-        monkeypatch.setattr(bench.agent._link, "send", send)
+        monkeypatch.setattr(bench.agent._link, "send", bug)
+        monkeypatch.setattr(bench.agent._group, "signal", bug)
         bench.master.stop(0)
         await bench.status
 
@@ -442,6 +461,7 @@ def test_an_effect_that_causes_an_event_waits_its_turn(
                 order.append("first")
                 bench.agent._post(Broken(ExitCode.NODE_FAULT, "second"))
             send(message)
+            order.append("sent")
 
         monkeypatch.setattr(bench.agent._machine, "handle", note_handle)
         monkeypatch.setattr(bench.agent._link, "send", note_send)
@@ -449,7 +469,7 @@ def test_an_effect_that_causes_an_event_waits_its_turn(
         await bench.status
 
     assert run(tmp_path, play) == ExitCode.PROTOCOL
-    assert order[:4] == ["begin Broken", "send Leave", "first", "begin Broken"]
+    assert order[:5] == ["begin Broken", "send Leave", "first", "sent", "begin Broken"]
 
 
 def test_finishing_twice_is_finishing_once(tmp_path: Path) -> None:

@@ -58,8 +58,14 @@ def kill_agent_and_master(cluster: Cluster, launcher: Launcher, workers: list[Wo
     return kill_agent(cluster, launcher, workers)
 
 
+def kill_spawner(cluster: Cluster, launcher: Launcher, workers: list[Worker]) -> int:
+    os.kill(launcher.spawner, signal.SIGKILL)
+    return 10
+
+
 @pytest.mark.parametrize(
-    "end", [normal, failure, term, interrupt_twice, kill_agent, kill_master, kill_agent_and_master]
+    "end",
+    [normal, failure, term, interrupt_twice, kill_agent, kill_master, kill_agent_and_master, kill_spawner],
 )
 def test_nobody_is_left(cluster: Cluster, end: End) -> None:
     launcher = cluster.alone("--nproc-per-node=2")

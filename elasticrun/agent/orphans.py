@@ -1,0 +1,64 @@
+"""What is left below a node when its spawner is killed.
+
+The spawner finds everything that workers start because it is their subreaper; should it be killed itself
+(the kernel's OOM killer spares nobody), orphans go to the next subreaper above. That is the agent, so
+that even then nothing goes to init and is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+from collections.abc import Collection
+
+from elasticrun.agent.spawner_exec import PR_SET_CHILD_SUBREAPER, load_prctl
+from elasticrun.agent.spawner_process import children_of
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that the kernel has to end a process after SIGKILL.
+KILL_TIMEOUT = 5.0
+
+
+def adopt_orphans() -> None:
+    """Make this process the subreaper of everything below it; harmless to repeat."""
+    try:
+        load_prctl()(PR_SET_CHILD_SUBREAPER, 1)
+    except OSError as error:
+        logger.debug("cannot become a subreaper: %s", error)
+
+
+def kill_orphans(spared: Collection[int]) -> None:
+    """SIGKILL all children but ``spared``, then whatever becomes a child by that, until none is left.
+
+    Waits for each, as their children are ours only once they have ended; gives up on those that
+    belong to another user, or that the kernel does not let die.
+    """
+    hopeless: set[int] = set(spared)
+    while children := [pid for pid in children_of(os.getpid()) if pid not in hopeless]:
+        for pid in children:
+            if not _kill(pid):
+                hopeless.add(pid)
+
+
+def _kill(pid: int) -> bool:
+    """Whether the child was killed and reaped."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:
+        logger.warning("cannot watch the orphan %d (%s); it may be left behind", pid, error.strerror)
+        return False
+    try:
+        os.kill(pid, signal.SIGKILL)
+        ended, _, _ = select.select([pidfd], [], [], KILL_TIMEOUT)
+        if ended:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        return bool(ended)
+    except PermissionError:
+        return False
+    finally:
+        os.close(pidfd)
