@@ -197,7 +197,8 @@ def test_messages_go_to_the_stream_of_the_moment(monkeypatch: pytest.MonkeyPatch
 def test_heartbeats_while_attached_only(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         first, second = FakeStream(heartbeat_interval=0.001), FakeStream(heartbeat_interval=0.001)
-        bench = Bench(monkeypatch, first, second)
+        bench = Bench(monkeypatch, first, second, on_event=look)
+        benches.append(bench)
         await beats(first)
         first.said.put_nowait(BROKEN)
         await bench.events_until(3)
@@ -206,6 +207,14 @@ def test_heartbeats_while_attached_only(monkeypatch: pytest.MonkeyPatch) -> None
         assert len(first.sent) == before
         assert set(first.sent + second.sent) == {Heartbeat("i")}
         await bench.link.close()
+
+    benches: list[Bench] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, LinkDown):
+            beat = benches[0].link._beat
+            assert beat is not None
+            assert beat.cancelled()
 
     async def beats(stream: FakeStream) -> None:
         while len(stream.sent) < 3:
@@ -440,6 +449,7 @@ def test_a_lost_cancellation_is_repeated(monkeypatch: pytest.MonkeyPatch) -> Non
         await asyncio.wait((bench.link._task,), timeout=0)
         await bench.link.close()
         assert swallowed.is_set()
+        assert bench.link._task.done()
 
     run(main())
 

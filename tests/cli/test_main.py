@@ -28,6 +28,7 @@ def run(
     start += "from elasticrun.cli.main import main; sys.exit(main())"
     command = around.format('"$0" -c "$START" "$@"')
     environment = {**os.environ, "START": start}
+    environment.pop("PYTHONUNBUFFERED", None)  # what is not written yet is half of the matter here
     if tmp is not None:
         environment["TMPDIR"] = str(tmp)
     return subprocess.run(
@@ -80,13 +81,16 @@ def test_a_usage_error_is_one_sentence(tmp: Path) -> None:
 # -- nobody reads, nobody writes
 
 
-def test_help_to_a_reader_that_is_gone() -> None:
-    ended = run("--help", around="{}; echo $? >&2", code="import os; os.close(1); os.dup2(os.pipe()[1], 1)")
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_a_text_to_a_reader_that_is_gone(option: str) -> None:
+    code = "import os; r, w = os.pipe(); os.dup2(w, 1); os.close(r); os.close(w)"
+    ended = run(option, around="{}; echo $? >&2", code=code)
     assert (ended.returncode, ended.stderr) == (0, "0\n")
 
 
-def test_help_to_a_full_disk() -> None:
-    ended = run("--help", around="{} > /dev/full")
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_a_text_to_a_full_disk(option: str) -> None:
+    ended = run(option, around="{} > /dev/full")
     assert (ended.returncode, ended.stderr) == (ExitCode.USAGE, "")
 
 
@@ -109,6 +113,12 @@ def test_missing_standard_streams_are_none_of_our_sockets(
         # Of stderr the worker has a pipe, at whose other end is the agent's.
         if redirection in closed.split() and number != 2:
             assert seen[number] == os.devnull
+
+
+def test_what_stands_in_for_a_missing_stderr_is_passed_on_to_children() -> None:
+    code = "import elasticrun.cli.main as m, subprocess; m._open_missing_std()"
+    seen = run(around="{} 2>&-", code=f"{code}; subprocess.run(['readlink', '/proc/self/fd/2']); sys.exit()")
+    assert seen.stdout == "/dev/null\n"
 
 
 # -- stopped early
