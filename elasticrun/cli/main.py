@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 PROGRAM = "elastic-run"
 _INTERRUPTED = 130  # 128 + SIGINT
+_MASTER_CODE = """\
+import sys
+sys.path[:] = {path!r}
+from elasticrun.cli.lean import import_asyncio_without_ssl
+import_asyncio_without_ssl()
+from elasticrun.cli.master import main
+sys.exit(main())
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,6 +86,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
     from elasticrun.agent.proctitle import set_title
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner import fork_spawner
+    from elasticrun.cli.lean import import_asyncio_without_ssl
 
     inbox = SignalInbox((*config.workers.signals, _window_change()))
     spawner = fork_spawner()
@@ -85,6 +94,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
     # not see this: their environment was taken before.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     set_title(" ".join([f"{PROGRAM}: agent", *arguments]))
+    import_asyncio_without_ssl()
     host = _master_host(config)
     try:
         host.begin()
@@ -124,7 +134,7 @@ def _master_host(config: LaunchConfig) -> MasterHost:
         return master_settings(config, host, port, state_dir)
 
     # The same modules as ours, whatever directory we are in.
-    code = f"import sys; sys.path[:] = {sys.path!r}; from elasticrun.cli.master import main; sys.exit(main())"
+    code = _MASTER_CODE.format(path=sys.path)
     return MasterHost(config.rendezvous, MasterCommand((sys.executable, "-c", code), settings))
 
 
