@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 
 # Tests fork the spawner from a process that has used gRPC already, which an agent never does. gRPC's
 # handlers would then crash the child; it reads this when it is first imported.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import pytest
+
+
+def pytest_configure() -> None:
+    # Under nohup, SIGHUP is ignored, and so it would be by every launcher that a test starts.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
