@@ -46,7 +46,6 @@ class Entrypoint:
     target: str
     args: tuple[str, ...] = ()
     python: str = ""  # PYTHON_EXEC, else this interpreter
-    pass_local_rank: bool = False  # --local-rank=N appended, as torch.distributed.launch did
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,72 @@ class NumaBinding(Enum):
     CORE_COMPLEX = "core-complex"
 
 
+class FailureClass(Enum):
+    """What kind of thing made a worker fail; the words are those of a policy file."""
+
+    HOST_OOM = "host_oom"  # the host ran out of memory
+    CGROUP_OOM = "cgroup_oom"  # the container's limit of memory was reached
+    CUDA_OOM = "cuda_oom"
+    USER_ERROR = "user_error"  # an exception of the training program
+    COLLECTIVE_TIMEOUT = "collective_timeout"
+    HARDWARE = "hardware"
+    PREEMPTION = "preemption"
+    NETWORK = "network"
+    HANG = "hang"
+    UNKNOWN = "unknown"
+
+
+class Action(Enum):
+    """What is done about a failure."""
+
+    RESTART = "restart"  # in place
+    RECHECK = "recheck"  # check the node's health, then restart
+    LEAVE = "leave"  # the node leaves, so that the platform replaces it; the others restart
+    GIVE_UP = "give_up"  # the job ends
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRule:
+    """One line of a policy that differs from the default table."""
+
+    failure: FailureClass
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What failures cost and what is done about them; the default table is ``core/policy.py``."""
+
+    rules: tuple[PolicyRule, ...] = ()
+    same_error_rounds: int = 3  # the same exception without progress in so many rounds ends the job; 0: off
+    refill_after: float = 0.0  # seconds of training without a failure that give a restart back; 0: never
+    backoff_first: float = 1.0  # seconds
+    backoff_factor: float = 2.0
+    backoff_longest: float = 60.0  # seconds
+    fast_failure: float = 10.0  # a round that fails, without a step, within so many seconds failed fast
+    fast_failures_free: int = 2  # so many in a row before the job backs off
+
+
+class HealthCheckMode(Enum):
+    """When nodes are checked."""
+
+    AUTO = "auto"  # with several nodes: before the first round, and nodes that a failure makes suspect
+    OFF = "off"
+    START = "start"  # before the first round only
+    ALWAYS = "always"  # all nodes before every round
+
+
+@dataclass(frozen=True, slots=True)
+class HealthConfig:
+    """How nodes are checked."""
+
+    mode: HealthCheckMode = HealthCheckMode.AUTO
+    timeout: float = 60.0  # seconds for one step of a check
+    straggler_ratio: float = 2.0  # slower than the median by this is a straggler
+    exclude_stragglers: bool = False
+    only: bool = False  # check, report and end
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
     """How the workers of this node are started and stopped."""
@@ -87,6 +152,10 @@ class WorkerConfig:
     file_timer: str | None = None  # path of the watchdog's FIFO, None: off
     health_check_port: int | None = None
     error_file: str | None = None  # TORCHELASTIC_ERROR_FILE of the launcher itself
+    auto_progress: bool = True  # workers that use torch report their steps by themselves
+    hang_timeout: float | None = None  # seconds without a step that are a hang; None: learnt, 0: never
+    drain_signal: int = 15  # what workers get when another node leaves with grace
+    preemption_file: str | None = None  # the node leaves with grace once this file exists
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +173,9 @@ class JobConfig:
     heartbeat_timeout: float = 30.0  # a frozen agent is lost after this
     reattach_timeout: float = 5.0  # after a restart of the master: seconds to wait for known agents
     waiting_notice_interval: float = 10.0
+    health: HealthConfig = HealthConfig()
+    policy: Policy = Policy()
+    endpoints: int = 1  # how many hosts may become the master's, one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +202,24 @@ class RendezvousConfig:
     connect_timeout: float = 60.0  # seconds to keep trying an endpoint that does not answer at all
     master_timeout: float = 60.0  # seconds to wait for a master that went away
     state_dir: str | None = None
+    successors: tuple[Endpoint, ...] = ()  # who takes over, in this order, if the endpoint's host is lost
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """Files for mutual TLS, PEM each."""
+
+    ca: str
+    cert: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityConfig:
+    """What protects the streams between agents and the master."""
+
+    token: str | None = field(default=None, repr=False)
+    tls: TlsConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +229,7 @@ class LaunchConfig:
     job: JobConfig
     rendezvous: RendezvousConfig
     workers: WorkerConfig
+    security: SecurityConfig = SecurityConfig()
     event_log_handler: str = "null"
     log_level: str = "WARNING"
     notes: tuple[tuple[str, str], ...] = field(default=())  # (level, sentence) to log once at start

@@ -5,19 +5,23 @@ and anything else is a bug that deserves its traceback::
 
     ElasticRunError
     ├─ UsageError               2  the command line, the environment or a file it names is wrong
-    ├─ JobFailedError           1  the workers failed and the restart budget is spent
-    ├─ RendezvousTimeoutError   3  fewer than the minimum of nodes came within join_timeout
     ├─ MasterUnreachableError   4  nothing answered at the rendezvous endpoint
     ├─ EndpointTakenError       5  the endpoint is held by a program that is not an elasticrun master
     ├─ RejectedError               the master refused this agent
     │  ├─ WrongJobError         6  the endpoint serves another job id
     │  ├─ WrongVersionError     7  the master runs another elasticrun version
-    │  └─ SupersededError       9  a newer agent joined under the same node name
-    ├─ MasterLostError          8  the master went away and did not return within master_timeout
+    │  ├─ SupersededError       9  a newer agent joined under the same node name
+    │  ├─ ExcludedError        13  the job goes on without this node: it is faulty
+    │  ├─ DrainedError         14  the job goes on without this node: it was told to leave
+    │  ├─ UnauthenticatedError 15  one side cannot prove that it knows the job's token
+    │  └─ TooManyError         17  this address opens too many streams, or too fast
     ├─ NodeFaultError          10  this node cannot run workers (cannot be killed, no disk, no processes)
     └─ ProtocolError           11  a peer sent a message that breaks the protocol
     any other exception      70  a bug in elasticrun; its traceback is shown
     a signal            128 + n  the launcher was asked to stop and did; not an error
+
+The ends of a job (1, 3, 12, 16) and of a job without a master (8) are no exceptions: they are what the
+agent's machine decides to finish with.
 
 Each message says what was given, what is allowed and what to do about it.
 """
@@ -42,6 +46,12 @@ class ExitCode(IntEnum):
     SUPERSEDED = 9
     NODE_FAULT = 10
     PROTOCOL = 11
+    REPEATED_ERROR = 12
+    EXCLUDED = 13
+    DRAINED = 14
+    UNAUTHENTICATED = 15
+    UNHEALTHY = 16
+    TOO_MANY = 17
     INTERNAL = 70  # EX_SOFTWARE of sysexits.h
 
 
@@ -59,6 +69,12 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.SUPERSEDED: "another agent joined under this node's name",
     ExitCode.NODE_FAULT: "this node cannot start or stop workers",
     ExitCode.PROTOCOL: "the master and this agent do not understand each other",
+    ExitCode.REPEATED_ERROR: "the training program failed again with the same error and no step in between",
+    ExitCode.EXCLUDED: "this node is faulty and was excluded; replace it",
+    ExitCode.DRAINED: "this node left in good order, as a drain or a preemption notice told it to",
+    ExitCode.UNAUTHENTICATED: "the job's token or certificate is missing or wrong",
+    ExitCode.UNHEALTHY: "the health check left too few nodes, or `--health-check-only` found a fault",
+    ExitCode.TOO_MANY: "this address opens too many connections to the master",
     ExitCode.INTERNAL: "a bug in elasticrun; please report the traceback",
 }
 
@@ -73,18 +89,6 @@ class UsageError(ElasticRunError):
     """The command line, the environment or a file named by them is wrong."""
 
     exit_code = ExitCode.USAGE
-
-
-class JobFailedError(ElasticRunError):
-    """The workers failed and no restart is left."""
-
-    exit_code = ExitCode.JOB_FAILED
-
-
-class RendezvousTimeoutError(ElasticRunError):
-    """The minimum number of nodes was not reached within join_timeout."""
-
-    exit_code = ExitCode.RENDEZVOUS_TIMEOUT
 
 
 class MasterUnreachableError(ElasticRunError):
@@ -123,10 +127,28 @@ class SupersededError(RejectedError):
     exit_code = ExitCode.SUPERSEDED
 
 
-class MasterLostError(ElasticRunError):
-    """The master went away and did not return within master_timeout."""
+class ExcludedError(RejectedError):
+    """The job goes on without this node, which is faulty."""
 
-    exit_code = ExitCode.MASTER_LOST
+    exit_code = ExitCode.EXCLUDED
+
+
+class DrainedError(RejectedError):
+    """The job goes on without this node, which was told to leave."""
+
+    exit_code = ExitCode.DRAINED
+
+
+class UnauthenticatedError(RejectedError):
+    """One side cannot prove that it knows the job's token."""
+
+    exit_code = ExitCode.UNAUTHENTICATED
+
+
+class TooManyError(RejectedError):
+    """This address opens too many streams, or opens them too fast."""
+
+    exit_code = ExitCode.TOO_MANY
 
 
 class NodeFaultError(ElasticRunError):

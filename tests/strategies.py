@@ -6,22 +6,32 @@ from hypothesis import strategies as st
 
 from elasticrun.core.protocol import (
     MAX_FAILURES,
+    MAX_SEATS,
     AgentMessage,
     AgentPhase,
     AgentStatus,
     Assignment,
     Failure,
     FailureKind,
+    GroupReport,
     Heartbeat,
     Hello,
     JobEnded,
+    JournalCopy,
     Leave,
     MasterMessage,
+    NodeCheck,
     NodeInfo,
     Outcome,
+    ProbeGroup,
+    ProbeReport,
     RejectCode,
     Rejected,
     Report,
+    SaveStacks,
+    Seat,
+    Stall,
+    StartProbe,
     StartRound,
     StopRound,
     Waiting,
@@ -34,6 +44,8 @@ counts = st.integers(0, 2**31 - 1)
 ports = st.integers(0, 65535)
 numbers = st.integers(0, 2**63 - 1)  # sequences, rounds, epochs
 seconds = st.floats(min_value=0.001, max_value=1e9)
+measures = st.floats(min_value=0.0, max_value=1e18)
+tokens = st.binary(max_size=64)
 
 
 def _from_minus_one(highest: int = 2**63 - 1) -> st.SearchStrategy[int]:
@@ -55,6 +67,10 @@ failures = st.builds(
     stderr_tail=texts,
     error_file=texts,
     timestamp=st.floats(allow_nan=False, allow_infinity=False),
+    step=_from_minus_one(),
+    oom_kills=counts,
+    host_oom=st.booleans(),
+    kernel_log=texts,
 )
 failure_tuples = st.lists(failures, max_size=3).map(tuple) | st.tuples(*[failures] * MAX_FAILURES)
 
@@ -68,7 +84,36 @@ node_infos = st.builds(
     role=names,
     node_rank=st.none() | counts,
     pid=counts,
+    position=_from_minus_one(2**31 - 1),
 )
+probes = st.builds(
+    ProbeReport,
+    check=numbers,
+    error=texts,
+    matmul_flops=measures,
+    groups=st.lists(
+        st.builds(GroupReport, error=texts, bandwidth=measures, latency=measures), max_size=3
+    ).map(tuple),
+)
+stalls = st.builds(
+    Stall,
+    rank=counts,
+    local_rank=counts,
+    step=_from_minus_one(),
+    silence=measures,
+    allowed=measures,
+    in_collective=st.booleans(),
+    where=texts,
+)
+
+
+@st.composite
+def seats(draw: st.DrawFn) -> Seat:
+    """A vote for a world, built on an earlier one."""
+    number = draw(numbers)
+    return Seat(number, draw(st.integers(1, 10_000)), draw(numbers), draw(st.integers(-1, number - 1)), 0)
+
+
 statuses = st.builds(
     AgentStatus,
     sequence=numbers,
@@ -76,6 +121,9 @@ statuses = st.builds(
     round=_from_minus_one(),
     failures=failure_tuples,
     store_port=ports,
+    probe=st.none() | probes,
+    stall=st.none() | stalls,
+    seats=st.lists(seats(), max_size=MAX_SEATS).map(tuple),
 )
 
 
@@ -97,11 +145,38 @@ def assignments(draw: st.DrawFn) -> Assignment:
         store_port=draw(ports),
         restart_count=draw(counts),
         max_restarts=draw(counts),
+        base_round=draw(_from_minus_one()),
+        base_size=draw(counts),
     )
 
 
+@st.composite
+def probe_groups(draw: st.DrawFn) -> ProbeGroup:
+    """A node's part in an all-gather."""
+    members = draw(st.lists(names, min_size=1, max_size=4).map(tuple))
+    return ProbeGroup(draw(st.integers(0, len(members) - 1)), members, draw(names), draw(ports))
+
+
+checks = st.builds(
+    NodeCheck,
+    node=names,
+    matmul_flops=measures,
+    bandwidth=measures,
+    latency=measures,
+    verdict=names,
+    detail=texts,
+)
+
+
 hellos = st.builds(
-    Hello, job_id=texts, version=names, info=node_infos, status=statuses, epoch=_from_minus_one()
+    Hello,
+    job_id=texts,
+    version=names,
+    info=node_infos,
+    status=statuses,
+    epoch=_from_minus_one(),
+    nonce=tokens,
+    proof=tokens,
 )
 
 agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
@@ -112,9 +187,26 @@ agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
 )
 
 master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
-    st.builds(Welcome, epoch=numbers, heartbeat_interval=seconds),
+    st.builds(Welcome, epoch=numbers, heartbeat_interval=seconds, proof=tokens),
     st.builds(StartRound, epoch=numbers, sequence=numbers, assignment=assignments(), reason=texts),
-    st.builds(StopRound, epoch=numbers, sequence=numbers, round=_from_minus_one(), reason=texts),
+    st.builds(
+        StopRound,
+        epoch=numbers,
+        sequence=numbers,
+        round=_from_minus_one(),
+        reason=texts,
+        drain=st.booleans(),
+    ),
+    st.builds(
+        StartProbe,
+        epoch=numbers,
+        sequence=numbers,
+        check=numbers,
+        groups=st.lists(probe_groups(), max_size=3).map(tuple),
+        timeout=seconds,
+    ),
+    st.builds(SaveStacks, epoch=numbers),
+    st.builds(JournalCopy, epoch=numbers, first=numbers, lines=st.lists(texts, max_size=3).map(tuple)),
     st.builds(Waiting, epoch=numbers, text=texts),
     st.builds(
         JobEnded,
@@ -123,6 +215,7 @@ master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
         outcome=st.sampled_from(Outcome),
         reason=texts,
         failures=failure_tuples,
+        checkup=st.lists(checks, max_size=3).map(tuple),
     ),
     st.builds(Rejected, code=st.sampled_from(RejectCode), message=texts),
 )

@@ -45,7 +45,7 @@ HOMES: dict[str, tuple[str, ...]] = {
 
 #: Generated protobuf code -> the only modules that may import it; generated modules may import each other.
 GENERATED_SUFFIX = "_pb2"
-GENERATED_HOMES = ("elasticrun.rpc.codec",)
+GENERATED_HOMES = ("elasticrun.rpc.codec",)  # a package
 
 #: core decides and does nothing else: no module that reads a clock, a file, a socket or chance.
 PURE = frozenset(

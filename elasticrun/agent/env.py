@@ -122,8 +122,7 @@ def _nth_device(visible: str | None, local_rank: int) -> str:
 
 def worker_argv(entrypoint: Entrypoint, local_rank: int) -> list[str]:
     """The command line of one worker, ``${local_rank}`` expanded; other ``$`` signs stay as they are."""
-    rank_argument = (f"--local-rank={local_rank}",) if entrypoint.pass_local_rank else ()
-    args = [*rank_argument, *(_expand(argument, local_rank) for argument in entrypoint.args)]
+    args = [_expand(argument, local_rank) for argument in entrypoint.args]
     if entrypoint.kind is EntrypointKind.BINARY:
         return [entrypoint.target, *args]  # torchrun expands no macro in the name of a binary
     return [*_interpreter(entrypoint), _expand(entrypoint.target, local_rank), *args]

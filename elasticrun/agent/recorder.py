@@ -11,6 +11,7 @@ from elasticrun.core.protocol import AgentPhase, AgentStatus, Assignment, NodeIn
 STATES: dict[AgentPhase, str] = {
     AgentPhase.PREPARING: "INIT",
     AgentPhase.READY: "STOPPED",
+    AgentPhase.CHECKING: "INIT",
     AgentPhase.RUNNING: "HEALTHY",
     AgentPhase.FAILED: "FAILED",
     AgentPhase.FINISHED: "SUCCEEDED",

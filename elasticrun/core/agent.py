@@ -67,12 +67,18 @@ OUTCOME_STATUS: dict[Outcome, ExitCode] = {
     Outcome.SUCCEEDED: ExitCode.OK,
     Outcome.FAILED: ExitCode.JOB_FAILED,
     Outcome.TIMED_OUT: ExitCode.RENDEZVOUS_TIMEOUT,
+    Outcome.REPEATED_ERROR: ExitCode.REPEATED_ERROR,
+    Outcome.UNHEALTHY: ExitCode.UNHEALTHY,
 }
 
 REJECT_STATUS: dict[RejectCode, ExitCode] = {
     RejectCode.WRONG_JOB: ExitCode.WRONG_JOB,
     RejectCode.WRONG_VERSION: ExitCode.WRONG_VERSION,
     RejectCode.SUPERSEDED: ExitCode.SUPERSEDED,
+    RejectCode.EXCLUDED: ExitCode.EXCLUDED,
+    RejectCode.DRAINED: ExitCode.DRAINED,
+    RejectCode.UNAUTHENTICATED: ExitCode.UNAUTHENTICATED,
+    RejectCode.TOO_MANY: ExitCode.TOO_MANY,
     RejectCode.MALFORMED: ExitCode.PROTOCOL,
     RejectCode.OUT_OF_ORDER: ExitCode.PROTOCOL,
     RejectCode.OVERSIZED: ExitCode.PROTOCOL,

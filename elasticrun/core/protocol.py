@@ -20,6 +20,7 @@ class FailureKind(Enum):
     SIGNAL = "signal"  # ended by a signal that we did not send
     SPAWN = "spawn"  # could not be started at all
     PORT_TAKEN = "port_taken"  # the store's port was taken between choosing and binding it
+    HANG = "hang"  # it stopped making steps and was stopped for that
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,10 @@ class Failure:
     stderr_tail: str = ""
     error_file: str = ""
     timestamp: float = 0.0  # wall clock of the worker's host in seconds; shown, never compared
+    step: int = -1  # the last training step that the worker reported; -1: none
+    oom_kills: int = 0  # by how much the cgroup's count of OOM kills grew in this round
+    host_oom: bool = False  # the host ran out of memory in this round
+    kernel_log: str = ""  # what the kernel's log said of hardware or memory in this round
 
     @property
     def summary(self) -> str:
@@ -48,7 +53,7 @@ class Failure:
     @property
     def _ending(self) -> str:
         told = self.message.partition("\n")[0][:MAX_SUMMARY_TEXT]
-        if self.kind is FailureKind.SPAWN:
+        if self.kind in (FailureKind.SPAWN, FailureKind.HANG):
             return told
         if self.exit_code < 0 and not told.startswith("killed by "):
             return f"was killed by signal {-self.exit_code}"
@@ -62,6 +67,7 @@ class AgentPhase(Enum):
 
     PREPARING = "preparing"  # joined, but could not start workers at once (checks, warm-up)
     READY = "ready"  # no worker runs; could start at once
+    CHECKING = "checking"  # no worker runs, but a probe of this node's health
     RUNNING = "running"  # workers of ``round`` run
     FAILED = "failed"  # a worker of ``round`` failed; the others are being stopped
     FINISHED = "finished"  # every worker of ``round`` ended with 0
@@ -80,6 +86,50 @@ class NodeInfo:
     role: str = "default"
     node_rank: int | None = None  # only if the user gave one: it orders the ranks
     pid: int = 0
+    position: int = -1  # of this host in the list of endpoints, if it may become the master's; -1: it may not
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """How one all-gather of a probe went, seen from one of its members."""
+
+    error: str = ""  # "" if it was fine
+    bandwidth: float = 0.0  # bytes per second that this node received
+    latency: float = 0.0  # seconds for an all-gather of a few bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """What one probe of a node found."""
+
+    check: int  # the number of the probe, as the master gave it
+    error: str = ""  # of the self test: what is wrong with this node by itself; "" if nothing is
+    matmul_flops: float = 0.0  # floating point operations per second
+    groups: tuple[GroupReport, ...] = ()  # in the order in which they were asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """No worker of a node has made a step for too long; about the one that lags."""
+
+    rank: int
+    local_rank: int
+    step: int  # the last one it made
+    silence: float  # seconds since then
+    allowed: float  # seconds that were allowed
+    in_collective: bool  # by its stack: it waits for others
+    where: str = ""  # the innermost frame of its stack
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A place that a node accepted in a world: its vote for that world. See ``core/quorum.py``."""
+
+    round: int
+    size: int  # number of nodes of that world
+    epoch: int  # of the master that formed it
+    base_round: int  # the newest world before it that had started everywhere; -1: none
+    base_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +145,9 @@ class AgentStatus:
     round: int = -1
     failures: tuple[Failure, ...] = ()
     store_port: int = 0  # a port this node has free for the workers' store, offered while READY
+    probe: ProbeReport | None = None  # of the newest probe that ended
+    stall: Stall | None = None  # while RUNNING
+    seats: tuple[Seat, ...] = ()  # by round, at most MAX_SEATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +159,8 @@ class Hello:
     info: NodeInfo
     status: AgentStatus
     epoch: int = -1  # the newest master epoch this agent has seen
+    nonce: bytes = b""  # of the agent, for the master's proof
+    proof: bytes = b""  # that the agent knows the job's token
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +204,20 @@ class Assignment:
     store_port: int
     restart_count: int
     max_restarts: int
+    base_round: int = -1  # see Seat
+    base_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheck:
+    """What the health check found out about one node, for a table."""
+
+    node: str
+    matmul_flops: float  # per second; 0.0: unknown
+    bandwidth: float  # bytes per second; 0.0: unknown
+    latency: float  # seconds; 0.0: unknown
+    verdict: str  # one word
+    detail: str = ""
 
 
 class Outcome(Enum):
@@ -157,6 +226,8 @@ class Outcome(Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"  # workers failed, no restart left
     TIMED_OUT = "timed_out"  # too few nodes within join_timeout
+    REPEATED_ERROR = "repeated_error"  # the same error again and again, without progress
+    UNHEALTHY = "unhealthy"  # the health check left too few nodes
 
 
 class RejectCode(Enum):
@@ -168,6 +239,10 @@ class RejectCode(Enum):
     OUT_OF_ORDER = "out_of_order"
     OVERSIZED = "oversized"
     SUPERSEDED = "superseded"
+    EXCLUDED = "excluded"
+    DRAINED = "drained"
+    UNAUTHENTICATED = "unauthenticated"
+    TOO_MANY = "too_many"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +251,7 @@ class Welcome:
 
     epoch: int
     heartbeat_interval: float  # seconds
+    proof: bytes = b""  # that the master knows the job's token
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +272,44 @@ class StopRound:
     sequence: int
     round: int
     reason: str
+    drain: bool = False  # a node leaves with grace: workers may save their state first
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeGroup:
+    """One all-gather that a node takes part in."""
+
+    rank: int  # of this node in ``nodes``
+    nodes: tuple[str, ...]
+    address: str  # where rank 0 listens
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartProbe:
+    """Test this node by itself, then with others, in the given order of groups."""
+
+    epoch: int
+    sequence: int
+    check: int  # grows with each probe of the job
+    groups: tuple[ProbeGroup, ...]
+    timeout: float  # seconds for the whole probe
+
+
+@dataclass(frozen=True, slots=True)
+class SaveStacks:
+    """Save the stacks of this node's workers beside their logs, because somebody asked for them."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCopy:
+    """Lines of the master's journal, for a host that may have to take over; see ``core/quorum.py``."""
+
+    epoch: int
+    first: int  # number of the first line, from 0; 0 means that the copy starts anew
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +329,7 @@ class JobEnded:
     outcome: Outcome
     reason: str
     failures: tuple[Failure, ...] = field(default=())  # the root cause first, at most MAX_FAILURES
+    checkup: tuple[NodeCheck, ...] = field(default=())  # after ``--health-check-only``, at most MAX_CHECKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +340,18 @@ class Rejected:
     message: str
 
 
-MasterMessage = Welcome | StartRound | StopRound | Waiting | JobEnded | Rejected
+MasterMessage = (
+    Welcome | StartRound | StopRound | StartProbe | SaveStacks | JournalCopy | Waiting | JobEnded | Rejected
+)
 
+#: The most seats that a status carries; the newest are kept.
+MAX_SEATS = 8
+#: The most groups of one probe.
+MAX_GROUPS = 64
+#: The most nodes in one group of a probe.
+MAX_GROUP_NODES = 64
+#: The most rows of a health check's table, the worst first.
+MAX_CHECKS = 500
 #: The most failures that one message carries; the rest is counted in its reason.
 MAX_FAILURES = 8
 #: Longest part of a failure's message, in characters, that its summary repeats.

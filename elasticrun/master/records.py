@@ -29,7 +29,7 @@ def to_json(value: object) -> Any:
         return value.value
     if isinstance(value, tuple):
         return [to_json(item) for item in value]
-    return value
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def from_json(kind: type[T], data: Any) -> T:
@@ -52,6 +52,8 @@ def _load(kind: Any, data: Any) -> Any:
         return tuple(_load(item, entry) for entry in _expect(list, data))
     if origin is types.UnionType:
         return None if data is None else _load(typing.get_args(kind)[0], data)
+    if kind is bytes:
+        return bytes.fromhex(_expect(str, data))
     if kind is float:
         return float(_expect(int | float, data))
     return _expect(kind, data)

@@ -15,8 +15,13 @@ from elasticrun.errors import ProtocolError
 MAX_NAME = 512
 #: Longest path of an error file in characters.
 MAX_PATH = 4096
+#: Longest sentence about a part of a probe or a row of a table in characters.
+MAX_SENTENCE = 400
+#: Longest answer to an operator in characters.
+MAX_REPLY = 500_000
+#: Longest nonce or proof in bytes.
+MAX_TOKEN = 64
 MAX_PORT = 65535
-MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 
 
@@ -57,6 +62,13 @@ def finite(field: str, value: float) -> float:
     """A float that is neither infinite nor NaN."""
     if not math.isfinite(value):
         raise ProtocolError(f"{field} must be a finite number, got {value}")
+    return value
+
+
+def measure(field: str, value: float) -> float:
+    """A finite float of 0 or more."""
+    if finite(field, value) < 0:
+        raise ProtocolError(f"{field} must be 0 or more, got {value}")
     return value
 
 

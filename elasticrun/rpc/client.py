@@ -16,12 +16,16 @@ import grpc.aio
 from elasticrun.config import Endpoint
 from elasticrun.core.protocol import AgentMessage, Hello, MasterMessage, RejectCode, Rejected, Welcome
 from elasticrun.errors import (
+    DrainedError,
     ElasticRunError,
     EndpointTakenError,
+    ExcludedError,
     ExitCode,
     MasterUnreachableError,
     ProtocolError,
     SupersededError,
+    TooManyError,
+    UnauthenticatedError,
     WrongJobError,
     WrongVersionError,
 )
@@ -43,6 +47,10 @@ _REJECTIONS: dict[RejectCode, type[ElasticRunError]] = {
     RejectCode.WRONG_JOB: WrongJobError,
     RejectCode.WRONG_VERSION: WrongVersionError,
     RejectCode.SUPERSEDED: SupersededError,
+    RejectCode.EXCLUDED: ExcludedError,
+    RejectCode.DRAINED: DrainedError,
+    RejectCode.UNAUTHENTICATED: UnauthenticatedError,
+    RejectCode.TOO_MANY: TooManyError,
     RejectCode.MALFORMED: ProtocolError,
     RejectCode.OUT_OF_ORDER: ProtocolError,
     RejectCode.OVERSIZED: ProtocolError,

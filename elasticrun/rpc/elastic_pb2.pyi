@@ -16,6 +16,7 @@ class AgentPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_PHASE_FAILED: _ClassVar[AgentPhase]
     AGENT_PHASE_FINISHED: _ClassVar[AgentPhase]
     AGENT_PHASE_STOPPING: _ClassVar[AgentPhase]
+    AGENT_PHASE_CHECKING: _ClassVar[AgentPhase]
 
 class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -24,6 +25,7 @@ class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_KIND_SIGNAL: _ClassVar[FailureKind]
     FAILURE_KIND_SPAWN: _ClassVar[FailureKind]
     FAILURE_KIND_PORT_TAKEN: _ClassVar[FailureKind]
+    FAILURE_KIND_HANG: _ClassVar[FailureKind]
 
 class RejectCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -34,6 +36,10 @@ class RejectCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REJECT_CODE_OUT_OF_ORDER: _ClassVar[RejectCode]
     REJECT_CODE_OVERSIZED: _ClassVar[RejectCode]
     REJECT_CODE_SUPERSEDED: _ClassVar[RejectCode]
+    REJECT_CODE_EXCLUDED: _ClassVar[RejectCode]
+    REJECT_CODE_DRAINED: _ClassVar[RejectCode]
+    REJECT_CODE_UNAUTHENTICATED: _ClassVar[RejectCode]
+    REJECT_CODE_TOO_MANY: _ClassVar[RejectCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -41,6 +47,8 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_SUCCEEDED: _ClassVar[Outcome]
     OUTCOME_FAILED: _ClassVar[Outcome]
     OUTCOME_TIMED_OUT: _ClassVar[Outcome]
+    OUTCOME_REPEATED_ERROR: _ClassVar[Outcome]
+    OUTCOME_UNHEALTHY: _ClassVar[Outcome]
 AGENT_PHASE_UNSPECIFIED: AgentPhase
 AGENT_PHASE_PREPARING: AgentPhase
 AGENT_PHASE_READY: AgentPhase
@@ -48,11 +56,13 @@ AGENT_PHASE_RUNNING: AgentPhase
 AGENT_PHASE_FAILED: AgentPhase
 AGENT_PHASE_FINISHED: AgentPhase
 AGENT_PHASE_STOPPING: AgentPhase
+AGENT_PHASE_CHECKING: AgentPhase
 FAILURE_KIND_UNSPECIFIED: FailureKind
 FAILURE_KIND_EXIT: FailureKind
 FAILURE_KIND_SIGNAL: FailureKind
 FAILURE_KIND_SPAWN: FailureKind
 FAILURE_KIND_PORT_TAKEN: FailureKind
+FAILURE_KIND_HANG: FailureKind
 REJECT_CODE_UNSPECIFIED: RejectCode
 REJECT_CODE_WRONG_JOB: RejectCode
 REJECT_CODE_WRONG_VERSION: RejectCode
@@ -60,10 +70,16 @@ REJECT_CODE_MALFORMED: RejectCode
 REJECT_CODE_OUT_OF_ORDER: RejectCode
 REJECT_CODE_OVERSIZED: RejectCode
 REJECT_CODE_SUPERSEDED: RejectCode
+REJECT_CODE_EXCLUDED: RejectCode
+REJECT_CODE_DRAINED: RejectCode
+REJECT_CODE_UNAUTHENTICATED: RejectCode
+REJECT_CODE_TOO_MANY: RejectCode
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_SUCCEEDED: Outcome
 OUTCOME_FAILED: Outcome
 OUTCOME_TIMED_OUT: Outcome
+OUTCOME_REPEATED_ERROR: Outcome
+OUTCOME_UNHEALTHY: Outcome
 
 class AgentMessage(_message.Message):
     __slots__ = ("hello", "report", "heartbeat", "leave")
@@ -78,7 +94,7 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("welcome", "rejected", "start_round", "stop_round", "waiting", "job_ended", "goodbye")
+    __slots__ = ("welcome", "rejected", "start_round", "stop_round", "waiting", "job_ended", "goodbye", "start_probe", "save_stacks", "journal_copy")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
     START_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +102,9 @@ class MasterMessage(_message.Message):
     WAITING_FIELD_NUMBER: _ClassVar[int]
     JOB_ENDED_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    START_PROBE_FIELD_NUMBER: _ClassVar[int]
+    SAVE_STACKS_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_COPY_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     rejected: Rejected
     start_round: StartRound
@@ -93,21 +112,28 @@ class MasterMessage(_message.Message):
     waiting: Waiting
     job_ended: JobEnded
     goodbye: Goodbye
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., start_round: _Optional[_Union[StartRound, _Mapping]] = ..., stop_round: _Optional[_Union[StopRound, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., job_ended: _Optional[_Union[JobEnded, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    start_probe: StartProbe
+    save_stacks: SaveStacks
+    journal_copy: JournalCopy
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., start_round: _Optional[_Union[StartRound, _Mapping]] = ..., stop_round: _Optional[_Union[StopRound, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., job_ended: _Optional[_Union[JobEnded, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., start_probe: _Optional[_Union[StartProbe, _Mapping]] = ..., save_stacks: _Optional[_Union[SaveStacks, _Mapping]] = ..., journal_copy: _Optional[_Union[JournalCopy, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("job_id", "version", "info", "status", "epoch")
+    __slots__ = ("job_id", "version", "info", "status", "epoch", "nonce", "proof")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INFO_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     version: str
     info: NodeInfo
     status: AgentStatus
     epoch: int
-    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[str] = ..., info: _Optional[_Union[NodeInfo, _Mapping]] = ..., status: _Optional[_Union[AgentStatus, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    nonce: bytes
+    proof: bytes
+    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[str] = ..., info: _Optional[_Union[NodeInfo, _Mapping]] = ..., status: _Optional[_Union[AgentStatus, _Mapping]] = ..., epoch: _Optional[int] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("incarnation", "status")
@@ -132,7 +158,7 @@ class Leave(_message.Message):
     def __init__(self, incarnation: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
-    __slots__ = ("node", "incarnation", "host", "address", "local_world_size", "role", "node_rank", "pid")
+    __slots__ = ("node", "incarnation", "host", "address", "local_world_size", "role", "node_rank", "pid", "position")
     NODE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +167,7 @@ class NodeInfo(_message.Message):
     ROLE_FIELD_NUMBER: _ClassVar[int]
     NODE_RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     node: str
     incarnation: str
     host: str
@@ -149,24 +176,85 @@ class NodeInfo(_message.Message):
     role: str
     node_rank: int
     pid: int
-    def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., local_world_size: _Optional[int] = ..., role: _Optional[str] = ..., node_rank: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+    position: int
+    def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., local_world_size: _Optional[int] = ..., role: _Optional[str] = ..., node_rank: _Optional[int] = ..., pid: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("sequence", "phase", "round", "failures", "store_port")
+    __slots__ = ("sequence", "phase", "round", "failures", "store_port", "probe", "stall", "seats")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
+    STALL_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     phase: AgentPhase
     round: int
     failures: _containers.RepeatedCompositeFieldContainer[Failure]
     store_port: int
-    def __init__(self, sequence: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., round: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., store_port: _Optional[int] = ...) -> None: ...
+    probe: ProbeReport
+    stall: Stall
+    seats: _containers.RepeatedCompositeFieldContainer[Seat]
+    def __init__(self, sequence: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., round: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., store_port: _Optional[int] = ..., probe: _Optional[_Union[ProbeReport, _Mapping]] = ..., stall: _Optional[_Union[Stall, _Mapping]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ...) -> None: ...
+
+class GroupReport(_message.Message):
+    __slots__ = ("error", "bandwidth", "latency")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    bandwidth: float
+    latency: float
+    def __init__(self, error: _Optional[str] = ..., bandwidth: _Optional[float] = ..., latency: _Optional[float] = ...) -> None: ...
+
+class ProbeReport(_message.Message):
+    __slots__ = ("check", "error", "matmul_flops", "groups")
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MATMUL_FLOPS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    check: int
+    error: str
+    matmul_flops: float
+    groups: _containers.RepeatedCompositeFieldContainer[GroupReport]
+    def __init__(self, check: _Optional[int] = ..., error: _Optional[str] = ..., matmul_flops: _Optional[float] = ..., groups: _Optional[_Iterable[_Union[GroupReport, _Mapping]]] = ...) -> None: ...
+
+class Stall(_message.Message):
+    __slots__ = ("rank", "local_rank", "step", "silence", "allowed", "in_collective", "where")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SILENCE_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    IN_COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    local_rank: int
+    step: int
+    silence: float
+    allowed: float
+    in_collective: bool
+    where: str
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., step: _Optional[int] = ..., silence: _Optional[float] = ..., allowed: _Optional[float] = ..., in_collective: bool = ..., where: _Optional[str] = ...) -> None: ...
+
+class Seat(_message.Message):
+    __slots__ = ("round", "size", "epoch", "base_round", "base_size")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BASE_ROUND_FIELD_NUMBER: _ClassVar[int]
+    BASE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    size: int
+    epoch: int
+    base_round: int
+    base_size: int
+    def __init__(self, round: _Optional[int] = ..., size: _Optional[int] = ..., epoch: _Optional[int] = ..., base_round: _Optional[int] = ..., base_size: _Optional[int] = ...) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("node", "host", "rank", "local_rank", "role", "pid", "kind", "exit_code", "message", "traceback", "stderr_tail", "error_file", "timestamp")
+    __slots__ = ("node", "host", "rank", "local_rank", "role", "pid", "kind", "exit_code", "message", "traceback", "stderr_tail", "error_file", "timestamp", "step", "oom_kills", "host_oom", "kernel_log")
     NODE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +268,10 @@ class Failure(_message.Message):
     STDERR_TAIL_FIELD_NUMBER: _ClassVar[int]
     ERROR_FILE_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    OOM_KILLS_FIELD_NUMBER: _ClassVar[int]
+    HOST_OOM_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_LOG_FIELD_NUMBER: _ClassVar[int]
     node: str
     host: str
     rank: int
@@ -193,15 +285,21 @@ class Failure(_message.Message):
     stderr_tail: str
     error_file: str
     timestamp: float
-    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., role: _Optional[str] = ..., pid: _Optional[int] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., stderr_tail: _Optional[str] = ..., error_file: _Optional[str] = ..., timestamp: _Optional[float] = ...) -> None: ...
+    step: int
+    oom_kills: int
+    host_oom: bool
+    kernel_log: str
+    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., role: _Optional[str] = ..., pid: _Optional[int] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., stderr_tail: _Optional[str] = ..., error_file: _Optional[str] = ..., timestamp: _Optional[float] = ..., step: _Optional[int] = ..., oom_kills: _Optional[int] = ..., host_oom: bool = ..., kernel_log: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("epoch", "heartbeat_interval")
+    __slots__ = ("epoch", "heartbeat_interval", "proof")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     heartbeat_interval: float
-    def __init__(self, epoch: _Optional[int] = ..., heartbeat_interval: _Optional[float] = ...) -> None: ...
+    proof: bytes
+    def __init__(self, epoch: _Optional[int] = ..., heartbeat_interval: _Optional[float] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class Rejected(_message.Message):
     __slots__ = ("code", "message")
@@ -224,7 +322,7 @@ class StartRound(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("round", "group_rank", "group_world_size", "first_rank", "world_size", "role_first_rank", "role_world_size", "store_address", "store_port", "restart_count", "max_restarts")
+    __slots__ = ("round", "group_rank", "group_world_size", "first_rank", "world_size", "role_first_rank", "role_world_size", "store_address", "store_port", "restart_count", "max_restarts", "base_round", "base_size")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     GROUP_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +334,8 @@ class Assignment(_message.Message):
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
     MAX_RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    BASE_ROUND_FIELD_NUMBER: _ClassVar[int]
+    BASE_SIZE_FIELD_NUMBER: _ClassVar[int]
     round: int
     group_rank: int
     group_world_size: int
@@ -247,19 +347,65 @@ class Assignment(_message.Message):
     store_port: int
     restart_count: int
     max_restarts: int
-    def __init__(self, round: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., role_first_rank: _Optional[int] = ..., role_world_size: _Optional[int] = ..., store_address: _Optional[str] = ..., store_port: _Optional[int] = ..., restart_count: _Optional[int] = ..., max_restarts: _Optional[int] = ...) -> None: ...
+    base_round: int
+    base_size: int
+    def __init__(self, round: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., role_first_rank: _Optional[int] = ..., role_world_size: _Optional[int] = ..., store_address: _Optional[str] = ..., store_port: _Optional[int] = ..., restart_count: _Optional[int] = ..., max_restarts: _Optional[int] = ..., base_round: _Optional[int] = ..., base_size: _Optional[int] = ...) -> None: ...
 
 class StopRound(_message.Message):
-    __slots__ = ("epoch", "sequence", "round", "reason")
+    __slots__ = ("epoch", "sequence", "round", "reason", "drain")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     sequence: int
     round: int
     reason: str
-    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    drain: bool
+    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ..., drain: bool = ...) -> None: ...
+
+class ProbeGroup(_message.Message):
+    __slots__ = ("rank", "nodes", "address", "port")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    address: str
+    port: int
+    def __init__(self, rank: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class StartProbe(_message.Message):
+    __slots__ = ("epoch", "sequence", "check", "groups", "timeout")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    sequence: int
+    check: int
+    groups: _containers.RepeatedCompositeFieldContainer[ProbeGroup]
+    timeout: float
+    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., check: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ProbeGroup, _Mapping]]] = ..., timeout: _Optional[float] = ...) -> None: ...
+
+class SaveStacks(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class JournalCopy(_message.Message):
+    __slots__ = ("epoch", "first", "lines")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    first: int
+    lines: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., first: _Optional[int] = ..., lines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("epoch", "text")
@@ -269,20 +415,98 @@ class Waiting(_message.Message):
     text: str
     def __init__(self, epoch: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
+class NodeCheck(_message.Message):
+    __slots__ = ("node", "matmul_flops", "bandwidth", "latency", "verdict", "detail")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    MATMUL_FLOPS_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    matmul_flops: float
+    bandwidth: float
+    latency: float
+    verdict: str
+    detail: str
+    def __init__(self, node: _Optional[str] = ..., matmul_flops: _Optional[float] = ..., bandwidth: _Optional[float] = ..., latency: _Optional[float] = ..., verdict: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+
 class Goodbye(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class JobEnded(_message.Message):
-    __slots__ = ("epoch", "sequence", "outcome", "reason", "failures")
+    __slots__ = ("epoch", "sequence", "outcome", "reason", "failures", "checkup")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
+    CHECKUP_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     sequence: int
     outcome: Outcome
     reason: str
     failures: _containers.RepeatedCompositeFieldContainer[Failure]
-    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ...) -> None: ...
+    checkup: _containers.RepeatedCompositeFieldContainer[NodeCheck]
+    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., checkup: _Optional[_Iterable[_Union[NodeCheck, _Mapping]]] = ...) -> None: ...
+
+class ControlMessage(_message.Message):
+    __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    SHOW_STATUS_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_JOB_FIELD_NUMBER: _ClassVar[int]
+    SAVE_ALL_STACKS_FIELD_NUMBER: _ClassVar[int]
+    hello: ControlHello
+    show_status: ShowStatus
+    drain_node: DrainNode
+    scale_job: ScaleJob
+    save_all_stacks: SaveAllStacks
+    def __init__(self, hello: _Optional[_Union[ControlHello, _Mapping]] = ..., show_status: _Optional[_Union[ShowStatus, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., scale_job: _Optional[_Union[ScaleJob, _Mapping]] = ..., save_all_stacks: _Optional[_Union[SaveAllStacks, _Mapping]] = ...) -> None: ...
+
+class ControlHello(_message.Message):
+    __slots__ = ("job_id", "version", "nonce", "proof")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    version: str
+    nonce: bytes
+    proof: bytes
+    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[str] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class ShowStatus(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainNode(_message.Message):
+    __slots__ = ("node", "reason")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    reason: str
+    def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ScaleJob(_message.Message):
+    __slots__ = ("min_nodes", "max_nodes")
+    MIN_NODES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    min_nodes: int
+    max_nodes: int
+    def __init__(self, min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ...) -> None: ...
+
+class SaveAllStacks(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ControlReply(_message.Message):
+    __slots__ = ("ok", "text", "proof")
+    OK_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    ok: bool
+    text: str
+    proof: bytes
+    def __init__(self, ok: bool = ..., text: _Optional[str] = ..., proof: _Optional[bytes] = ...) -> None: ...

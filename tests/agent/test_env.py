@@ -106,8 +106,8 @@ def test_command_lines() -> None:
     ]
     binary = replace(SCRIPT, kind=EntrypointKind.BINARY, target="/bin/${local_rank}")
     assert worker_argv(binary, 3) == ["/bin/${local_rank}", *args]
-    with_rank = replace(SCRIPT, pass_local_rank=True, target="${local_rank}.py", python="")
-    assert worker_argv(with_rank, 3) == [sys.executable, "-u", "3.py", "--local-rank=3", *args]
+    without_python = replace(SCRIPT, target="${local_rank}.py", python="")
+    assert worker_argv(without_python, 3) == [sys.executable, "-u", "3.py", *args]
 
 
 REPORT = """

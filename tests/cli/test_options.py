@@ -209,7 +209,6 @@ def test_old_launch_lines_work(flag: str, parse: Parse) -> None:
     )
     assert config.rendezvous.endpoint == Endpoint("h", 7)
     assert (config.rendezvous.node_rank, config.workers.local_world_size) == (1, 2)
-    assert not config.workers.entrypoint.pass_local_rank
 
 
 def test_our_options_never_make_one_of_torchruns_ambiguous() -> None:

@@ -1,43 +1,54 @@
-"""The values of core/protocol.py as bytes, and back.
-
-This is the only module that knows the generated code. Its two promises:
-
-* Decoding gives a value in which every field is within its range, or raises ProtocolError with one
-  sentence; it raises nothing else, whatever the bytes.
-* Encoding never fails because of what a *user's program* wrote. Texts of failures and reasons are clipped
-  (to MAX_FAILURE_TEXT bytes of UTF-8), characters that UTF-8 cannot express become U+FFFD and a timestamp
-  that is not finite becomes 0, so that the largest message stays below MAX_MESSAGE_BYTES. Names are not
-  clipped, since two names must not become equal; one that is too long is refused by the receiver.
-"""
+"""Bytes to values; see the package."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from itertools import islice
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from elasticrun.core.orders import (
+    ControlHello,
+    ControlReply,
+    ControlRequest,
+    DrainNode,
+    SaveAllStacks,
+    ScaleJob,
+    ShowStatus,
+)
 from elasticrun.core.protocol import (
-    MAX_FAILURE_TEXT,
+    MAX_CHECKS,
     MAX_FAILURES,
+    MAX_GROUP_NODES,
+    MAX_GROUPS,
+    MAX_SEATS,
     AgentMessage,
     AgentPhase,
     AgentStatus,
     Assignment,
     Failure,
     FailureKind,
+    GroupReport,
     Heartbeat,
     Hello,
     JobEnded,
+    JournalCopy,
     Leave,
     MasterMessage,
+    NodeCheck,
     NodeInfo,
     Outcome,
+    ProbeGroup,
+    ProbeReport,
     RejectCode,
     Rejected,
     Report,
+    SaveStacks,
+    Seat,
+    Stall,
+    StartProbe,
     StartRound,
     StopRound,
     Waiting,
@@ -50,160 +61,14 @@ from elasticrun.rpc import elastic_pb2 as pb
 #: No message is larger, in bytes; an encoded one never is, and the receiver refuses one that is.
 MAX_MESSAGE_BYTES = 1 << 20
 
-#: The master's last message, in which there is nothing to decode; see elastic.proto.
-GOODBYE = pb.MasterMessage(goodbye=pb.Goodbye()).SerializeToString()
-
 _PHASE_OF = {pb.AgentPhase.Value(f"AGENT_PHASE_{phase.name}"): phase for phase in AgentPhase}
 _KIND_OF = {pb.FailureKind.Value(f"FAILURE_KIND_{kind.name}"): kind for kind in FailureKind}
 _OUTCOME_OF = {pb.Outcome.Value(f"OUTCOME_{outcome.name}"): outcome for outcome in Outcome}
 _CODE_OF = {pb.RejectCode.Value(f"REJECT_CODE_{code.name}"): code for code in RejectCode}
+_UNKNOWN = "the message is of no kind that this version knows"
 
 _E = TypeVar("_E", bound=Enum)
-
-
-# Encoding
-
-
-def encode_agent(message: AgentMessage) -> bytes:
-    """The bytes of an agent's message."""
-    return _agent_to_pb(message).SerializeToString()
-
-
-def encode_master(message: MasterMessage) -> bytes:
-    """The bytes of a master's message."""
-    return _master_to_pb(message).SerializeToString()
-
-
-def _agent_to_pb(message: AgentMessage) -> pb.AgentMessage:
-    match message:
-        case Hello():
-            return pb.AgentMessage(hello=_hello_to_pb(message))
-        case Report(incarnation, status):
-            report = pb.Report(incarnation=_clean(incarnation), status=_status_to_pb(status))
-            return pb.AgentMessage(report=report)
-        case Heartbeat(incarnation):
-            return pb.AgentMessage(heartbeat=pb.Heartbeat(incarnation=_clean(incarnation)))
-        case Leave(incarnation, reason):
-            return pb.AgentMessage(leave=pb.Leave(incarnation=_clean(incarnation), reason=_head(reason)))
-
-
-def _hello_to_pb(hello: Hello) -> pb.Hello:
-    info = hello.info
-    return pb.Hello(
-        job_id=_clean(hello.job_id),
-        version=_clean(hello.version),
-        info=pb.NodeInfo(
-            node=_clean(info.node),
-            incarnation=_clean(info.incarnation),
-            host=_clean(info.host),
-            address=_clean(info.address),
-            local_world_size=info.local_world_size,
-            role=_clean(info.role),
-            node_rank=info.node_rank,
-            pid=info.pid,
-        ),
-        status=_status_to_pb(hello.status),
-        epoch=hello.epoch,
-    )
-
-
-def _status_to_pb(status: AgentStatus) -> pb.AgentStatus:
-    return pb.AgentStatus(
-        sequence=status.sequence,
-        phase=f"AGENT_PHASE_{status.phase.name}",
-        round=status.round,
-        failures=_failures_to_pb(status.failures),
-        store_port=status.store_port,
-    )
-
-
-def _failures_to_pb(failures: Iterable[Failure]) -> list[pb.Failure]:
-    return [_failure_to_pb(failure) for failure in tuple(failures)[:MAX_FAILURES]]
-
-
-def _failure_to_pb(failure: Failure) -> pb.Failure:
-    return pb.Failure(
-        node=_clean(failure.node),
-        host=_clean(failure.host),
-        rank=failure.rank,
-        local_rank=failure.local_rank,
-        role=_clean(failure.role),
-        pid=failure.pid,
-        kind=f"FAILURE_KIND_{failure.kind.name}",
-        exit_code=failure.exit_code,
-        message=_head(failure.message),
-        traceback=_tail(failure.traceback),
-        stderr_tail=_tail(failure.stderr_tail),
-        error_file=_tail(failure.error_file, checks.MAX_PATH),
-        timestamp=failure.timestamp if math.isfinite(failure.timestamp) else 0.0,
-    )
-
-
-def _master_to_pb(message: MasterMessage) -> pb.MasterMessage:
-    match message:
-        case Welcome(epoch, interval):
-            return pb.MasterMessage(welcome=pb.Welcome(epoch=epoch, heartbeat_interval=interval))
-        case Rejected(code, text):
-            rejected = pb.Rejected(code=f"REJECT_CODE_{code.name}", message=_head(text))
-            return pb.MasterMessage(rejected=rejected)
-        case StartRound(epoch, sequence, assignment, reason):
-            start = pb.StartRound(
-                epoch=epoch, sequence=sequence, assignment=_assignment_to_pb(assignment), reason=_head(reason)
-            )
-            return pb.MasterMessage(start_round=start)
-        case StopRound(epoch, sequence, number, reason):
-            stop = pb.StopRound(epoch=epoch, sequence=sequence, round=number, reason=_head(reason))
-            return pb.MasterMessage(stop_round=stop)
-        case Waiting(epoch, text):
-            return pb.MasterMessage(waiting=pb.Waiting(epoch=epoch, text=_head(text)))
-        case JobEnded():
-            return pb.MasterMessage(job_ended=_ended_to_pb(message))
-
-
-def _ended_to_pb(ended: JobEnded) -> pb.JobEnded:
-    return pb.JobEnded(
-        epoch=ended.epoch,
-        sequence=ended.sequence,
-        outcome=f"OUTCOME_{ended.outcome.name}",
-        reason=_head(ended.reason),
-        failures=_failures_to_pb(ended.failures),
-    )
-
-
-def _assignment_to_pb(assignment: Assignment) -> pb.Assignment:
-    return pb.Assignment(
-        round=assignment.round,
-        group_rank=assignment.group_rank,
-        group_world_size=assignment.group_world_size,
-        first_rank=assignment.first_rank,
-        world_size=assignment.world_size,
-        role_first_rank=assignment.role_first_rank,
-        role_world_size=assignment.role_world_size,
-        store_address=_clean(assignment.store_address),
-        store_port=assignment.store_port,
-        restart_count=assignment.restart_count,
-        max_restarts=assignment.max_restarts,
-    )
-
-
-def _clean(text: str) -> str:
-    """The text with every lone surrogate replaced, since UTF-8 has no bytes for one."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def _head(text: str, limit: int = MAX_FAILURE_TEXT) -> str:
-    """The beginning of a text, at most ``limit`` bytes of UTF-8."""
-    return _clean(text[:limit]).encode()[:limit].decode(errors="ignore")
-
-
-def _tail(text: str, limit: int = MAX_FAILURE_TEXT) -> str:
-    """The end of a text, at most ``limit`` bytes of UTF-8: a traceback's end says what happened."""
-    return _clean(text[-limit:]).encode()[-limit:].decode(errors="ignore")
-
-
-# Decoding
+_T = TypeVar("_T")
 
 
 def decode_agent(data: bytes) -> AgentMessage:
@@ -223,7 +88,39 @@ def decode_agent(data: bytes) -> AgentMessage:
             leave = message.leave
             return Leave(checks.name("incarnation", leave.incarnation), checks.text("reason", leave.reason))
         case _:
-            raise ProtocolError("the message is of no kind that this version knows")
+            raise ProtocolError(_UNKNOWN)
+
+
+def decode_control(data: bytes) -> ControlHello | ControlRequest:
+    """What an operator said in ``data``; raises ProtocolError."""
+    message = pb.ControlMessage()
+    _parse(message, data)
+    match message.WhichOneof("kind"):
+        case "hello":
+            hello = message.hello
+            job_id = checks.text("job_id", hello.job_id, checks.MAX_NAME)
+            version = checks.name("version", hello.version)
+            return ControlHello(job_id, version, _token("nonce", hello.nonce), _token("proof", hello.proof))
+        case "show_status":
+            return ShowStatus()
+        case "drain_node":
+            drain = message.drain_node
+            return DrainNode(checks.name("node", drain.node), checks.text("reason", drain.reason))
+        case "scale_job":
+            low = checks.integer("min_nodes", message.scale_job.min_nodes, 1)
+            return ScaleJob(low, checks.integer("max_nodes", message.scale_job.max_nodes, low))
+        case "save_all_stacks":
+            return SaveAllStacks()
+        case _:
+            raise ProtocolError(_UNKNOWN)
+
+
+def decode_reply(data: bytes) -> ControlReply:
+    """The master's answer to an operator in ``data``; raises ProtocolError."""
+    reply = pb.ControlReply()
+    _parse(reply, data)
+    text = checks.text("text", reply.text, checks.MAX_REPLY)
+    return ControlReply(reply.ok, text, _token("proof", reply.proof))
 
 
 def decode_master(data: bytes) -> MasterMessage:
@@ -234,7 +131,7 @@ def decode_master(data: bytes) -> MasterMessage:
         case "welcome":
             welcome = message.welcome
             interval = checks.positive("heartbeat_interval", welcome.heartbeat_interval)
-            return Welcome(_epoch(welcome.epoch), interval)
+            return Welcome(_epoch(welcome.epoch), interval, _token("proof", welcome.proof))
         case "rejected":
             code = _member("code", _CODE_OF, message.rejected.code)
             return Rejected(code, checks.text("message", message.rejected.message))
@@ -242,13 +139,21 @@ def decode_master(data: bytes) -> MasterMessage:
             return _start(message.start_round)
         case "stop_round":
             return _stop(message.stop_round)
+        case "start_probe":
+            return _start_probe(message.start_probe)
+        case "save_stacks":
+            return SaveStacks(_epoch(message.save_stacks.epoch))
+        case "journal_copy":
+            copy = message.journal_copy
+            first = checks.integer("first", copy.first, 0)
+            return JournalCopy(_epoch(copy.epoch), first, tuple(copy.lines))
         case "waiting":
             waiting = message.waiting
             return Waiting(_epoch(waiting.epoch), checks.text("text", waiting.text))
         case "job_ended":
             return _ended(message.job_ended)
         case _:
-            raise ProtocolError("the message is of no kind that this version knows")
+            raise ProtocolError(_UNKNOWN)
 
 
 def version_in(data: bytes) -> str | None:
@@ -283,6 +188,8 @@ def _hello(hello: pb.Hello) -> Hello:
         info=_info(hello.info),
         status=_status(hello.status),
         epoch=checks.integer("epoch", hello.epoch, -1),
+        nonce=_token("nonce", hello.nonce),
+        proof=_token("proof", hello.proof),
     )
 
 
@@ -297,6 +204,7 @@ def _info(info: pb.NodeInfo) -> NodeInfo:
         role=checks.name("role", info.role),
         node_rank=node_rank,
         pid=checks.integer("pid", info.pid, 0),
+        position=checks.integer("position", info.position, 0) if info.HasField("position") else -1,
     )
 
 
@@ -307,14 +215,53 @@ def _status(status: pb.AgentStatus) -> AgentStatus:
         round=checks.integer("round", status.round, -1),
         failures=_failures(status.failures),
         store_port=checks.port("store_port", status.store_port),
+        probe=_probe(status.probe) if status.HasField("probe") else None,
+        stall=_stall(status.stall) if status.HasField("stall") else None,
+        seats=_few("seats", MAX_SEATS, map(_seat, status.seats)),
+    )
+
+
+def _probe(probe: pb.ProbeReport) -> ProbeReport:
+    return ProbeReport(
+        check=checks.integer("probe.check", probe.check, 0),
+        error=checks.text("probe.error", probe.error),
+        matmul_flops=checks.measure("probe.matmul_flops", probe.matmul_flops),
+        groups=_few("probe.groups", MAX_GROUPS, map(_group_report, probe.groups)),
+    )
+
+
+def _group_report(group: pb.GroupReport) -> GroupReport:
+    return GroupReport(
+        error=checks.text("group.error", group.error, checks.MAX_SENTENCE),
+        bandwidth=checks.measure("group.bandwidth", group.bandwidth),
+        latency=checks.measure("group.latency", group.latency),
+    )
+
+
+def _stall(stall: pb.Stall) -> Stall:
+    return Stall(
+        rank=checks.integer("stall.rank", stall.rank, 0),
+        local_rank=checks.integer("stall.local_rank", stall.local_rank, 0),
+        step=checks.integer("stall.step", stall.step, -1),
+        silence=checks.measure("stall.silence", stall.silence),
+        allowed=checks.measure("stall.allowed", stall.allowed),
+        in_collective=stall.in_collective,
+        where=checks.text("stall.where", stall.where, checks.MAX_SENTENCE),
+    )
+
+
+def _seat(seat: pb.Seat) -> Seat:
+    return Seat(
+        round=checks.integer("seat.round", seat.round, 0),
+        size=checks.integer("seat.size", seat.size, 1),
+        epoch=_epoch(seat.epoch),
+        base_round=checks.integer("seat.base_round", seat.base_round, -1, seat.round - 1),
+        base_size=checks.integer("seat.base_size", seat.base_size, 0),
     )
 
 
 def _failures(failures: Iterable[pb.Failure]) -> tuple[Failure, ...]:
-    decoded = tuple(_failure(failure) for failure in failures)
-    if len(decoded) > MAX_FAILURES:
-        raise ProtocolError(f"failures must be at most {MAX_FAILURES}, got {len(decoded)}")
-    return decoded
+    return _few("failures", MAX_FAILURES, map(_failure, failures))
 
 
 def _failure(failure: pb.Failure) -> Failure:
@@ -332,6 +279,10 @@ def _failure(failure: pb.Failure) -> Failure:
         stderr_tail=checks.text("failure.stderr_tail", failure.stderr_tail),
         error_file=checks.text("failure.error_file", failure.error_file, checks.MAX_PATH),
         timestamp=checks.finite("failure.timestamp", failure.timestamp),
+        step=checks.integer("failure.step", failure.step, -1),
+        oom_kills=checks.integer("failure.oom_kills", failure.oom_kills, 0),
+        host_oom=failure.host_oom,
+        kernel_log=checks.text("failure.kernel_log", failure.kernel_log),
     )
 
 
@@ -351,6 +302,27 @@ def _stop(stop: pb.StopRound) -> StopRound:
         checks.integer("sequence", stop.sequence, 0),
         checks.integer("round", stop.round, -1),
         checks.text("reason", stop.reason),
+        stop.drain,
+    )
+
+
+def _start_probe(start: pb.StartProbe) -> StartProbe:
+    return StartProbe(
+        _epoch(start.epoch),
+        checks.integer("sequence", start.sequence, 0),
+        checks.integer("check", start.check, 0),
+        _few("groups", MAX_GROUPS, map(_group, start.groups)),
+        checks.positive("timeout", start.timeout),
+    )
+
+
+def _group(group: pb.ProbeGroup) -> ProbeGroup:
+    nodes = _few("group.nodes", MAX_GROUP_NODES, (checks.name("group.node", node) for node in group.nodes))
+    return ProbeGroup(
+        rank=checks.rank("group.rank", group.rank, len(nodes)),
+        nodes=nodes,
+        address=checks.name("group.address", group.address),
+        port=checks.port("group.port", group.port),
     )
 
 
@@ -361,6 +333,18 @@ def _ended(ended: pb.JobEnded) -> JobEnded:
         _member("outcome", _OUTCOME_OF, ended.outcome),
         checks.text("reason", ended.reason),
         _failures(ended.failures),
+        _few("checkup", MAX_CHECKS, map(_check, ended.checkup)),
+    )
+
+
+def _check(check: pb.NodeCheck) -> NodeCheck:
+    return NodeCheck(
+        node=checks.name("check.node", check.node),
+        matmul_flops=checks.measure("check.matmul_flops", check.matmul_flops),
+        bandwidth=checks.measure("check.bandwidth", check.bandwidth),
+        latency=checks.measure("check.latency", check.latency),
+        verdict=checks.text("check.verdict", check.verdict, checks.MAX_SENTENCE),
+        detail=checks.text("check.detail", check.detail, checks.MAX_SENTENCE),
     )
 
 
@@ -377,11 +361,27 @@ def _assignment(given: pb.Assignment) -> Assignment:
         store_port=checks.port("store_port", given.store_port),
         restart_count=checks.integer("restart_count", given.restart_count, 0),
         max_restarts=checks.integer("max_restarts", given.max_restarts, 0),
+        base_round=checks.integer("base_round", given.base_round, -1),
+        base_size=checks.integer("base_size", given.base_size, 0),
     )
 
 
 def _epoch(epoch: int) -> int:
     return checks.integer("epoch", epoch, 0)
+
+
+def _token(field: str, value: bytes) -> bytes:
+    if len(value) > checks.MAX_TOKEN:
+        raise ProtocolError(f"{field} must have at most {checks.MAX_TOKEN} bytes, got {len(value)}")
+    return value
+
+
+def _few(field: str, limit: int, items: Iterable[_T]) -> tuple[_T, ...]:
+    """The items, decoded one by one, unless there are more than ``limit``."""
+    found = tuple(islice(items, limit + 1))
+    if len(found) > limit:
+        raise ProtocolError(f"{field} must be at most {limit}, got more")
+    return found
 
 
 def _member(field: str, table: Mapping[int, _E], number: int) -> _E:

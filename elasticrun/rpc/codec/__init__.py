@@ -1,0 +1,41 @@
+"""The values of core/protocol.py and core/orders.py as bytes, and back.
+
+This package is the only one that knows the generated code. Its two promises:
+
+* Decoding gives a value in which every field is within its range, or raises ProtocolError with one
+  sentence; it raises nothing else, whatever the bytes.
+* Encoding never fails because of what a *user's program* wrote. Texts of failures and reasons are clipped
+  (to MAX_FAILURE_TEXT bytes of UTF-8), characters that UTF-8 cannot express become U+FFFD and a number
+  that is not finite becomes 0, so that the largest message stays below MAX_MESSAGE_BYTES. Names are not
+  clipped, since two names must not become equal; one that is too long is refused by the receiver.
+"""
+
+from elasticrun.rpc.codec.decode import (
+    MAX_MESSAGE_BYTES,
+    decode_agent,
+    decode_control,
+    decode_master,
+    decode_reply,
+    version_in,
+)
+from elasticrun.rpc.codec.encode import (
+    GOODBYE,
+    encode_agent,
+    encode_control,
+    encode_master,
+    encode_reply,
+)
+
+__all__ = [
+    "GOODBYE",
+    "MAX_MESSAGE_BYTES",
+    "decode_agent",
+    "decode_control",
+    "decode_master",
+    "decode_reply",
+    "encode_agent",
+    "encode_control",
+    "encode_master",
+    "encode_reply",
+    "version_in",
+]

@@ -1,0 +1,303 @@
+"""Values to bytes; see the package."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from elasticrun.core.orders import (
+    ControlHello,
+    ControlReply,
+    ControlRequest,
+    DrainNode,
+    SaveAllStacks,
+    ScaleJob,
+    ShowStatus,
+)
+from elasticrun.core.protocol import (
+    MAX_CHECKS,
+    MAX_FAILURE_TEXT,
+    MAX_FAILURES,
+    MAX_SEATS,
+    AgentMessage,
+    AgentStatus,
+    Assignment,
+    Failure,
+    Heartbeat,
+    Hello,
+    JobEnded,
+    JournalCopy,
+    Leave,
+    MasterMessage,
+    NodeCheck,
+    ProbeGroup,
+    ProbeReport,
+    Rejected,
+    Report,
+    SaveStacks,
+    Seat,
+    Stall,
+    StartProbe,
+    StartRound,
+    StopRound,
+    Waiting,
+    Welcome,
+)
+from elasticrun.rpc import checks
+from elasticrun.rpc import elastic_pb2 as pb
+
+#: The master's last message, in which there is nothing to decode; see elastic.proto.
+GOODBYE = pb.MasterMessage(goodbye=pb.Goodbye()).SerializeToString()
+
+
+def encode_agent(message: AgentMessage) -> bytes:
+    """The bytes of an agent's message."""
+    return _agent_to_pb(message).SerializeToString()
+
+
+def encode_master(message: MasterMessage) -> bytes:
+    """The bytes of a master's message."""
+    return _master_to_pb(message).SerializeToString()
+
+
+def encode_control(message: ControlHello | ControlRequest) -> bytes:
+    """The bytes of what an operator says."""
+    return _control_to_pb(message).SerializeToString()
+
+
+def encode_reply(reply: ControlReply) -> bytes:
+    """The bytes of the master's answer to an operator."""
+    answer = pb.ControlReply(ok=reply.ok, text=_head(reply.text, checks.MAX_REPLY), proof=reply.proof)
+    return answer.SerializeToString()
+
+
+def _control_to_pb(message: ControlHello | ControlRequest) -> pb.ControlMessage:
+    match message:
+        case ControlHello(job_id, version, nonce, proof):
+            hello = pb.ControlHello(job_id=_clean(job_id), version=_clean(version), nonce=nonce, proof=proof)
+            return pb.ControlMessage(hello=hello)
+        case ShowStatus():
+            return pb.ControlMessage(show_status=pb.ShowStatus())
+        case DrainNode(node, reason):
+            return pb.ControlMessage(drain_node=pb.DrainNode(node=_clean(node), reason=_head(reason)))
+        case ScaleJob(low, high):
+            return pb.ControlMessage(scale_job=pb.ScaleJob(min_nodes=low, max_nodes=high))
+        case SaveAllStacks():
+            return pb.ControlMessage(save_all_stacks=pb.SaveAllStacks())
+
+
+def _agent_to_pb(message: AgentMessage) -> pb.AgentMessage:
+    match message:
+        case Hello():
+            return pb.AgentMessage(hello=_hello_to_pb(message))
+        case Report(incarnation, status):
+            report = pb.Report(incarnation=_clean(incarnation), status=_status_to_pb(status))
+            return pb.AgentMessage(report=report)
+        case Heartbeat(incarnation):
+            return pb.AgentMessage(heartbeat=pb.Heartbeat(incarnation=_clean(incarnation)))
+        case Leave(incarnation, reason):
+            return pb.AgentMessage(leave=pb.Leave(incarnation=_clean(incarnation), reason=_head(reason)))
+
+
+def _hello_to_pb(hello: Hello) -> pb.Hello:
+    info = hello.info
+    return pb.Hello(
+        job_id=_clean(hello.job_id),
+        version=_clean(hello.version),
+        info=pb.NodeInfo(
+            node=_clean(info.node),
+            incarnation=_clean(info.incarnation),
+            host=_clean(info.host),
+            address=_clean(info.address),
+            local_world_size=info.local_world_size,
+            role=_clean(info.role),
+            node_rank=info.node_rank,
+            pid=info.pid,
+            position=info.position if info.position >= 0 else None,
+        ),
+        status=_status_to_pb(hello.status),
+        epoch=hello.epoch,
+        nonce=hello.nonce,
+        proof=hello.proof,
+    )
+
+
+def _status_to_pb(status: AgentStatus) -> pb.AgentStatus:
+    return pb.AgentStatus(
+        sequence=status.sequence,
+        phase=f"AGENT_PHASE_{status.phase.name}",
+        round=status.round,
+        failures=_failures_to_pb(status.failures),
+        store_port=status.store_port,
+        probe=None if status.probe is None else _probe_to_pb(status.probe),
+        stall=None if status.stall is None else _stall_to_pb(status.stall),
+        seats=[_seat_to_pb(seat) for seat in status.seats[-MAX_SEATS:]],
+    )
+
+
+def _probe_to_pb(probe: ProbeReport) -> pb.ProbeReport:
+    groups = [
+        pb.GroupReport(
+            error=_head(group.error, checks.MAX_SENTENCE),
+            bandwidth=_finite(group.bandwidth),
+            latency=_finite(group.latency),
+        )
+        for group in probe.groups
+    ]
+    flops = _finite(probe.matmul_flops)
+    return pb.ProbeReport(check=probe.check, error=_head(probe.error), matmul_flops=flops, groups=groups)
+
+
+def _stall_to_pb(stall: Stall) -> pb.Stall:
+    return pb.Stall(
+        rank=stall.rank,
+        local_rank=stall.local_rank,
+        step=stall.step,
+        silence=_finite(stall.silence),
+        allowed=_finite(stall.allowed),
+        in_collective=stall.in_collective,
+        where=_head(stall.where, checks.MAX_SENTENCE),
+    )
+
+
+def _seat_to_pb(seat: Seat) -> pb.Seat:
+    return pb.Seat(
+        round=seat.round,
+        size=seat.size,
+        epoch=seat.epoch,
+        base_round=seat.base_round,
+        base_size=seat.base_size,
+    )
+
+
+def _failures_to_pb(failures: Iterable[Failure]) -> list[pb.Failure]:
+    return [_failure_to_pb(failure) for failure in tuple(failures)[:MAX_FAILURES]]
+
+
+def _failure_to_pb(failure: Failure) -> pb.Failure:
+    return pb.Failure(
+        node=_clean(failure.node),
+        host=_clean(failure.host),
+        rank=failure.rank,
+        local_rank=failure.local_rank,
+        role=_clean(failure.role),
+        pid=failure.pid,
+        kind=f"FAILURE_KIND_{failure.kind.name}",
+        exit_code=failure.exit_code,
+        message=_head(failure.message),
+        traceback=_tail(failure.traceback),
+        stderr_tail=_tail(failure.stderr_tail),
+        error_file=_tail(failure.error_file, checks.MAX_PATH),
+        timestamp=_finite(failure.timestamp),
+        step=failure.step,
+        oom_kills=failure.oom_kills,
+        host_oom=failure.host_oom,
+        kernel_log=_tail(failure.kernel_log),
+    )
+
+
+def _master_to_pb(message: MasterMessage) -> pb.MasterMessage:
+    match message:
+        case Welcome(epoch, interval, proof):
+            welcome = pb.Welcome(epoch=epoch, heartbeat_interval=interval, proof=proof)
+            return pb.MasterMessage(welcome=welcome)
+        case Rejected(code, text):
+            rejected = pb.Rejected(code=f"REJECT_CODE_{code.name}", message=_head(text))
+            return pb.MasterMessage(rejected=rejected)
+        case StartRound(epoch, sequence, assignment, reason):
+            start = pb.StartRound(
+                epoch=epoch, sequence=sequence, assignment=_assignment_to_pb(assignment), reason=_head(reason)
+            )
+            return pb.MasterMessage(start_round=start)
+        case StopRound(epoch, sequence, number, reason, drain):
+            stop = pb.StopRound(
+                epoch=epoch, sequence=sequence, round=number, reason=_head(reason), drain=drain
+            )
+            return pb.MasterMessage(stop_round=stop)
+        case StartProbe():
+            return pb.MasterMessage(start_probe=_start_probe_to_pb(message))
+        case SaveStacks(epoch):
+            return pb.MasterMessage(save_stacks=pb.SaveStacks(epoch=epoch))
+        case JournalCopy(epoch, first, lines):
+            copy = pb.JournalCopy(epoch=epoch, first=first, lines=map(_clean, lines))
+            return pb.MasterMessage(journal_copy=copy)
+        case Waiting(epoch, text):
+            return pb.MasterMessage(waiting=pb.Waiting(epoch=epoch, text=_head(text)))
+        case JobEnded():
+            return pb.MasterMessage(job_ended=_ended_to_pb(message))
+
+
+def _ended_to_pb(ended: JobEnded) -> pb.JobEnded:
+    return pb.JobEnded(
+        epoch=ended.epoch,
+        sequence=ended.sequence,
+        outcome=f"OUTCOME_{ended.outcome.name}",
+        reason=_head(ended.reason),
+        failures=_failures_to_pb(ended.failures),
+        checkup=[_check_to_pb(check) for check in ended.checkup[:MAX_CHECKS]],
+    )
+
+
+def _check_to_pb(check: NodeCheck) -> pb.NodeCheck:
+    return pb.NodeCheck(
+        node=_head(check.node, checks.MAX_SENTENCE),
+        matmul_flops=_finite(check.matmul_flops),
+        bandwidth=_finite(check.bandwidth),
+        latency=_finite(check.latency),
+        verdict=_head(check.verdict, checks.MAX_SENTENCE),
+        detail=_head(check.detail, checks.MAX_SENTENCE),
+    )
+
+
+def _start_probe_to_pb(start: StartProbe) -> pb.StartProbe:
+    return pb.StartProbe(
+        epoch=start.epoch,
+        sequence=start.sequence,
+        check=start.check,
+        groups=[_group_to_pb(group) for group in start.groups],
+        timeout=start.timeout,
+    )
+
+
+def _group_to_pb(group: ProbeGroup) -> pb.ProbeGroup:
+    nodes = [_clean(node) for node in group.nodes]
+    return pb.ProbeGroup(rank=group.rank, nodes=nodes, address=_clean(group.address), port=group.port)
+
+
+def _assignment_to_pb(assignment: Assignment) -> pb.Assignment:
+    return pb.Assignment(
+        round=assignment.round,
+        group_rank=assignment.group_rank,
+        group_world_size=assignment.group_world_size,
+        first_rank=assignment.first_rank,
+        world_size=assignment.world_size,
+        role_first_rank=assignment.role_first_rank,
+        role_world_size=assignment.role_world_size,
+        store_address=_clean(assignment.store_address),
+        store_port=assignment.store_port,
+        restart_count=assignment.restart_count,
+        max_restarts=assignment.max_restarts,
+        base_round=assignment.base_round,
+        base_size=assignment.base_size,
+    )
+
+
+def _finite(number: float) -> float:
+    return number if math.isfinite(number) else 0.0
+
+
+def _clean(text: str) -> str:
+    """The text with every lone surrogate replaced, since UTF-8 has no bytes for one."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _head(text: str, limit: int = MAX_FAILURE_TEXT) -> str:
+    """The beginning of a text, at most ``limit`` bytes of UTF-8."""
+    return _clean(text[:limit]).encode()[:limit].decode(errors="ignore")
+
+
+def _tail(text: str, limit: int = MAX_FAILURE_TEXT) -> str:
+    """The end of a text, at most ``limit`` bytes of UTF-8: a traceback's end says what happened."""
+    return _clean(text[-limit:]).encode()[-limit:].decode(errors="ignore")
