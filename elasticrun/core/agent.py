@@ -14,31 +14,42 @@ master's absence changes nothing for workers that run: only an idle agent gives 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from elasticrun.core.agent_events import (
     AGENT_TRANSITIONS,
     ENDING,
     IDLE,
+    OUTCOME_STATUS,
+    REJECT_STATUS,
     AgentEffect,
     AgentEvent,
     AgentTerms,
     AgentTrigger,
     Broken,
     Directed,
+    DumpStacks,
     Finish,
     GroupGone,
     Level,
     LinkDown,
     LinkUp,
+    Preempted,
     Prepared,
+    ProbeEnded,
+    RunProbe,
     Say,
     SignalWorkers,
+    StallSeen,
     StartWorkers,
     StopSignal,
     SweepWorkers,
     Transmit,
     WorkerFailed,
     WorkerFinished,
+    describe_assignment,
 )
+from elasticrun.core.agent_wishes import Directive, Wishes, with_seat
 from elasticrun.core.protocol import (
     MAX_FAILURES,
     AgentPhase,
@@ -50,10 +61,14 @@ from elasticrun.core.protocol import (
     Leave,
     MasterMessage,
     NodeInfo,
-    Outcome,
+    ProbeReport,
     RejectCode,
     Rejected,
     Report,
+    SaveStacks,
+    Seat,
+    Stall,
+    StartProbe,
     StartRound,
     StopRound,
     Waiting,
@@ -63,30 +78,10 @@ from elasticrun.errors import ExitCode
 
 SIGTERM = 15
 
-OUTCOME_STATUS: dict[Outcome, ExitCode] = {
-    Outcome.SUCCEEDED: ExitCode.OK,
-    Outcome.FAILED: ExitCode.JOB_FAILED,
-    Outcome.TIMED_OUT: ExitCode.RENDEZVOUS_TIMEOUT,
-    Outcome.REPEATED_ERROR: ExitCode.REPEATED_ERROR,
-    Outcome.UNHEALTHY: ExitCode.UNHEALTHY,
-}
-
-REJECT_STATUS: dict[RejectCode, ExitCode] = {
-    RejectCode.WRONG_JOB: ExitCode.WRONG_JOB,
-    RejectCode.WRONG_VERSION: ExitCode.WRONG_VERSION,
-    RejectCode.SUPERSEDED: ExitCode.SUPERSEDED,
-    RejectCode.EXCLUDED: ExitCode.EXCLUDED,
-    RejectCode.DRAINED: ExitCode.DRAINED,
-    RejectCode.UNAUTHENTICATED: ExitCode.UNAUTHENTICATED,
-    RejectCode.TOO_MANY: ExitCode.TOO_MANY,
-    RejectCode.MALFORMED: ExitCode.PROTOCOL,
-    RejectCode.OUT_OF_ORDER: ExitCode.PROTOCOL,
-    RejectCode.OVERSIZED: ExitCode.PROTOCOL,
-}
-
 GRACE = "grace"
 KILL = "kill"
 MASTER = "master"
+PROBE = "probe"
 
 
 class AgentMachine:
@@ -96,18 +91,20 @@ class AgentMachine:
         self.info = info
         self.phase = AgentPhase.PREPARING
         self.round = -1
-        self.epoch = -1
         self.assignment: Assignment | None = None  # of the round that runs, or ran last
         self.alive: set[int] = set()  # local ranks of workers that run
         self.failures: tuple[Failure, ...] = ()
         self.finish: Finish | None = None  # how to leave, once it is decided
         self._job = (job_id, version)
         self._terms = terms
-        self._wanted: StartRound | None = None
-        self._stop_through = -1  # every round up to this one has to stop
+        self._wishes = Wishes()
+        self._checking: StartProbe | None = None  # the probe that runs, until its end is known
+        self._probe: ProbeReport | None = None  # of the last one
+        self._stall: Stall | None = None
+        self._seats: tuple[Seat, ...] = ()
+        self._drains = False  # this node leaves with grace: its workers may save their state
         self._stop_signal = SIGTERM
         self._leaving: Leave | None = None  # what the master has to know of ``finish``
-        self._stamp = (-1, -1)
         self._sequence = 0
         self._store_port = 0
         self._done = False
@@ -130,6 +127,11 @@ class AgentMachine:
     def next_deadline(self) -> float | None:
         """When to send a tick, or None."""
         return None if self._done else self._timers.next()
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch of a master that this agent has seen, or -1."""
+        return self._wishes.epoch
 
     def hello(self) -> Hello:
         """The first message of a new stream: everything the master needs to resume from."""
@@ -154,8 +156,16 @@ class AgentMachine:
                 self._worker_ended(round_, local_rank)
             case GroupGone(round_, store_port):
                 self._group_gone(round_, store_port)
+            case ProbeEnded(report):
+                self._probe_ended(report)
+            case StallSeen(round_, stall):
+                self._stall_seen(round_, stall)
             case StopSignal(signum):
                 self._stop_signalled(signum)
+            case Preempted(reason):
+                self._say(Level.WARNING, f"this node leaves: {reason}")
+                self._drains = True
+                self._leave(Finish(ExitCode.DRAINED, reason))
             case Broken(exit_status, reason):
                 self._leave(Finish(exit_status, reason))
             case _:  # a tick
@@ -166,7 +176,7 @@ class AgentMachine:
     def _link_up(self, epoch: int) -> None:
         if self.epoch >= 0:
             self._say(Level.WARNING, f"the master is back (epoch {epoch})")
-        self.epoch = max(self.epoch, epoch)
+        self._wishes = replace(self._wishes, epoch=max(self.epoch, epoch))
         self._timers.cancel(MASTER)
         if self._leaving is not None:
             self._effects.append(Transmit(self._leaving))
@@ -180,30 +190,32 @@ class AgentMachine:
 
     def _direct(self, message: MasterMessage) -> None:
         match message:
-            case StartRound() if self._is_news(message.epoch, message.sequence):
-                self._wanted = message
-            case StopRound() if self._is_news(message.epoch, message.sequence):
-                self._wanted = None
-                self._stop_through = max(self._stop_through, message.round)
-                if self.round <= message.round and self.phase not in IDLE | {AgentPhase.FAILED}:
-                    self._say(Level.WARNING, f"round {message.round} stops: {message.reason}")
-            case JobEnded() if self._is_news(message.epoch, message.sequence):
-                status = OUTCOME_STATUS[message.outcome]
-                self._end(Finish(status, message.reason, message.outcome, message.failures))
+            case StartRound() | StopRound() | StartProbe() | JobEnded():
+                self._follow_directive(message)
             case Rejected():
+                self._drains = message.code is RejectCode.DRAINED
                 self._end(Finish(REJECT_STATUS[message.code], message.message))
             case Waiting() if message.epoch >= self.epoch:
                 self._say(Level.WARNING, message.text)
+            case SaveStacks() if message.epoch >= self.epoch and self.phase is AgentPhase.RUNNING:
+                self._effects.append(DumpStacks())
             case _:
                 pass
 
-    def _is_news(self, epoch: int, sequence: int) -> bool:
-        stamp = (epoch, sequence)
-        if epoch < self.epoch or stamp <= self._stamp:
-            return False
-        self._stamp = stamp
-        self.epoch = max(self.epoch, epoch)
-        return True
+    def _follow_directive(self, message: Directive) -> None:
+        wishes = self._wishes.hear(message)
+        if wishes is None:
+            return
+        self._wishes = wishes
+        if isinstance(message, JobEnded):
+            status = OUTCOME_STATUS[message.outcome]
+            self._end(Finish(status, message.reason, message.outcome, message.failures, message.checkup))
+        elif isinstance(message, StopRound) and self.round <= message.round and self._has_workers:
+            self._say(Level.WARNING, f"round {message.round} stops: {message.reason}")
+
+    @property
+    def _has_workers(self) -> bool:
+        return self.phase in (AgentPhase.RUNNING, AgentPhase.FINISHED, AgentPhase.STOPPING)
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if round_ != self.round:
@@ -229,17 +241,34 @@ class AgentMachine:
             self._sweep()
 
     def _group_gone(self, round_: int, store_port: int) -> None:
-        if round_ != self.round or self.phase not in ENDING:
+        if round_ != self.round or self.phase not in ENDING | {AgentPhase.CHECKING}:
             return
+        if self._checking is not None:  # it was swept before it could end by itself
+            self._probe = ProbeReport(self._checking.check, "the probe was stopped before its end")
+            self._checking = None
         self.alive.clear()
         self._timers.cancel(GRACE)
         self._timers.cancel(KILL)
+        self._timers.cancel(PROBE)
         self._store_port = store_port
         self._move(AgentTrigger.GROUP_GONE)
+
+    def _probe_ended(self, report: ProbeReport) -> None:
+        if self._checking is None or report.check != self._checking.check:
+            return
+        self._probe, self._checking = report, None
+        if KILL not in self._timers:
+            self._sweep()
+
+    def _stall_seen(self, round_: int, stall: Stall | None) -> None:
+        if round_ == self.round and self.phase is AgentPhase.RUNNING:
+            self._stall = stall
+            self._report()
 
     def _stop_signalled(self, signum: int) -> None:
         if self.finish is None:
             self._stop_signal = signum
+            self._drains = signum == SIGTERM
             self._leave(Finish(128 + signum, f"stopped by signal {signum}"))
         elif self.phase in ENDING and KILL not in self._timers:
             self._say(Level.WARNING, "asked to stop again: killing the workers now")
@@ -268,6 +297,10 @@ class AgentMachine:
             self._sweep()
         elif timer == KILL:
             self._give_up_on_node()
+        elif timer == PROBE:
+            assert self._checking is not None
+            over = f"the probe did not end within {self._checking.timeout:g} s"
+            self._probe_ended(ProbeReport(self._checking.check, over))
         elif self.phase is AgentPhase.RUNNING:
             self._say(Level.WARNING, f"no master for {self._terms.master_timeout:g} s; the workers go on")
             self._timers.set(MASTER, self._now + self._terms.master_timeout)
@@ -289,6 +322,9 @@ class AgentMachine:
         """Take the next step from what is to what is wanted."""
         if self._done or self.phase in ENDING:
             return
+        if self.phase is AgentPhase.CHECKING:
+            self._watch_probe()
+            return
         if self.finish is not None:
             if self.phase in IDLE:
                 self._conclude(self.finish)
@@ -299,44 +335,66 @@ class AgentMachine:
         elif self.phase is AgentPhase.READY:
             self._follow()
 
+    def _watch_probe(self) -> None:
+        """A probe runs until its end, unless the node has to leave or the master wants something else."""
+        unwanted = self.finish is not None or self._wishes.probe != self._checking
+        if self._checking is not None and unwanted and KILL not in self._timers:
+            self._sweep()
+
     def _outdated(self) -> bool:
         """Workers are there, or have finished, whose round has to make way."""
-        if self.phase in IDLE:
-            return False
-        superseded = self._wanted is not None and self._wanted.assignment.round > self.round
-        return superseded or self._stop_through >= self.round
+        return self.phase not in IDLE and self._wishes.outdates(self.round)
 
     def _follow(self) -> None:
         """Nothing runs: start what is wanted, or acknowledge a stop."""
-        wanted = self._wanted
-        if wanted is not None and wanted.assignment.round > max(self.round, self._stop_through):
+        wishes = self._wishes
+        wanted = wishes.next_round(self.round)
+        if wanted is not None:
             self._start_round(wanted)
-        elif self._stop_through > self.round:
-            self.round = self._stop_through
+        elif wishes.probe is not None and self._is_due(wishes.probe):
+            self._start_probe(wishes.probe)
+        elif wishes.stop_through > self.round:
+            self.round = wishes.stop_through
             self.failures = ()
             self._report()
+
+    def _is_due(self, probe: StartProbe) -> bool:
+        return self._probe is None or self._probe.check != probe.check
+
+    def _start_probe(self, start: StartProbe) -> None:
+        self._checking = start
+        self._timers.set(PROBE, self._now + start.timeout)
+        self._say(Level.INFO, f"checking this node, probe {start.check}")
+        self._effects.append(RunProbe(start))
+        self._move(AgentTrigger.PROBE_WANTED)
 
     def _start_round(self, wanted: StartRound) -> None:
         assignment = wanted.assignment
         self.round = assignment.round
         self.assignment = assignment
         self.failures = ()
+        self._stall = None
+        self._seats = with_seat(self._seats, assignment, wanted.epoch)
         self.alive = set(range(self.info.local_world_size))
-        self._say(
-            Level.INFO if self.round == 0 else Level.WARNING, _describe(assignment, self.info, wanted.reason)
-        )
+        text = describe_assignment(assignment, self.info, wanted.reason)
+        self._say(Level.INFO if self.round == 0 else Level.WARNING, text)
         self._effects.append(StartWorkers(assignment))
         self._move(AgentTrigger.ASSIGNED)
 
     def _stop_round(self) -> None:
         self._move(AgentTrigger.TOLD_TO_STOP)
-        self._stop_group(self._stop_signal)
+        if self.finish is not None:
+            self._stop_group(self._stop_signal, self._drains)
+        elif self._wishes.drains:
+            self._stop_group(self._terms.drain_signal, drain=True)
+        else:
+            self._stop_group(SIGTERM)
 
-    def _stop_group(self, signum: int) -> None:
+    def _stop_group(self, signum: int, drain: bool = False) -> None:
         if not self.alive:
             self._sweep()
             return
-        self._effects.append(SignalWorkers(signum))
+        self._effects.append(SignalWorkers(signum, drain))
         self._timers.set(GRACE, self._now + self._terms.shutdown_timeout)
 
     def _sweep(self) -> None:
@@ -356,7 +414,10 @@ class AgentMachine:
 
     def _status(self) -> AgentStatus:
         port = self._store_port if self.phase is AgentPhase.READY else 0
-        return AgentStatus(self._sequence, self.phase, self.round, self.failures, port)
+        stall = self._stall if self.phase is AgentPhase.RUNNING else None
+        return AgentStatus(
+            self._sequence, self.phase, self.round, self.failures, port, self._probe, stall, self._seats
+        )
 
     def _conclude(self, finish: Finish) -> None:
         self._done = True
@@ -365,12 +426,3 @@ class AgentMachine:
 
     def _say(self, level: Level, text: str) -> None:
         self._effects.append(Say(level, text))
-
-
-def _describe(assignment: Assignment, info: NodeInfo, reason: str) -> str:
-    last = assignment.first_rank + info.local_world_size - 1
-    return (
-        f"round {assignment.round}: node {assignment.group_rank} of {assignment.group_world_size},"
-        f" ranks {assignment.first_rank}-{last} of {assignment.world_size}"
-        f" (restart {assignment.restart_count} of {assignment.max_restarts}; {reason})"
-    )

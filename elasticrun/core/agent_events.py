@@ -11,14 +11,43 @@ from elasticrun.core.protocol import (
     Assignment,
     Failure,
     MasterMessage,
+    NodeCheck,
+    NodeInfo,
     Outcome,
+    ProbeReport,
+    RejectCode,
+    Stall,
+    StartProbe,
 )
+from elasticrun.errors import ExitCode
+
+OUTCOME_STATUS: dict[Outcome, ExitCode] = {
+    Outcome.SUCCEEDED: ExitCode.OK,
+    Outcome.FAILED: ExitCode.JOB_FAILED,
+    Outcome.TIMED_OUT: ExitCode.RENDEZVOUS_TIMEOUT,
+    Outcome.REPEATED_ERROR: ExitCode.REPEATED_ERROR,
+    Outcome.UNHEALTHY: ExitCode.UNHEALTHY,
+}
+
+REJECT_STATUS: dict[RejectCode, ExitCode] = {
+    RejectCode.WRONG_JOB: ExitCode.WRONG_JOB,
+    RejectCode.WRONG_VERSION: ExitCode.WRONG_VERSION,
+    RejectCode.SUPERSEDED: ExitCode.SUPERSEDED,
+    RejectCode.EXCLUDED: ExitCode.EXCLUDED,
+    RejectCode.DRAINED: ExitCode.DRAINED,
+    RejectCode.UNAUTHENTICATED: ExitCode.UNAUTHENTICATED,
+    RejectCode.TOO_MANY: ExitCode.TOO_MANY,
+    RejectCode.MALFORMED: ExitCode.PROTOCOL,
+    RejectCode.OUT_OF_ORDER: ExitCode.PROTOCOL,
+    RejectCode.OVERSIZED: ExitCode.PROTOCOL,
+}
 
 
 class AgentTrigger(Enum):
     """What moves an agent from one phase to another."""
 
     PREPARED = "prepared"
+    PROBE_WANTED = "probe wanted"
     ASSIGNED = "assigned"
     WORKER_FAILED = "worker failed"
     ALL_FINISHED = "all finished"
@@ -29,6 +58,8 @@ class AgentTrigger(Enum):
 #: The whole state machine. A pair that is not here cannot happen, and raises KeyError if it does.
 AGENT_TRANSITIONS: dict[tuple[AgentPhase, AgentTrigger], AgentPhase] = {
     (AgentPhase.PREPARING, AgentTrigger.PREPARED): AgentPhase.READY,
+    (AgentPhase.READY, AgentTrigger.PROBE_WANTED): AgentPhase.CHECKING,
+    (AgentPhase.CHECKING, AgentTrigger.GROUP_GONE): AgentPhase.READY,
     (AgentPhase.READY, AgentTrigger.ASSIGNED): AgentPhase.RUNNING,
     (AgentPhase.RUNNING, AgentTrigger.WORKER_FAILED): AgentPhase.FAILED,
     (AgentPhase.RUNNING, AgentTrigger.ALL_FINISHED): AgentPhase.FINISHED,
@@ -46,11 +77,12 @@ ENDING = frozenset({AgentPhase.FAILED, AgentPhase.STOPPING})
 
 @dataclass(frozen=True, slots=True)
 class AgentTerms:
-    """The times an agent keeps, in seconds."""
+    """What an agent goes by; times are in seconds."""
 
     shutdown_timeout: float = 30.0  # from the stop signal to SIGKILL
     kill_timeout: float = 30.0  # from SIGKILL to giving up on this node
     master_timeout: float = 60.0  # without a master, while no worker runs
+    drain_signal: int = 15  # for workers that stop because another node leaves with grace
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +131,7 @@ class WorkerFinished:
 
 @dataclass(frozen=True, slots=True)
 class GroupGone:
-    """Nothing that a worker of the round started is alive; ``store_port`` is free for the next round."""
+    """Nothing that workers or a probe started is alive; ``store_port`` is free for the next round."""
 
     round: int
     store_port: int
@@ -110,6 +142,28 @@ class StopSignal:
     """The launcher received a signal to stop."""
 
     signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """This node will be taken away: it has to leave with grace."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeEnded:
+    """The probe of this node's health is over, well or not."""
+
+    report: ProbeReport
+
+
+@dataclass(frozen=True, slots=True)
+class StallSeen:
+    """The workers of a round have stopped making steps (``stall``), or make them again (None)."""
+
+    round: int
+    stall: Stall | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +188,9 @@ AgentEvent = (
     | WorkerFinished
     | GroupGone
     | StopSignal
+    | Preempted
+    | ProbeEnded
+    | StallSeen
     | Broken
     | AgentTick
 )
@@ -155,16 +212,32 @@ class StartWorkers:
 
 @dataclass(frozen=True, slots=True)
 class SignalWorkers:
-    """Send a signal to the process group of each worker that is alive."""
+    """Send a signal to the process group of each worker that is alive.
+
+    ``drain``: a node leaves with grace, so a worker that asked to be told in its own way is, instead.
+    """
 
     signum: int
+    drain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SweepWorkers:
-    """SIGKILL whatever is left of the round, grandchildren included, then report GroupGone."""
+    """SIGKILL whatever is left of the round, or a probe, grandchildren included; then report GroupGone."""
 
     round: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunProbe:
+    """Start the probe of this node's health, then report ProbeEnded."""
+
+    start: StartProbe
+
+
+@dataclass(frozen=True, slots=True)
+class DumpStacks:
+    """Save the stacks of all workers beside their logs."""
 
 
 class Level(Enum):
@@ -190,6 +263,17 @@ class Finish:
     reason: str
     outcome: Outcome | None = None  # None: the job goes on, or its end is unknown
     failures: tuple[Failure, ...] = ()
+    checkup: tuple[NodeCheck, ...] = ()
 
 
-AgentEffect = Transmit | StartWorkers | SignalWorkers | SweepWorkers | Say | Finish
+AgentEffect = Transmit | StartWorkers | SignalWorkers | SweepWorkers | RunProbe | DumpStacks | Say | Finish
+
+
+def describe_assignment(assignment: Assignment, info: NodeInfo, reason: str) -> str:
+    """One line about a round that starts on this node."""
+    last = assignment.first_rank + info.local_world_size - 1
+    return (
+        f"round {assignment.round}: node {assignment.group_rank} of {assignment.group_world_size},"
+        f" ranks {assignment.first_rank}-{last} of {assignment.world_size}"
+        f" (restart {assignment.restart_count} of {assignment.max_restarts}; {reason})"
+    )

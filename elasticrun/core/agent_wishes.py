@@ -1,0 +1,69 @@
+"""What the master wants of an agent: the newest directive, and nothing else.
+
+A directive counts only if its (epoch, sequence) is newer than that of the last one. A later one replaces an
+earlier one entirely, except that a round once stopped stays stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from elasticrun.core.protocol import (
+    MAX_SEATS,
+    Assignment,
+    JobEnded,
+    Seat,
+    StartProbe,
+    StartRound,
+    StopRound,
+)
+
+Directive = StartRound | StopRound | StartProbe | JobEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The directive in force, as what follows from it."""
+
+    epoch: int = -1  # the newest that this agent has seen
+    round: StartRound | None = None
+    probe: StartProbe | None = None
+    stop_through: int = -1  # every round up to this one has to stop
+    drains: bool = False  # because a node leaves with grace: workers may save their state
+    stamp: tuple[int, int] = (-1, -1)
+
+    def hear(self, message: Directive) -> Wishes | None:
+        """The wishes from now on; None if the message is old."""
+        stamp = (message.epoch, message.sequence)
+        if message.epoch < self.epoch or stamp <= self.stamp:
+            return None
+        wishes = replace(self, epoch=max(self.epoch, message.epoch), stamp=stamp)
+        match message:
+            case StartRound():
+                return replace(wishes, round=message, probe=None)
+            case StartProbe():
+                return replace(wishes, round=None, probe=message)
+            case StopRound(round=number, drain=drain):
+                through = max(self.stop_through, number)
+                return replace(wishes, round=None, probe=None, stop_through=through, drains=drain)
+            case JobEnded():
+                return wishes
+
+    def outdates(self, running: int) -> bool:
+        """Whether the workers of this round have to make way."""
+        superseded = self.round is not None and self.round.assignment.round > running
+        return superseded or self.stop_through >= running
+
+    def next_round(self, last: int) -> StartRound | None:
+        """What to start, if the last round that was accepted is ``last`` and nothing runs."""
+        wanted = self.round
+        if wanted is not None and wanted.assignment.round > max(last, self.stop_through):
+            return wanted
+        return None
+
+
+def with_seat(seats: tuple[Seat, ...], given: Assignment, epoch: int) -> tuple[Seat, ...]:
+    """The votes of a node that accepts a seat; those for worlds older than the base decide nothing more."""
+    kept = tuple(seat for seat in seats if seat.round >= given.base_round)
+    seat = Seat(given.round, given.group_world_size, epoch, given.base_round, given.base_size)
+    return (*kept, seat)[-MAX_SEATS:]
