@@ -40,7 +40,14 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     event_log_handler = given.get(options.EVENT_LOG_HANDLER)
     log_level = _log_level(environ, notes)
     workers = _workers(given, environ, entrypoint, notes)
-    return LaunchConfig(job, rendezvous, workers, event_log_handler, log_level, tuple(notes))
+    return LaunchConfig(
+        job,
+        rendezvous,
+        workers,
+        event_log_handler=event_log_handler,
+        log_level=log_level,
+        notes=tuple(notes),
+    )
 
 
 def _check_values(given: Given) -> None:
