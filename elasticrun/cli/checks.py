@@ -7,7 +7,7 @@ says what is wrong.
 """
 
 # pathlib would cost the start of every launch some milliseconds:
-# ruff: noqa: PTH100, PTH109, PTH110, PTH112, PTH113, PTH118, PTH120, PTH208
+# ruff: noqa: PTH100, PTH109, PTH110, PTH112, PTH113, PTH114, PTH118, PTH120, PTH208
 
 from __future__ import annotations
 
@@ -71,6 +71,16 @@ def check_directory(option: str, path: str) -> None:
         raise UsageError(f"{given} cannot be made: {existing!r} is not a directory; give another directory")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UsageError(f"{given} cannot be written: {existing!r} is not writable; give another directory")
+
+
+def check_notice_file(option: str, path: str) -> None:
+    """A path at which a file may appear later."""
+    given = f"{option} {path!r}"
+    if os.path.isdir(path):
+        raise UsageError(f"{given} is a directory: give the path of a file")
+    above = _nearest_existing(os.path.dirname(os.path.abspath(path)))
+    if not os.path.isdir(above) and not os.path.islink(above):
+        raise UsageError(f"{given} cannot come to exist: {above!r} is not a directory; give another path")
 
 
 def _nearest_existing(path: str) -> str:

@@ -7,11 +7,15 @@ from elasticrun.master.records import to_json
 
 
 def master_settings(config: LaunchConfig, host: str, port: int, state_dir: str) -> dict[str, object]:
-    """The fields of ``MasterConfig``, without importing what only a master needs."""
+    """The fields of ``MasterConfig``, without importing what only a master needs.
+
+    They hold the job's token, so they go through a pipe and nowhere else.
+    """
     return {
         "job": to_json(config.job),
         "host": host,
         "port": port,
         "state_dir": state_dir,
         "log_level": config.log_level,
+        "security": to_json(config.security),
     }

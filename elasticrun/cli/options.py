@@ -26,6 +26,8 @@ class Group(Enum):
     SIZE = "Size of the job"
     RENDEZVOUS = "How the nodes find one another"
     RESTART = "Restarts, waiting and stopping"
+    HEALTH = "Health and failures"
+    SECURITY = "Security"
     PROGRAM = "How the training program is started"
     LOGS = "Output and logs"
     ABOUT = "About elastic-run"
@@ -78,6 +80,8 @@ _INTEGER = "an integer, 0 for no and 1 for yes"
 _SECONDS = "a number of seconds, 0 or more"
 _STREAMS = "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:STREAMS,... such as 0:1,1:3"
 _FILTERS = "a comma list of words, ,, for a comma inside a word"
+_ENDPOINTS = "HOST, HOST:PORT or [IPV6]:PORT with a port from 0 to 65535, or a comma list of them"
+_SIGNAL = "the name of a signal that can be caught, such as SIGUSR1"
 
 
 def _flag(
@@ -115,10 +119,11 @@ RDZV_BACKEND = Option(
     allowed="static, c10d, etcd or etcd-v2", default="static",
 )
 RDZV_ENDPOINT = Option(
-    "rdzv-endpoint", Group.RENDEZVOUS, values.host_and_port, "HOST[:PORT]",
+    "rdzv-endpoint", Group.RENDEZVOUS, values.endpoints, "HOST[:PORT],...",
     "Where the master listens, the same on every node; the node that owns the address hosts it. "
-    "Port 29400 if none is given, [..]:PORT for IPv6.",
-    allowed="HOST, HOST:PORT or [IPV6]:PORT with a port from 0 to 65535", blank=True,
+    "Port 29400 if none is given, [..]:PORT for IPv6. Of several, the next one takes over when the host "
+    "before it is lost.",
+    allowed=_ENDPOINTS, blank=True,
 )
 RDZV_ID = Option(
     "rdzv-id", Group.RENDEZVOUS, values.plain, "ID", "Name of the job, the same on every node.",
@@ -187,10 +192,81 @@ SIGNALS_TO_HANDLE = Option(
     allowed="a comma list of signals that can be caught, such as SIGTERM,SIGINT,SIGUSR1",
     default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
 )
+DRAIN_SIGNAL = Option(
+    "drain-signal", Group.RESTART, values.signal_number, "NAME",
+    "What workers get, to save their state, when another node leaves with grace.",
+    allowed=_SIGNAL, default="SIGTERM", origin=Origin.OURS,
+)
+PREEMPTION_FILE = Option(
+    "preemption-file", Group.RESTART, values.plain, "FILE",
+    "This node leaves with grace as soon as this file exists; its first line is the reason.",
+    allowed="the path of a file", origin=Origin.OURS, blank=True,
+)
 MONITOR_INTERVAL = Option(
     "monitor-interval", Group.RESTART, values.seconds, "SECONDS",
     "Accepted for torchrun's sake; elasticrun is told of a worker's end and never polls.",
     allowed=_SECONDS, default="0.1",
+)
+
+HEALTH_CHECK = Option(
+    "health-check", Group.HEALTH, values.health_check_mode, "WHEN",
+    "Check each node's compute and network: auto (jobs of several nodes; before the first round, and nodes "
+    "involved in a failure), off, start (before the first round), always (before each round).",
+    allowed="auto, off, start or always", default="auto", origin=Origin.OURS,
+)
+HEALTH_CHECK_TIMEOUT = Option(
+    "health-check-timeout", Group.HEALTH, values.some_seconds, "SECONDS",
+    "A node that takes longer than this for one step of a check is faulty.",
+    allowed="a number of seconds above 0", default="60", origin=Origin.OURS,
+)
+HEALTH_CHECK_ONLY = _flag(
+    "health-check-only", Group.HEALTH,
+    "Check the nodes, print a table and end with 0 if all are well; no script is needed.",
+    origin=Origin.OURS,
+)
+STRAGGLER_RATIO = Option(
+    "straggler-ratio", Group.HEALTH, values.ratio, "N",
+    "A node slower than the median by more than this factor is a straggler, which is reported.",
+    allowed="a number above 1", default="2", origin=Origin.OURS,
+)
+EXCLUDE_STRAGGLERS = _flag(
+    "exclude-stragglers", Group.HEALTH, "Exclude stragglers from the job, as faulty nodes are.",
+    origin=Origin.OURS,
+)
+POLICY = Option(
+    "policy", Group.HEALTH, values.plain, "FILE",
+    "YAML file that says what is done about each class of failure; counts on the node that hosts the master.",
+    allowed="the path of a YAML file", origin=Origin.OURS, blank=True,
+)
+NO_AUTO_PROGRESS = _flag(
+    "no-auto-progress", Group.HEALTH,
+    "Do not watch the optimizer steps of workers that use torch; elasticrun.report_step() still counts.",
+    origin=Origin.OURS,
+)
+HANG_TIMEOUT = Option(
+    "hang-timeout", Group.HEALTH, values.seconds_or_off, "SECONDS|off",
+    "How long workers may make no step before that is a hang (default: learnt from the steps so far).",
+    allowed="a number of seconds above 0, or off", origin=Origin.OURS,
+)
+
+TOKEN_FILE = Option(
+    "token-file", Group.SECURITY, values.plain, "FILE",
+    "File with the job's token, the same on every node; without it ELASTICRUN_TOKEN is read.",
+    allowed="the path of a file", origin=Origin.OURS, blank=True,
+)
+TLS_CA = Option(
+    "tls-ca", Group.SECURITY, values.plain, "FILE",
+    "Certificate of the authority that signed every node's certificate, PEM. With --tls-cert and --tls-key: "
+    "mutual TLS between agents and master.",
+    allowed="the path of a PEM file", origin=Origin.OURS, blank=True,
+)
+TLS_CERT = Option(
+    "tls-cert", Group.SECURITY, values.plain, "FILE", "This node's certificate, PEM.",
+    allowed="the path of a PEM file", origin=Origin.OURS, blank=True,
+)
+TLS_KEY = Option(
+    "tls-key", Group.SECURITY, values.plain, "FILE", "The key of this node's certificate, PEM.",
+    allowed="the path of a PEM file", origin=Origin.OURS, blank=True,
 )
 
 MODULE = _flag(

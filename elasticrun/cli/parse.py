@@ -7,6 +7,7 @@ that child, so that a typing error is reported at once.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,13 +15,25 @@ from dataclasses import replace
 from elasticrun.cli import checks, nproc, options, values
 from elasticrun.cli.arguments import Given, ShowText, read_arguments
 from elasticrun.cli.rendezvous import Notes, is_alone, job_config, read_conf, rendezvous_config
-from elasticrun.config import Entrypoint, EntrypointKind, LaunchConfig, LogConfig, WorkerConfig
+from elasticrun.config import (
+    Entrypoint,
+    EntrypointKind,
+    LaunchConfig,
+    LogConfig,
+    Policy,
+    SecurityConfig,
+    WorkerConfig,
+)
 from elasticrun.errors import UsageError
 
 __all__ = ["ShowText", "parse_command_line"]
 
 _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET")
 _DEFAULT_LEVEL = "WARNING"
+#: Stands for the script where none is started: an empty program, so a start by mistake would do nothing.
+_NO_SCRIPT = os.devnull
+#: Our own variable with the job's token; training programs have no use for it.
+TOKEN_VARIABLE = "ELASTICRUN_TOKEN"
 
 
 def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> LaunchConfig:
@@ -37,14 +50,17 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     alone = is_alone(given, notes)
     job = job_config(given, conf, alone)
     rendezvous = rendezvous_config(given, conf, alone, notes)
-    event_log_handler = given.get(options.EVENT_LOG_HANDLER)
     log_level = _log_level(environ, notes)
     workers = _workers(given, environ, entrypoint, notes)
+    _check_files(given, workers, environ)
+    job = replace(job, policy=_policy(given), endpoints=1 + len(rendezvous.successors))
+    security = _security(given, environ)
     return LaunchConfig(
         job,
         rendezvous,
-        workers,
-        event_log_handler=event_log_handler,
+        _counted(workers, given, environ, notes),
+        security,
+        event_log_handler=given.get(options.EVENT_LOG_HANDLER),
         log_level=log_level,
         notes=tuple(notes),
     )
@@ -59,6 +75,12 @@ def _check_values(given: Given) -> None:
 
 
 def _entrypoint(given: Given, environ: Mapping[str, str], notes: Notes) -> Entrypoint:
+    python = environ.get("PYTHON_EXEC") or sys.executable
+    if given.on(options.HEALTH_CHECK_ONLY):
+        if given.command:
+            sentence = f"--health-check-only checks nodes and ends: {given.command[0]} is not started"
+            notes.append(("info", sentence))
+        return Entrypoint(EntrypointKind.SCRIPT, _NO_SCRIPT, python=python)
     if not given.command:
         raise UsageError(
             "no training script given: give elastic-run [options] script [its arguments]; "
@@ -67,7 +89,7 @@ def _entrypoint(given: Given, environ: Mapping[str, str], notes: Notes) -> Entry
     kind = _kind(given)
     _note_options_without_effect(given, kind, notes)
     target, *args = given.command
-    return Entrypoint(kind, target, tuple(args), python=environ.get("PYTHON_EXEC") or sys.executable)
+    return Entrypoint(kind, target, tuple(args), python=python)
 
 
 def _kind(given: Given) -> EntrypointKind:
@@ -92,14 +114,12 @@ def _note_options_without_effect(given: Given, kind: EntrypointKind, notes: Note
 
 
 def _workers(given: Given, environ: Mapping[str, str], entrypoint: Entrypoint, notes: Notes) -> WorkerConfig:
-    """How workers are started; reads every option first, then looks at files, then counts devices."""
-    count = given.get(options.NPROC_PER_NODE)
-    logs = _logs(given, environ, notes)
-    settled = WorkerConfig(
+    """How workers are started; how many of them and their environment come later, see ``_counted``."""
+    return WorkerConfig(
         entrypoint,
         local_world_size=1,
         role=given.get(options.ROLE),
-        logs=logs,
+        logs=_logs(given, environ, notes),
         numa_binding=given.find(options.NUMA_BINDING),
         virtual_local_rank=given.on(options.VIRTUAL_LOCAL_RANK),
         shutdown_timeout=given.get(options.SHUTDOWN_TIMEOUT),
@@ -107,11 +127,32 @@ def _workers(given: Given, environ: Mapping[str, str], entrypoint: Entrypoint, n
         file_timer=_file_timer(environ),
         health_check_port=_health_check_port(environ),
         error_file=environ.get("TORCHELASTIC_ERROR_FILE") or None,
+        auto_progress=not given.on(options.NO_AUTO_PROGRESS),
+        hang_timeout=given.find(options.HANG_TIMEOUT),
+        drain_signal=given.get(options.DRAIN_SIGNAL),
+        preemption_file=given.find(options.PREEMPTION_FILE),
     )
-    checks.check_files(entrypoint, logs.log_dir, given.find(options.STATE_DIR), environ)
-    local_world_size = nproc.count_workers(count, _nproc_source(given), entrypoint.python, environ, notes)
-    env = _worker_env(environ, local_world_size, notes)
-    return replace(settled, local_world_size=local_world_size, env=env)
+
+
+def _check_files(given: Given, workers: WorkerConfig, environ: Mapping[str, str]) -> None:
+    log_dir, state_dir = workers.logs.log_dir, given.find(options.STATE_DIR)
+    checks.check_files(workers.entrypoint, log_dir, state_dir, environ)
+    if workers.preemption_file is not None:
+        checks.check_notice_file(options.PREEMPTION_FILE.flag, workers.preemption_file)
+
+
+def _policy(given: Given) -> Policy:
+    return Policy()
+
+
+def _security(given: Given, environ: Mapping[str, str]) -> SecurityConfig:
+    return SecurityConfig()
+
+
+def _counted(workers: WorkerConfig, given: Given, environ: Mapping[str, str], notes: Notes) -> WorkerConfig:
+    count, source = given.get(options.NPROC_PER_NODE), _nproc_source(given)
+    size = nproc.count_workers(count, source, workers.entrypoint.python, environ, notes)
+    return replace(workers, local_world_size=size, env=_worker_env(environ, size, notes))
 
 
 def _nproc_source(given: Given) -> str:
@@ -171,7 +212,6 @@ def _file_timer(environ: Mapping[str, str]) -> str | None:
     path = environ.get("TORCHELASTIC_TIMER_FILE")
     if path:
         return path
-    import os
     import tempfile
 
     return os.path.join(tempfile.gettempdir(), f"elasticrun_timer_{os.urandom(8).hex()}")  # noqa: PTH118
@@ -190,8 +230,8 @@ def _health_check_port(environ: Mapping[str, str]) -> int | None:
 
 
 def _worker_env(environ: Mapping[str, str], workers: int, notes: Notes) -> tuple[tuple[str, str], ...]:
-    """The whole environment of the launcher, with OMP_NUM_THREADS settled."""
-    env = dict(environ)
+    """The whole environment of the launcher but for the job's token, with OMP_NUM_THREADS settled."""
+    env = {name: value for name, value in environ.items() if name != TOKEN_VARIABLE}
     if "OMP_NUM_THREADS" not in env and workers > 1:
         env["OMP_NUM_THREADS"] = "1"
         sentence = f"OMP_NUM_THREADS is not set: each of the {workers} workers gets 1; set it to tune"

@@ -4,7 +4,8 @@ The theory: there are three ways to name the endpoint, tried in this order.
 
 1. *Alone*: ``--standalone``; or static with one node and neither endpoint nor master port; or port 0,
    which nobody else could find. The node runs its own master on a loopback port that is free.
-2. *Given*: ``--rdzv-endpoint``, whatever the backend; the port is 29400 if none is given.
+2. *Given*: ``--rdzv-endpoint``, whatever the backend; the port is 29400 if none is given. Of a list the
+   first one is the endpoint, and the others are the hosts that take over, one after the other.
 3. *Static*: ``--master-addr`` and ``--master-port``. Any other backend without an endpoint means
    localhost, as it does to torchrun.
 
@@ -20,14 +21,13 @@ from typing import TypeVar
 
 from elasticrun.cli import options, values
 from elasticrun.cli.arguments import Given
-from elasticrun.config import Endpoint, JobConfig, RendezvousConfig
+from elasticrun.config import Endpoint, HealthCheckMode, HealthConfig, JobConfig, RendezvousConfig
 from elasticrun.errors import UsageError
 
 T = TypeVar("T")
 
 Notes = list[tuple[str, str]]
 
-DEFAULT_PORT = 29400
 DEFAULT_STATIC_PORT = 29500
 LOOPBACK = "127.0.0.1"
 ALONE = Endpoint(LOOPBACK, 0)
@@ -99,6 +99,19 @@ def job_config(given: Given, conf: Conf, alone: bool) -> JobConfig:
         heartbeat_interval=interval,
         heartbeat_timeout=interval * patience,
         waiting_notice_interval=given.get(options.WAITING_NOTICE_INTERVAL),
+        health=_health(given),
+    )
+
+
+def _health(given: Given) -> HealthConfig:
+    only = given.on(options.HEALTH_CHECK_ONLY)
+    return HealthConfig(
+        # Whoever asks for nothing but a check wants one, even of a single node.
+        mode=HealthCheckMode.START if only else given.get(options.HEALTH_CHECK),
+        timeout=given.get(options.HEALTH_CHECK_TIMEOUT),
+        straggler_ratio=given.get(options.STRAGGLER_RATIO),
+        exclude_stragglers=given.on(options.EXCLUDE_STRAGGLERS),
+        only=only,
     )
 
 
@@ -143,9 +156,9 @@ def is_alone(given: Given, notes: Notes) -> bool:
 def _why_alone(given: Given, max_nodes: int) -> str:
     if given.on(options.STANDALONE):
         return "--standalone runs one node"
-    endpoint = given.find(options.RDZV_ENDPOINT)
-    if endpoint is not None:
-        return "port 0 of --rdzv-endpoint is one that no other node knows" if endpoint[1] == 0 else ""
+    named = given.find(options.RDZV_ENDPOINT)
+    if named is not None:
+        return "port 0 of --rdzv-endpoint is one that no other node knows" if named[0].port == 0 else ""
     if given.get(options.RDZV_BACKEND) != "static":
         return ""
     port = given.find(options.MASTER_PORT)
@@ -154,17 +167,17 @@ def _why_alone(given: Given, max_nodes: int) -> str:
     return "one node needs no other" if port is None and max_nodes == 1 else ""
 
 
-def endpoint_of(given: Given, alone: bool, max_nodes: int, notes: Notes) -> Endpoint:
-    """Where the master listens."""
+def endpoints_of(given: Given, alone: bool, max_nodes: int, notes: Notes) -> tuple[Endpoint, ...]:
+    """Where the master listens, and after it where those do that may take over."""
     if alone:
-        return ALONE
+        return (ALONE,)
     named = given.find(options.RDZV_ENDPOINT)
     if named is not None:
-        return Endpoint(named[0], DEFAULT_PORT if named[1] is None else named[1])
+        return named
     if given.get(options.RDZV_BACKEND) == "static":
-        return _static_endpoint(given, max_nodes, notes)
+        return (_static_endpoint(given, max_nodes, notes),)
     _note_local(max_nodes, "--rdzv-endpoint", notes)
-    return Endpoint("localhost", DEFAULT_PORT)
+    return (Endpoint("localhost", values.DEFAULT_PORT),)
 
 
 def _static_endpoint(given: Given, max_nodes: int, notes: Notes) -> Endpoint:
@@ -184,8 +197,9 @@ def rendezvous_config(given: Given, conf: Conf, alone: bool, notes: Notes) -> Re
     defaults = RendezvousConfig(ALONE)
     backend = given.get(options.RDZV_BACKEND)
     notes.append(("debug", f"rendezvous backend {backend}: served by elasticrun's own master"))
+    endpoint, *successors = endpoints_of(given, alone, given.get(options.NNODES)[1], notes)
     return RendezvousConfig(
-        endpoint=endpoint_of(given, alone, given.get(options.NNODES)[1], notes),
+        endpoint=endpoint,
         backend="c10d" if given.on(options.STANDALONE) else backend,
         standalone=alone,
         is_host=None if alone else conf.find("is_host", values.truth),
@@ -194,4 +208,5 @@ def rendezvous_config(given: Given, conf: Conf, alone: bool, notes: Notes) -> Re
         connect_timeout=conf.seconds("read_timeout", defaults.connect_timeout),
         master_timeout=given.get(options.MASTER_TIMEOUT),
         state_dir=given.find(options.STATE_DIR),
+        successors=tuple(successors),
     )

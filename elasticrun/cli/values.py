@@ -13,11 +13,13 @@ import re
 import signal
 from collections.abc import Callable
 
-from elasticrun.config import NumaBinding, Std, StdByRank
+from elasticrun.config import Endpoint, HealthCheckMode, NumaBinding, Std, StdByRank
 
 #: Counts travel in 32-bit fields of the protocol.
 MAX_COUNT = 2**31 - 1
 MAX_PORT = 2**16 - 1
+#: The master's port where none is given.
+DEFAULT_PORT = 29400
 
 _HOST = re.compile(r"[\w.:%-]+")
 _WORD = re.compile(r"[A-Za-z]\w*")
@@ -71,6 +73,19 @@ def some_seconds(text: str) -> float:
     """A finite number of seconds above 0."""
     number = _number(text)
     if number <= 0:
+        raise ValueError
+    return number
+
+
+def seconds_or_off(text: str) -> float:
+    """A finite number of seconds above 0; ``off`` is 0."""
+    return 0.0 if text == "off" else some_seconds(text)
+
+
+def ratio(text: str) -> float:
+    """A finite factor above 1."""
+    number = _number(text)
+    if number <= 1:
         raise ValueError
     return number
 
@@ -139,14 +154,15 @@ def signal_numbers(text: str) -> tuple[int, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise ValueError("it names no signal")
-    return tuple(dict.fromkeys(_signal_number(name) for name in names))
+    if "SIGCHLD" in names:
+        raise ValueError("the launcher needs SIGCHLD for itself")
+    return tuple(dict.fromkeys(signal_number(name) for name in names))
 
 
-def _signal_number(name: str) -> int:
+def signal_number(name: str) -> int:
+    """The number of a signal, given by its name, that a program can catch."""
     if name in _UNCATCHABLE:
         raise ValueError(f"no program can catch {name}")
-    if name == "SIGCHLD":
-        raise ValueError("the launcher needs SIGCHLD for itself")
     try:
         return int(signal.Signals[name])
     except KeyError:
@@ -166,6 +182,25 @@ def host(text: str) -> str:
     if not _HOST.fullmatch(name):
         raise ValueError("that is no host name and no address" if name else "the host is missing")
     return name
+
+
+def endpoints(text: str) -> tuple[Endpoint, ...]:
+    """A comma list of ``HOST[:PORT]``, each once; port 0, which only its own node knows, stands alone."""
+    found = [_endpoint(item) for item in text.split(",")]
+    seen: set[tuple[str, int]] = set()
+    for endpoint in found:
+        if endpoint.port == 0 and len(found) > 1:
+            raise ValueError(f"no other node can find port 0 of {endpoint}")
+        place = (endpoint.host.casefold(), endpoint.port)
+        if place in seen:
+            raise ValueError(f"{endpoint} is in it twice")
+        seen.add(place)
+    return tuple(found)
+
+
+def _endpoint(text: str) -> Endpoint:
+    name, port = host_and_port(text)
+    return Endpoint(name, DEFAULT_PORT if port is None else port)
 
 
 def host_and_port(text: str) -> tuple[str, int | None]:
@@ -223,6 +258,11 @@ def truth(text: str) -> bool:
     if word in ("0", "false", "f", "no", "n"):
         return False
     raise ValueError
+
+
+def health_check_mode(text: str) -> HealthCheckMode:
+    """When nodes are checked."""
+    return HealthCheckMode(one_of(*(mode.value for mode in HealthCheckMode))(text))
 
 
 def numa_binding(text: str) -> NumaBinding:

@@ -7,12 +7,12 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from elasticrun import __version__
 from elasticrun.clock import MonotonicClock
-from elasticrun.config import JobConfig
+from elasticrun.config import JobConfig, SecurityConfig
 from elasticrun.core.job import JobMachine
 from elasticrun.errors import EndpointTakenError, UsageError
 from elasticrun.master.journal import Journal, create_journal, read_journal, resume_journal
@@ -35,6 +35,7 @@ class MasterConfig:
     log_level: str = "WARNING"
     temporary: bool = False  # the state directory goes with the job; what is in it may be of an earlier one
     resume: bool = False  # the agent has been part of the job: take it up, even if it has ended
+    security: SecurityConfig = field(default_factory=SecurityConfig)  # goes into no file
 
 
 async def serve(

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import pytest
 
-from elasticrun.config import JobConfig
+from elasticrun.config import JobConfig, SecurityConfig
 from elasticrun.master.records import to_json
 
 DEADLINE = 60.0
@@ -44,6 +44,7 @@ class Process:
             "log_level": "WARNING",
             "temporary": False,
             "resume": False,
+            "security": to_json(SecurityConfig()),
             **changes,
         }
         assert self.popen.stdin is not None

@@ -16,7 +16,15 @@ from elasticrun.cli import options
 from elasticrun.cli.arguments import ShowText, read_arguments
 from elasticrun.cli.options import OPTIONS, Group, Origin
 from elasticrun.cli.parse import parse_command_line
-from elasticrun.config import Endpoint, EntrypointKind, LaunchConfig, NumaBinding, Std, StdByRank
+from elasticrun.config import (
+    Endpoint,
+    EntrypointKind,
+    HealthCheckMode,
+    LaunchConfig,
+    NumaBinding,
+    Std,
+    StdByRank,
+)
 from elasticrun.errors import UsageError
 
 Parse = Callable[..., LaunchConfig]
@@ -63,6 +71,14 @@ SAMPLES = [
     Sample("signals-to-handle", "SIGUSR1,SIGTERM", (signal.SIGUSR1, signal.SIGTERM),
            lambda c: c.workers.signals, "SIGTERM",
            (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)),
+    Sample("drain-signal", "SIGUSR1", signal.SIGUSR1, lambda c: c.workers.drain_signal, "SIGUSR2",
+           signal.SIGTERM),
+    Sample("preemption-file", "notice", "notice", lambda c: c.workers.preemption_file, "other"),
+    Sample("health-check", "always", HealthCheckMode.ALWAYS, lambda c: c.job.health.mode, "off",
+           HealthCheckMode.AUTO),
+    Sample("health-check-timeout", "5", 5.0, lambda c: c.job.health.timeout, "6", 60.0),
+    Sample("straggler-ratio", "1.5", 1.5, lambda c: c.job.health.straggler_ratio, "3", 2.0),
+    Sample("hang-timeout", "300", 300.0, lambda c: c.workers.hang_timeout, "off", None),
     Sample("role", "trainer", "trainer", lambda c: c.workers.role, "reader", "default"),
     Sample("numa-binding", "core-complex", NumaBinding.CORE_COMPLEX,
            lambda c: c.workers.numa_binding, "node"),
@@ -87,7 +103,12 @@ FLAGS: dict[str, tuple[Pick, object, object]] = {
     "no-python": (lambda c: c.workers.entrypoint.kind, EntrypointKind.BINARY, EntrypointKind.SCRIPT),
     "run-path": (lambda c: c.workers.entrypoint.kind, EntrypointKind.RUN_PATH, EntrypointKind.SCRIPT),
     "virtual-local-rank": (lambda c: c.workers.virtual_local_rank, True, False),
+    "exclude-stragglers": (lambda c: c.job.health.exclude_stragglers, True, False),
+    "health-check-only": (lambda c: c.job.health.only, True, False),
+    "no-auto-progress": (lambda c: c.workers.auto_progress, False, True),
 }
+#: Their files have to be there; test_secrets.py and test_faults.py make them.
+FILES = ("policy", "token-file", "tls-ca", "tls-cert", "tls-key")
 
 BY_NAME = {option.name: option for option in OPTIONS}
 
@@ -106,7 +127,7 @@ def shortest(name: str) -> str:
 
 
 def test_every_option_has_a_sample() -> None:
-    sampled = {sample.name for sample in SAMPLES} | set(WITHOUT_EFFECT) | set(FLAGS)
+    sampled = {sample.name for sample in SAMPLES} | set(WITHOUT_EFFECT) | set(FLAGS) | set(FILES)
     shown = {option.name for option in OPTIONS if option.group is not Group.ABOUT and not option.hidden}
     assert sampled == shown
 
@@ -130,8 +151,9 @@ def test_every_spelling(sample: Sample, parse: Parse) -> None:
         (f"--{twin}", sample.text),
         (f"--{twin}={sample.text}",),
         (f"--{shortest(sample.name)}={sample.text}",),
-        (f"--{sample.name[:-1]}", sample.text),
     ]
+    if not any(other.startswith(sample.name) for other in BY_NAME if other != sample.name):
+        spellings.append((f"--{sample.name[:-1]}", sample.text))
     if short:
         spellings += [(f"-{short}", sample.text), (f"-{short}{sample.text}",), (f"-{short}={sample.text}",)]
     for spelling in spellings:
@@ -212,7 +234,14 @@ def test_old_launch_lines_work(flag: str, parse: Parse) -> None:
 
 
 def test_our_options_never_make_one_of_torchruns_ambiguous() -> None:
-    for text, name in (("--v", "virtual-local-rank"), ("--node", "node-rank"), ("--nod", "node-rank")):
+    for text, name in (
+        ("--v", "virtual-local-rank"),
+        ("--node", "node-rank"),
+        ("--nod", "node-rank"),
+        ("--no-", "no-python"),  # not --no-auto-progress
+        ("--e", "event-log-handler"),  # not --exclude-stragglers
+        ("--t", "tee"),  # not --tls-ca, --token-file
+    ):
         value = [] if BY_NAME[name].is_flag else ["1"]
         assert name in read_arguments([text, *value, "x"], {}).texts, text
 

@@ -59,6 +59,27 @@ def test_endpoint(argv: list[str], endpoint: Endpoint, alone: bool, parse: Parse
         assert (config.job.min_nodes, config.job.max_nodes) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("text", "first", "others"),
+    [
+        ("a", Endpoint("a", 29400), ()),
+        ("a:1,b:2,c", Endpoint("a", 1), (Endpoint("b", 2), Endpoint("c", 29400))),
+        (" a , [::1]:7 ", Endpoint("a", 29400), (Endpoint("::1", 7),)),
+        ("a:1,a:2", Endpoint("a", 1), (Endpoint("a", 2),)),
+    ],
+)
+def test_a_list_of_endpoints(text: str, first: Endpoint, others: tuple[Endpoint, ...], parse: Parse) -> None:
+    for backend in ("static", "c10d"):
+        config = parse("--nnodes=2", f"--rdzv-backend={backend}", f"--rdzv-endpoint={text}")
+        assert (config.rendezvous.endpoint, config.rendezvous.successors) == (first, others)
+        assert config.job.endpoints == 1 + len(others)
+
+
+def test_alone_nobody_takes_over(parse: Parse) -> None:
+    config = parse("--standalone", "--rdzv-endpoint=a,b")
+    assert (config.rendezvous.successors, config.job.endpoints) == ((), 1)
+
+
 def test_standalone_draws_an_id_each_time(parse: Parse) -> None:
     first, second = (parse("--standalone", "--rdzv-id=mine").job.job_id for _ in range(2))
     assert len({first, second, "mine", "none"}) == 4

@@ -16,7 +16,8 @@ SECONDS = "give a number of seconds, 0 or more"
 ABOVE_0 = "give a number of seconds above 0"
 WHOLE = "give a whole number of 0 or more"
 SIGNALS = "give a comma list of signals that can be caught, such as SIGTERM,SIGINT,SIGUSR1"
-ENDPOINT = "give HOST, HOST:PORT or [IPV6]:PORT with a port from 0 to 65535"
+SIGNAL = "give the name of a signal that can be caught, such as SIGUSR1"
+ENDPOINT = "give HOST, HOST:PORT or [IPV6]:PORT with a port from 0 to 65535, or a comma list of them"
 RANKS = "give a comma list of local ranks, such as 0,1"
 CONF = "give KEY=VALUE,KEY=VALUE,... such as join_timeout=300"
 SEE_HELP = "see elastic-run --help"
@@ -92,6 +93,19 @@ BAD_VALUES = [
     ("--signals-to-handle", "SIGFOO", "this system has no signal 'SIGFOO'", SIGNALS),
     ("--signals-to-handle", "term", "this system has no signal 'term' (did you mean SIGTERM?)", SIGNALS),
     ("--signals-to-handle", ",", "it names no signal", SIGNALS),
+    ("--rdzv-endpoint", "a:1,b:x", "'x' is no port", ENDPOINT),
+    ("--rdzv-endpoint", "a,", "the host is missing", ENDPOINT),
+    ("--rdzv-endpoint", "a,b:7,A:29400", "A:29400 is in it twice", ENDPOINT),
+    ("--rdzv-endpoint", "a:0,b", "no other node can find port 0 of a:0", ENDPOINT),
+    ("--drain-signal", "SIGKILL", "no program can catch SIGKILL", SIGNAL),
+    ("--drain-signal", "usr1", "this system has no signal 'usr1' (did you mean SIGUSR1?)", SIGNAL),
+    ("--drain-signal", "SIGTERM,SIGINT", "this system has no signal", SIGNAL),
+    ("--health-check", "on", "", "give auto, off, start or always"),
+    ("--health-check-timeout", "0", "", ABOVE_0),
+    ("--straggler-ratio", "1", "", "give a number above 1"),
+    ("--straggler-ratio", "inf", "it is not finite", "give a number above 1"),
+    ("--hang-timeout", "0", "", f"{ABOVE_0}, or off"),
+    ("--hang-timeout", "never", "it is not a number", f"{ABOVE_0}, or off"),
     ("--start-method", "threads", "", "give spawn, fork or forkserver"),
     ("--event-log-handler", "file", "", "give null or console"),
     ("--numa-binding", "core", "", "give node, socket, exclusive or core-complex"),

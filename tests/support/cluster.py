@@ -42,7 +42,9 @@ class Cluster:
         self.director = Director(folder)
         temporary = folder / "tmp"  # what failed jobs and killed launchers leave there goes with the test
         temporary.mkdir()
-        self._env = {**self.director.env, "TMPDIR": str(temporary)}
+        # Most tests are about something else, and a check would import torch in each of their launchers.
+        # Who wants one says --health-check, or gives PET_HEALTH_CHECK to ``launch``.
+        self._env = {**self.director.env, "TMPDIR": str(temporary), "PET_HEALTH_CHECK": "off"}
         self.launchers: list[Launcher] = []
 
     def launch(self, *args: str | Path, env: dict[str, str] | None = None, **rest: Any) -> Launcher:

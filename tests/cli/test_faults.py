@@ -1,0 +1,82 @@
+"""What is parsed about faults: the health check alone, the notice file, the policy, secrets."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from elasticrun.cli.parse import parse_command_line
+from elasticrun.config import Entrypoint, EntrypointKind, HealthCheckMode, LaunchConfig
+from elasticrun.errors import UsageError
+
+Parse = Callable[..., LaunchConfig]
+
+EMPTY = Entrypoint(EntrypointKind.SCRIPT, os.devnull, python=sys.executable)
+
+
+def refusal(*argv: str, environ: dict[str, str] | None = None) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse_command_line(argv, environ or {})
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- the health check alone
+
+
+@pytest.mark.parametrize("flags", [[], ["-m"], ["--no-python"], ["-m", "--no-python"], ["--run-path"]])
+@pytest.mark.parametrize("command", [[], ["no/such/script.py", "--lr", "1"]])
+def test_a_check_alone_needs_and_starts_no_script(flags: list[str], command: list[str]) -> None:
+    config = parse_command_line(["--health-check-only", *flags, *command], {})
+    assert config.workers.entrypoint == EMPTY
+    said = [sentence for _, sentence in config.notes if "is not started" in sentence]
+    assert said == [
+        f"--health-check-only checks nodes and ends: {script} is not started" for script in command[:1]
+    ]
+
+
+@pytest.mark.parametrize("mode", ["auto", "off", "start", "always"])
+def test_a_check_alone_takes_place_in_every_mode(mode: str) -> None:
+    health = parse_command_line(["--health-check-only"], {"PET_HEALTH_CHECK": mode}).job.health
+    assert (health.only, health.mode) == (True, HealthCheckMode.START)
+
+
+def test_a_check_alone_uses_the_python_of_the_workers(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    config = parse_command_line(["--health-check-only"], {"PYTHON_EXEC": str(python)})
+    assert config.workers.entrypoint.python == str(python)
+    sentence = refusal("--health-check-only", environ={"PYTHON_EXEC": "/no/such/python"})
+    assert sentence.startswith("PYTHON_EXEC: there is no program")
+
+
+# --- the notice file
+
+
+def test_a_notice_may_be_there_already_or_come_later(parse: Parse, tmp_path: Path) -> None:
+    (tmp_path / "there").touch()
+    (tmp_path / "link").symlink_to("gone/far")
+    for path in ("there", "link", "later", "no/such/directory/yet", str(tmp_path / "later")):
+        assert parse("--preemption-file", path).workers.preemption_file == path
+
+
+def test_a_notice_that_can_never_come(script: str, tmp_path: Path) -> None:
+    assert refusal("--preemption-file", ".", script) == (
+        "--preemption-file '.' is a directory: give the path of a file"
+    )
+    assert refusal("--preemption-file", f"{script}/a/b", script) == (
+        f"--preemption-file '{script}/a/b' cannot come to exist: {str(tmp_path / script)!r} is not a "
+        "directory; give another path"
+    )
+
+
+# --- secrets
+
+
+def test_workers_are_not_given_the_token(parse: Parse) -> None:
+    config = parse(environ={"ELASTICRUN_TOKEN": "a" * 32, "HOME": "/nowhere"})
+    assert config.workers.env == (("HOME", "/nowhere"),)
