@@ -1,0 +1,360 @@
+"""What a health check found: which nodes and links are faulty or slow, and how sure that is.
+
+Every all-gather is an observation of all its members and the links between them (``core/health_plan.py``
+says who meets whom). The rules, by what they need to be right:
+
+- *A node is faulty by itself* if its self test failed, or if it never reported. Needs nothing.
+- *A node is good* if a group worked that it was in, as all members of the group say: a node that cannot
+  communicate, and one whose link to a member is broken, cannot have been among them. A node that was alone is
+  good if its self test is.
+- *A node is condemned* if every group it was in failed, and at least two of these were pairs with different
+  nodes that are good: its *witnesses*. A good node is therefore never condemned unless two of its own links
+  are broken at least; faults elsewhere, however many, do not add up against it. One broken link can make one
+  witness only, and a group of three none, because it may have failed for the link between the two others.
+- *A link is bad* if a group failed whose members are all good; nobody is excluded for it. Of a group of three
+  one of the three links is bad, and it is named if its pair was tried as well.
+- Whoever remains is *undecided*. If both nodes of a job of two pass their self tests but do not reach each
+  other, no observation tells either node and the link apart, and the verdict names all three.
+
+When this names every faulty node is proven in ``core/health_plan.py``. That a faulty node fails every group
+is assumed there, but not here: one that works at times is called good, and its failures are called bad links.
+
+Slow nodes. Compute is compared with the upper median of all nodes that are not faulty, so that of two nodes
+the slower one is compared with the faster. Of several measurements of a node the fastest counts, because
+noise only ever slows down. The bandwidth of a group belongs to all its members, so it is read like a failure:
+a node is slow if no group of it ran at full speed, and two of its slow ones were with different nodes that
+ran at full speed elsewhere. Else the group is reported as a slow link, and its reason is sought among
+those of its members that were not fast elsewhere. Full speed is the upper median of all pairs that worked; a
+group of three, where the first member may send everything twice, is allowed twice the time and sets no
+standard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+from elasticrun.core.health_plan import WITNESSES, Evidence, Group, Meeting, short
+from elasticrun.core.protocol import MAX_CHECKS, GroupReport, NodeCheck
+from elasticrun.core.roster import name_some
+
+#: By how much a measurement may be off, as a share: a node at half speed may seem to be 1.8 times slower.
+TOLERANCE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFinding:
+    """What is wrong with a node."""
+
+    node: str
+    reason: str  # about "it", without the node's name
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFinding:
+    """What is wrong with a link: with that between two nodes, or with one of those between three."""
+
+    nodes: Group
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check found. Each node is in exactly one of ``good``, ``faulty`` and ``undecided``."""
+
+    good: Group
+    faulty: tuple[NodeFinding, ...] = ()  # to be excluded
+    undecided: tuple[NodeFinding, ...] = ()
+    stragglers: tuple[NodeFinding, ...] = ()  # slow, but not faulty
+    bad_links: tuple[LinkFinding, ...] = ()
+    slow_links: tuple[LinkFinding, ...] = ()
+
+    @property
+    def fine(self) -> bool:
+        """Whether there is nothing to report."""
+        return not (self.faulty or self.undecided or self.stragglers or self.bad_links or self.slow_links)
+
+    @cached_property
+    def summary(self) -> str:
+        """One sentence."""
+        total = len(self.good) + len(self.faulty) + len(self.undecided)
+        parts = [f"{len(self.good)} of {total} checked {'node is' if total == 1 else 'nodes are'} good"]
+        for what, nodes in (
+            ("faulty", self.faulty),
+            ("undecided", self.undecided),
+            ("slow", self.stragglers),
+        ):
+            if nodes:
+                parts.append(f"{what}: {name_some([found.node for found in nodes])}")
+        for what, links in (("bad links", self.bad_links), ("slow links", self.slow_links)):
+            if links:
+                parts.append(f"{what}: {name_some(['-'.join(found.nodes) for found in links])}")
+        return "; ".join(parts)
+
+
+def judge(evidence: Evidence, ratio: float = 2.0) -> Verdict:
+    """The verdict on every node that took part.
+
+    ``ratio``, above 1, is how many times slower than the median a straggler is; see ``slowness_allowed``.
+    """
+    faulty = {**evidence.own_faults, **_condemned(evidence)}
+    stragglers, slow_links = _slow(evidence, faulty, slowness_allowed(ratio))
+    proven = {*evidence.proven, *(evidence.nodes if not evidence.meetings else ())}
+    good = tuple(node for node in evidence.nodes if node in proven and node not in faulty)
+    return Verdict(
+        good=good,
+        faulty=tuple(NodeFinding(node, faulty[node]) for node in evidence.nodes if node in faulty),
+        undecided=_undecided(evidence, faulty),
+        stragglers=stragglers,
+        bad_links=_bad_links(evidence),
+        slow_links=slow_links,
+    )
+
+
+def slowness_allowed(ratio: float) -> float:
+    """From how many times slower than the median on a node is a straggler.
+
+    It is ``ratio`` less TOLERANCE, but never more than half way to 1: nobody is slower than itself.
+    """
+    return max(ratio * (1 - TOLERANCE), (1 + ratio) / 2)
+
+
+def checkup(evidence: Evidence, verdict: Verdict) -> tuple[NodeCheck, ...]:
+    """A table of the nodes, the worst first, at most MAX_CHECKS rows."""
+    words: dict[str, tuple[str, str]] = {}
+    for link in (*verdict.slow_links, *verdict.bad_links):
+        words.update(dict.fromkeys(link.nodes, ("good", link.reason)))
+    for word, findings in (
+        ("straggler", verdict.stragglers),
+        ("undecided", verdict.undecided),
+        ("faulty", verdict.faulty),
+    ):
+        words.update({found.node: (word, found.reason) for found in findings})
+    flops = _flops(evidence)
+    groups = _worked(evidence)
+    rows = [_row(node, flops, groups, words.get(node, ("good", ""))) for node in evidence.nodes]
+    order = ("faulty", "undecided", "straggler", "good")
+    return tuple(sorted(rows, key=lambda row: (order.index(row.verdict), not row.detail))[:MAX_CHECKS])
+
+
+def _row(
+    node: str, flops: Mapping[str, float], groups: Mapping[str, list[GroupReport]], words: tuple[str, str]
+) -> NodeCheck:
+    worked = groups.get(node, [])
+    return NodeCheck(
+        node=node,
+        matmul_flops=flops.get(node, 0.0),
+        bandwidth=max((report.bandwidth for report in worked), default=0.0),
+        latency=min((report.latency for report in worked if report.latency), default=0.0),
+        verdict=words[0],
+        detail=words[1],
+    )
+
+
+def _worked(evidence: Evidence) -> dict[str, list[GroupReport]]:
+    """What each node reported of its groups that worked."""
+    found: dict[str, list[GroupReport]] = {}
+    for meeting in evidence.meetings:
+        if not meeting.error:
+            for node, report in zip(meeting.nodes, meeting.reports, strict=True):
+                found.setdefault(node, []).append(report)
+    return found
+
+
+def _testimonies(evidence: Evidence) -> dict[str, dict[str, str]]:
+    """For each suspect, its witnesses and the error of its all-gather with each."""
+    proven, suspects = set(evidence.proven), set(evidence.suspects)
+    found: dict[str, dict[str, str]] = {}
+    for meeting in evidence.meetings:
+        for node in meeting.nodes:
+            others = meeting.others(node)
+            if node in suspects and len(others) == 1 and others[0] in proven:
+                found.setdefault(node, {})[others[0]] = meeting.error
+    return found
+
+
+def _condemned(evidence: Evidence) -> dict[str, str]:
+    """The suspects against whom there are enough witnesses, and why."""
+    return {
+        node: f"no all-gather with it worked, also not with {name_some(list(told))}, "
+        f"which are good: {short(next(iter(told.values())))}"
+        for node, told in _testimonies(evidence).items()
+        if len(told) >= WITNESSES
+    }
+
+
+def _undecided(evidence: Evidence, faulty: Mapping[str, str]) -> tuple[NodeFinding, ...]:
+    """The suspects that are not condemned, each with what can be said."""
+    told = _testimonies(evidence)
+    doubtful: dict[str, dict[str, str]] = {node: {} for node in evidence.suspects if node not in faulty}
+    for meeting in evidence.meetings:
+        for node in meeting.nodes:
+            if node in doubtful:
+                blamed = [other for other in meeting.others(node) if other in faulty]
+                for other in () if blamed else meeting.others(node):
+                    doubtful[node].setdefault(other, meeting.error)
+    return tuple(
+        NodeFinding(node, _doubt(told.get(node, {}), doubtful[node]))
+        for node in evidence.nodes
+        if node in doubtful
+    )
+
+
+def _doubt(witnesses: Mapping[str, str], failed_with: Mapping[str, str]) -> str:
+    """Why nothing certain can be said of a node, whose groups without a faulty node are ``failed_with``."""
+    if not failed_with:
+        return "its self test is fine, but every node that it was to reach is faulty itself"
+    error = short(next(iter(failed_with.values())))
+    if witnesses:
+        witness = next(iter(witnesses))
+        return (
+            f"its all-gather with {witness}, which is good, failed, and no second good node tried: "
+            f"it is at fault, or its link to {witness} ({error})"
+        )
+    names = name_some(list(failed_with))
+    if len(failed_with) == 1:
+        return (
+            f"its self test and that of {names} are fine, but no all-gather between them worked: "
+            f"it is at fault, or {names}, or the link between them ({error})"
+        )
+    return (
+        f"its self test is fine, but no all-gather with {names} worked, none of which is known to be good: "
+        f"it is at fault, or they are, or the links between them ({error})"
+    )
+
+
+def _bad_links(evidence: Evidence) -> tuple[LinkFinding, ...]:
+    """Groups of good nodes only that failed; one of three only if none of its pairs was found."""
+    proven = set(evidence.proven)
+    failed: dict[frozenset[str], Meeting] = {}
+    worked: set[frozenset[str]] = set()
+    for meeting in evidence.meetings:
+        if not meeting.error:
+            worked.add(frozenset(meeting.nodes))
+        elif proven.issuperset(meeting.nodes):
+            failed.setdefault(frozenset(meeting.nodes), meeting)
+    bad_pairs = {names for names in failed if len(names) == 2}
+    return tuple(
+        LinkFinding(meeting.nodes, _link_reason(meeting, worked))
+        for names, meeting in failed.items()
+        if names in bad_pairs or not _pairs(meeting.nodes) & bad_pairs
+    )
+
+
+def _pairs(nodes: Group) -> set[frozenset[str]]:
+    """The pairs among a few nodes."""
+    return {frozenset(pair) for pair in combinations(nodes, 2)}
+
+
+def _link_reason(meeting: Meeting, worked: set[frozenset[str]]) -> str:
+    names = _all_of(meeting.nodes)
+    error = short(meeting.error)
+    if _pairs(meeting.nodes) <= worked:
+        return f"the all-gather between {names} failed, but worked when it was tried again ({error})"
+    one_of = "the link" if len(meeting.nodes) == 2 else "one of the links"
+    return f"{one_of} between {names} is bad: their all-gather failed, but each works with others ({error})"
+
+
+def _flops(evidence: Evidence) -> dict[str, float]:
+    """The best matmul result of each node that has one, in floating point operations per second."""
+    best: dict[str, float] = {}
+    for step, reports in evidence.steps:
+        for node in step.nodes:
+            report = reports.get(node)
+            if report is not None and report.matmul_flops > 0:
+                best[node] = max(report.matmul_flops, best.get(node, 0.0))
+    return best
+
+
+def _slow(
+    evidence: Evidence, faulty: Mapping[str, str], allowed: float
+) -> tuple[tuple[NodeFinding, ...], tuple[LinkFinding, ...]]:
+    """The stragglers, and the slow links that they do not explain."""
+    reasons = _slow_compute(evidence, faulty, allowed)
+    network, links = _slow_network(evidence, faulty, allowed)
+    for node, reason in network.items():
+        reasons[node] = f"{reasons[node]}; {reason}" if node in reasons else reason
+    return tuple(NodeFinding(node, reasons[node]) for node in evidence.nodes if node in reasons), links
+
+
+def _slow_compute(evidence: Evidence, faulty: Mapping[str, str], allowed: float) -> dict[str, str]:
+    flops = {node: value for node, value in _flops(evidence).items() if node not in faulty}
+    if not flops:
+        return {}
+    usual = _upper_median(flops.values())
+    return {
+        node: f"its matmul is {usual / value:.1f} times slower than the median "
+        f"({_tera(value)} of {_tera(usual)} TFLOP/s)"
+        for node, value in flops.items()
+        if usual / value >= allowed
+    }
+
+
+def _slow_network(
+    evidence: Evidence, faulty: Mapping[str, str], allowed: float
+) -> tuple[dict[str, str], tuple[LinkFinding, ...]]:
+    measured = [
+        meeting
+        for meeting in evidence.meetings
+        if not meeting.error and meeting.bandwidth > 0 and not any(node in faulty for node in meeting.nodes)
+    ]
+    pairs = [meeting.bandwidth for meeting in measured if len(meeting.nodes) == 2]
+    if not pairs:
+        return {}, ()
+    usual = _upper_median(pairs)
+    slow: list[Meeting] = []
+    fast: set[str] = set()
+    for meeting in measured:
+        if usual / (meeting.bandwidth * (len(meeting.nodes) - 1)) >= allowed:
+            slow.append(meeting)
+        else:
+            fast.update(meeting.nodes)
+    nodes = _slow_nodes(slow, fast)
+    reasons = {
+        node: f"its network is {usual / max(values):.1f} times slower than the median "
+        f"({_giga(max(values))} of {_giga(usual)} GB/s)"
+        for node, values in nodes.items()
+    }
+    links = (meeting for meeting in slow if not any(node in nodes for node in meeting.nodes))
+    return reasons, tuple(LinkFinding(it.nodes, _slow_reason(it, fast, usual)) for it in links)
+
+
+def _slow_nodes(slow: Iterable[Meeting], fast: set[str]) -> dict[str, list[float]]:
+    """Nodes that were slow with two nodes that are fast elsewhere, and at no time fast; with bandwidths."""
+    told: dict[str, dict[str, float]] = {}
+    for meeting in slow:
+        for node in meeting.nodes:
+            others = meeting.others(node)
+            if node not in fast and len(others) == 1 and others[0] in fast:
+                told.setdefault(node, {})[others[0]] = meeting.bandwidth
+    return {node: list(values.values()) for node, values in told.items() if len(values) >= WITNESSES}
+
+
+def _slow_reason(meeting: Meeting, fast: set[str], usual: float) -> str:
+    names = _all_of(meeting.nodes)
+    possible = [node for node in meeting.nodes if node not in fast]
+    at_fault = " or ".join([*possible, "the link" if len(meeting.nodes) == 2 else "one of the links"])
+    return (
+        f"the all-gather between {names} is {usual / meeting.bandwidth:.1f} times slower than the median "
+        f"({_giga(meeting.bandwidth)} of {_giga(usual)} GB/s), for which {at_fault} is the reason"
+    )
+
+
+def _upper_median(values: Iterable[float]) -> float:
+    """The median; the larger one of the two in the middle. (``statistics`` would import ``random``.)"""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+def _all_of(names: Group) -> str:
+    return ", ".join(names[:-1]) + f" and {names[-1]}"
+
+
+def _tera(value: float) -> str:
+    return f"{value / 1e12:.3g}"
+
+
+def _giga(value: float) -> str:
+    return f"{value / 1e9:.3g}"

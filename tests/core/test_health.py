@@ -1,0 +1,487 @@
+"""The health check: who meets whom, what is concluded, and in which words."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from elasticrun.core.health import (
+    LinkFinding,
+    NodeFinding,
+    Verdict,
+    checkup,
+    judge,
+    slowness_allowed,
+)
+from elasticrun.core.health_plan import BLOCK, MAX_SLOTS, Evidence, Step, first_step, second_step
+from elasticrun.core.protocol import (
+    MAX_CHECKS,
+    MAX_GROUP_NODES,
+    MAX_GROUPS,
+    MAX_SUMMARY_TEXT,
+    GroupReport,
+    NodeCheck,
+    ProbeReport,
+)
+from tests.core.fleet import BANDWIDTH, FLOPS, KINDS, Fleet, afflicted, blamed, link, names
+
+FINE = GroupReport("", BANDWIDTH, 1e-4)
+
+
+def dead(*nodes: int) -> Fleet:
+    return Fleet(dead=frozenset(f"n{node}" for node in nodes))
+
+
+def cut(*pairs: tuple[int, int]) -> Fleet:
+    return Fleet(cut=frozenset(link(f"n{a}", f"n{b}") for a, b in pairs))
+
+
+def plan(fleet: Fleet, suspects: str, trusted: str = "") -> list[str]:
+    """The slots of the second step, one word per group; nodes have names of one letter."""
+    evidence = fleet.check(list(suspects), list(trusted))
+    steps = [step for step, _ in evidence.steps[1:]]
+    return [" ".join("".join(group) for group in slot) for step in steps for slot in step.slots]
+
+
+# Steps
+
+
+@pytest.mark.parametrize(
+    ("suspects", "trusted", "nodes", "groups"),
+    [
+        ("", "", "", ""),
+        ("a", "", "a", ""),
+        ("ab", "", "ab", "ab"),
+        ("abc", "", "abc", "abc"),
+        ("abcd", "", "abcd", "ab cd"),
+        ("abcde", "", "abcde", "ab cde"),
+        ("a", "xyz", "ax", "ax"),
+        ("ab", "xyz", "abxy", "ax by"),
+        ("ab", "x", "abx", "axb"),
+        ("abc", "x", "abcx", "ax bc"),
+        ("abcd", "x", "abcdx", "ax bcd"),
+        ("abca", "axx", "abcx", "ax bc"),  # a suspect is not trusted, and nobody is asked twice
+    ],
+)
+def test_first_step(suspects: str, trusted: str, nodes: str, groups: str) -> None:
+    step = first_step(list(suspects), list(trusted))
+    assert "".join(step.nodes) == nodes
+    assert step.slots == ((tuple(tuple(group) for group in groups.split()),) if groups else ())
+
+
+def test_a_step_knows_the_groups_of_a_node() -> None:
+    step = Step(("a", "b", "c"), ((("a", "b"),), (("c", "a"),)))
+    assert step.groups_of("a") == (("a", "b"), ("c", "a"))
+    assert step.groups_of("c") == (("c", "a"),)
+    assert step.groups_of("d") == ()
+    assert [step.slots_of(node) for node in "abcd"] == [(0, 1), (0,), (1,), ()]
+
+
+@pytest.mark.parametrize(
+    ("faulty", "suspects", "trusted", "slots"),
+    [
+        ("", "abcd", "", []),
+        ("a", "ab", "", ["ba"]),  # nobody else: once more, from the other end
+        ("a", "abc", "", ["ab", "bc", "ac"]),
+        ("a", "abcd", "", ["ac bd", "ad bc"]),  # h divides u: the second pass is shifted
+        ("a", "abcdefgh", "", ["ac bd", "ae bf"]),  # no helper serves twice if there are enough
+        ("d", "abcde", "", ["ca db", "ea cb", "da eb"]),  # three suspects, two helpers
+        ("ac", "abcdef", "", ["ae bf", "ce df", "af be", "cf de"]),
+        ("ac", "abcd", "", ["ad bc", "ac db"]),  # nobody is known good: everybody meets
+        ("bdf", "abcdef", "", ["ad bf ce", "af de bc", "ae fc db", "ac eb fd"]),
+        (
+            "abcdefghi",
+            "abcdefghi",
+            "",
+            ["gh", "ad bc eh gi", "ac db hi fg", "ei hf", "eg if"],
+        ),  # blocks: 4, 5
+        ("a", "a", "x", ["xa"]),
+        ("a", "ab", "xyzw", ["ab xy", "ay xb"]),  # who is known good now is asked first
+        ("a", "a", "xyzw", ["yz", "az xy", "ay zx"]),  # else two who were good earlier, and one another
+        ("ab", "ab", "xy", ["ay xb", "ab yx"]),
+    ],
+)
+def test_second_step(faulty: str, suspects: str, trusted: str, slots: list[str]) -> None:
+    assert plan(Fleet(dead=frozenset(faulty)), suspects, trusted) == slots
+
+
+def test_a_faulty_node_that_shows_itself_is_not_probed_again() -> None:
+    assert plan(Fleet(silent=frozenset("a")), "ab") == []
+    assert plan(Fleet(silent=frozenset("ac")), "abcd") == ["bd"]
+    assert plan(Fleet(broken=frozenset("a")), "abcd") == ["bc", "bd"]
+    assert plan(Fleet(silent=frozenset("ac"), dead=frozenset("e")), "abcdef") == ["bd", "ed fb", "eb df"]
+
+
+def test_one_node_known_good_is_not_enough_and_joins_the_suspects() -> None:
+    fleet = Fleet(dead=frozenset("a"), crooked=frozenset("c"))  # c and d reach each other, but c is faulty
+    assert plan(fleet, "abcd") == ["bd", "ad"]
+    assert blamed(fleet.verdict("abcd")) == {"a", "c"}
+
+
+def test_too_many_suspects_for_two_helpers_meet_one_another() -> None:
+    nodes = names(40)
+    fleet = dead(*range(4, 40, 2))
+    [_, (step, _)] = fleet.check(nodes).steps
+    assert len(step.slots) == MAX_SLOTS
+    verdict = fleet.verdict(nodes)
+    assert blamed(verdict) == fleet.dead
+    assert (len(verdict.good), verdict.undecided) == (22, ())
+
+
+def test_a_step_fits_in_a_message() -> None:
+    assert MAX_SLOTS <= MAX_GROUPS
+    assert BLOCK <= MAX_GROUP_NODES
+    assert BLOCK - 1 <= MAX_SLOTS
+
+
+# Who is named
+
+
+@pytest.mark.parametrize("count", [3, 4, 7, 16])
+@pytest.mark.parametrize("one_sided", [False, True])
+def test_one_faulty_node(count: int, one_sided: bool) -> None:
+    nodes = names(count)
+    for node in nodes:
+        for kind in KINDS:
+            verdict = afflicted({node: kind}, one_sided=one_sided).verdict(nodes)
+            assert [found.node for found in verdict.faulty] == [node]
+            assert verdict.good == tuple(name for name in nodes if name != node)
+
+
+def test_two_faulty_nodes_of_eight() -> None:
+    nodes = names(8)
+    for pair in combinations(range(8), 2):
+        verdict = dead(*pair).verdict(nodes)
+        assert [found.node for found in verdict.faulty] == [nodes[node] for node in pair]
+        assert len(verdict.good) == 6
+
+
+@pytest.mark.parametrize("count", range(3, BLOCK + 1))
+def test_every_set_of_faulty_nodes_is_named_if_two_are_good(count: int) -> None:
+    for faulty in range(count - 1):
+        for chosen in combinations(range(count), faulty):
+            verdict = dead(*chosen).verdict(names(count))
+            assert blamed(verdict) == {f"n{node}" for node in chosen}
+            assert len(verdict.good) == count - faulty
+
+
+@pytest.mark.parametrize("count", range(3, 11))
+def test_every_single_broken_link_excludes_nobody(count: int) -> None:
+    for pair in combinations(range(count), 2):
+        fleet = cut(pair)
+        verdict = fleet.verdict(names(count))
+        assert len(verdict.good) == count
+        assert all(
+            cut(pair).cut <= {link(*it) for it in combinations(found.nodes, 2)} for found in verdict.bad_links
+        )
+
+
+def test_a_broken_link_to_the_second_witness_does_not_condemn() -> None:
+    """n0 is dead, and its partner n1 cannot reach the first node that step 2 gives it."""
+    fleet = Fleet(dead=frozenset(["n0"]), cut=frozenset([link("n1", "n3")]))
+    verdict = fleet.verdict(names(8))
+    assert blamed(verdict) == {"n0"}
+    assert [found.nodes for found in verdict.bad_links] == [("n1", "n3")]
+
+
+# In which words
+
+
+def test_a_faulty_node_of_two_that_shows_itself() -> None:
+    verdict = Fleet(broken=frozenset("b")).verdict("ab")
+    assert verdict.faulty == (NodeFinding("b", "its self test failed: matmul gave a wrong result"),)
+    assert verdict.undecided == (
+        NodeFinding("a", "its self test is fine, but every node that it was to reach is faulty itself"),
+    )
+    assert verdict.summary == "0 of 2 checked nodes are good; faulty: b; undecided: a"
+    verdict = Fleet(silent=frozenset("b")).verdict("ab")
+    assert verdict.faulty == (NodeFinding("b", "it never reported how its probe ended"),)
+
+
+def test_two_nodes_that_do_not_reach_each_other() -> None:
+    verdict = Fleet(dead=frozenset("b")).verdict("ab")
+    assert (verdict.good, verdict.faulty, verdict.bad_links) == ((), (), ())
+    assert verdict.undecided == (
+        NodeFinding(
+            "a",
+            "its self test and that of b are fine, but no all-gather between them worked: "
+            "it is at fault, or b, or the link between them (a saw no answer)",
+        ),
+        NodeFinding(
+            "b",
+            "its self test and that of a are fine, but no all-gather between them worked: "
+            "it is at fault, or a, or the link between them (a saw no answer)",
+        ),
+    )
+
+
+def test_two_nodes_that_reach_each_other_the_second_time() -> None:
+    first = first_step("ab")
+    evidence = Evidence().after(first, Fleet(dead=frozenset("b")).reports(first))
+    second = second_step(evidence)
+    assert second == Step(("b", "a"), ((("b", "a"),),))
+    verdict = judge(evidence.after(second, Fleet().reports(second)))
+    assert (verdict.good, verdict.undecided) == (("a", "b"), ())
+    assert verdict.bad_links == (
+        LinkFinding(
+            ("a", "b"),
+            "the all-gather between a and b failed, but worked when it was tried again (a saw no answer)",
+        ),
+    )
+    assert not verdict.fine
+    assert verdict.summary == "2 of 2 checked nodes are good; bad links: a-b"
+
+
+def test_a_condemned_node() -> None:
+    verdict = Fleet(dead=frozenset("a")).verdict("abcd")
+    assert verdict.faulty == (
+        NodeFinding(
+            "a", "no all-gather with it worked, also not with b, c, d, which are good: a saw no answer"
+        ),
+    )
+    assert verdict.summary == "3 of 4 checked nodes are good; faulty: a"
+
+
+def test_one_witness_is_too_few() -> None:
+    verdict = Fleet(dead=frozenset("a"), crooked=frozenset("c")).verdict("a", "bc")
+    assert [found.node for found in verdict.faulty] == ["c"]
+    assert verdict.undecided == (
+        NodeFinding(
+            "a",
+            "its all-gather with b, which is good, failed, and no second good node tried: "
+            "it is at fault, or its link to b (a saw no answer)",
+        ),
+    )
+
+
+def test_nobody_reaches_anybody() -> None:
+    verdict = Fleet(dead=frozenset("abc")).verdict("abc")
+    assert verdict.undecided[0] == NodeFinding(
+        "a",
+        "its self test is fine, but no all-gather with b, c worked, none of which is known to be good: "
+        "it is at fault, or they are, or the links between them (a saw no answer)",
+    )
+    assert [found.node for found in verdict.undecided] == ["a", "b", "c"]
+
+
+def test_a_broken_link() -> None:
+    verdict = Fleet(cut=frozenset([link("a", "b")])).verdict("abcd")
+    reason = (
+        "the link between a and b is bad: their all-gather failed, "
+        "but each works with others (a saw no answer)"
+    )
+    assert verdict == Verdict(("a", "b", "c", "d"), bad_links=(LinkFinding(("a", "b"), reason),))
+
+
+def test_a_broken_link_in_a_group_of_three() -> None:
+    [found] = Fleet(cut=frozenset([link("c", "d")])).verdict("abcde").bad_links
+    assert found.nodes == ("c", "d", "e")
+    assert found.reason.startswith("one of the links between c, d and e is bad: ")
+    [found] = Fleet(cut=frozenset([link("b", "c")])).verdict("abc").bad_links
+    assert found.nodes == ("b", "c")
+
+
+def test_a_group_of_three_that_works_pair_by_pair() -> None:
+    first = first_step("abc")
+    evidence = Evidence().after(first, Fleet(dead=frozenset("b")).reports(first))
+    second = second_step(evidence)
+    assert second is not None
+    [found] = judge(evidence.after(second, Fleet().reports(second))).bad_links
+    assert found.reason == (
+        "the all-gather between a, b and c failed, but worked when it was tried again (a saw no answer)"
+    )
+
+
+def test_a_node_alone_is_judged_by_its_self_test() -> None:
+    verdict = Fleet().verdict("a")
+    assert (verdict.good, verdict.fine, verdict.summary) == (("a",), True, "1 of 1 checked node is good")
+    assert blamed(Fleet(broken=frozenset("a")).verdict("a")) == {"a"}
+    assert judge(Evidence()) == Verdict(())
+
+
+def test_only_the_first_line_of_an_error_is_repeated() -> None:
+    step = first_step("ab")
+    long = "x" * 1000 + "\ntraceback"
+    verdict = judge(Evidence().after(step, {"a": ProbeReport(1, error=long)}))
+    assert verdict.faulty[0].reason == "its self test failed: " + "x" * MAX_SUMMARY_TEXT
+    assert verdict.faulty[1].reason == "it never reported how its probe ended"
+    groups = (GroupReport(error=long),)
+    verdict = judge(Evidence().after(step, {"a": ProbeReport(1, groups=groups), "b": ProbeReport(1)}))
+    assert verdict.undecided[0].reason.endswith(f"({'x' * MAX_SUMMARY_TEXT})")
+
+
+def test_a_report_that_is_too_short_is_a_failure_of_the_rest() -> None:
+    step = first_step("ab")
+    [meeting] = Evidence().after(step, {"a": ProbeReport(1, groups=(FINE,)), "b": ProbeReport(1)}).meetings
+    assert meeting.error == "the probe of b ended before this all-gather"
+    [meeting] = Evidence().after(step, {"a": ProbeReport(1, groups=(FINE,))}).meetings
+    assert meeting.error == "b never reported"
+
+
+def test_a_helper_that_is_lost_in_the_second_step_is_no_witness() -> None:
+    first = first_step("abcd")
+    evidence = Evidence().after(first, Fleet(dead=frozenset("a")).reports(first))
+    second = second_step(evidence)
+    assert second is not None
+    verdict = judge(evidence.after(second, Fleet(dead=frozenset("a"), silent=frozenset("c")).reports(second)))
+    assert blamed(verdict) == {"a", "c"}  # b and d speak against a
+    assert verdict.good == ("b", "d")
+
+
+# Slow nodes and links
+
+
+@pytest.mark.parametrize(
+    ("ratio", "allowed"), [(2.0, 1.8), (3.0, 2.7), (1.25, 1.125), (1.1, 1.05), (1.01, 1.005)]
+)
+def test_slowness_allowed(ratio: float, allowed: float) -> None:
+    assert slowness_allowed(ratio) == pytest.approx(allowed)
+
+
+@pytest.mark.parametrize("slowness", [1.81, 2.0, 50.0])
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 16])
+def test_a_slow_node(count: int, slowness: float) -> None:
+    verdict = Fleet(slow=(("n1", slowness),)).verdict(names(count))
+    [found] = verdict.stragglers
+    assert found.node == "n1"
+    assert found.reason == (
+        f"its matmul is {slowness:.1f} times slower than the median ({1 / slowness:.3g} of 1 TFLOP/s)"
+    )
+    assert verdict.good == names(count)
+    assert verdict.summary.endswith("are good; slow: n1")
+
+
+def test_nobody_is_slow_within_the_tolerance_or_without_a_measurement() -> None:
+    assert Fleet(slow=(("n1", 1.79),)).verdict(names(4)).fine
+    step = first_step("ab")
+    report = ProbeReport(1, groups=(FINE,))
+    assert judge(Evidence().after(step, dict.fromkeys("ab", report))).fine
+
+
+def test_a_faulty_node_sets_no_standard_and_is_not_called_slow() -> None:
+    fleet = Fleet(crooked=frozenset("b"), slow=(("b", 0.1), ("c", 2.0)))
+    assert [found.node for found in fleet.verdict("abcd").stragglers] == ["c"]
+    fleet = Fleet(crooked=frozenset("b"), slow=(("b", 5.0),), slow_links=((link("a", "b"), 9.0),))
+    verdict = fleet.verdict("abcd")
+    assert (verdict.stragglers, verdict.slow_links) == ((), ())
+
+
+def test_the_best_of_two_measurements_counts() -> None:
+    first = first_step("abcd")
+    evidence = Evidence().after(first, Fleet(dead=frozenset("a"), slow=(("b", 9.0),)).reports(first))
+    second = second_step(evidence)
+    assert second is not None
+    assert judge(evidence.after(second, Fleet(dead=frozenset("a")).reports(second))).stragglers == ()
+
+
+def test_a_slow_link() -> None:
+    verdict = Fleet(slow_links=((link("a", "b"), 4.0),)).verdict("abcd")
+    reason = (
+        "the all-gather between a and b is 4.0 times slower than the median (2.5 of 10 GB/s), "
+        "for which a or b or the link is the reason"
+    )
+    assert verdict == Verdict(tuple("abcd"), slow_links=(LinkFinding(("a", "b"), reason),))
+    assert verdict.summary == "4 of 4 checked nodes are good; slow links: a-b"
+    assert not verdict.fine
+
+
+def test_the_only_group_has_no_standard() -> None:
+    for nodes in ("ab", "abc"):
+        links = tuple((link(*pair), 9.0) for pair in combinations(nodes, 2))
+        assert Fleet(slow_links=links).verdict(nodes).fine
+
+
+def test_a_group_of_three_may_take_twice_the_time() -> None:
+    assert Fleet().verdict("abcde").fine
+    [found] = Fleet(slow_links=((link("c", "d"), 3.0),)).verdict("abcde").slow_links
+    assert found.nodes == ("c", "d", "e")
+    assert found.reason.endswith("for which c or d or e or one of the links is the reason")
+
+
+def test_who_is_fast_elsewhere_is_not_the_reason_of_a_slow_link() -> None:
+    fleet = Fleet(dead=frozenset("a"), slow_links=((link("b", "d"), 3.0),))  # b meets d and f in step 2
+    [found] = fleet.verdict("abcdefgh").slow_links
+    assert found.reason.endswith("for which the link is the reason")
+
+
+def test_a_node_with_a_slow_network_and_slow_compute() -> None:
+    links = tuple((link("b", other), 4.0) for other in "acdefgh")
+    fleet = Fleet(dead=frozenset("a"), slow_links=links, slow=(("b", 2.5),))
+    verdict = fleet.verdict("abcdefgh")
+    assert verdict.stragglers == (
+        NodeFinding(
+            "b",
+            "its matmul is 2.5 times slower than the median (0.4 of 1 TFLOP/s); "
+            "its network is 4.0 times slower than the median (2.5 of 10 GB/s)",
+        ),
+    )
+    assert verdict.slow_links == ()
+
+
+# The table
+
+
+def test_the_table_has_the_worst_first() -> None:
+    fleet = Fleet(
+        dead=frozenset("d"),
+        cut=frozenset([link("e", "f")]),
+        slow=(("g", 4.0),),
+    )
+    evidence = fleet.check("abcdefghij")
+    verdict = judge(evidence)
+    rows = checkup(evidence, verdict)
+    assert [row.node for row in rows] == list("dgefabchij")
+    assert [row.verdict for row in rows] == ["faulty", "straggler"] + ["good"] * 8
+    assert rows[0] == NodeCheck("d", FLOPS, 0.0, 0.0, "faulty", verdict.faulty[0].reason)
+    assert rows[1] == NodeCheck("g", FLOPS / 4, BANDWIDTH, 1e-4, "straggler", verdict.stragglers[0].reason)
+    assert rows[2].detail == verdict.bad_links[0].reason
+    assert rows[4] == NodeCheck("a", FLOPS, BANDWIDTH, 1e-4, "good")
+
+
+def test_the_table_is_cut_after_the_worst() -> None:
+    nodes = names(MAX_CHECKS + 10)
+    evidence = Fleet(silent=frozenset(nodes[-3:])).check(nodes)
+    rows = checkup(evidence, judge(evidence))
+    assert len(rows) == MAX_CHECKS
+    assert [row.node for row in rows[:3]] == list(nodes[-3:])
+
+
+# The cost
+
+
+class Counted(str):
+    """A name that counts how often it is looked up or compared."""
+
+    uses = 0
+
+    def __hash__(self) -> int:
+        Counted.uses += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        Counted.uses += 1
+        return super().__eq__(other)
+
+
+def uses(count: int, every: int) -> int:
+    """What a check of ``count`` nodes costs, where one in ``every`` is faulty."""
+    nodes = [Counted(node) for node in names(count)]
+    fleet = Fleet(dead=frozenset(nodes[::every]))
+    first = first_step(nodes)
+    reports = fleet.reports(first)
+    Counted.uses = 0
+    evidence = Evidence().after(first, reports)
+    second = second_step(evidence)
+    assert second is not None
+    spent = Counted.uses
+    reports = fleet.reports(second)
+    Counted.uses = 0
+    evidence = evidence.after(second, reports)
+    checkup(evidence, judge(evidence))
+    return spent + Counted.uses
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 50])
+def test_the_cost_grows_no_faster_than_the_number_of_nodes(every: int) -> None:
+    assert uses(1200, every) < 4.5 * uses(300, every)
