@@ -129,7 +129,7 @@ class HealthCheckMode(Enum):
 class HealthConfig:
     """How nodes are checked."""
 
-    mode: HealthCheckMode = HealthCheckMode.AUTO
+    mode: HealthCheckMode = HealthCheckMode.OFF  # the command line's default is another
     timeout: float = 60.0  # seconds for one step of a check
     straggler_ratio: float = 2.0  # slower than the median by this is a straggler
     exclude_stragglers: bool = False

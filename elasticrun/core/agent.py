@@ -337,8 +337,10 @@ class AgentMachine:
 
     def _watch_probe(self) -> None:
         """A probe runs until its end, unless the node has to leave or the master wants something else."""
-        unwanted = self.finish is not None or self._wishes.probe != self._checking
-        if self._checking is not None and unwanted and KILL not in self._timers:
+        checking, wanted = self._checking, self._wishes.probe
+        if checking is None or KILL in self._timers:
+            return
+        if self.finish is not None or wanted is None or wanted.check != checking.check:
             self._sweep()
 
     def _outdated(self) -> bool:

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from elasticrun.config import JobConfig
+from elasticrun.config import HealthCheckMode, JobConfig
+from elasticrun.core.checkup import Checkup, HealthBook
+from elasticrun.core.directives import directive, notice
 from elasticrun.core.job_events import (
     OUTCOMES,
     TRANSITIONS,
@@ -25,6 +27,7 @@ from elasticrun.core.job_events import (
     Beat,
     Decided,
     Detached,
+    DrainOrdered,
     Drop,
     Ended,
     Expired,
@@ -34,6 +37,7 @@ from elasticrun.core.job_events import (
     Left,
     MasterStarted,
     Reported,
+    ScaleOrdered,
     Send,
     Trigger,
 )
@@ -41,23 +45,25 @@ from elasticrun.core.membership import Admission, Membership, Node
 from elasticrun.core.protocol import (
     AgentStatus,
     Hello,
-    JobEnded,
-    MasterMessage,
-    NodeInfo,
-    StartRound,
-    StopRound,
+    NodeCheck,
+    RejectCode,
+    Rejected,
     Waiting,
     Welcome,
 )
 from elasticrun.core.ranks import RoundTerms, assign_ranks, order_members
+from elasticrun.core.recovery import Recovery, settle
 from elasticrun.core.rendezvous import Candidate, WorldLimits, choose_world
 from elasticrun.core.restart import Budget, StopCause
-from elasticrun.core.roster import describe_spares, describe_waiting, name_some, superseded
+from elasticrun.core.roster import name_some, superseded
 from elasticrun.core.round import Round
 from elasticrun.core.timers import Deadlines
 
 Timer = tuple[str, str]  # its kind, and the node it is about, or ""
 HEARTBEAT, LAST_CALL, JOIN, NOTICE, REATTACH = "heartbeat", "last call", "join", "notice", "re-attach"
+CHECK, BACKOFF = "check", "back-off"
+#: Seconds that nodes have, after the time of a probe is over, to kill it and to say so.
+CHECK_GRACE = 40.0
 
 
 class JobMachine:
@@ -70,14 +76,19 @@ class JobMachine:
         self.epoch = 0
         self.round = -1  # the newest round of this job that this master knows the members of
         self.newest = -1  # the highest number that any node has heard of, perhaps from a forgotten master
-        self.budget = Budget(config.max_restarts)
+        self.recovery = Recovery(Budget(config.max_restarts))
+        self.health = HealthBook()
+        self.checkup: Checkup | None = None
+        self.table: tuple[NodeCheck, ...] = ()  # of the last check, if that is what was asked for
         self.members = Membership()
         self.current = Round()
         self.previous: tuple[str, ...] = ()  # the newest world's members by group rank
         self.ready: dict[str, None] = {}  # nodes outside a round that could start at once
         self.end_reason = ""
+        self.obstacle = ""  # why no world is formed although enough nodes are there
         self._timers: Deadlines[Timer] = Deadlines()
         self._last_called = False
+        self._probes = 0  # number of the newest one
         self._sequence = 0
         self._now = 0.0
         self._effects: list[JobEffect] = []
@@ -98,9 +109,13 @@ class JobMachine:
             case Beat(session):
                 self._hear(session)
             case Left(session, reason):
-                self._depart(session, f"left: {reason}", for_good=True)
+                self._leave(session, f"left: {reason}")
             case Detached(session, reason):
-                self._depart(session, f"lost: {reason}")
+                self._detach(session, f"lost: {reason}")
+            case DrainOrdered(name, reason):
+                self._drain(name, reason)
+            case ScaleOrdered(low, high):
+                self._scale(low, high)
             case _:
                 self._timers.cancel((event.timer, event.node))
                 self._expire(event.timer, event.node)
@@ -119,6 +134,11 @@ class JobMachine:
         """
         timer = self._timers.first_due(now)
         return [] if timer is None else [Expired(*timer)]
+
+    @property
+    def budget(self) -> Budget:
+        """The restarts that were used and are left."""
+        return self.recovery.budget
 
     @property
     def ended(self) -> bool:
@@ -182,14 +202,41 @@ class JobMachine:
         if node is not None:
             self._touch(node)
 
-    def _depart(self, session: int, reason: str, for_good: bool = False) -> None:
+    def _detach(self, session: int, reason: str) -> None:
         node = self.members.node_of(session)
-        if node is None:
-            return
-        if for_good:
-            self.members.retire(node)  # its workers still stop: it must not come back meanwhile
-        self._effects.append(Drop(session))
-        self._lose(node, reason)
+        if node is not None:
+            self._effects.append(Drop(session))
+            self._lose(node, reason)
+
+    def _leave(self, session: int, reason: str) -> None:
+        node = self.members.node_of(session)
+        if node is not None:
+            self._dismiss(node, None, reason)
+
+    def _dismiss(self, node: Node, farewell: Rejected | None, reason: str) -> None:
+        """A node goes for good. Its workers still stop, so this incarnation must not come back."""
+        self.members.retire(node)
+        if node.session is not None:
+            self._effects.append(Drop(node.session, farewell))
+        self._lose(node, reason, StopCause.MEMBER_LEFT)
+
+    def _drain(self, name: str, reason: str) -> None:
+        node = self.members.nodes.get(name)
+        if node is not None:
+            self._dismiss(node, Rejected(RejectCode.DRAINED, f"drained: {reason}"), f"drained: {reason}")
+
+    def _exclude(self, name: str, reason: str) -> None:
+        """A node is faulty: it ends, so that whoever started it can replace it."""
+        node = self.members.nodes.get(name)
+        if node is not None:
+            farewell = Rejected(RejectCode.EXCLUDED, f"this node was excluded from the job: {reason}")
+            self._dismiss(node, farewell, f"excluded: {reason}")
+
+    def _scale(self, low: int, high: int) -> None:
+        self.limits = WorldLimits(low, high, self.limits.node_unit)
+        self._decide(f"scaled to {low}:{high} nodes")
+        if self.phase is JobPhase.RUNNING and len(self.current.seats) > self.limits.largest:
+            self.current.must_stop(StopCause.RESIZED, f"scaled to {low}:{high} nodes")
 
     def _touch(self, node: Node) -> None:
         self._timers.set((HEARTBEAT, node.info.node), self._now + self.config.heartbeat_timeout)
@@ -203,19 +250,26 @@ class JobMachine:
                 self.current.absorb(name, status)
             elif status.round > self.round:
                 self.current.lose(name, f"{name} followed another master to round {status.round}")
+        if self.checkup is not None:
+            self.checkup.hear(node)
         if not node.ready or name in self.current.pending:
             self.ready.pop(name, None)
         elif name not in self.ready:
             self.ready[name] = None
+            self.health.arrive(name)
             self._timers.cancel((LAST_CALL, ""))  # an arrival restarts it
 
-    def _lose(self, node: Node, reason: str) -> None:
+    def _lose(self, node: Node, reason: str, cause: StopCause = StopCause.MEMBER_LOST) -> None:
         name = node.info.node
         self.members.remove(name)
         self.ready.pop(name, None)
+        self.health.forget(name)
         self._timers.cancel((HEARTBEAT, name))
-        self._decide(f"{name} {reason}")
-        self.current.lose(name, f"{name} {reason}")
+        if self.checkup is not None:
+            self.checkup.lose(name)
+        if not self.ended:  # afterwards everybody goes
+            self._decide(f"{name} {reason}")
+        self.current.lose(name, f"{name} {reason}", cause)
 
     def _expire(self, timer: str, name: str) -> None:
         if timer == HEARTBEAT:
@@ -228,8 +282,10 @@ class JobMachine:
             self._last_called = True
         elif timer == NOTICE:
             self._notify_waiting()
-        elif not self.limits.usable(len(self.ready)):
-            here = describe_waiting(self._present(), self.limits)
+        elif timer == CHECK and self.checkup is not None:
+            self.checkup.give_up()
+        elif timer == JOIN and not self.limits.usable(self._available):
+            here, _ = notice(self)
             self._end(Trigger.JOIN_TIMED_OUT, f"gave up after {self.config.join_timeout:g} s: {here}")
 
     def _expire_node(self, name: str, reason: str) -> None:
@@ -247,6 +303,8 @@ class JobMachine:
             before = self.phase
             if before is JobPhase.GATHERING:
                 self._try_form()
+            elif before is JobPhase.CHECKING:
+                self._try_judge()
             elif before is JobPhase.RUNNING:
                 self._watch_round()
             elif before is JobPhase.STOPPING:
@@ -256,18 +314,80 @@ class JobMachine:
         self.phase = TRANSITIONS[self.phase, trigger]
 
     def _try_form(self) -> None:
-        if self.members.detached:
-            return  # known nodes are about to come back; REATTACH bounds the wait
+        if self.members.detached or (BACKOFF, "") in self._timers:
+            return  # known nodes are about to come back, or failures came fast; a timer bounds the wait
         if not self.limits.usable(len(self.ready)):
-            self._timers.cancel((LAST_CALL, ""))
             self._last_called = False
-            self._timers.set_default((JOIN, ""), self._now + self.config.join_timeout)
-            self._timers.set_default((NOTICE, ""), self._now + self.config.waiting_notice_interval)
+            self._wait_for_nodes()
         elif self._wants_last_call():
             self._timers.cancel((NOTICE, ""))  # nobody is missing any more
             self._timers.set_default((LAST_CALL, ""), self._now + self.config.last_call_timeout)
-        else:
+        elif wanted := self._unchecked():
+            self._check(wanted)
+        elif self.limits.usable(self._available):
             self._form()
+        else:
+            self._wait_for_nodes()
+
+    def _wait_for_nodes(self) -> None:
+        self._timers.cancel((LAST_CALL, ""))
+        self._timers.set_default((JOIN, ""), self._now + self.config.join_timeout)
+        self._timers.set_default((NOTICE, ""), self._now + self.config.waiting_notice_interval)
+
+    @property
+    def _available(self) -> int:
+        """How many nodes could be members of the next world."""
+        return len(self.ready) - sum(name in self.ready for name in self.health.doubtful)
+
+    def _unchecked(self) -> list[str]:
+        is_single = self.limits.max_nodes == 1
+        return self.health.wanted(self.ready, self.config.health, self.round < 0, is_single)
+
+    def _check(self, suspects: list[str]) -> None:
+        trusted = [name for name in self.ready if name in self.health.trusted]
+        self._last_called = True  # who comes later than a check does not hold up those who passed it
+        self._probes += 1
+        self.checkup = Checkup(self._probes, suspects, trusted)
+        for timer in (LAST_CALL, JOIN, NOTICE):
+            self._timers.cancel((timer, ""))
+        self._move(Trigger.CHECK_WANTED)
+        self._decide(f"checking {name_some(suspects)}")
+        self._probe(self.checkup)
+
+    def _probe(self, checkup: Checkup) -> None:
+        self._probes = checkup.number
+        self._timers.set((CHECK, ""), self._now + self.config.health.timeout + CHECK_GRACE)
+        self._direct_all(sorted(checkup.pending))
+
+    def _try_judge(self) -> None:
+        checkup = self.checkup
+        assert checkup is not None
+        while not checkup.pending:
+            if not checkup.go_on([name for name in self.ready if name in self.health.trusted]):
+                self._judge(checkup)
+                return
+            self._decide(f"probing again, to tell suspects and links apart: {name_some(checkup.step.nodes)}")
+            self._probe(checkup)
+
+    def _judge(self, checkup: Checkup) -> None:
+        self.checkup = None
+        self._timers.cancel((CHECK, ""))
+        found = self.health.conclude(checkup, self.config.health)
+        self._decide(found.summary)
+        for line in found.lines:
+            self._decide(line)
+            self._tell(self.members.nodes, f"health check: {line}")
+        if self.config.health.only:
+            self.table = found.table
+            self._end(Trigger.CHECK_FAILED if found.faulty else Trigger.CHECK_PASSED, found.summary)
+            return
+        for node in found.excluded:
+            self._exclude(node.node, node.reason)
+        stuck = not self.limits.usable(self._available) and not self._unchecked()
+        if found.open_question and stuck:
+            self._end(Trigger.CHECK_FAILED, f"{found.summary}; {found.open_question}")
+        else:
+            self._move(Trigger.CHECKED)
 
     def _wants_last_call(self) -> bool:
         """Only the first world waits for more nodes than it needs: nobody knows yet who will come."""
@@ -277,15 +397,18 @@ class JobMachine:
 
     def _form(self) -> None:
         nodes = self.members.nodes
-        given = {name: nodes[name].info.node_rank for name in self.ready}
-        candidates = [Candidate(name, nodes[name].arrival, given[name]) for name in self.ready]
+        names = [name for name in self.ready if name not in self.health.doubtful]
+        given = {name: nodes[name].info.node_rank for name in names}
+        candidates = [Candidate(name, nodes[name].arrival, given[name]) for name in names]
         chosen, reason = choose_world(candidates, self.previous, self.limits)
         order = order_members(chosen, self.previous, given)
         for timer in (LAST_CALL, JOIN, NOTICE):
             self._timers.cancel((timer, ""))
         self.round = self.newest = self.newest + 1
         seats = assign_ranks([nodes[name].info for name in order], self._terms(nodes[order[0]]))
-        self.current = Round(seats=seats, pending=set(order), start_reason=reason)
+        self.current = Round(seats=seats, pending=set(order), start_reason=reason, started_at=self._now)
+        if self.config.health.mode is HealthCheckMode.ALWAYS:
+            self.health.trusted.clear()
         self.previous = tuple(order)
         for name in order:
             del self.ready[name]
@@ -307,6 +430,8 @@ class JobMachine:
         if current.stop is None and current.all_finished:
             self._end(Trigger.ALL_FINISHED, f"all workers of round {self.round} ended with 0")
             return
+        if current.stop is None and current.hang is not None:
+            current.blame_hang(self.members.nodes[current.hang[0]].info)
         if current.stop is None and self._can_grow():
             self.current.must_stop(StopCause.NODE_JOINED, f"{name_some(list(self.ready))} can join")
         if current.stop is not None:
@@ -321,7 +446,7 @@ class JobMachine:
         size = len(self.current.seats)
         if not self.ready or self.current.finished or self.members.detached:
             return False
-        return self.limits.usable(size + len(self.ready)) > size
+        return self.limits.usable(size + self._available) > size
 
     def _try_settle(self) -> None:
         if self.current.all_finished:
@@ -331,13 +456,20 @@ class JobMachine:
         if self.current.pending or stop is None:
             return
         cause, reason = stop
-        budget, verdict = self.budget.settle(cause)
-        if budget is None:
-            self._end(Trigger.BUDGET_SPENT, f"{reason}; {verdict}")
+        lasted = self._now - self.current.started_at
+        settled = settle(self.recovery, self.config.policy, cause, self.current.failures, lasted)
+        self.recovery = settled.recovery
+        if settled.end is not None:
+            self._end(settled.end, f"{reason}; {settled.reason}")
             return
-        self.budget = budget
         self._move(Trigger.ALL_STOPPED)
-        self._decide(f"round {self.round} has stopped ({reason}); {verdict}")
+        self._decide(f"round {self.round} has stopped ({reason}); {settled.reason}")
+        if settled.delay:
+            self._timers.set((BACKOFF, ""), self._now + settled.delay)
+        if settled.suspect:
+            self.health.suspect(settled.suspect)
+        if settled.excluded:
+            self._exclude(settled.excluded, settled.reason)
 
     def _end(self, trigger: Trigger, reason: str) -> None:
         self._move(trigger)
@@ -359,41 +491,22 @@ class JobMachine:
         if node.session is None:
             return
         self._sequence += 1
-        message = self._directive(node)
+        message = directive(self, node, self._sequence)
         if message is not None:
             self._effects.append(Send(node.session, message))
 
-    def _directive(self, node: Node) -> MasterMessage | None:
-        stamp = (self.epoch, self._sequence)
-        member = node.info.node in self.current.pending
-        if self.ended:
-            failures = tuple(self.current.failures) if self.phase is JobPhase.FAILED else ()
-            return JobEnded(*stamp, OUTCOMES[self.phase], self.end_reason, failures)
-        if member and self.phase is JobPhase.RUNNING:
-            return StartRound(*stamp, self.current.seats[node.info.node], self.current.start_reason)
-        if member:
-            return StopRound(*stamp, self.round, self.current.stop_reason)
-        if self.newest < 0:
-            return None
-        # Also to a node that runs nothing: from then on an earlier directive that comes late is stale.
-        return StopRound(*stamp, self.newest, "this node is not part of the newest round")
-
     def _notify_waiting(self) -> None:
-        if self.phase is JobPhase.GATHERING:
-            text = describe_waiting(self._present(), self.limits)
-            waiting: Iterable[str] = self.members.nodes
-        else:
-            text = describe_spares(len(self.current.seats), len(self.ready), self.limits)
-            waiting = self.ready
-        for name in waiting:
-            session = self.members.nodes[name].session
-            if session is not None:
-                self._effects.append(Send(session, Waiting(self.epoch, text)))
+        text, waiting = notice(self)
+        self._tell(waiting, text)
         if waiting or self.phase is JobPhase.GATHERING:
             self._timers.set((NOTICE, ""), self._now + self.config.waiting_notice_interval)
 
-    def _present(self) -> list[NodeInfo]:
-        return [node.info for node in self.members.nodes.values()]
+    def _tell(self, names: Iterable[str], text: str) -> None:
+        """Let the users of these nodes read something."""
+        for name in names:
+            session = self.members.nodes[name].session
+            if session is not None:
+                self._effects.append(Send(session, Waiting(self.epoch, text)))
 
     def _decide(self, text: str) -> None:
         self._effects.append(Decided(text, self.phase, self.round))

@@ -12,26 +12,38 @@ class JobPhase(Enum):
     """Where the job stands."""
 
     GATHERING = "gathering"  # no round runs; waiting for enough nodes that could start
+    CHECKING = "checking"  # no round runs; nodes are being checked before the next one
     RUNNING = "running"  # a round runs
     STOPPING = "stopping"  # the members were told to stop; waiting for the last one
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     TIMED_OUT = "timed out"
+    HOPELESS = "hopeless"  # failed, and no restart would change that
+    UNHEALTHY = "unhealthy"
 
 
 class Trigger(Enum):
     """What moves the job from one phase to another."""
 
+    CHECK_WANTED = "check wanted"
+    CHECKED = "checked"
+    CHECK_FAILED = "check failed"  # too few healthy nodes are left, or a fault is what was looked for
+    CHECK_PASSED = "check passed"  # and nothing but a check was asked for
     WORLD_FORMED = "world formed"
     JOIN_TIMED_OUT = "join timed out"
     ALL_FINISHED = "all finished"
-    MUST_STOP = "must stop"  # a worker failed, a member was lost or a node can join
+    MUST_STOP = "must stop"  # a worker failed or hangs, a member was lost or a node can join
     ALL_STOPPED = "all stopped"
     BUDGET_SPENT = "budget spent"
+    ERROR_REPEATED = "error repeated"
 
 
 #: The whole state machine. A pair that is not here cannot happen, and raises KeyError if it does.
 TRANSITIONS: dict[tuple[JobPhase, Trigger], JobPhase] = {
+    (JobPhase.GATHERING, Trigger.CHECK_WANTED): JobPhase.CHECKING,
+    (JobPhase.CHECKING, Trigger.CHECKED): JobPhase.GATHERING,
+    (JobPhase.CHECKING, Trigger.CHECK_FAILED): JobPhase.UNHEALTHY,
+    (JobPhase.CHECKING, Trigger.CHECK_PASSED): JobPhase.SUCCEEDED,
     (JobPhase.GATHERING, Trigger.WORLD_FORMED): JobPhase.RUNNING,
     (JobPhase.GATHERING, Trigger.JOIN_TIMED_OUT): JobPhase.TIMED_OUT,
     (JobPhase.RUNNING, Trigger.ALL_FINISHED): JobPhase.SUCCEEDED,
@@ -39,6 +51,7 @@ TRANSITIONS: dict[tuple[JobPhase, Trigger], JobPhase] = {
     (JobPhase.STOPPING, Trigger.ALL_FINISHED): JobPhase.SUCCEEDED,  # before they heard that they must stop
     (JobPhase.STOPPING, Trigger.ALL_STOPPED): JobPhase.GATHERING,
     (JobPhase.STOPPING, Trigger.BUDGET_SPENT): JobPhase.FAILED,
+    (JobPhase.STOPPING, Trigger.ERROR_REPEATED): JobPhase.HOPELESS,
 }
 
 #: The phases that end a job, and what agents are told.
@@ -46,6 +59,8 @@ OUTCOMES: dict[JobPhase, Outcome] = {
     JobPhase.SUCCEEDED: Outcome.SUCCEEDED,
     JobPhase.FAILED: Outcome.FAILED,
     JobPhase.TIMED_OUT: Outcome.TIMED_OUT,
+    JobPhase.HOPELESS: Outcome.REPEATED_ERROR,
+    JobPhase.UNHEALTHY: Outcome.UNHEALTHY,
 }
 
 
@@ -103,7 +118,25 @@ class Expired:
     node: str = ""
 
 
-JobEvent = MasterStarted | Attached | Reported | Beat | Left | Detached | Expired
+@dataclass(frozen=True, slots=True)
+class DrainOrdered:
+    """An operator wants a node to leave with grace."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleOrdered:
+    """An operator wants another number of nodes."""
+
+    min_nodes: int
+    max_nodes: int
+
+
+JobEvent = (
+    MasterStarted | Attached | Reported | Beat | Left | Detached | Expired | DrainOrdered | ScaleOrdered
+)
 
 
 @dataclass(frozen=True, slots=True)

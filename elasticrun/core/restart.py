@@ -19,17 +19,26 @@ class StopCause(Enum):
 
     WORKER_FAILED = "worker failed"
     PORT_TAKEN = "port taken"
+    HANG = "hang"
     MEMBER_LOST = "member lost"
+    MEMBER_LEFT = "member left"
     NODE_JOINED = "node joined"
+    RESIZED = "resized"
 
 
 #: To which cause a stopped round's cause may change on new facts; absent means it stays.
 EXCUSES: dict[StopCause, frozenset[StopCause]] = {
-    StopCause.WORKER_FAILED: frozenset({StopCause.MEMBER_LOST, StopCause.PORT_TAKEN}),
+    StopCause.WORKER_FAILED: frozenset({StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT, StopCause.PORT_TAKEN}),
+    StopCause.HANG: frozenset({StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT}),
     StopCause.NODE_JOINED: frozenset(),
+    StopCause.RESIZED: frozenset(),
     StopCause.MEMBER_LOST: frozenset(),
-    StopCause.PORT_TAKEN: frozenset({StopCause.MEMBER_LOST}),
+    StopCause.MEMBER_LEFT: frozenset(),
+    StopCause.PORT_TAKEN: frozenset({StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT}),
 }
+
+#: Causes that spend the budget; every other one is free.
+CHARGED = frozenset({StopCause.WORKER_FAILED, StopCause.HANG, StopCause.PORT_TAKEN})
 
 #: A port that is taken this many times in a row is no accident and is charged like a failure.
 MAX_PORT_RETRIES = 10
@@ -53,7 +62,7 @@ class Budget:
         if cause is StopCause.PORT_TAKEN and self.port_retries < MAX_PORT_RETRIES:
             retries = self.port_retries + 1
             return Budget(self.max_restarts, self.used, retries), f"free: port taken, attempt {retries + 1}"
-        if cause in (StopCause.MEMBER_LOST, StopCause.NODE_JOINED):
+        if cause not in CHARGED:
             return Budget(self.max_restarts, self.used), f"free: {cause.value}"
         if self.used >= self.max_restarts:
             return None, _spent(self.max_restarts)

@@ -11,8 +11,13 @@ from elasticrun.core.protocol import (
     Assignment,
     Failure,
     FailureKind,
+    NodeInfo,
+    Stall,
 )
 from elasticrun.core.restart import StopCause, excused
+
+#: Phases of a member that accepted its seat and started its workers.
+STARTED = frozenset({AgentPhase.RUNNING, AgentPhase.FAILED, AgentPhase.FINISHED})
 
 
 @dataclass(slots=True)
@@ -23,13 +28,29 @@ class Round:
     pending: set[str] = field(default_factory=set)  # members whose workers may be alive
     finished: set[str] = field(default_factory=set)  # a node stays in it if it is lost afterwards
     failures: list[Failure] = field(default_factory=list)  # in the order in which they were heard
+    accepted: set[str] = field(default_factory=set)  # members that started their workers
+    stalls: dict[str, Stall] = field(default_factory=dict)  # of members whose workers make no steps
     start_reason: str = ""
+    started_at: float = 0.0  # seconds of the master's clock
     stop: tuple[StopCause, str] | None = None
 
     @property
     def all_finished(self) -> bool:
         """Every member's workers ended with 0."""
         return len(self.finished) == len(self.seats)
+
+    @property
+    def is_committed(self) -> bool:
+        """Every member has started its workers at some time."""
+        return len(self.accepted) == len(self.seats)
+
+    @property
+    def hang(self) -> tuple[str, Stall] | None:
+        """If no unfinished member makes steps any more: the node and the worker that lag."""
+        working = self.seats.keys() - self.finished
+        if not working or not working <= self.stalls.keys():
+            return None
+        return min(self.stalls.items(), key=lambda item: _lag(item[1]))
 
     @property
     def stop_reason(self) -> str:
@@ -43,6 +64,12 @@ class Round:
 
     def absorb(self, name: str, status: AgentStatus) -> None:
         """Take in what a member that may run says of this round."""
+        if status.phase in STARTED:
+            self.accepted.add(name)
+        if status.stall is None:
+            self.stalls.pop(name, None)
+        else:
+            self.stalls[name] = status.stall
         for failure in status.failures:
             self.hear(failure)
         if status.phase is AgentPhase.FINISHED:
@@ -61,9 +88,41 @@ class Round:
         taken = failure.kind is FailureKind.PORT_TAKEN
         self.must_stop(StopCause.PORT_TAKEN if taken else StopCause.WORKER_FAILED, failure.summary)
 
-    def lose(self, name: str, reason: str) -> None:
+    def blame_hang(self, info: NodeInfo) -> None:
+        """No member makes steps any more: that is held against the worker that lags, on the node given."""
+        stall = self.stalls[info.node]
+        where = f", in {stall.where}" if stall.where else ""
+        text = (
+            f"made no step for {stall.silence:.1f} s after step {stall.step}"
+            f" ({stall.allowed:.1f} s are allowed){where}"
+        )
+        failure = Failure(
+            node=info.node,
+            host=info.host,
+            rank=stall.rank,
+            local_rank=stall.local_rank,
+            role=info.role,
+            pid=0,
+            kind=FailureKind.HANG,
+            exit_code=1,
+            message=text,
+            step=stall.step,
+        )
+        self.failures.append(failure)
+        self.must_stop(StopCause.HANG, failure.summary)
+
+    def lose(self, name: str, reason: str, cause: StopCause = StopCause.MEMBER_LOST) -> None:
         """A member is gone; that matters unless its workers had finished."""
         if name in self.pending:
             self.pending.discard(name)
             if name not in self.finished:
-                self.must_stop(StopCause.MEMBER_LOST, reason)
+                self.must_stop(cause, reason)
+
+
+def _lag(stall: Stall) -> tuple[int, bool, float]:
+    """Smallest for the worker that the others wait for.
+
+    It made the fewest steps; of those with as few, it is not inside a collective, where one waits for
+    others; of those, it has been silent for the longest time.
+    """
+    return (stall.step, stall.in_collective, -stall.silence)

@@ -15,12 +15,14 @@ import asyncio
 import logging
 
 from elasticrun.clock import Clock
+from elasticrun.core.describe import describe
 from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import (
     Attached,
     Beat,
     Decided,
     Detached,
+    DrainOrdered,
     Drop,
     Ended,
     Expired,
@@ -29,9 +31,26 @@ from elasticrun.core.job_events import (
     Left,
     MasterStarted,
     Reported,
+    ScaleOrdered,
     Send,
 )
-from elasticrun.core.protocol import Heartbeat, Hello, Leave, RejectCode, Rejected, Report
+from elasticrun.core.orders import (
+    ControlReply,
+    ControlRequest,
+    DrainNode,
+    SaveAllStacks,
+    ScaleJob,
+    ShowStatus,
+)
+from elasticrun.core.protocol import (
+    Heartbeat,
+    Hello,
+    Leave,
+    RejectCode,
+    Rejected,
+    Report,
+    SaveStacks,
+)
 from elasticrun.master.journal import Entry, Journal
 from elasticrun.rpc.server import Session
 
@@ -90,6 +109,34 @@ class MasterLoop:
         self._sessions.pop(session.id, None)
         self._handle(Detached(session.id, why))
         self._finish_if_idle()
+
+    # -- ControlHandler
+
+    def order(self, request: ControlRequest) -> ControlReply:
+        """Obey an operator who has proven to know the job's token."""
+        machine = self._machine
+        match request:
+            case ShowStatus():
+                return ControlReply(True, describe(machine))
+            case _ if machine.ended:
+                return ControlReply(False, f"the job has ended: {machine.end_reason}")
+            case DrainNode(node, reason):
+                if node not in machine.members.nodes:
+                    known = ", ".join(list(machine.members.nodes)[:8]) or "none"
+                    return ControlReply(False, f"there is no node {node!r}; the nodes are: {known}")
+                self._handle(DrainOrdered(node, reason))
+                return ControlReply(True, f"{node} is asked to leave")
+            case ScaleJob(low, high):
+                if high // machine.limits.node_unit * machine.limits.node_unit < low:
+                    unit = machine.limits.node_unit
+                    return ControlReply(False, f"no multiple of {unit} (--node-unit) lies in {low}:{high}")
+                self._handle(ScaleOrdered(low, high))
+                return ControlReply(True, f"the job now wants {low} to {high} nodes")
+            case SaveAllStacks():
+                for session in self._sessions.values():
+                    session.send(SaveStacks(machine.epoch))
+                count = len(self._sessions)
+                return ControlReply(True, f"{count} nodes save the stacks of their workers beside their logs")
 
     # -- the loop
 

@@ -81,7 +81,7 @@ class Probes:
         if deadline is not None and deadline <= now:
             return
         before = fingerprint(machine)
-        epoch, sequence = machine._stamp
+        epoch, sequence = machine._wishes.stamp
         stale: list[AgentEvent] = [Directed(Waiting(machine.epoch - 1, "late"))]
         for stamp in ((machine.epoch - 1, HUGE), (epoch, sequence)):
             if stamp[0] < 0:

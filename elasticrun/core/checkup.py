@@ -1,0 +1,166 @@
+"""One health check while it runs, and what the job remembers of the checks before it.
+
+A check is a sequence of at most two probes, numbered over the whole job so that a late report of an earlier
+probe is not taken for one of this. A node has answered a probe once it is READY again and its status carries
+that probe's report; a node that is lost, or does not answer in time, has answered nothing, which counts
+against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from elasticrun.config import HealthCheckMode, HealthConfig
+from elasticrun.core.health import NodeFinding, Verdict, checkup, judge
+from elasticrun.core.health_plan import Evidence, first_step, second_step
+from elasticrun.core.membership import Node
+from elasticrun.core.protocol import AgentPhase, NodeCheck, ProbeGroup, ProbeReport
+
+
+class Checkup:
+    """A check in progress."""
+
+    def __init__(self, number: int, suspects: Sequence[str], trusted: Sequence[str]) -> None:
+        self.number = number  # of the probe that runs
+        self.step = first_step(suspects, trusted)
+        self.pending = set(self.step.nodes)
+        self._reports: dict[str, ProbeReport | None] = {}
+        self._gone: set[str] = set()
+        self._evidence = Evidence()
+
+    def hear(self, node: Node) -> None:
+        """A node's status changed."""
+        name, probe = node.info.node, node.status.probe
+        answered = probe is not None and probe.check == self.number
+        if name in self.pending and answered and node.status.phase is AgentPhase.READY:
+            self._answer(name, probe)
+
+    def lose(self, name: str) -> None:
+        """A node is gone."""
+        self._gone.add(name)
+        if name in self.pending:
+            self._answer(name, None)
+
+    def give_up(self) -> None:
+        """The time for this probe is over: whoever has not answered does not count any more."""
+        for name in sorted(self.pending):
+            self._answer(name, None)
+
+    def _answer(self, name: str, report: ProbeReport | None) -> None:
+        self.pending.discard(name)
+        self._reports[name] = report
+
+    def go_on(self, trusted: Sequence[str]) -> bool:
+        """Everybody has answered: begin the next probe, if there is one; ``trusted`` nodes may help."""
+        self._evidence = self._evidence.after(self.step, self._reports)
+        step = second_step(self._evidence, trusted)
+        if step is None:
+            return False
+        self.step = step
+        self.number += 1
+        self.pending = set(step.nodes) - self._gone
+        self._reports = {}
+        return True
+
+    def judge(self, ratio: float) -> tuple[Verdict, tuple[NodeCheck, ...]]:
+        """What the whole check says, and its table."""
+        verdict = judge(self._evidence, ratio)
+        return verdict, checkup(self._evidence, verdict)
+
+    def groups_of(self, name: str, nodes: Mapping[str, Node]) -> tuple[ProbeGroup, ...]:
+        """The part of one node in the probe that runs; its groups' first members are where they meet."""
+        return tuple(
+            ProbeGroup(
+                rank=group.index(name),
+                nodes=group,
+                address=nodes[group[0]].info.address,
+                port=nodes[group[0]].status.store_port,
+            )
+            for group in self.step.groups_of(name)
+            if group[0] in nodes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What follows from a check."""
+
+    summary: str
+    faulty: bool  # there is a fault, of whatever kind
+    excluded: tuple[NodeFinding, ...]
+    open_question: str  # a sentence about what the check could not tell, and nobody is excluded for; or ""
+    lines: tuple[str, ...]  # what everybody has to know
+    table: tuple[NodeCheck, ...]
+
+
+@dataclass(slots=True)
+class HealthBook:
+    """What is known of the nodes' health. Names leave it when their node does."""
+
+    trusted: set[str] = field(default_factory=set)  # passed their last check
+    suspects: set[str] = field(default_factory=set)  # have to be checked before they work again
+    doubtful: dict[str, str] = field(default_factory=dict)  # the check could not tell, and why
+
+    def wanted(
+        self, ready: Iterable[str], config: HealthConfig, is_first_world: bool, is_single: bool
+    ) -> list[str]:
+        """Which of the nodes that could start have to be checked first.
+
+        Nodes about which a check could not tell are checked again only together with a node that was not
+        there before: nothing else could change the answer.
+        """
+        if config.mode is HealthCheckMode.OFF and not config.only:
+            return []
+        if is_single and config.mode is not HealthCheckMode.ALWAYS and not config.only:
+            return []
+        unchecked = [name for name in ready if name not in self.trusted]
+        if not is_first_world and config.mode is not HealthCheckMode.ALWAYS:
+            if config.mode is HealthCheckMode.START:
+                return []
+            unchecked = [name for name in unchecked if name in self.suspects or name in self.doubtful]
+        fresh = any(name not in self.doubtful for name in unchecked)
+        return unchecked if fresh else []
+
+    def suspect(self, name: str) -> None:
+        """Something that happened speaks against a node."""
+        self.trusted.discard(name)
+        self.suspects.add(name)
+
+    def arrive(self, name: str) -> None:
+        """A node became ready: it may help to clear up what a check left open."""
+        if self.doubtful and name not in self.trusted and name not in self.doubtful:
+            self.suspects.add(name)
+
+    def forget(self, name: str) -> None:
+        """A node is gone."""
+        self.trusted.discard(name)
+        self.suspects.discard(name)
+        self.doubtful.pop(name, None)
+
+    def conclude(self, check: Checkup, config: HealthConfig) -> Judgement:
+        """Take over what a check found, and say what follows."""
+        verdict, table = check.judge(config.straggler_ratio)
+        self.doubtful = {found.node: found.reason for found in verdict.undecided}
+        self.trusted.update(verdict.good)
+        self.suspects.difference_update(verdict.good, self.doubtful)
+        stragglers = verdict.stragglers if config.exclude_stragglers else ()
+        doubt = "; ".join(f"{found.node}: {found.reason}" for found in verdict.undecided[:1])
+        return Judgement(
+            summary=verdict.summary,
+            faulty=bool(verdict.faulty or verdict.undecided or verdict.bad_links or stragglers),
+            excluded=(*verdict.faulty, *stragglers),
+            open_question="" if verdict.faulty else doubt,
+            lines=tuple(_lines(verdict)),
+            table=table,
+        )
+
+
+def _lines(verdict: Verdict) -> Iterable[str]:
+    """Everything that a check found but the faulty nodes, about which each exclusion says its own."""
+    for found in verdict.stragglers:
+        yield f"{found.node} is slow: {found.reason}"
+    for found in verdict.undecided:
+        yield f"{found.node} does not take part: {found.reason}"
+    for link in (*verdict.bad_links, *verdict.slow_links):
+        yield link.reason

@@ -1,0 +1,54 @@
+"""What agents are told, as a function of the job's state.
+
+Nothing here remembers what was said before: a directive is derived anew each time from the facts, so an agent
+that lost one with its stream hears the same again, or what is in force by then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elasticrun.core.job_events import OUTCOMES, JobPhase
+from elasticrun.core.membership import Node
+from elasticrun.core.protocol import JobEnded, MasterMessage, StartProbe, StartRound, StopRound
+from elasticrun.core.restart import StopCause
+from elasticrun.core.roster import describe_spares, describe_waiting
+
+if TYPE_CHECKING:
+    from elasticrun.core.job import JobMachine
+
+
+def directive(job: JobMachine, node: Node, sequence: int) -> MasterMessage | None:
+    """What is in force for a node; None before the first round if the node has nothing to do."""
+    stamp = (job.epoch, sequence)
+    name = node.info.node
+    if job.ended:
+        return _ending(job, stamp)
+    if job.checkup is not None and name in job.checkup.pending:
+        groups = job.checkup.groups_of(name, job.members.nodes)
+        return StartProbe(*stamp, job.checkup.number, groups, job.config.health.timeout)
+    if name in job.current.pending:
+        if job.phase is JobPhase.RUNNING:
+            return StartRound(*stamp, job.current.seats[name], job.current.start_reason)
+        drains = job.current.stop is not None and job.current.stop[0] is StopCause.MEMBER_LEFT
+        return StopRound(*stamp, job.round, job.current.stop_reason, drains)
+    if job.newest < 0:
+        return None
+    # Also to a node that runs nothing: from then on an earlier directive that comes late is stale.
+    return StopRound(*stamp, job.newest, "this node is not part of the newest round")
+
+
+def _ending(job: JobMachine, stamp: tuple[int, int]) -> JobEnded:
+    failed = job.phase in (JobPhase.FAILED, JobPhase.HOPELESS)
+    failures = tuple(job.current.failures) if failed else ()
+    return JobEnded(*stamp, OUTCOMES[job.phase], job.end_reason, failures, job.table)
+
+
+def notice(job: JobMachine) -> tuple[str, list[str]]:
+    """Why nothing happens, and the names of the nodes that wait for it."""
+    if job.phase is JobPhase.GATHERING:
+        present = [node.info for node in job.members.nodes.values()]
+        doubts = [f"{name}: {reason}" for name, reason in job.health.doubtful.items()]
+        text = "; ".join([job.obstacle or describe_waiting(present, job.limits), *doubts[:1]])
+        return text, list(job.members.nodes)
+    return describe_spares(len(job.current.seats), len(job.ready), job.limits), list(job.ready)

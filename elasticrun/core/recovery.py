@@ -1,0 +1,101 @@
+"""What follows a round that has stopped: another one, and on which terms, or the end of the job.
+
+One function puts together the four rules: what the stop costs (``core/restart.py``), what was the matter and
+what the policy says about it (``core/diagnosis.py``, ``core/policy.py``), whether the same error goes round
+in circles, and how long to wait when failures come fast. What they remember from round to round is one
+immutable value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from elasticrun.config import Action, FailureClass, Policy
+from elasticrun.core.diagnosis import Diagnosis, diagnose
+from elasticrun.core.job_events import Trigger
+from elasticrun.core.policy import RepeatedError, action_for, backoff_delay, is_fast_failure, refilled
+from elasticrun.core.protocol import Failure
+from elasticrun.core.restart import Budget, StopCause
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What the job remembers of its failures."""
+
+    budget: Budget
+    repeated: RepeatedError = field(default_factory=RepeatedError)
+    fast_failures: int = 0  # in a row
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What follows a stopped round."""
+
+    recovery: Recovery
+    reason: str
+    end: Trigger | None = None  # the job ends by this; None: another round
+    delay: float = 0.0  # seconds to wait before it
+    excluded: str = ""  # the node that has to leave
+    suspect: str = ""  # the node that has to be checked first
+
+
+def settle(
+    recovery: Recovery, policy: Policy, cause: StopCause, failures: Sequence[Failure], lasted: float
+) -> Settlement:
+    """What follows a round that stopped for ``cause`` after ``lasted`` seconds.
+
+    ``failures`` are those heard of, the root cause first.
+    """
+    budget = recovery.budget
+    kept = replace(recovery, budget=replace(budget, used=refilled(budget.used, lasted, policy)))
+    if cause not in (StopCause.WORKER_FAILED, StopCause.HANG) or not failures:
+        return _charge(kept, cause, None, "")
+    root = failures[0]
+    diagnosis = diagnose(root)
+    action = action_for(policy, diagnosis.failure_class)
+    why = _explain(diagnosis, action)
+    repeated, circles = kept.repeated.after(failures, policy)
+    fast = kept.fast_failures + 1 if is_fast_failure(root, lasted, policy) else 0
+    kept = replace(kept, repeated=repeated, fast_failures=fast)
+    if action is Action.GIVE_UP:
+        return Settlement(kept, why, Trigger.BUDGET_SPENT)
+    if circles:
+        return Settlement(kept, circles, Trigger.ERROR_REPEATED)
+    if action is Action.LEAVE:
+        return Settlement(kept, f"free: {why}", excluded=root.node)
+    settlement = _charge(kept, cause, diagnosis, why)
+    delay, patience = backoff_delay(fast, policy)
+    reason = _join(settlement.reason, patience)
+    suspect = root.node if action is Action.RECHECK else ""
+    return replace(settlement, reason=reason, delay=delay, suspect=suspect)
+
+
+def _charge(recovery: Recovery, cause: StopCause, diagnosis: Diagnosis | None, why: str) -> Settlement:
+    budget, verdict = recovery.budget.settle(cause)
+    if budget is None:
+        return Settlement(recovery, _join(verdict, _name(diagnosis)), Trigger.BUDGET_SPENT)
+    return Settlement(replace(recovery, budget=budget), _join(verdict, why))
+
+
+def _join(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+_WORDS = {
+    Action.RESTART: "restart in place",
+    Action.RECHECK: "check the node, then restart",
+    Action.LEAVE: "the node leaves",
+    Action.GIVE_UP: "the job ends",
+}
+
+
+def _name(diagnosis: Diagnosis | None) -> str:
+    if diagnosis is None or diagnosis.failure_class is FailureClass.UNKNOWN:
+        return ""
+    return f"diagnosis {diagnosis.failure_class.value} ({diagnosis.evidence})"
+
+
+def _explain(diagnosis: Diagnosis, action: Action) -> str:
+    name = _name(diagnosis)
+    return f"{name}: {_WORDS[action]}" if name or action is not Action.RESTART else ""

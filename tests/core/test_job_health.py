@@ -1,0 +1,309 @@
+"""Health checks, hangs, drains and orders, as the job's machine decides them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from elasticrun.config import HealthCheckMode, HealthConfig
+from elasticrun.core.describe import describe
+from elasticrun.core.job_events import (
+    Beat,
+    Decided,
+    Detached,
+    DrainOrdered,
+    JobPhase,
+    Left,
+    Reported,
+    ScaleOrdered,
+)
+from elasticrun.core.protocol import (
+    AgentPhase,
+    FailureKind,
+    GroupReport,
+    JobEnded,
+    Outcome,
+    ProbeReport,
+    RejectCode,
+    Stall,
+    StartProbe,
+    StartRound,
+    StopRound,
+    Waiting,
+)
+from tests.core.build import Job, failure, running
+
+READY, RUNNING, CHECKING = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.CHECKING
+FINE = GroupReport("", 1e9, 1e-4)
+DEAD = GroupReport("timed out")
+
+
+class Clinic(Job):
+    """A job that checks its nodes."""
+
+    def __init__(self, nodes: str, mode: HealthCheckMode = HealthCheckMode.AUTO, **config: Any) -> None:
+        health = {key: config.pop(key) for key in ("only", "exclude_stragglers") if key in config}
+        sizes = {"min_nodes": len(nodes), "max_nodes": len(nodes)}
+        sizes["last_call_timeout"] = 1.0
+        super().__init__(health=HealthConfig(mode=mode, **health), **(sizes | config))
+        self.asked: dict[str, StartProbe] = {}
+        self.lines: list[str] = []
+        for node in nodes:
+            self.attach(node)
+            self.hear()
+        self.pass_time(1.0)
+        self.hear()
+
+    def hear(self) -> None:
+        for node in self.sessions:
+            self.asked.update((node, start) for start in self.told(node, StartProbe))
+            self.lines += [waiting.text for waiting in self.told(node, Waiting)]
+
+    def answer(self, node: str, dead: str = "", flops: float = 1e12, error: str = "") -> None:
+        """A node did what it was asked to, among nodes some of which cannot communicate."""
+        start = self.asked.pop(node)
+        groups = tuple(DEAD if set(group.nodes) & set(dead) else FINE for group in start.groups)
+        status = self.status(node, READY, self.machine.round)
+        probe = ProbeReport(start.check, error, flops, groups)
+        self.do_status(node, replace(status, probe=probe))
+        self.hear()
+
+    def do_status(self, node: str, status: Any) -> None:
+        self.do(Reported(self.sessions[node], status))
+
+    def answer_all(self, dead: str = "", slow: str = "") -> None:
+        for node in sorted(self.asked):
+            self.answer(node, dead, 4e11 if node in slow else 1e12)
+
+    def started(self) -> set[str]:
+        return {node for node in self.sessions if node in self.machine.current.pending}
+
+
+def test_nodes_are_checked_before_the_first_round() -> None:
+    job = Clinic("ab")
+    assert job.phase() is JobPhase.CHECKING
+    assert [group.nodes for group in job.asked["a"].groups] == [("a", "b")]
+    assert (job.asked["b"].groups[0].rank, job.asked["b"].groups[0].address) == (1, "a.net")
+    assert job.asked["b"].groups[0].port == job.machine.members.nodes["a"].status.store_port
+    job.answer_all()
+    assert (job.phase(), job.started()) == (JobPhase.RUNNING, {"a", "b"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "mode", "checked"),
+    [
+        ("ab", HealthCheckMode.OFF, False),
+        ("ab", HealthCheckMode.START, True),
+        ("a", HealthCheckMode.AUTO, False),
+        ("a", HealthCheckMode.ALWAYS, True),
+    ],
+)
+def test_whether_nodes_are_checked_at_the_start(nodes: str, mode: HealthCheckMode, checked: bool) -> None:
+    job = Clinic(nodes, mode)
+    assert job.phase() is (JobPhase.CHECKING if checked else JobPhase.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "dead"), [("abc", "b"), ("abcd", "c"), ("abcdefg", "g"), ("abcdefgh", "ae")]
+)
+def test_a_faulty_node_is_excluded_and_the_others_start(nodes: str, dead: str) -> None:
+    job = Clinic(nodes, min_nodes=2)
+    job.answer_all(dead)
+    assert job.phase() is JobPhase.CHECKING  # once more, to tell them apart
+    seen = set()
+    while job.asked:
+        job.answer(min(job.asked), dead)
+        seen |= {
+            drop.session
+            for drop in job.drops()
+            if drop.farewell and drop.farewell.code is RejectCode.EXCLUDED
+        }
+    assert seen == {job.sessions[node] for node in dead}
+    assert (job.phase(), job.started()) == (JobPhase.RUNNING, set(nodes) - set(dead))
+
+
+def test_a_spare_takes_the_place_of_a_faulty_node() -> None:
+    job = Clinic("ab")
+    job.attach("c")
+    job.answer("a", error="no GPU")
+    job.answer("b", dead="a")
+    assert job.phase() is JobPhase.CHECKING  # of the spare and of b, whose only partner was faulty
+    job.answer_all()
+    while job.asked:
+        job.answer_all()
+    assert job.started() == {"b", "c"}
+
+
+def test_two_nodes_that_do_not_reach_each_other_end_the_job() -> None:
+    job = Clinic("ab")
+    job.answer_all(dead="a")
+    job.answer_all(dead="a")
+    (ended,) = job.told("a", JobEnded)
+    assert (job.phase(), ended.outcome) == (JobPhase.UNHEALTHY, Outcome.UNHEALTHY)
+    assert "the link between them" in ended.reason
+
+
+def test_a_straggler_is_named_and_stays() -> None:
+    job = Clinic("abcd")
+    job.answer_all(slow="c")
+    assert any("c is slow" in line for line in job.lines)
+    assert job.started() == set("abcd")
+
+
+def test_a_straggler_is_excluded_on_request() -> None:
+    job = Clinic("abcd", exclude_stragglers=True, min_nodes=2)
+    job.answer_all(slow="c")
+    assert job.started() == set("abd")
+
+
+def test_a_node_that_never_answers_is_excluded() -> None:
+    job = Clinic("abc", min_nodes=2)
+    job.answer("a", dead="c")
+    job.answer("b", dead="c")
+    for _ in range(10):  # c lives, as its heartbeats say, and does nothing else
+        for node in job.machine.members.nodes:
+            job.do(Beat(job.sessions[node]))
+        job.pass_time(10.0)
+        job.hear()
+    job.answer_all()
+    assert job.started() == {"a", "b"}
+
+
+def test_a_lost_node_does_not_hold_up_a_check() -> None:
+    job = Clinic("abc", min_nodes=2)
+    job.answer("a", dead="c")
+    job.do(Detached(job.sessions["c"], "reset"))
+    job.hear()
+    job.answer("b", dead="c")
+    while job.asked:
+        job.answer_all()
+    assert job.started() == {"a", "b"}
+
+
+@pytest.mark.parametrize(("dead", "outcome"), [("", Outcome.SUCCEEDED), ("b", Outcome.UNHEALTHY)])
+def test_a_check_alone(dead: str, outcome: Outcome) -> None:
+    job = Clinic("abc", HealthCheckMode.AUTO, only=True)
+    job.answer_all(dead)
+    if dead:
+        job.answer_all(dead)
+    (ended,) = job.told("a", JobEnded)
+    assert ended.outcome is outcome
+    assert {row.node: row.verdict for row in ended.checkup}.get("b") == ("faulty" if dead else "good")
+
+
+def test_always_checks_again() -> None:
+    job = Clinic("ab", HealthCheckMode.ALWAYS, max_restarts=1)
+    job.answer_all()
+    blame = failure("a")
+    job.report("a", AgentPhase.FAILED, 0, blame)
+    job.report("a", READY, 0, blame)
+    job.report("b", READY, 0)
+    assert job.phase() is JobPhase.CHECKING
+
+
+def test_an_agent_that_comes_back_during_its_probe_hears_the_same_again() -> None:
+    job = Clinic("ab")
+    check = job.asked["a"].check
+    job.attach("a", CHECKING, -1)
+    (again,) = job.told("a", StartProbe)
+    assert again.check == check
+
+
+# -- hangs
+
+STALL = Stall(rank=0, local_rank=0, step=7, silence=12.0, allowed=10.0, in_collective=True)
+
+
+def stalled(job: Job, node: str, stall: Stall | None) -> None:
+    job.do(Reported(job.sessions[node], replace(job.status(node, RUNNING, 0), stall=stall)))
+
+
+def test_a_hang_needs_every_node_and_names_the_one_that_lags() -> None:
+    job = running("ab", max_restarts=1)
+    stalled(job, "a", STALL)
+    assert job.phase() is JobPhase.RUNNING
+    stalled(job, "b", replace(STALL, rank=1, in_collective=False, where="load (data.py:3)"))
+    assert job.phase() is JobPhase.STOPPING
+    (failed,) = job.machine.current.failures
+    assert (failed.node, failed.rank, failed.kind, failed.step) == ("b", 1, FailureKind.HANG, 7)
+    assert "made no step for 12.0 s after step 7" in failed.summary and "data.py:3" in failed.summary
+    job.all_report("ab", READY, 0)
+    assert (job.machine.budget.used, job.machine.round) == (1, 1)
+
+
+def test_a_stall_that_ends_is_no_hang() -> None:
+    job = running("ab")
+    stalled(job, "a", STALL)
+    stalled(job, "a", None)
+    stalled(job, "b", STALL)
+    assert job.phase() is JobPhase.RUNNING
+
+
+def test_a_hang_that_a_lost_node_explains_is_free() -> None:
+    job = running("ab", min_nodes=1)
+    stalled(job, "a", STALL)
+    stalled(job, "b", STALL)
+    job.do(Detached(job.sessions["b"], "silent"))
+    job.report("a", READY, 0)
+    assert (job.machine.budget.used, job.machine.round) == (0, 1)
+
+
+# -- leaving, draining, scaling
+
+
+def test_a_node_that_leaves_lets_the_others_save_their_state() -> None:
+    job = running("abc", min_nodes=2)
+    job.do(Left(job.sessions["b"], "stopped by signal 15"))
+    (stop,) = job.told("a", StopRound)
+    assert stop.drain
+    job.report("a", READY, 0)
+    job.report("c", READY, 0)
+    assert (job.machine.round, job.machine.budget.used) == (1, 0)
+
+
+def test_an_operator_drains_a_node() -> None:
+    job = running("ab", min_nodes=1)
+    job.do(DrainOrdered("b", "maintenance"))
+    (drop,) = job.drops()
+    assert drop.farewell is not None and drop.farewell.code is RejectCode.DRAINED
+    (stop,) = job.told("a", StopRound)
+    assert stop.drain
+    job.do(DrainOrdered("b", "again"))
+    assert not job.drops()
+
+
+def test_an_operator_scales_in_and_out() -> None:
+    job = running("abc", min_nodes=1)
+    job.do(ScaleOrdered(1, 2))
+    assert [not stop.drain for stop in job.told("a", StopRound)] == [True]
+    job.all_report("abc", READY, 0)
+    assert set(job.machine.current.seats) == {"a", "b"}
+    job.all_report("ab", RUNNING, 1)
+    job.do(ScaleOrdered(1, 3))
+    assert job.phase() is JobPhase.STOPPING  # c can join
+    job.all_report("ab", READY, 1)
+    assert job.told("c", StartRound) or "c" in job.machine.current.seats
+
+
+def test_a_job_describes_itself() -> None:
+    job = running("ab")
+    job.attach("c")
+    assert describe(job.machine).splitlines() == [
+        "job 'none': running, round 0, 3 nodes of 2:2, 0 of 0 restarts used",
+        "  a: node 0, running",
+        "  b: node 1, running",
+        "  c: spare, ready",
+    ]
+    waiting = Job(min_nodes=2, max_nodes=2)
+    waiting.attach("a")
+    assert "1 missing" in describe(waiting.machine)
+
+
+def test_nothing_is_said_about_agents_that_go_after_the_end() -> None:
+    job = running("ab")
+    job.all_report("ab", AgentPhase.FINISHED, 0)
+    assert job.phase() is JobPhase.SUCCEEDED
+    job.do(Detached(job.sessions["a"], "hung up"))
+    assert not job.of(Decided)
