@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -54,10 +55,16 @@ def nobody_was_lost(launchers: list[Launcher]) -> None:
         assert "lost" not in launcher.err
 
 
-def is_lost_while_frozen(hosts: Hosts, index: int, number: int) -> list[Worker]:
-    """A frozen agent is found by the master's own clock, and comes back; the workers that it comes back to."""
+def lose_while_frozen(
+    hosts: Hosts, index: int, number: int, meanwhile: Callable[[], None] = lambda: None
+) -> list[Worker]:
+    """A frozen agent is found by its heartbeat, and comes back; the workers of the round that it joins.
+
+    ``meanwhile`` happens when the deadline is set and has not passed.
+    """
     frozen = hosts[index].launchers[0]
     frozen.signal(signal.SIGSTOP)
+    meanwhile()
     hosts.director.round(number, 2)
     hosts[0].launchers[0].wait_line(f"{hosts[index].name}/.* lost: silent for 3 s")
     frozen.signal(signal.SIGCONT)
@@ -77,7 +84,7 @@ def test_the_wall_clocks_jump_apart(hosts: Hosts, days: int) -> None:
     workers[2].tell("exit 1")
     hosts.director.round(1, 3)
     nobody_was_lost(nodes)
-    last = is_lost_while_frozen(hosts, 1, 2)
+    last = lose_while_frozen(hosts, 1, 2, meanwhile=lambda: clocks[0].jump(2 * days * DAY))
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in last} == {"1"}
     last[2].tell("exit 1")
     for launcher in nodes:
@@ -102,7 +109,7 @@ def test_hosts_that_booted_at_different_times(blank_hosts: Hosts) -> None:
     hosts.director.round(1, 3)
     for launcher in nodes:
         launcher.wait_line("the master is back")
-    last = is_lost_while_frozen(hosts, 1, 2)
+    last = lose_while_frozen(hosts, 1, 2)
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in last} == {"1"}
     for worker in last:
         worker.tell("exit 0")
