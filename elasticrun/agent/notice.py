@@ -9,9 +9,9 @@ than a node that trains on until its machine is taken from under it.
 Nothing is polled. The invariant: whatever could make the path begin to exist is an event that we are
 told. Two kinds of thing could:
 
-* In a directory on the way, the name through which the way goes appears or changes. The way leads
-  through links as well (Kubernetes exchanges the content of a volume by moving its link ``..data``), up
-  to the last directory that exists. inotify watches each of them.
+* In a directory on the way, the name by which the way goes on appears, be it again. The way leads
+  through links as well (Kubernetes exchanges the content of a volume by moving a new link ``..data``
+  over the old one), up to the last directory that exists. inotify watches each of them.
 * Something is mounted over the way: the kernel marks ``/proc/self/mountinfo``.
 
 After such an event the way is looked up anew, so a queue that ran over, or a directory that is gone,
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # From <sys/inotify.h>; the numbers are the same on every architecture.
-_IN_CLOSE_WRITE, _IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE = 0x8, 0x40, 0x80, 0x100, 0x200
+_IN_CLOSE_WRITE, _IN_MOVED_TO, _IN_CREATE = 0x8, 0x80, 0x100
 _IN_DELETE_SELF, _IN_MOVE_SELF = 0x400, 0x800
 _IN_UNMOUNT, _IN_Q_OVERFLOW, _IN_IGNORED = 0x2000, 0x4000, 0x8000
 _IN_ONLYDIR = 0x1000000
-_ABOUT_A_NAME = _IN_CLOSE_WRITE | _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE
+_ABOUT_A_NAME = _IN_CLOSE_WRITE | _IN_MOVED_TO | _IN_CREATE
 _ABOUT_ITSELF = _IN_DELETE_SELF | _IN_MOVE_SELF
 _ALWAYS_TOLD = _IN_UNMOUNT | _IN_Q_OVERFLOW | _IN_IGNORED
 _EVENT = struct.Struct("iIII")  # watch, what, cookie, length of the name that follows
