@@ -44,6 +44,21 @@ def plan(fleet: Fleet, suspects: str, trusted: str = "") -> list[str]:
     return [" ".join("".join(group) for group in slot) for step in steps for slot in step.slots]
 
 
+def observed(*groups: tuple[str, float]) -> Verdict:
+    """The verdict on groups that met one after the other, with their bandwidths; 0.0: it failed."""
+    nodes = tuple(sorted({node for names, _ in groups for node in names}))
+    step = Step(nodes, tuple((tuple(names),) for names, _ in groups))
+    told = {
+        node: tuple(
+            GroupReport(bandwidth=it) if it else GroupReport("timeout")
+            for names, it in groups
+            if node in names
+        )
+        for node in nodes
+    }
+    return judge(Evidence().after(step, {node: ProbeReport(1, groups=told[node]) for node in nodes}))
+
+
 # Steps
 
 
@@ -96,6 +111,12 @@ def test_a_step_knows_the_groups_of_a_node() -> None:
             "",
             ["gh", "ad bc eh gi", "ac db hi fg", "ei hf", "eg if"],
         ),  # blocks: 4, 5
+        (
+            "abcdefghij",
+            "abcdefghij",
+            "",
+            ["ad bf ce gj hi", "af de bc gi jh", "ae fc db", "ac eb fd"],
+        ),  # 6, 4
         ("a", "a", "x", ["xa"]),
         ("a", "ab", "xyzw", ["ab xy", "ay xb"]),  # who is known good now is asked first
         ("a", "a", "xyzw", ["yz", "az xy", "ay zx"]),  # else two who were good earlier, and one another
@@ -319,6 +340,12 @@ def test_a_report_that_is_too_short_is_a_failure_of_the_rest() -> None:
     assert meeting.error == "b never reported"
 
 
+def test_a_group_of_three_makes_no_witness() -> None:
+    pair = observed(("ade", 0.0), ("ab", 0.0), ("db", 1.0), ("eb", 1.0))
+    assert (blamed(pair), [found.node for found in pair.undecided]) == (set(), ["a"])
+    assert blamed(observed(("ad", 0.0), ("ab", 0.0), ("db", 1.0))) == {"a"}
+
+
 def test_a_helper_that_is_lost_in_the_second_step_is_no_witness() -> None:
     first = first_step("abcd")
     evidence = Evidence().after(first, Fleet(dead=frozenset("a")).reports(first))
@@ -373,6 +400,9 @@ def test_the_best_of_two_measurements_counts() -> None:
     second = second_step(evidence)
     assert second is not None
     assert judge(evidence.after(second, Fleet(dead=frozenset("a")).reports(second))).stragglers == ()
+    evidence = Evidence().after(first, Fleet(dead=frozenset("a")).reports(first))
+    later = Fleet(dead=frozenset("a"), slow=(("b", 9.0),)).reports(second)
+    assert judge(evidence.after(second, later)).stragglers == ()
 
 
 def test_a_slow_link() -> None:
@@ -397,6 +427,27 @@ def test_a_group_of_three_may_take_twice_the_time() -> None:
     [found] = Fleet(slow_links=((link("c", "d"), 3.0),)).verdict("abcde").slow_links
     assert found.nodes == ("c", "d", "e")
     assert found.reason.endswith("for which c or d or e or one of the links is the reason")
+
+
+def test_a_group_of_three_sets_no_standard() -> None:
+    assert observed(("ab", 1.0), ("cde", 10.0)).fine
+    assert observed(("ab", 1.0), ("cd", 1.0), ("efg", 10.0), ("hij", 10.0), ("klm", 10.0)).fine
+
+
+def test_two_slow_pairs_with_fast_nodes_make_a_straggler_and_nothing_less_does() -> None:
+    fast = (("bx", 10.0), ("dy", 10.0), ("ez", 10.0))
+    verdict = observed(*fast, ("ab", 2.0), ("ad", 1.0))
+    assert [found.node for found in verdict.stragglers] == ["a"]
+    assert verdict.stragglers[0].reason.startswith("its network is 5.0 times slower than the median ")
+    for less in (
+        [("ab", 1.0)],
+        [("ab", 1.0), ("ade", 1.0)],  # of three, it could be each
+        [("ab", 1.0), ("ac", 1.0)],  # nobody knows c
+        [("ab", 1.0), ("ad", 1.0), ("ae", 10.0)],  # a can be fast
+    ):
+        verdict = observed(*fast, *less)
+        assert verdict.stragglers == ()
+        assert len(verdict.slow_links) >= 1
 
 
 def test_who_is_fast_elsewhere_is_not_the_reason_of_a_slow_link() -> None:

@@ -155,8 +155,10 @@ def test_one_faulty_node_in_every_pair(data: st.DataObject, pairs: int) -> None:
 def test_suspects_may_all_be_faulty(suspects: int, more: int) -> None:
     """If nobody is known good in this check, nodes that were good earlier make up for it."""
     nodes = names(2 * suspects + more + (suspects == 1))
-    verdict = Fleet(dead=frozenset(nodes[:suspects])).verdict(nodes[:suspects], nodes[suspects:])
+    evidence = Fleet(dead=frozenset(nodes[:suspects])).check(nodes[:suspects], nodes[suspects:])
+    verdict = judge(evidence)
     assert blamed(verdict) == {*nodes[:suspects]}
+    assert len(evidence.steps[1][0].slots) <= MAX_SLOTS
     assert verdict.undecided == ()
 
 
