@@ -135,7 +135,7 @@ def running(nodes: str, **config: Any) -> Job:
 class Agent:
     """An agent's machine of two workers; ``now`` stands still unless moved."""
 
-    def __init__(self, **terms: float) -> None:
+    def __init__(self, **terms: Any) -> None:
         self.machine = AgentMachine("job", "1", info("a", local_world_size=2), AgentTerms(**terms))
         self.now = 0.0
         self.said: list[AgentEffect] = []
@@ -167,7 +167,7 @@ def start(round_: int, sequence: int = 1, epoch: int = 1) -> StartRound:
     return StartRound(epoch, sequence, Assignment(round_, 0, 1, 0, 2, 0, 2, "a.net", 7001, 0, 3), "because")
 
 
-def ready_agent(**terms: float) -> Agent:
+def ready_agent(**terms: Any) -> Agent:
     agent = Agent(**terms)
     agent.do(Prepared(7001), LinkUp(1))
     return agent

@@ -45,8 +45,7 @@ class Clinic(Job):
 
     def __init__(self, nodes: str, mode: HealthCheckMode = HealthCheckMode.AUTO, **config: Any) -> None:
         health = {key: config.pop(key) for key in ("only", "exclude_stragglers") if key in config}
-        sizes = {"min_nodes": len(nodes), "max_nodes": len(nodes)}
-        sizes["last_call_timeout"] = 1.0
+        sizes: dict[str, Any] = {"min_nodes": len(nodes), "max_nodes": len(nodes), "last_call_timeout": 1.0}
         super().__init__(health=HealthConfig(mode=mode, **health), **(sizes | config))
         self.asked: dict[str, StartProbe] = {}
         self.lines: list[str] = []
