@@ -1,0 +1,100 @@
+"""The table of ``--health-check-only``: one row for each node, in the order given.
+
+Names and details come from other nodes, so they are taken as text: no markup, nothing unprintable.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from elasticrun.core.protocol import NodeCheck
+
+_STYLES = {"good": "green", "straggler": "yellow", "undecided": "yellow", "faulty": "bold red"}
+_COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
+    ("node", "left"),
+    ("matmul TFLOP/s", "right"),
+    ("all-gather GB/s", "right"),
+    ("latency", "right"),
+    ("verdict", "left"),
+    ("detail", "left"),
+)
+_GAP = 2  # columns of the terminal behind each of ours
+_LEAST_FOLDED = 10
+_UNKNOWN = "-"
+_TERA, _GIGA = 1e12, 1e9
+_LATENCY_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+
+
+def render_checkup(rows: Sequence[NodeCheck], width: int, colour: bool = False) -> str:
+    """The table, without a newline at its end; "" if there are no rows.
+
+    The table is no wider than it needs. If that is more than ``width``, words are folded, down to about
+    65 columns, and nothing is cut off. ``colour`` is for terminals: escape sequences colour the
+    verdicts and set the heading off.
+    """
+    if not rows:
+        return ""
+    table = _table([_cells(row) for row in rows])
+    out = io.StringIO()
+    # An environment of its own: rich would let variables decide what the caller has decided.
+    console = Console(
+        file=out,
+        width=max(width, sum((column.min_width or 0) + _GAP for column in table.columns)),
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        _environ={},
+    )
+    console.print(table)
+    return "\n".join(line.rstrip() for line in out.getvalue().rstrip("\n").split("\n"))
+
+
+def _table(cells: Sequence[Sequence[Text]]) -> Table:
+    """Where room is scarce, names and details are folded; the other columns stay whole."""
+    table = Table(box=None, padding=(0, _GAP, 0, 0))
+    for number, (heading, justify) in enumerate(_COLUMNS):
+        texts = [row[number] for row in cells]
+        if heading == "detail" and not any(texts):
+            continue
+        least = max(map(len, heading.split() + [text.plain for text in texts]))
+        if heading in ("node", "detail"):
+            least = min(least, _LEAST_FOLDED)
+        table.add_column(heading, justify=justify, overflow="fold", min_width=least)
+    for row in cells:
+        table.add_row(*row[: len(table.columns)])
+    return table
+
+
+def _cells(row: NodeCheck) -> list[Text]:
+    return [
+        Text(_printable(row.node)),
+        Text(_amount(row.matmul_flops / _TERA)),
+        Text(_amount(row.bandwidth / _GIGA)),
+        Text(_latency(row.latency)),
+        Text(_printable(row.verdict), style=_STYLES.get(row.verdict, "")),
+        Text(_printable(row.detail)),
+    ]
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _amount(value: float) -> str:
+    """Three digits that count, as far as three decimals reach."""
+    if value <= 0:
+        return _UNKNOWN
+    decimals = next((n for n, limit in enumerate((100, 10, 1)) if value >= limit), 3)
+    return f"{value:.{decimals}f}"
+
+
+def _latency(seconds: float) -> str:
+    if seconds <= 0:
+        return _UNKNOWN
+    size, unit = next((pair for pair in _LATENCY_UNITS if seconds >= pair[0]), _LATENCY_UNITS[-1])
+    return f"{_amount(seconds / size)} {unit}"
