@@ -154,7 +154,8 @@ def assignments(draw: st.DrawFn) -> Assignment:
 def probe_groups(draw: st.DrawFn) -> ProbeGroup:
     """A node's part in an all-gather."""
     members = draw(st.lists(names, min_size=1, max_size=4).map(tuple))
-    return ProbeGroup(draw(st.integers(0, len(members) - 1)), members, draw(names), draw(ports))
+    rank = draw(st.integers(0, len(members) - 1))
+    return ProbeGroup(draw(counts), rank, members, draw(names), draw(ports))
 
 
 checks = st.builds(
@@ -203,6 +204,7 @@ master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
         sequence=numbers,
         check=numbers,
         groups=st.lists(probe_groups(), max_size=3).map(tuple),
+        slots=counts,
         timeout=seconds,
     ),
     st.builds(SaveStacks, epoch=numbers),

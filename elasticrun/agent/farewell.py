@@ -10,9 +10,11 @@ from elasticrun.agent.log_dirs import LogDirs
 from elasticrun.agent.summary import render_summary
 from elasticrun.config import LaunchConfig
 from elasticrun.core.agent_events import Finish
-from elasticrun.core.protocol import Outcome
+from elasticrun.core.protocol import NodeCheck, Outcome
 
 logger = logging.getLogger(__name__)
+
+ShowCheckup = Callable[[tuple[NodeCheck, ...]], None]
 
 #: Seconds to wait for a master that has ended its job, and that serves others, or nobody.
 MASTER_FAREWELL = 35.0
@@ -22,9 +24,10 @@ MASTER_LEFT_BEHIND = 1.0
 class Farewell:
     """What one Finish means for the console, the error file and the master."""
 
-    def __init__(self, config: LaunchConfig, finish: Finish) -> None:
+    def __init__(self, config: LaunchConfig, finish: Finish, show_checkup: ShowCheckup | None = None) -> None:
         self._config = config
         self._finish = finish
+        self._show_checkup = show_checkup
 
     @property
     def patience(self) -> float:
@@ -34,8 +37,10 @@ class Farewell:
     def say(self, write: Callable[[bytes], object], dirs: LogDirs) -> None:
         """Tell the user how it ended; a good end needs no words."""
         finish = self._finish
-        failed = finish.outcome is Outcome.FAILED
+        failed = finish.outcome in (Outcome.FAILED, Outcome.REPEATED_ERROR)
         logs = dirs.close(failed)
+        if finish.checkup and self._show_checkup is not None:
+            self._show_checkup(finish.checkup)
         if failed:
             script = self._config.workers.entrypoint.target
             write(render_summary(script, finish.reason, finish.failures, logs).encode(errors="replace"))

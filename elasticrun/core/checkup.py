@@ -18,6 +18,10 @@ from elasticrun.core.membership import Node
 from elasticrun.core.protocol import AgentPhase, NodeCheck, ProbeGroup, ProbeReport
 
 
+#: The address of a group whose first member is gone, with port 0: nobody answers there.
+GONE = "127.0.0.1"
+
+
 class Checkup:
     """A check in progress."""
 
@@ -72,13 +76,13 @@ class Checkup:
         """The part of one node in the probe that runs; its groups' first members are where they meet."""
         return tuple(
             ProbeGroup(
+                slot=slot,
                 rank=group.index(name),
                 nodes=group,
-                address=nodes[group[0]].info.address,
-                port=nodes[group[0]].status.store_port,
+                address=nodes[group[0]].info.address if group[0] in nodes else GONE,
+                port=nodes[group[0]].status.store_port if group[0] in nodes else 0,
             )
-            for group in self.step.groups_of(name)
-            if group[0] in nodes
+            for slot, group in zip(self.step.slots_of(name), self.step.groups_of(name), strict=True)
         )
 
 

@@ -8,10 +8,10 @@ from elasticrun.core.directives import notice
 from elasticrun.core.job_events import JobPhase
 
 if TYPE_CHECKING:
-    from elasticrun.core.job import JobMachine
+    from elasticrun.core.job_facts import JobFacts
 
 
-def describe(job: JobMachine) -> str:
+def describe(job: JobFacts) -> str:
     """A line about the job, then one for each node, members first in the order of their ranks."""
     config, budget = job.config, job.budget
     limits = job.limits
@@ -27,7 +27,7 @@ def describe(job: JobMachine) -> str:
     return "\n".join(lines)
 
 
-def _line(job: JobMachine, name: str) -> str:
+def _line(job: JobFacts, name: str) -> str:
     node = job.members.nodes[name]
     seat = job.current.seats.get(name)
     place = "spare" if seat is None else f"node {seat.group_rank}"

@@ -15,10 +15,10 @@ from elasticrun.core.restart import StopCause
 from elasticrun.core.roster import describe_spares, describe_waiting
 
 if TYPE_CHECKING:
-    from elasticrun.core.job import JobMachine
+    from elasticrun.core.job_facts import JobFacts
 
 
-def directive(job: JobMachine, node: Node, sequence: int) -> MasterMessage | None:
+def directive(job: JobFacts, node: Node, sequence: int) -> MasterMessage | None:
     """What is in force for a node; None before the first round if the node has nothing to do."""
     stamp = (job.epoch, sequence)
     name = node.info.node
@@ -26,7 +26,8 @@ def directive(job: JobMachine, node: Node, sequence: int) -> MasterMessage | Non
         return _ending(job, stamp)
     if job.checkup is not None and name in job.checkup.pending:
         groups = job.checkup.groups_of(name, job.members.nodes)
-        return StartProbe(*stamp, job.checkup.number, groups, job.config.health.timeout)
+        slots = len(job.checkup.step.slots)
+        return StartProbe(*stamp, job.checkup.number, groups, slots, job.config.health.timeout)
     if name in job.current.pending:
         if job.phase is JobPhase.RUNNING:
             return StartRound(*stamp, job.current.seats[name], job.current.start_reason)
@@ -38,13 +39,13 @@ def directive(job: JobMachine, node: Node, sequence: int) -> MasterMessage | Non
     return StopRound(*stamp, job.newest, "this node is not part of the newest round")
 
 
-def _ending(job: JobMachine, stamp: tuple[int, int]) -> JobEnded:
+def _ending(job: JobFacts, stamp: tuple[int, int]) -> JobEnded:
     failed = job.phase in (JobPhase.FAILED, JobPhase.HOPELESS)
     failures = tuple(job.current.failures) if failed else ()
     return JobEnded(*stamp, OUTCOMES[job.phase], job.end_reason, failures, job.table)
 
 
-def notice(job: JobMachine) -> tuple[str, list[str]]:
+def notice(job: JobFacts) -> tuple[str, list[str]]:
     """Why nothing happens, and the names of the nodes that wait for it."""
     if job.phase is JobPhase.GATHERING:
         present = [node.info for node in job.members.nodes.values()]

@@ -279,6 +279,7 @@ class StopRound:
 class ProbeGroup:
     """One all-gather that a node takes part in."""
 
+    slot: int  # when: the same number for all its members, who may have nothing to do in others
     rank: int  # of this node in ``nodes``
     nodes: tuple[str, ...]
     address: str  # where rank 0 listens
@@ -293,6 +294,7 @@ class StartProbe:
     sequence: int
     check: int  # grows with each probe of the job
     groups: tuple[ProbeGroup, ...]
+    slots: int  # of the whole probe, each as long: their ends are the same for all nodes
     timeout: float  # seconds for the whole probe
 
 

@@ -366,30 +366,34 @@ class StopRound(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ..., drain: bool = ...) -> None: ...
 
 class ProbeGroup(_message.Message):
-    __slots__ = ("rank", "nodes", "address", "port")
+    __slots__ = ("rank", "nodes", "address", "port", "slot")
     RANK_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
     rank: int
     nodes: _containers.RepeatedScalarFieldContainer[str]
     address: str
     port: int
-    def __init__(self, rank: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+    slot: int
+    def __init__(self, rank: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class StartProbe(_message.Message):
-    __slots__ = ("epoch", "sequence", "check", "groups", "timeout")
+    __slots__ = ("epoch", "sequence", "check", "groups", "timeout", "slots")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHECK_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     sequence: int
     check: int
     groups: _containers.RepeatedCompositeFieldContainer[ProbeGroup]
     timeout: float
-    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., check: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ProbeGroup, _Mapping]]] = ..., timeout: _Optional[float] = ...) -> None: ...
+    slots: int
+    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., check: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ProbeGroup, _Mapping]]] = ..., timeout: _Optional[float] = ..., slots: _Optional[int] = ...) -> None: ...
 
 class SaveStacks(_message.Message):
     __slots__ = ("epoch",)

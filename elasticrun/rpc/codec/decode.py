@@ -312,6 +312,7 @@ def _start_probe(start: pb.StartProbe) -> StartProbe:
         checks.integer("sequence", start.sequence, 0),
         checks.integer("check", start.check, 0),
         _few("groups", MAX_GROUPS, map(_group, start.groups)),
+        checks.integer("slots", start.slots, 0),
         checks.positive("timeout", start.timeout),
     )
 
@@ -319,6 +320,7 @@ def _start_probe(start: pb.StartProbe) -> StartProbe:
 def _group(group: pb.ProbeGroup) -> ProbeGroup:
     nodes = _few("group.nodes", MAX_GROUP_NODES, (checks.name("group.node", node) for node in group.nodes))
     return ProbeGroup(
+        slot=checks.integer("group.slot", group.slot, 0),
         rank=checks.rank("group.rank", group.rank, len(nodes)),
         nodes=nodes,
         address=checks.name("group.address", group.address),

@@ -255,13 +255,15 @@ def _start_probe_to_pb(start: StartProbe) -> pb.StartProbe:
         sequence=start.sequence,
         check=start.check,
         groups=[_group_to_pb(group) for group in start.groups],
+        slots=start.slots,
         timeout=start.timeout,
     )
 
 
 def _group_to_pb(group: ProbeGroup) -> pb.ProbeGroup:
     nodes = [_clean(node) for node in group.nodes]
-    return pb.ProbeGroup(rank=group.rank, nodes=nodes, address=_clean(group.address), port=group.port)
+    address = _clean(group.address)
+    return pb.ProbeGroup(slot=group.slot, rank=group.rank, nodes=nodes, address=address, port=group.port)
 
 
 def _assignment_to_pb(assignment: Assignment) -> pb.Assignment:

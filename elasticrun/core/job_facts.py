@@ -1,0 +1,240 @@
+"""What the master knows of a job: who is there, and what each of them last said.
+
+Events end up here as facts; what follows from them is decided in ``core/job.py``. Each fact is fenced: by the
+session it came in on, by the incarnation and the sequence within it, and by the epoch. So an event that is
+late, doubled or from an earlier life changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from elasticrun.config import JobConfig
+from elasticrun.core.checkup import Checkup, HealthBook
+from elasticrun.core.directives import directive
+from elasticrun.core.job_events import (
+    OUTCOMES,
+    Decided,
+    Drop,
+    JobEffect,
+    JobPhase,
+    Send,
+)
+from elasticrun.core.membership import Admission, Membership, Node
+from elasticrun.core.protocol import (
+    AgentStatus,
+    Hello,
+    NodeCheck,
+    RejectCode,
+    Rejected,
+    Waiting,
+    Welcome,
+)
+from elasticrun.core.recovery import Recovery
+from elasticrun.core.rendezvous import WorldLimits
+from elasticrun.core.restart import Budget, StopCause
+from elasticrun.core.roster import superseded
+from elasticrun.core.round import Round
+from elasticrun.core.timers import Deadlines
+
+Timer = tuple[str, str]  # its kind, and the node it is about, or ""
+HEARTBEAT, LAST_CALL, JOIN, NOTICE, REATTACH = "heartbeat", "last call", "join", "notice", "re-attach"
+CHECK, BACKOFF = "check", "back-off"
+#: Seconds that nodes have, after the time of a probe is over, to kill it and to say so.
+CHECK_GRACE = 40.0
+
+
+class JobFacts:
+    """The facts about one job, and how events change them."""
+
+    def __init__(self, config: JobConfig) -> None:
+        self.config = config
+        self.limits = WorldLimits(config.min_nodes, config.max_nodes, config.node_unit)
+        self.phase = JobPhase.GATHERING
+        self.epoch = 0
+        self.round = -1  # the newest round of this job that this master knows the members of
+        self.newest = -1  # the highest number that any node has heard of, perhaps from a forgotten master
+        self.recovery = Recovery(Budget(config.max_restarts))
+        self.health = HealthBook()
+        self.checkup: Checkup | None = None
+        self.table: tuple[NodeCheck, ...] = ()  # of the last check, if that is what was asked for
+        self.members = Membership()
+        self.current = Round()
+        self.previous: tuple[str, ...] = ()  # the newest world's members by group rank
+        self.ready: dict[str, None] = {}  # nodes outside a round that could start at once
+        self.end_reason = ""
+        self.obstacle = ""  # why no world is formed although enough nodes are there
+        self._timers: Deadlines[Timer] = Deadlines()
+        self._last_called = False
+        self._probes = 0  # number of the newest one
+        self._sequence = 0
+        self._now = 0.0
+        self._effects: list[JobEffect] = []
+
+    @property
+    def budget(self) -> Budget:
+        """The restarts that were used and are left."""
+        return self.recovery.budget
+
+    @property
+    def ended(self) -> bool:
+        """No round will follow."""
+        return self.phase in OUTCOMES
+
+    # -- facts
+
+    def _start(self, epoch: int) -> None:
+        self.epoch = max(epoch, self.epoch + 1)
+        self.members.detach_all()
+        self.ready.clear()
+        self._timers.cancel((JOIN, ""))  # who is missing is known again when they are back
+        for name in self.members.nodes:
+            self._timers.cancel((HEARTBEAT, name))
+        if self.members.detached:
+            self._timers.set((REATTACH, ""), self._now + self.config.reattach_timeout)
+        self._decide(f"master epoch {self.epoch} starts; {len(self.members.nodes)} known nodes may re-attach")
+
+    def _attach(self, session: int, hello: Hello) -> None:
+        info = hello.info
+        admission = self.members.judge(session, info)
+        if admission in (Admission.STALE, Admission.REFUSED):
+            farewell = superseded(info.node) if admission is Admission.REFUSED else None
+            self._effects.append(Drop(session, farewell))
+            return
+        self._overtake(hello)
+        if admission is Admission.SUPERSEDES:
+            self._supersede(self.members.nodes[info.node])
+        node, replaced = self.members.attach(session, info, hello.status)
+        if replaced is not None:
+            self._effects.append(Drop(replaced))
+        self._effects.append(Send(session, Welcome(self.epoch, self.config.heartbeat_interval)))
+        self._decide(f"{info.node} {admission.value}")
+        self._touch(node)
+        self._absorb(node)
+        self._direct(node)
+
+    def _overtake(self, hello: Hello) -> None:
+        """Be newer than a master that we know nothing of, whose directives this agent obeyed."""
+        foreign = hello.epoch == self.epoch and not self.members.has_met(hello.info)
+        if foreign or hello.epoch > self.epoch:
+            self.epoch = hello.epoch + 1
+
+    def _supersede(self, old: Node) -> None:
+        if old.session is not None:
+            self._effects.append(Drop(old.session, superseded(old.info.node)))
+        self._lose(old, "lost: a new incarnation took its place")
+
+    def _report(self, session: int, status: AgentStatus) -> None:
+        node = self.members.node_of(session)
+        if node is None:
+            return
+        self._touch(node)
+        if status.sequence > node.status.sequence:
+            node.status = status
+            self._absorb(node)
+
+    def _hear(self, session: int) -> None:
+        node = self.members.node_of(session)
+        if node is not None:
+            self._touch(node)
+
+    def _detach(self, session: int, reason: str) -> None:
+        node = self.members.node_of(session)
+        if node is not None:
+            self._effects.append(Drop(session))
+            self._lose(node, reason)
+
+    def _leave(self, session: int, reason: str) -> None:
+        node = self.members.node_of(session)
+        if node is not None:
+            self._dismiss(node, None, reason)
+
+    def _dismiss(self, node: Node, farewell: Rejected | None, reason: str) -> None:
+        """A node goes for good. Its workers still stop, so this incarnation must not come back."""
+        self.members.retire(node)
+        if node.session is not None:
+            self._effects.append(Drop(node.session, farewell))
+        self._lose(node, reason, StopCause.MEMBER_LEFT)
+
+    def _drain(self, name: str, reason: str) -> None:
+        node = self.members.nodes.get(name)
+        if node is not None:
+            self._dismiss(node, Rejected(RejectCode.DRAINED, f"drained: {reason}"), f"drained: {reason}")
+
+    def _exclude(self, name: str, reason: str) -> None:
+        """A node is faulty: it ends, so that whoever started it can replace it."""
+        node = self.members.nodes.get(name)
+        if node is not None:
+            farewell = Rejected(RejectCode.EXCLUDED, f"this node was excluded from the job: {reason}")
+            self._dismiss(node, farewell, f"excluded: {reason}")
+
+    def _scale(self, low: int, high: int) -> None:
+        self.limits = WorldLimits(low, high, self.limits.node_unit)
+        self._decide(f"scaled to {low}:{high} nodes")
+        if self.phase is JobPhase.RUNNING and len(self.current.seats) > self.limits.largest:
+            self.current.must_stop(StopCause.RESIZED, f"scaled to {low}:{high} nodes")
+
+    def _touch(self, node: Node) -> None:
+        self._timers.set((HEARTBEAT, node.info.node), self._now + self.config.heartbeat_timeout)
+
+    def _absorb(self, node: Node) -> None:
+        """Draw the consequences of a node's newest status."""
+        name, status = node.info.node, node.status
+        self.newest = max(self.newest, status.round)
+        if name in self.current.pending:
+            if status.round == self.round:
+                self.current.absorb(name, status)
+            elif status.round > self.round:
+                self.current.lose(name, f"{name} followed another master to round {status.round}")
+        if self.checkup is not None:
+            self.checkup.hear(node)
+        if not node.ready or name in self.current.pending:
+            self.ready.pop(name, None)
+        elif name not in self.ready:
+            self.ready[name] = None
+            self.health.arrive(name)
+            self._timers.cancel((LAST_CALL, ""))  # an arrival restarts it
+
+    def _lose(self, node: Node, reason: str, cause: StopCause = StopCause.MEMBER_LOST) -> None:
+        name = node.info.node
+        self.members.remove(name)
+        self.ready.pop(name, None)
+        self.health.forget(name)
+        self._timers.cancel((HEARTBEAT, name))
+        if self.checkup is not None:
+            self.checkup.lose(name)
+        if not self.ended:  # afterwards everybody goes
+            self._decide(f"{name} {reason}")
+        self.current.lose(name, f"{name} {reason}", cause)
+
+    def _expire_node(self, name: str, reason: str) -> None:
+        node = self.members.nodes[name]
+        if node.session is not None:
+            self._effects.append(Drop(node.session))
+        self._lose(node, reason)
+
+    # -- messages
+
+    def _direct_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self.members.nodes:
+                self._direct(self.members.nodes[name])
+
+    def _direct(self, node: Node) -> None:
+        """Tell a node the directive in force for it, if it is attached and there is one."""
+        if node.session is None:
+            return
+        self._sequence += 1
+        message = directive(self, node, self._sequence)
+        if message is not None:
+            self._effects.append(Send(node.session, message))
+
+    def _tell(self, names: Iterable[str], text: str) -> None:
+        """Let the users of these nodes read something."""
+        for name in names:
+            session = self.members.nodes[name].session
+            if session is not None:
+                self._effects.append(Send(session, Waiting(self.epoch, text)))
+
+    def _decide(self, text: str) -> None:
+        self._effects.append(Decided(text, self.phase, self.round))
