@@ -1,0 +1,225 @@
+"""Probes, stalls, votes and leaving with grace, as the agent's machine decides them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elasticrun.core.agent_events import (
+    AgentTick,
+    Directed,
+    DumpStacks,
+    GroupGone,
+    LinkUp,
+    Preempted,
+    ProbeEnded,
+    RunProbe,
+    SignalWorkers,
+    StallSeen,
+    StopSignal,
+    SweepWorkers,
+    WorkerFinished,
+)
+from elasticrun.core.agent_wishes import Wishes, with_seat
+from elasticrun.core.protocol import (
+    MAX_SEATS,
+    AgentPhase,
+    AgentStatus,
+    Assignment,
+    Leave,
+    ProbeReport,
+    RejectCode,
+    Rejected,
+    Report,
+    SaveStacks,
+    Seat,
+    Stall,
+    StartProbe,
+    StopRound,
+)
+from elasticrun.errors import ExitCode
+from tests.core.build import Agent, ready_agent, start
+
+READY, RUNNING, CHECKING, STOPPING = (
+    AgentPhase.READY,
+    AgentPhase.RUNNING,
+    AgentPhase.CHECKING,
+    AgentPhase.STOPPING,
+)
+PROBE = StartProbe(1, 1, 5, (), 0, 30.0)
+FINE = ProbeReport(5, "", 1e12)
+
+
+def status(agent: Agent) -> AgentStatus:
+    """What the agent told last."""
+    reports = [message for message in agent.sent() if isinstance(message, Report)]
+    return reports[-1].status
+
+
+def running_agent() -> Agent:
+    agent = ready_agent(drain_signal=10)
+    agent.do(Directed(start(0)))
+    return agent
+
+
+# -- probes
+
+
+def test_a_probe_runs_and_its_report_comes_with_readiness() -> None:
+    agent = ready_agent()
+    agent.do(Directed(PROBE))
+    assert agent.of(RunProbe) == [RunProbe(PROBE)]
+    assert agent.reported() == [CHECKING]
+    agent.do(ProbeEnded(FINE))
+    assert agent.of(SweepWorkers)
+    agent.do(GroupGone(-1, 7002))
+    assert (status(agent).phase, status(agent).probe, status(agent).store_port) == (READY, FINE, 7002)
+
+
+def test_the_same_probe_runs_once() -> None:
+    agent = ready_agent()
+    agent.do(Directed(PROBE), ProbeEnded(FINE), GroupGone(-1, 7002))
+    agent.do(LinkUp(1), Directed(replace(PROBE, sequence=2)))
+    assert not agent.of(RunProbe)
+    agent.do(Directed(replace(PROBE, sequence=3, check=6)))
+    assert agent.of(RunProbe)
+
+
+def test_a_probe_that_is_asked_for_again_while_it_runs_goes_on() -> None:
+    agent = ready_agent()
+    agent.do(Directed(PROBE), Directed(replace(PROBE, sequence=2)))
+    assert not agent.of(SweepWorkers)
+
+
+def test_a_probe_that_does_not_end_is_stopped() -> None:
+    agent = ready_agent()
+    agent.do(Directed(PROBE))
+    agent.now += 31.0
+    agent.do(AgentTick())
+    assert agent.of(SweepWorkers)
+    agent.do(ProbeEnded(FINE), GroupGone(-1, 7002))
+    probe = status(agent).probe
+    assert probe is not None and probe.error == "the probe did not end within 30 s"
+
+
+@pytest.mark.parametrize("event", [Directed(StopRound(1, 2, 0, "why")), StopSignal(15)])
+def test_a_probe_that_nobody_wants_any_more_is_stopped(event: Directed | StopSignal) -> None:
+    agent = ready_agent()
+    agent.do(Directed(PROBE), event)
+    assert agent.of(SweepWorkers)
+    agent.do(LinkUp(1))  # whatever happens next, it is swept once
+    assert not agent.of(SweepWorkers)
+    agent.do(GroupGone(-1, 7002))
+    if isinstance(event, StopSignal):
+        assert agent.finish.exit_status == 143
+    else:
+        assert status(agent).probe == ProbeReport(5, "the probe was stopped before its end")
+
+
+def test_what_another_probe_found_is_no_answer() -> None:
+    agent = ready_agent()
+    agent.do(ProbeEnded(FINE))
+    agent.do(Directed(PROBE), ProbeEnded(replace(FINE, check=4)))
+    assert agent.machine.phase is CHECKING and not agent.of(SweepWorkers)
+
+
+def test_a_round_starts_after_a_probe() -> None:
+    agent = ready_agent()
+    agent.do(Directed(PROBE), ProbeEnded(FINE), GroupGone(-1, 7002), Directed(start(0, sequence=2)))
+    assert agent.machine.phase is RUNNING
+
+
+# -- stalls
+
+
+def test_a_stall_is_reported_and_its_end() -> None:
+    agent = running_agent()
+    stall = Stall(0, 0, 7, 12.0, 10.0, False)
+    agent.do(StallSeen(0, stall))
+    assert status(agent).stall == stall
+    agent.do(StallSeen(0, None))
+    assert status(agent).stall is None
+
+
+def test_a_stall_of_another_round_or_of_no_round_is_nothing() -> None:
+    agent = running_agent()
+    stall = Stall(0, 0, 7, 12.0, 10.0, False)
+    assert not agent.do(StallSeen(1, stall))
+    agent.do(StallSeen(0, stall), StopSignal(15))
+    assert not agent.do(StallSeen(0, stall))
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1))
+
+
+def test_stacks_are_saved_while_workers_run() -> None:
+    agent = running_agent()
+    agent.do(Directed(SaveStacks(1)))
+    assert agent.of(DumpStacks)
+    assert not ready_agent().do(Directed(SaveStacks(1)))
+
+
+# -- leaving with grace
+
+
+def test_workers_hear_of_a_node_that_leaves_by_a_signal_of_their_own() -> None:
+    agent = running_agent()
+    agent.do(Directed(StopRound(1, 2, 0, "b left", drain=True)))
+    assert agent.of(SignalWorkers) == [SignalWorkers(10, drain=True)]
+
+
+def test_workers_of_another_stop_get_sigterm() -> None:
+    agent = running_agent()
+    agent.do(Directed(StopRound(1, 2, 0, "b failed")))
+    assert agent.of(SignalWorkers) == [SignalWorkers(15)]
+
+
+@pytest.mark.parametrize(("signum", "drains"), [(15, True), (2, False)])
+def test_the_leaving_node_passes_its_signal_on(signum: int, drains: bool) -> None:
+    agent = running_agent()
+    agent.do(StopSignal(signum))
+    assert agent.of(SignalWorkers) == [SignalWorkers(signum, drains)]
+
+
+def test_a_preemption_notice_is_a_leave_with_its_own_exit_code() -> None:
+    agent = running_agent()
+    agent.do(Preempted("the platform says so"))
+    assert agent.of(SignalWorkers) == [SignalWorkers(15, drain=True)]
+    assert [message.reason for message in agent.sent() if isinstance(message, Leave)] == [
+        "the platform says so"
+    ]
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
+    assert agent.finish.exit_status == ExitCode.DRAINED
+
+
+def test_a_drained_node_lets_its_workers_save_their_state() -> None:
+    agent = running_agent()
+    agent.do(Directed(Rejected(RejectCode.DRAINED, "drained: maintenance")))
+    assert agent.of(SignalWorkers) == [SignalWorkers(15, drain=True)]
+
+
+# -- votes
+
+
+def test_a_seat_is_a_vote() -> None:
+    agent = running_agent()
+    assert status(agent).seats == (Seat(0, 1, 1, -1, 0),)
+
+
+def test_votes_older_than_the_base_go() -> None:
+    def place(round_: int, base: int) -> Assignment:
+        return Assignment(round_, 0, 3, 0, 3, 0, 3, "a", 1, 0, 0, base, 3)
+
+    seats = with_seat((), place(0, -1), 1)
+    seats = with_seat(seats, place(1, 0), 1)
+    seats = with_seat(seats, place(2, 1), 2)
+    assert seats == (Seat(1, 3, 1, 0, 3), Seat(2, 3, 2, 1, 3))
+    for number in range(3, 20):  # worlds that never start everywhere
+        seats = with_seat(seats, place(number, 1), 2)
+    assert len(seats) == MAX_SEATS and seats[-1].round == 19
+
+
+def test_a_directive_counts_once() -> None:
+    wishes = Wishes().hear(PROBE)
+    assert wishes is not None and wishes.probe == PROBE
+    assert wishes.hear(PROBE) is None
+    assert wishes.hear(replace(PROBE, epoch=0, sequence=9)) is None
