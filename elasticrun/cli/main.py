@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 from elasticrun.errors import ElasticRunError, ExitCode
 
 if TYPE_CHECKING:
+    from elasticrun.agent.console import Console
     from elasticrun.agent.hosting import MasterHost
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner import SpawnerHandle
     from elasticrun.config import LaunchConfig
-    from elasticrun.core.protocol import NodeInfo
+    from elasticrun.core.protocol import NodeCheck, NodeInfo
 
 PROGRAM = "elastic-run"
 _INTERRUPTED = 130  # 128 + SIGINT
+_UNFOLDED = 100_000  # columns: a file has room, and programs read it line by line
 _MASTER_CODE = """\
 import sys
 sys.path[:] = {path!r}
@@ -117,6 +119,17 @@ async def _run(config: LaunchConfig, inbox: SignalInbox, spawner: SpawnerHandle,
     router = LogRouter(config.workers.logs, config.workers.role)
     configure_logging(config, node, router.stderr.write)
     return await Agent(config, node, spawner, host, router, _plan_cpus(config)).run(inbox)
+
+
+def show_checkup(console: Console, rows: Sequence[NodeCheck]) -> None:
+    """Print what the health check found, in colour and as wide as the window if it is a terminal."""
+    from elasticrun.ui.checkup import render_checkup
+
+    width, colour = _UNFOLDED, False
+    if console.is_terminal:
+        width = os.get_terminal_size(console.fd).columns or width  # a terminal without a window has none
+        colour = not os.environ.get("NO_COLOR")
+    console.write(render_checkup(rows, width, colour).encode(errors="replace") + b"\n")
 
 
 def _window_change() -> int:

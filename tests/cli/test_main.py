@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import os
+import pty
+import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from pathlib import Path
 
 import pytest
 
+from elasticrun.agent.console import Console
 from elasticrun.cli import main as module
+from elasticrun.core.protocol import NodeCheck
 from elasticrun.errors import ExitCode, NodeFaultError
 
 DEADLINE = 60.0
@@ -257,3 +265,49 @@ def test_the_exit_status_is_that_of_the_error(
     monkeypatch.setattr(module, "_main", fail)
     assert module.main(["x.py"]) == ExitCode.NODE_FAULT
     assert capsys.readouterr().err == "elastic-run: error: this node is broken\n"
+
+
+# -- the table of the health check
+
+ROWS = (NodeCheck("a/0", 1e12, 2e9, 3e-4, "good"), NodeCheck("b/0", 0.0, 0.0, 0.0, "faulty", "words " * 30))
+
+
+def shown_on(fd: int) -> None:
+    async def show() -> None:
+        console = Console(fd, "stdout", report=pytest.fail)
+        module.show_checkup(console, ROWS)
+        assert await console.flush(DEADLINE)
+        console.close()
+
+    asyncio.run(show())
+
+
+def test_a_checkup_in_a_file_is_plain_and_not_folded(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    with path.open("wb") as file:
+        shown_on(file.fileno())
+    lines = path.read_text().split("\n")
+    assert [line.split()[:1] for line in lines] == [["node"], ["a/0"], ["b/0"], []]
+
+
+@pytest.mark.parametrize(("columns", "least", "most"), [(80, 5, 80), (0, 3, 1000)])
+@pytest.mark.parametrize("no_color", [None, "", "1"])
+def test_a_checkup_on_a_terminal_fits_its_window(
+    columns: int, least: int, most: int, no_color: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color is not None:
+        monkeypatch.setenv("NO_COLOR", no_color)
+    ours, theirs = pty.openpty()
+    try:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        shown_on(theirs)
+        text = os.read(ours, 65536).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert ("\x1b[1;31mfaulty" in text) is (not no_color)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    lines = plain.rstrip().split("\r\n")
+    assert len(lines) >= least
+    assert max(map(len, lines)) <= most
