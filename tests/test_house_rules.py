@@ -27,8 +27,9 @@ MACHINES = ("elasticrun/core/agent.py",)
 #: One class each on purpose: a whole state machine, whose methods are its transitions.
 STATE_MACHINES = frozenset({"JobFacts", "JobMachine", "AgentMachine"})
 
-#: Who may read the environment: the composition root, and nobody else in the package.
-ENVIRONMENT_READERS = ("elasticrun/cli/",)
+#: Who may read the environment: the composition root, and nobody else in the package. The probe child is a
+#: program of its own, which does not even import the package; its composition root is its main module.
+ENVIRONMENT_READERS = ("elasticrun/cli/", "elasticrun/probe/main.py")
 ENVIRONMENT_NAMES = frozenset({"environ", "environb", "getenv", "getenvb"})
 SLEEPERS = frozenset({"time", "asyncio", "trio", "anyio"})
 

@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config", "clock"),
     ("core",),
     ("rpc",),
-    ("agent", "master", "worker", "tf"),
+    ("agent", "master", "worker", "probe", "tf"),
     ("ui", "platforms"),
     ("cli",),
     ("__main__",),
@@ -39,7 +39,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "yaml": ("elasticrun.cli",),
     "rich": ("elasticrun.ui",),
     "psutil": ("elasticrun.agent",),
-    "torch": ("elasticrun.worker",),
+    "torch": ("elasticrun.worker", "elasticrun.probe"),
     "tensorflow": ("elasticrun.tf",),
 }
 

@@ -1,0 +1,245 @@
+"""The agent's side of the probe child: start it, bound its time, turn what it wrote into a report.
+
+The child (``elasticrun/probe``) runs below the spawner like a worker, so that it is signalled and swept like
+one; its numbers are negative, workers' are not. It gets its settings as stdin and writes its results, one
+line each, to a pipe. So whatever it had found is known however it ends, and is judged like this:
+
+- A probe without the result of its self test speaks against this node: ``ProbeReport.error``.
+- Any later end speaks against the all-gather that was under way and those behind it, not yet against this
+  node. Whose fault that is shows when the groups of all nodes are compared.
+
+Invariant: each ``start`` is answered by exactly one report, unless ``cancel`` or another ``start`` comes
+first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from elasticrun.agent.error_file import exit_sentence
+from elasticrun.agent.spawner import Command, Exited, SpawnFailed, WorkerStarter
+from elasticrun.config import WorkerConfig
+from elasticrun.core.protocol import GroupReport, NodeInfo, ProbeReport, StartProbe
+
+#: The share of the probe's time after which what there is has to do. The child itself stops at 0.85, and the
+#: agent's machine loses patience at 1.
+USABLE = 0.95
+#: Bytes kept of each of the child's streams.
+MAX_RESULT = 1024 * 1024
+MAX_STDERR = 8192
+_READ_BYTES = 65_536
+_MAX_LAST_WORDS = 300
+
+PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "probe", "main.py")
+
+
+def probe_settings(order: StartProbe, node: NodeInfo) -> str:
+    """The settings of the child, as described in ``elasticrun/probe/program.py``."""
+    groups = [
+        {
+            "slot": group.slot,
+            "rank": group.rank,
+            "names": group.nodes,
+            "address": group.address,
+            "port": group.port,
+        }
+        for group in order.groups
+    ]
+    settings = {
+        "check": order.check,
+        "timeout": order.timeout,
+        "slots": order.slots,
+        "node": node.node,
+        "address": node.address,
+        "groups": groups,
+    }
+    return json.dumps(settings)
+
+
+def probe_command(config: WorkerConfig, stdin: int, stdout: int, stderr: int) -> Command:
+    """How to start the child, in the interpreter and environment of the workers."""
+    python = config.entrypoint.python or sys.executable
+    return Command([python, PROGRAM], dict(config.env), None, stdin, stdout, stderr)
+
+
+def probe_report(order: StartProbe, result: bytes, ending: str) -> ProbeReport:
+    """What the child's results, complete or not, amount to; ``ending`` says how it ended."""
+    lines = _results(result)
+    missing = ProbeReport(order.check, f"the probe did not finish its self test: {ending}")
+    try:
+        if not lines:
+            return missing
+        own = ProbeReport(order.check, str(lines[0]["error"]), float(lines[0]["matmul_flops"]))
+        groups = tuple(
+            GroupReport(str(line["error"]), float(line["bandwidth"]), float(line["latency"]))
+            for line in lines[1:]
+        )
+    except (KeyError, TypeError, ValueError):
+        return ProbeReport(order.check, f"the probe wrote something else than results: {_head(result)}")
+    unfinished = own.error or f"the probe ended before this all-gather did: {ending}"
+    lost = len(order.groups) - len(groups)
+    return ProbeReport(order.check, own.error, own.matmul_flops, (*groups, *[GroupReport(unfinished)] * lost))
+
+
+def _results(result: bytes) -> list[dict[str, Any]]:
+    """The lines that were written to their end."""
+    lines = result.decode(errors="replace").split("\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+def _head(data: bytes) -> str:
+    return repr(data[:_MAX_LAST_WORDS].decode(errors="replace"))
+
+
+class _Stream:
+    """One of the child's output pipes, read as it fills; the end of what came is kept."""
+
+    def __init__(self, limit: int) -> None:
+        self.data = b""
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._read_end, self.write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self._loop.add_reader(self._read_end, self._read)
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def finish(self) -> bytes:
+        """Take what is still in the pipe, and close it."""
+        while self._read_end >= 0 and self._read():
+            pass
+        self._close()
+        return self.data
+
+    def _read(self) -> bool:
+        """Whether there may be more."""
+        try:
+            data = os.read(self._read_end, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._close()
+            return False
+        self.data = (self.data + data)[-self._limit :]
+        return True
+
+    def _close(self) -> None:
+        if self._read_end >= 0:
+            self._loop.remove_reader(self._read_end)
+            os.close(self._read_end)
+            self._read_end = -1
+
+
+@dataclass(slots=True)
+class _Run:
+    """A probe whose child has not been reported as ended."""
+
+    order: StartProbe
+    worker: int
+    result: _Stream
+    stderr: _Stream
+    timer: asyncio.TimerHandle | None = None
+
+
+class ProbeRunner:
+    """Runs one probe at a time; ``on_done`` is called from the loop, or from ``start`` if that fails."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        node: NodeInfo,
+        starter: WorkerStarter,
+        on_done: Callable[[ProbeReport], None],
+    ) -> None:
+        self._config = config
+        self._node = node
+        self._starter = starter
+        self._on_done = on_done
+        self._loop = asyncio.get_running_loop()
+        self._next_number = -1
+        self._run: _Run | None = None
+
+    def start(self, order: StartProbe) -> None:
+        """Start a probe; one that still runs is cancelled."""
+        self.cancel()
+        try:
+            self._run = self._spawn(order)
+        except OSError as error:
+            self._on_done(ProbeReport(order.check, f"the probe cannot be started: {error.strerror}"))
+            return
+        self._run.timer = self._loop.call_later(order.timeout * USABLE, self._expire)
+
+    def cancel(self) -> None:
+        """Kill the probe that runs, if there is one; nothing more is heard of it."""
+        run = self._take()
+        if run is not None:
+            self._starter.signal(run.worker, signal.SIGKILL)
+
+    def on_spawn_failed(self, event: SpawnFailed) -> bool:
+        """The child could not be started; False if the event is about a worker."""
+        return self._ended(event.worker, event.message)
+
+    def on_exited(self, event: Exited) -> bool:
+        """The child ended; False if the event is about a worker."""
+        return self._ended(event.worker, exit_sentence(event.exit_code))
+
+    def _expire(self) -> None:
+        assert self._run is not None
+        run = self._run
+        self._starter.signal(run.worker, signal.SIGKILL)
+        self._ended(run.worker, f"it did not end within {run.order.timeout * USABLE:g} s")
+
+    def _spawn(self, order: StartProbe) -> _Run:
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            stdin = os.memfd_create("elasticrun-probe")
+            theirs.callback(os.close, stdin)  # the child gets copies
+            os.write(stdin, probe_settings(order, self._node).encode())
+            os.lseek(stdin, 0, os.SEEK_SET)
+            result = ours.enter_context(_Stream(MAX_RESULT))
+            theirs.callback(os.close, result.write_end)
+            stderr = ours.enter_context(_Stream(MAX_STDERR))
+            theirs.callback(os.close, stderr.write_end)
+            number = self._next_number
+            self._next_number -= 1
+            self._starter.spawn(
+                number, probe_command(self._config, stdin, result.write_end, stderr.write_end)
+            )
+            ours.pop_all()
+            return _Run(order, number, result, stderr)
+
+    def _ended(self, worker: int, ending: str) -> bool:
+        if worker >= 0:
+            return False
+        if self._run is not None and self._run.worker == worker:
+            run = self._run
+            last_words = _last_line(run.stderr.finish())
+            report = probe_report(run.order, run.result.finish(), ending + last_words)
+            self._take()
+            self._on_done(report)
+        return True
+
+    def _take(self) -> _Run | None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.result.finish()
+            run.stderr.finish()
+            if run.timer is not None:
+                run.timer.cancel()
+        return run
+
+
+def _last_line(stderr: bytes) -> str:
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return f"; its last line: {lines[-1][:_MAX_LAST_WORDS]}" if lines else ""
