@@ -38,6 +38,13 @@ Examples:
     elastic-run --nnodes 2 --node-rank 0 --master-addr node0.example.com --master-port 29500 \\
         --nproc-per-node 8 train.py
 
+  3 machines, any one of which may be lost; node1 takes over as the master's host:
+    elastic-run --nnodes 2:3 --nproc-per-node 8 --rdzv-id job1 --rdzv-backend c10d \\
+        --rdzv-endpoint node0,node1,node2 --token-file job1.token train.py
+
+  Check 4 machines, and train nothing:
+    elastic-run --nnodes 4 --rdzv-backend c10d --rdzv-endpoint node0 --health-check-only
+
   As a container's entrypoint, with PET_NNODES, PET_RDZV_ENDPOINT, ... in its environment:
     ENTRYPOINT ["elastic-run", "-m", "mypackage.train"]
 """

@@ -55,7 +55,17 @@ def test_help_shows_defaults_and_whose_option_it_is() -> None:
             assert re.search(rf"{option.flag}[^\n]* \*", text), option.name
 
 
-@pytest.mark.parametrize("words", ["--standalone", "--rdzv-backend c10d", "--master-addr", "ENTRYPOINT"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--standalone",
+        "--rdzv-backend c10d",
+        "--master-addr",
+        "ENTRYPOINT",
+        "node0,node1",
+        "--health-check-only",
+    ],
+)
 def test_help_has_examples(words: str) -> None:
     assert words in help_text().partition("Examples:")[2]
 
