@@ -371,8 +371,7 @@ def hosts(blank_hosts: Hosts) -> Hosts:
     return blank_hosts
 
 
-@pytest.fixture
-def packet_filter(network: object) -> None:
-    """Needed by tests that drop or redirect packets."""
+def needs_filter() -> None:
+    """Skip a test that drops or redirects packets where that is impossible."""
     if why := why_no_filter():
         pytest.skip(why)
