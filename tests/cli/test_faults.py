@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -9,9 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from elasticrun.cli.master_settings import master_settings
 from elasticrun.cli.parse import parse_command_line
-from elasticrun.config import Entrypoint, EntrypointKind, HealthCheckMode, LaunchConfig
+from elasticrun.config import (
+    Entrypoint,
+    EntrypointKind,
+    HealthCheckMode,
+    LaunchConfig,
+    SecurityConfig,
+    TlsConfig,
+)
 from elasticrun.errors import UsageError
+from elasticrun.master.records import from_json
+from elasticrun.master.service import MasterConfig
 
 Parse = Callable[..., LaunchConfig]
 
@@ -80,3 +92,14 @@ def test_a_notice_that_can_never_come(script: str, tmp_path: Path) -> None:
 def test_workers_are_not_given_the_token(parse: Parse) -> None:
     config = parse(environ={"ELASTICRUN_TOKEN": "a" * 32, "HOME": "/nowhere"})
     assert config.workers.env == (("HOME", "/nowhere"),)
+
+
+def test_the_master_gets_the_secrets_and_nobody_who_reads_its_journal(parse: Parse) -> None:
+    security = SecurityConfig("the-token", TlsConfig("ca.pem", "cert.pem", "key.pem"))
+    config = dataclasses.replace(parse(), security=security)
+    assert "the-token" not in repr(config)
+    settings = master_settings(config, "127.0.0.1", 0, "state")
+    got = from_json(MasterConfig, {**settings, "temporary": False, "resume": False})
+    assert (got.security, got.job) == (security, config.job)
+    assert "the-token" not in repr(got)
+    assert "the-token" not in json.dumps(settings["job"])
