@@ -1,0 +1,137 @@
+"""What is done about a failure: the action by its class, and the rules that keep a job from burning restarts.
+
+Everything is a pure function of the policy and of what happened; what has to be remembered from round to
+round is an immutable value. Three rules stand beside the table of actions:
+
+* **The same error again.** An exception that comes back at the same step in ``same_error_rounds`` failed
+  rounds in a row, with no progress in between, will come back for ever. Ranks fail in any order, so a round
+  is not known by one failure but by the set of its errors; the rounds of a row have one in common at least.
+* **Backing off.** Rounds that fail fast, without a step, wear out whatever they fail against (a file server,
+  a scheduler). The first few are free, then each waits longer than the one before, up to a limit.
+* **Refill.** A job that has trained for long enough without a failure has earned a restart back, so that a
+  long job is judged by its rate of failures and not by their number.
+
+Leaving is for good, so it takes proof: where the diagnosis is not sure, the node is checked instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elasticrun.config import Action, FailureClass, Policy
+from elasticrun.core.diagnosis import diagnose, error_signature, root_cause
+from elasticrun.core.protocol import Failure
+
+#: What is done where the policy has no rule of its own.
+DEFAULT_ACTIONS: dict[FailureClass, Action] = {
+    # The kill itself has freed the memory, and no check of the node would find anything wrong.
+    FailureClass.HOST_OOM: Action.RESTART,
+    # The same, and the limit is the container's: another node would have it, too.
+    FailureClass.CGROUP_OOM: Action.RESTART,
+    # A fresh process has a GPU without fragments; if the batch is too large, the same error ends the job.
+    FailureClass.CUDA_OOM: Action.RESTART,
+    # It may depend on the data or on chance; if it does not, the same error ends the job.
+    FailureClass.USER_ERROR: Action.RESTART,
+    # Some node or link is slow or stuck, and whoever timed out is seldom the one: measure before going on.
+    FailureClass.COLLECTIVE_TIMEOUT: Action.RECHECK,
+    # No restart mends it, and every round on this node risks a wrong result.
+    FailureClass.HARDWARE: Action.LEAVE,
+    # The agent is told as well if its node is taken, and leaves by itself; a worker alone can start again.
+    FailureClass.PREEMPTION: Action.RESTART,
+    # No peer failed, or that would be the cause: a link may be broken, which the all-gathers would show.
+    FailureClass.NETWORK: Action.RECHECK,
+    # As for a timeout.
+    FailureClass.HANG: Action.RECHECK,
+    # Most are kills from outside and crashes in native code, for which the fastest way back is the best.
+    FailureClass.UNKNOWN: Action.RESTART,
+}
+
+#: Classes of failures that are exceptions of the program and can come back the same way.
+REPEATABLE = frozenset({FailureClass.USER_ERROR, FailureClass.CUDA_OOM})
+
+
+def action_for(policy: Policy, failure_class: FailureClass, sure: bool = True) -> Action:
+    """What to do about a failure of this class; ``sure`` is the diagnosis's."""
+    rules = {rule.failure: rule.action for rule in policy.rules}
+    action = rules.get(failure_class, DEFAULT_ACTIONS[failure_class])
+    return Action.RECHECK if action is Action.LEAVE and not sure else action
+
+
+@dataclass(frozen=True, slots=True)
+class KnownError:
+    """An exception, as told from others, and where in the training it happened."""
+
+    signature: str
+    step: int  # the last one that was reported; -1: none
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedError:
+    """Counts failed rounds in a row that have an error in common. Immutable; ``after`` gives the next one."""
+
+    rounds: int = 0
+    errors: tuple[KnownError, ...] = ()  # that each of these rounds had, in order; none if ``rounds`` is 0
+
+    def after(self, failures: Sequence[Failure], policy: Policy) -> tuple[RepeatedError, str]:
+        """What is known after a round stopped, and a sentence if that is reason to end the job.
+
+        A round without failures (a node came or went) proves nothing either way and changes nothing.
+        """
+        if not failures:
+            return self, ""
+        errors = _errors(failures)
+        common = errors & set(self.errors)
+        rounds = self.rounds + 1 if common else min(1, len(errors))
+        known = RepeatedError(rounds, tuple(sorted(common or errors, key=_order)))
+        is_over = 0 < policy.same_error_rounds <= rounds
+        return known, known.verdict if is_over else ""
+
+    @property
+    def verdict(self) -> str:
+        """``3 rounds in a row failed at step 7 with the same error, ...``; there must be an error."""
+        error = self.errors[0]
+        at = f" at step {error.step}" if error.step >= 0 else " before any step"
+        times = "1 round" if self.rounds == 1 else f"{self.rounds} rounds in a row"
+        return f"{times} failed{at} with the same error and no progress in between: {error.signature}"
+
+
+def _errors(failures: Sequence[Failure]) -> set[KnownError]:
+    """The exceptions of a round; none if something else was its cause."""
+    if root_cause(failures)[1].failure_class not in REPEATABLE:
+        return set()
+    found = [failure for failure in failures if diagnose(failure).failure_class in REPEATABLE]
+    errors = {KnownError(error_signature(failure), failure.step) for failure in found}
+    return {error for error in errors if error.signature}
+
+
+def _order(error: KnownError) -> tuple[int, str]:
+    return error.step, error.signature
+
+
+def is_fast_failure(root: Failure, lasted: float, policy: Policy) -> bool:
+    """Whether a round that lasted so many seconds failed before it could make a step."""
+    return root.step < 0 and lasted < policy.fast_failure
+
+
+def backoff_delay(fast_failures: int, policy: Policy) -> tuple[float, str]:
+    """Seconds to wait before the next round after so many fast failures in a row, with the reason."""
+    exponent = fast_failures - policy.fast_failures_free - 1
+    if exponent < 0 or policy.backoff_first <= 0:
+        return 0.0, ""
+    delay = policy.backoff_first
+    for _ in range(exponent):
+        if delay >= policy.backoff_longest or policy.backoff_factor <= 1:
+            break
+        delay *= policy.backoff_factor
+    delay = min(delay, policy.backoff_longest)
+    rounds = "1 round" if fast_failures == 1 else f"{fast_failures} rounds in a row"
+    why = f"{rounds} failed within {policy.fast_failure:g} s, before the first step"
+    return delay, f"{why}: the next one starts in {delay:g} s"
+
+
+def refilled(used: int, seconds_of_progress: float, policy: Policy) -> int:
+    """How many restarts count as used after so many seconds of training without a failure."""
+    if policy.refill_after <= 0:
+        return used
+    return max(0, used - int(seconds_of_progress // policy.refill_after))

@@ -1,0 +1,189 @@
+"""The action for each class, the same error again, backing off, and restarts that are earned back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from elasticrun.config import Action, FailureClass, Policy, PolicyRule
+from elasticrun.core.policy import (
+    DEFAULT_ACTIONS,
+    RepeatedError,
+    action_for,
+    backoff_delay,
+    is_fast_failure,
+    refilled,
+)
+from elasticrun.core.protocol import Failure
+from elasticrun.master.records import from_json, to_json
+from tests.core.build import failure
+
+DEFAULT = Policy()
+
+
+def error(
+    message: str = "bad", step: int = 7, rank: int = 0, kind: str = "ValueError", line: int = 3
+) -> Failure:
+    """A worker that ended by this exception."""
+    traceback = (
+        "Traceback (most recent call last):\n"
+        f'  File "/home/me/train.py", line {line}, in main\n    work()\n{kind}: {message}\n'
+    )
+    return replace(failure(rank=rank), message=f"{kind}: {message}", traceback=traceback, step=step)
+
+
+def killed(rank: int = 0) -> Failure:
+    return replace(failure(rank=rank, code=-9), message="killed by SIGKILL (9)")
+
+
+def after(*rounds: list[Failure], policy: Policy = DEFAULT) -> tuple[RepeatedError, str]:
+    tracker, verdict = RepeatedError(), ""
+    for failures in rounds:
+        tracker, verdict = tracker.after(failures, policy)
+    return tracker, verdict
+
+
+def test_every_class_has_an_action() -> None:
+    assert DEFAULT_ACTIONS.keys() == set(FailureClass)
+    assert {action_for(DEFAULT, each) for each in FailureClass} == set(Action) - {Action.GIVE_UP}
+
+
+def test_a_rule_of_the_policy_comes_before_the_table() -> None:
+    policy = Policy(rules=(PolicyRule(FailureClass.USER_ERROR, Action.GIVE_UP),))
+    assert action_for(policy, FailureClass.USER_ERROR) is Action.GIVE_UP
+    assert action_for(policy, FailureClass.UNKNOWN) is Action.RESTART
+
+
+def test_a_node_leaves_on_proof_only() -> None:
+    assert action_for(DEFAULT, FailureClass.HARDWARE) is Action.LEAVE
+    assert action_for(DEFAULT, FailureClass.HARDWARE, sure=False) is Action.RECHECK
+    assert action_for(DEFAULT, FailureClass.USER_ERROR, sure=False) is Action.RESTART
+
+
+# --- the same error again
+
+
+def test_the_third_round_with_the_same_error_at_the_same_step_ends_the_job() -> None:
+    assert after([error("batch 1")], [error("batch 2", rank=5)])[1] == ""
+    tracker, verdict = after([error("batch 1")], [error("batch 2", rank=5)], [error("batch 3")])
+    assert verdict == (
+        "3 rounds in a row failed at step 7 with the same error and no progress in between: "
+        "ValueError: batch # at train.py:3 in main"
+    )
+    assert tracker.rounds == 3
+
+
+def test_so_does_an_error_before_the_first_step() -> None:
+    verdict = after(*[[error(step=-1)]] * 3)[1]
+    assert verdict.startswith("3 rounds in a row failed before any step with")
+
+
+def test_cuda_out_of_memory_comes_back_as_well() -> None:
+    text = "CUDA out of memory. Tried to allocate 20.00 MiB."
+    assert after(*[[error(text, kind="torch.OutOfMemoryError")]] * 3)[1] != ""
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        [error(step=8)],  # progress
+        [error(step=-1)],
+        [error("other")],
+        [error(line=4)],
+        [killed()],
+        [error("Connection reset by peer", kind="RuntimeError")],
+    ],
+)
+def test_progress_or_another_failure_starts_the_count_anew(between: list[Failure]) -> None:
+    same = [error()]
+    tracker, verdict = after(same, same, between, same, same)
+    assert (tracker.rounds, verdict) == (2, "")
+    assert after(same, same, between, same, same, same)[1] != ""
+
+
+def test_a_round_that_failed_otherwise_is_no_round_of_the_row() -> None:
+    assert after([error()], [killed()])[0] == RepeatedError()
+
+
+def test_a_round_without_failures_changes_nothing() -> None:
+    same = [error()]
+    assert after(same, [], same, [], same)[1] != ""
+    assert after(same, [])[0] == after(same)[0]
+
+
+def test_ranks_fail_in_any_order() -> None:
+    first, second = error("one", rank=0), error("two", rank=1)
+    assert after([first, second], [second, first], [first])[1].endswith("one at train.py:3 in main")
+    assert after([first, second], [second], [first])[0].rounds == 1
+
+
+def test_echoes_of_an_error_do_not_hide_it() -> None:
+    echo = error("Connection closed by peer", kind="RuntimeError", rank=1)
+    assert after([error()], [echo, error()], [error(), echo])[1] != ""
+    assert after([error()], [error()], [killed(), echo])[1] == ""
+
+
+def test_the_number_of_rounds_is_the_policys() -> None:
+    same = [error()]
+    assert after(*[same] * 50, policy=Policy(same_error_rounds=0))[1] == ""
+    assert after(same, policy=Policy(same_error_rounds=1))[1].startswith("1 round failed at step 7")
+    assert after(same, same, policy=Policy(same_error_rounds=2))[1] != ""
+
+
+def test_an_error_without_a_signature_is_never_the_same() -> None:
+    lost = replace(failure(code=3), stderr_tail="CUDA error: device-side assert triggered")
+    assert after([lost], [lost], [lost]) == (RepeatedError(), "")
+
+
+def test_what_is_remembered_fits_into_a_journal() -> None:
+    tracker = after([error("one"), error("two", step=8)])[0]
+    assert len(tracker.errors) == 2
+    assert from_json(RepeatedError, json.loads(json.dumps(to_json(tracker)))) == tracker
+
+
+# --- backing off
+
+
+def test_the_first_fast_failures_are_free_then_each_waits_longer() -> None:
+    delays = [backoff_delay(count, DEFAULT)[0] for count in range(12)]
+    assert delays == [0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert backoff_delay(2, DEFAULT) == (0.0, "")
+    reason = "4 rounds in a row failed within 10 s, before the first step: the next one starts in 2 s"
+    assert backoff_delay(4, DEFAULT) == (2.0, reason)
+
+
+def test_backing_off_at_the_edges() -> None:
+    assert backoff_delay(1, Policy(fast_failures_free=0))[1].startswith("1 round failed within 10 s")
+    assert backoff_delay(10**9, DEFAULT)[0] == 60.0
+    assert backoff_delay(10**9, Policy(backoff_factor=1.0))[0] == 1.0
+    assert backoff_delay(50, Policy(backoff_first=0.0)) == (0.0, "")
+    assert backoff_delay(3, Policy(backoff_first=90.0))[0] == 60.0
+
+
+def test_a_failure_is_fast_if_no_step_was_made_in_little_time() -> None:
+    assert is_fast_failure(error(step=-1), 9.9, DEFAULT)
+    assert not is_fast_failure(error(step=-1), 10.0, DEFAULT)
+    assert not is_fast_failure(error(step=0), 1.0, DEFAULT)
+    assert not is_fast_failure(error(step=-1), 0.0, Policy(fast_failure=0.0))
+
+
+# --- refill
+
+
+@pytest.mark.parametrize(
+    ("used", "seconds", "every", "expected"),
+    [
+        (3, 99.9, 100.0, 3),
+        (3, 100.0, 100.0, 2),
+        (3, 250.0, 100.0, 1),
+        (3, 1e9, 100.0, 0),
+        (0, 1e9, 100.0, 0),
+        (3, 1e9, 0.0, 3),
+    ],
+)
+def test_training_without_a_failure_gives_restarts_back(
+    used: int, seconds: float, every: float, expected: int
+) -> None:
+    assert refilled(used, seconds, Policy(refill_after=every)) == expected
