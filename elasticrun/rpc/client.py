@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
+from dataclasses import replace
 from types import TracebackType
 
 import grpc
 import grpc.aio
 
-from elasticrun.config import Endpoint
+from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.protocol import AgentMessage, Hello, MasterMessage, RejectCode, Rejected, Welcome
 from elasticrun.errors import (
     DrainedError,
@@ -30,9 +32,10 @@ from elasticrun.errors import (
     WrongVersionError,
 )
 from elasticrun.rpc import codec
+from elasticrun.rpc.auth import Handshake, challenge_in, fresh, same
 from elasticrun.rpc.outbox import Outbox
 from elasticrun.rpc.reach import reach
-from elasticrun.rpc.transport import CLIENT_OPTIONS, PATH
+from elasticrun.rpc.transport import PATH, open_channel, rejected_in
 
 _MAX_QUEUED_BYTES = 16 * codec.MAX_MESSAGE_BYTES
 _CLOSE_TIMEOUT = 2.0  # seconds
@@ -63,6 +66,9 @@ class StreamBrokenError(ElasticRunError):
     exit_code = ExitCode.MASTER_LOST
 
 
+_NO_SECURITY = SecurityConfig()
+
+
 def rejection(rejected: Rejected) -> ElasticRunError:
     """The error that a rejection stands for."""
     return _REJECTIONS[rejected.code](rejected.message)
@@ -76,33 +82,40 @@ class MasterStream:
     It may be cancelled and taken up again without losing a message.
     """
 
-    def __init__(self, endpoint: Endpoint, target: str) -> None:
+    def __init__(self, endpoint: Endpoint, target: str, security: SecurityConfig) -> None:
         self.welcome: Welcome
         self._endpoint = endpoint
+        self._security = security
         self._closing = False
         self._outbox = Outbox(_MAX_QUEUED_BYTES)
         # Without a bound: the agent takes every message as it comes, and a call of gRPC's cannot be
         # left waiting instead, since cancelling a read cancels the whole stream.
         self._inbox: asyncio.Queue[MasterMessage | ElasticRunError] = asyncio.Queue()
-        self._channel = grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
+        self._channel = open_channel(target, endpoint, security.tls)
         method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(PATH)
         self._call = method()
         self._reader = asyncio.create_task(self._read_all())
         self._writer = asyncio.create_task(self._write_all())
 
     @classmethod
-    async def open(cls, endpoint: Endpoint, hello: Hello, timeout: float) -> MasterStream:
+    async def open(
+        cls, endpoint: Endpoint, hello: Hello, timeout: float, security: SecurityConfig = _NO_SECURITY
+    ) -> MasterStream:
         """Makes one attempt to attach, of at most ``timeout`` seconds, and returns once welcome.
+
+        With a token in ``security`` only a master that proves to know it is accepted; ``hello`` comes
+        without nonce and proof, which belong to one stream.
 
         Raises MasterUnreachableError if nothing answers there, the connection breaks on the way or a
         master is connected but does not answer Hello; EndpointTakenError if another program answers, or
-        one that says nothing; WrongJobError, WrongVersionError, SupersededError or ProtocolError if the
-        master refuses us.
+        one that says nothing; UnauthenticatedError if token or certificates do not fit; TooManyError if
+        the master has enough of this address, which passes; WrongJobError, WrongVersionError,
+        SupersededError or ProtocolError if it refuses us; UsageError if a file of ``security`` is wrong.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        target = await reach(endpoint, timeout)
-        stream = cls(endpoint, target)
+        target = await reach(endpoint, timeout, tls=security.tls is not None)
+        stream = cls(endpoint, target, security)
         try:
             left = max(0.0, deadline - loop.time())
             stream.welcome = await asyncio.wait_for(stream._greet(hello), left)
@@ -154,16 +167,53 @@ class MasterStream:
             await self._channel.close()
 
     async def _greet(self, hello: Hello) -> Welcome:
+        # Before the first write, also without a token: of a stream that is refused at once, gRPC hands on
+        # the reason only to those who are not writing.
+        handshake = self._handshake(await self._call.initial_metadata())
+        if handshake is not None:
+            hello = replace(hello, nonce=fresh())
+            hello = replace(hello, proof=handshake.of_agent(hello))
         self.send(hello)
         try:
             answer = await anext(self)
         except StreamBrokenError as error:
-            raise MasterUnreachableError(str(error)) from None
+            raise self._unwelcome(error) from None
         if isinstance(answer, Rejected):
             raise rejection(answer)
         if not isinstance(answer, Welcome):
             raise ProtocolError(f"{self._endpoint} answered Hello with {type(answer).__name__}")
+        if self._security.token is not None:
+            self._check_proof(answer.proof, handshake.of_master(hello.nonce) if handshake else None)
         return answer
+
+    def _check_proof(self, proof: bytes, expected: bytes | None) -> None:
+        if expected is None or not same(proof, expected):
+            raise UnauthenticatedError(
+                f"the master at {self._endpoint} does not know this node's token: "
+                "give every node the same --token-file"
+            )
+
+    def _handshake(self, metadata: Iterable[tuple[str, str | bytes]]) -> Handshake | None:
+        """What proofs on this stream are made of, if this node has a token and the master speaks of one."""
+        token = self._security.token
+        challenge = None if token is None else challenge_in(metadata)
+        if token is None or challenge is None:  # a version without proofs may still tell its version
+            return None
+        if not challenge:
+            raise UnauthenticatedError(
+                f"the master at {self._endpoint} has no token, but this node has one: "
+                "give every node the same --token-file"
+            )
+        return Handshake(token, challenge)
+
+    def _unwelcome(self, error: StreamBrokenError) -> ElasticRunError:
+        details = str(error)
+        if self._security.tls is not None and "last error" in details:  # so core says that it never connected
+            from elasticrun.rpc.tls import explain
+
+            if (explained := explain(details, self._endpoint)) is not None:
+                return explained
+        return MasterUnreachableError(details)
 
     async def _write_all(self) -> None:
         # A stream that ends makes writing fail; the reader knows why.
@@ -190,8 +240,10 @@ class MasterStream:
             self._inbox.put_nowait(end)
 
     def _failure(self, error: grpc.aio.AioRpcError) -> ElasticRunError:
-        code, details = error.code(), error.details()
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        code, details = error.code(), error.details() or ""
+        if (rejected := rejected_in(error.trailing_metadata())) is not None:
+            return rejection(rejected)
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than" in details:
             return ProtocolError(f"the master at {self._endpoint} refuses a message: {details}")
         if code in _FOREIGN_CODES:
             return EndpointTakenError(

@@ -4,6 +4,9 @@ gRPC reports a refused connection, an HTTP/1 server and a silent program alike, 
 Here each gets its own error: the TCP connection is made, the HTTP/2 preface sent, and a server that speaks
 HTTP/2 must answer with a SETTINGS frame. What is still unknown then, whether it is an elasticrun master,
 only Hello can tell. The address that answered is the one to use, so names are resolved once, by the system.
+
+With TLS nothing can be said before the handshake, which is gRPC's business; then only the TCP connection
+is made.
 """
 
 from __future__ import annotations
@@ -13,7 +16,12 @@ import os
 import socket
 
 from elasticrun.config import Endpoint
-from elasticrun.errors import EndpointTakenError, MasterUnreachableError
+from elasticrun.errors import (
+    ElasticRunError,
+    EndpointTakenError,
+    MasterUnreachableError,
+    UnauthenticatedError,
+)
 from elasticrun.rpc.listening import numeric_host
 
 _EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
@@ -23,18 +31,20 @@ _FRAME_HEADER = 9  # bytes: length 3, type 1, flags 1, stream 4
 _NEXT_ADDRESS_DELAY = 0.25
 
 
-async def reach(endpoint: Endpoint, timeout: float) -> str:
-    """The gRPC target of the HTTP/2 server at the endpoint.
+async def reach(endpoint: Endpoint, timeout: float, tls: bool = False) -> str:
+    """The gRPC target of the HTTP/2 server at the endpoint; with ``tls``, of whoever listens there.
 
-    Raises MasterUnreachableError if nothing answers within ``timeout`` seconds and EndpointTakenError if
-    something does that is no HTTP/2 server, or that says nothing at all.
+    Raises MasterUnreachableError if nothing answers within ``timeout`` seconds, EndpointTakenError if
+    something does that is no HTTP/2 server, or that says nothing at all, and UnauthenticatedError if it
+    answers with TLS.
     """
     deadline = asyncio.get_running_loop().time() + timeout
     reader, writer = await _connect(endpoint, timeout)
     try:
-        writer.write(_GREETING)
-        left = max(0.0, deadline - asyncio.get_running_loop().time())
-        await _expect_http2(endpoint, reader, left)
+        if not tls:
+            writer.write(_GREETING)
+            left = max(0.0, deadline - asyncio.get_running_loop().time())
+            await _expect_http2(endpoint, reader, left)
         return _target(writer.get_extra_info("peername"))
     finally:
         writer.transport.abort()
@@ -59,10 +69,14 @@ async def _expect_http2(endpoint: Endpoint, reader: asyncio.StreamReader, timeou
     except asyncio.TimeoutError:
         raise _foreign(endpoint, "it accepts connections but says nothing") from None
     except asyncio.IncompleteReadError as error:
+        if _is_tls_alert(error.partial):
+            raise _encrypted(endpoint) from None
         what = f"it answers {error.partial!r}" if error.partial else "it closes connections without a word"
         raise _foreign(endpoint, what) from None
     except OSError as error:  # as a master does that is killed just now
         raise MasterUnreachableError(f"cannot talk to {endpoint}: {_words(error)}") from None
+    if _is_tls_alert(header):
+        raise _encrypted(endpoint)
     if header[3:] != _EMPTY_SETTINGS[3:]:
         raise _foreign(endpoint, f"it answers {header!r}")
 
@@ -71,6 +85,18 @@ def _foreign(endpoint: Endpoint, what: str) -> EndpointTakenError:
     return EndpointTakenError(
         f"{endpoint} is held by a program that is not an elasticrun master: {what}; "
         "stop that program, or give another port in --rdzv-endpoint"
+    )
+
+
+def _is_tls_alert(data: bytes) -> bool:
+    """How TLS answers somebody who does not speak it: type 21, version 3.x, two bytes of content."""
+    return data[:2] == b"\x15\x03" and data[3:5] == b"\0\2"
+
+
+def _encrypted(endpoint: Endpoint) -> ElasticRunError:
+    return UnauthenticatedError(
+        f"{endpoint} answers with TLS: if this is the job's master, give this node --tls-ca, --tls-cert and "
+        "--tls-key as well, else another port in --rdzv-endpoint"
     )
 
 

@@ -1,4 +1,4 @@
-"""What both ends of the stream agree on below the messages: the method, the limits, gRPC's options.
+"""What both ends of the stream agree on below the messages: the methods, the limits, gRPC's options.
 
 Payloads pass through gRPC as plain bytes, so that malformed ones reach our codec and are answered with
 a typed rejection. A peer whose host went silent is found by HTTP/2 pings, sent by both sides after
@@ -7,11 +7,24 @@ PING_INTERVAL of silence and answered by gRPC's core even while Python is busy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import grpc.aio
+
+from elasticrun.config import Endpoint, TlsConfig
+from elasticrun.core.protocol import Rejected
+from elasticrun.errors import ProtocolError
+from elasticrun.rpc import codec
 from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
 
 SERVICE = "elasticrun.v1.Master"
 METHOD = "Attach"
+CONTROL_METHOD = "Control"
 PATH = f"/{SERVICE}/{METHOD}"
+CONTROL_PATH = f"/{SERVICE}/{CONTROL_METHOD}"
+
+#: The key of the trailing metadata that carries the Rejected of a stream that was refused at the door.
+REJECTED_KEY = "elasticrun-rejected-bin"
 
 #: Seconds of silence before a ping, and seconds to wait for its answer: a dead host is known after their sum.
 PING_INTERVAL = 2.0
@@ -30,8 +43,9 @@ _COMMON: _Options = (
     # No extra ping and wake-up with each message to measure the bandwidth: any message fits the window.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", MAX_MESSAGE_BYTES),
-    # Well above our own limit: what lies between the two gets our own sentence instead of gRPC's.
-    ("grpc.max_receive_message_length", 4 * MAX_MESSAGE_BYTES),
+    # Above our own limit: what lies between the two gets our own sentence instead of gRPC's. Not far above,
+    # as core collects a message of that size for a stranger before we see any of it.
+    ("grpc.max_receive_message_length", 2 * MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
 )
 
@@ -42,6 +56,11 @@ SERVER_OPTIONS: _Options = (
     # Agents ping more often than gRPC's default policy tolerates.
     ("grpc.http2.min_ping_interval_without_data_ms", int(PING_INTERVAL * 1000) // 2),
     ("grpc.http2.max_ping_strikes", 0),
+    # What strangers may hold open without a stream, and how many streams they may put on a connection; agents
+    # have one for each. Milliseconds.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 30_000),
+    ("grpc.max_concurrent_streams", 100),
 )
 
 CLIENT_OPTIONS: _Options = (
@@ -53,3 +72,29 @@ CLIENT_OPTIONS: _Options = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.service_config_disable_resolution", 1),
 )
+
+
+def open_channel(target: str, endpoint: Endpoint, tls: TlsConfig | None) -> grpc.aio.Channel:
+    """A channel to the resolved ``target`` of an endpoint.
+
+    With ``tls`` the certificate must be for the endpoint's name, or address, as the user wrote it. Raises
+    UsageError for a file that cannot be read.
+    """
+    if tls is None:
+        return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
+    from elasticrun.rpc.tls import channel_credentials
+
+    options = (*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", endpoint.host))
+    return grpc.aio.secure_channel(target, channel_credentials(tls), options=options)
+
+
+def rejected_in(metadata: Iterable[tuple[str, str | bytes]]) -> Rejected | None:
+    """Why the stream was refused at the door, if it was."""
+    for key, value in metadata:
+        if key == REJECTED_KEY and isinstance(value, bytes):
+            try:
+                message = codec.decode_master(value)
+            except ProtocolError:
+                return None
+            return message if isinstance(message, Rejected) else None
+    return None

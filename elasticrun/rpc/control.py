@@ -1,0 +1,195 @@
+"""An operator's order to a running job, at both ends: one stream, one order, one answer.
+
+::
+
+    server -> operator    challenge, in the initial metadata
+    operator -> server    ControlHello, the order, the end of its half
+    server -> operator    ControlReply, or a typed refusal in the trailing metadata
+
+The proof in ControlHello covers the bytes of the order, the one in the reply the answer (``auth.py``), so an
+order can be neither forged nor altered nor given twice, even by somebody between the two. A job without
+a token refuses every order, questions included, since it could not tell its owner from a passer-by.
+
+Nothing is judged before the operator has said all, so that it is not writing when the stream ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import grpc
+import grpc.aio
+
+from elasticrun import __version__
+from elasticrun.config import Endpoint, SecurityConfig
+from elasticrun.core.orders import ControlHello, ControlReply, ControlRequest
+from elasticrun.core.protocol import RejectCode, Rejected
+from elasticrun.errors import (
+    ElasticRunError,
+    EndpointTakenError,
+    MasterUnreachableError,
+    ProtocolError,
+    UnauthenticatedError,
+)
+from elasticrun.rpc import codec
+from elasticrun.rpc.auth import CHALLENGE_KEY, Handshake, challenge_in, fresh, same
+from elasticrun.rpc.door import STRANGERS, Context, complain, peer_of, refuse, unproven, wrong_version
+from elasticrun.rpc.limits import Guest
+from elasticrun.rpc.reach import reach
+from elasticrun.rpc.transport import CONTROL_PATH, open_channel, rejected_in
+
+logger = logging.getLogger(__name__)
+
+_Order = tuple[ControlHello, ControlRequest]
+
+_NO_TOKEN = "this job has no token, so it takes no orders: start it with --token-file on every node"
+_UNSAID = "an order is ControlHello, one request and the end of the stream"
+
+
+class ControlHandler(Protocol):
+    """Who obeys."""
+
+    def order(self, request: ControlRequest) -> ControlReply:
+        """Carries out the order of somebody who has proven to know the token. Must not raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Whose orders a server takes, and for which job."""
+
+    handler: ControlHandler
+    job_id: str
+
+
+# The master's end
+
+
+async def obey(orders: Orders, context: Context, guest: Guest, token: str | None, timeout: float) -> None:
+    """Serves one stream; the operator has ``timeout`` seconds to say all."""
+    if token is None:
+        await refuse(context, Rejected(RejectCode.UNAUTHENTICATED, _NO_TOKEN))
+    handshake = Handshake(token, fresh())
+    await context.send_initial_metadata(((CHALLENGE_KEY, handshake.challenge),))
+    try:
+        said = await asyncio.wait_for(_read_all(context), timeout)
+        accepted = _judge(said, handshake, orders.job_id)
+    except asyncio.TimeoutError:
+        accepted = Rejected(RejectCode.OUT_OF_ORDER, f"no order within {timeout:g} s")
+    except ProtocolError as error:
+        accepted = Rejected(RejectCode.MALFORMED, str(error))
+    if isinstance(accepted, Rejected):
+        if accepted.code in STRANGERS:
+            complain(guest, peer_of(context), accepted)
+        await refuse(context, accepted)
+    hello, request = accepted
+    guest.attached()
+    logger.info("%s orders %s", peer_of(context), request)
+    reply = _as_it_arrives(orders.handler.order(request))
+    proof = handshake.of_answer(hello.nonce, reply.ok, reply.text)
+    await context.write(codec.encode_reply(replace(reply, proof=proof)))
+
+
+def _as_it_arrives(reply: ControlReply) -> ControlReply:
+    """With the text as long as a reply may be: that is what the proof must cover."""
+    return codec.decode_reply(codec.encode_reply(reply))
+
+
+async def _read_all(context: Context) -> list[bytes]:
+    said: list[bytes] = []
+    while len(said) <= 2 and isinstance(data := await context.read(), bytes):
+        said.append(data)
+    return said
+
+
+def _judge(said: list[bytes], handshake: Handshake, job_id: str) -> _Order | Rejected:
+    """The order, if it is one and proven; in the order of ``session.py``: version, proof, job."""
+    hello = codec.decode_control(said[0]) if said else None
+    if not isinstance(hello, ControlHello) or len(said) != 2:
+        return Rejected(RejectCode.OUT_OF_ORDER, _UNSAID)
+    if hello.version != __version__:
+        return wrong_version(hello.version)
+    if not same(hello.proof, handshake.of_operator(hello, said[1])):
+        return unproven(hello.proof)
+    if hello.job_id != job_id:
+        text = f"the master serves the job {job_id!r}, not {hello.job_id!r}: give --rdzv-id {job_id}"
+        return Rejected(RejectCode.WRONG_JOB, text)
+    request = codec.decode_control(said[1])
+    if isinstance(request, ControlHello):
+        return Rejected(RejectCode.OUT_OF_ORDER, _UNSAID)
+    return hello, request
+
+
+# The operator's end
+
+
+async def give_order(
+    endpoint: Endpoint, job_id: str, request: ControlRequest, security: SecurityConfig, timeout: float
+) -> ControlReply:
+    """The master's proven answer to an order, within ``timeout`` seconds.
+
+    Raises MasterUnreachableError, EndpointTakenError, UnauthenticatedError, WrongJobError,
+    WrongVersionError, TooManyError or ProtocolError as ``MasterStream.open`` does. An order whose answer
+    was lost may have been obeyed.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    target = await reach(endpoint, timeout, tls=security.tls is not None)
+    async with open_channel(target, endpoint, security.tls) as channel:
+        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(CONTROL_PATH)
+        exchange = _exchange(method(), endpoint, job_id, request, security)
+        try:
+            return await asyncio.wait_for(exchange, max(0.0, deadline - loop.time()))
+        except asyncio.TimeoutError:
+            raise MasterUnreachableError(f"{endpoint} did not answer within {timeout:.3g} s") from None
+
+
+async def _exchange(
+    call: grpc.aio.StreamStreamCall[bytes, bytes],
+    endpoint: Endpoint,
+    job_id: str,
+    request: ControlRequest,
+    security: SecurityConfig,
+) -> ControlReply:
+    challenge = challenge_in(await call.initial_metadata())
+    if not challenge:
+        raise await _failure(call, endpoint, security)
+    handshake = Handshake(security.token or "", challenge)
+    order = codec.encode_control(request)
+    hello = ControlHello(job_id, __version__, nonce=fresh())
+    hello = replace(hello, proof=handshake.of_operator(hello, order) if security.token else b"")
+    try:
+        await call.write(codec.encode_control(hello))
+        await call.write(order)
+        await call.done_writing()
+        answer = await call.read()
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        answer = grpc.aio.EOF
+    if not isinstance(answer, bytes):
+        raise await _failure(call, endpoint, security)
+    reply = codec.decode_reply(answer)
+    if not same(reply.proof, handshake.of_answer(hello.nonce, reply.ok, reply.text)):
+        raise UnauthenticatedError(f"the answer of {endpoint} is not of somebody who knows the job's token")
+    return reply
+
+
+async def _failure(
+    call: grpc.aio.StreamStreamCall[bytes, bytes], endpoint: Endpoint, security: SecurityConfig
+) -> ElasticRunError:
+    """Why there is no answer. Waits for the end of the stream."""
+    from elasticrun.rpc.client import rejection
+
+    code, details = await call.code(), await call.details() or ""
+    if (rejected := rejected_in(await call.trailing_metadata())) is not None:
+        return rejection(rejected)
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        what = "a gRPC server that takes no orders for an elasticrun job"
+        return EndpointTakenError(f"{endpoint} is held by {what}; look at --endpoint")
+    if security.tls is not None and "last error" in details:
+        from elasticrun.rpc.tls import explain
+
+        if (explained := explain(details, endpoint)) is not None:
+            return explained
+    return MasterUnreachableError(f"{endpoint} gave no answer: {details or 'the stream ended'}")

@@ -1,0 +1,202 @@
+"""What strangers may cost the master, and who is let in.
+
+The Gate is a pure decision: times are arguments. It keeps two things for each address.
+
+* *Streams.* A stream is ``pending`` until a Hello was accepted on it, then ``attached``. A pending one may
+  hold a message of the largest size in gRPC's core before anybody has looked at it, so few are allowed:
+  that number, times that size, is what an address without a token can make the master hold. An attached
+  one has proven the token, if there is one, and may have many beside it on its address: agents behind one
+  NAT, or a load test that plays a cluster. So that limit is a fuse, not a fence.
+* *Joins.* A bucket that holds ``join_burst`` joins and gets ``joins_per_second`` new ones. A burst is
+  legitimate: after a restart of the master a whole cluster comes back at once. What is dear is a stream
+  that ends before a Hello was accepted: a wrong token, garbage, silence. It costs ``failure_cost`` joins,
+  so that guessing is throttled to a few attempts per second and address while those who succeed are
+  not. The price of any limit by address: who shares an address with an attacker may be refused while the
+  attack lasts. Streams that are attached already are never touched.
+
+A refusal changes nothing, so hammering at the door prolongs nobody's wait.
+
+The memory of the Gate itself is bounded. An address with an open stream is remembered as long as that, and
+there are no more of those than streams; of the others only the ``idle_addresses`` that were here last. For
+IPv6 an "address" is the network of 64 bits, of which one host can use all.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one agent, one address and all of them may cost the master."""
+
+    hello_timeout: float = 10.0  # seconds a stream may stay open without a Hello
+    flush_timeout: float = 5.0  # seconds a closing stream may take to its end
+    max_queued_bytes: int = 4 * MAX_MESSAGE_BYTES  # what waits for an agent that does not read
+    streams_per_address: int = 4096
+    pending_per_address: int = 256
+    pending: int = 1024  # of all addresses together
+    join_burst: float = 4096.0
+    joins_per_second: float = 200.0
+    failure_cost: float = 20.0  # joins that a stream costs on which no Hello was accepted
+    idle_addresses: int = 4096
+    complaint_burst: float = 10.0  # log lines about refused streams, of all addresses together
+    complaints_per_second: float = 0.1
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Holds ``room`` drops at most and gets ``rate`` of them per second; full at first."""
+
+    room: float
+    rate: float
+    level: float
+    since: float
+
+    @classmethod
+    def full(cls, room: float, rate: float, now: float) -> Bucket:
+        return cls(room, rate, room, now)
+
+    def take(self, now: float, count: float) -> bool:
+        """Take ``count`` if there are so many."""
+        self._fill(now)
+        if self.level < count:
+            return False
+        self.level -= count
+        return True
+
+    def spill(self, now: float, count: float) -> None:
+        """Take ``count``, or all there is."""
+        self._fill(now)
+        self.level = max(0.0, self.level - count)
+
+    def _fill(self, now: float) -> None:
+        self.level = min(self.room, self.level + self.rate * max(0.0, now - self.since))
+        self.since = max(self.since, now)
+
+
+@dataclass(slots=True)
+class _Address:
+    joins: Bucket
+    streams: int = 0
+    pending: int = 0
+
+
+class Guest:
+    """One stream that was let in; exactly one of its ends is counted."""
+
+    def __init__(self, gate: Gate, key: bytes) -> None:
+        self._gate = gate
+        self._key = key
+        self._pending = True
+        self._inside = True
+
+    def attached(self) -> None:
+        """Its Hello was accepted."""
+        if self._pending:
+            self._pending = False
+            self._gate.settle(self._key)
+
+    def fail(self, now: float) -> bool:
+        """It is refused for what it said, or did not say; True if a log line about it is in order."""
+        return self._gate.charge(self._key, now)
+
+    def leave(self) -> None:
+        """It has ended."""
+        if self._inside:
+            self._inside = False
+            self.attached()
+            self._gate.release(self._key)
+
+
+class Gate:
+    """Lets streams in, or says in a sentence why not."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._pending = 0
+        self._busy: dict[bytes, _Address] = {}
+        self._idle: OrderedDict[bytes, _Address] = OrderedDict()
+        self._complaints: Bucket | None = None
+
+    @property
+    def addresses(self) -> int:
+        """How many addresses are remembered."""
+        return len(self._busy) + len(self._idle)
+
+    def enter(self, host: str, now: float) -> Guest | str:
+        """A guest, or the refusal of one more stream from ``host``, a numeric address."""
+        key = key_of(host)
+        entry = self._find(key, now)
+        refusal = self._refusal(entry)
+        if not refusal and not entry.joins.take(now, 1.0):
+            refusal = f"streams come too fast from {host}: wait some seconds and try again"
+        if refusal:
+            if not entry.streams:
+                self._put_idle(key, entry)
+            return refusal
+        entry.streams += 1
+        entry.pending += 1
+        self._pending += 1
+        self._busy[key] = entry
+        return Guest(self, key)
+
+    def settle(self, key: bytes) -> None:
+        """For Guest: a stream is pending no longer."""
+        self._pending -= 1
+        self._busy[key].pending -= 1
+
+    def charge(self, key: bytes, now: float) -> bool:
+        """For Guest: a stream has failed."""
+        limits = self._limits
+        self._busy[key].joins.spill(now, limits.failure_cost)
+        if self._complaints is None:
+            self._complaints = Bucket.full(limits.complaint_burst, limits.complaints_per_second, now)
+        return self._complaints.take(now, 1.0)
+
+    def release(self, key: bytes) -> None:
+        """For Guest: a stream is gone."""
+        entry = self._busy[key]
+        entry.streams -= 1
+        if not entry.streams:
+            self._put_idle(key, self._busy.pop(key))
+
+    def _find(self, key: bytes, now: float) -> _Address:
+        entry = self._busy.get(key) or self._idle.pop(key, None)
+        if entry is None:
+            limits = self._limits
+            entry = _Address(Bucket.full(limits.join_burst, limits.joins_per_second, now))
+        return entry
+
+    def _refusal(self, entry: _Address) -> str:
+        limits = self._limits
+        if entry.streams >= limits.streams_per_address:
+            return f"this address has {entry.streams} streams open, which is the most it may have"
+        if entry.pending >= limits.pending_per_address:
+            return f"this address has {entry.pending} streams open that have said no valid Hello yet"
+        if self._pending >= limits.pending:
+            return f"{self._pending} streams are open that have said no valid Hello yet; try again"
+        return ""
+
+    def _put_idle(self, key: bytes, entry: _Address) -> None:
+        self._idle[key] = entry
+        if len(self._idle) > self._limits.idle_addresses:
+            self._idle.popitem(last=False)
+
+
+def key_of(host: str) -> bytes:
+    """What addresses have in common that are treated as one."""
+    try:
+        return socket.inet_pton(socket.AF_INET, host)
+    except OSError:
+        pass
+    try:
+        packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+    except OSError:
+        return host.encode()[:64]  # no internet address at all: a name of its own
+    mapped = packed[:12] == bytes(10) + b"\xff\xff"  # IPv4 that came to an IPv6 socket
+    return packed[12:] if mapped else packed[:8]

@@ -1,0 +1,258 @@
+"""The master's end of one stream, from the first byte to the last.
+
+A stream goes through four states, and only forward::
+
+    silent -> attached      a proven Hello that ``admit`` accepts, within Limits.hello_timeout
+    silent -> closing       anything else: a typed rejection
+    attached -> closing     the agent ends its stream or breaks the protocol, or the master closes
+    any -> ended            everything queued was written and the agent ended its half, or the
+                            connection is gone, or the agent takes longer than Limits.flush_timeout
+
+The handler hears ``attached`` on the first arrow, ``received`` only while attached, and ``detached``
+exactly once for every ``attached``, when all is written or the stream has ended. It is called in the event
+loop, never from inside one of its own calls to ``send`` or ``close``, and must not raise: an exception is
+logged by gRPC and ends that one stream.
+
+The order in which a Hello is looked at decides what a stranger learns. The version comes first, before any
+proof: two versions may prove things differently, and must still be able to tell each other so; it says
+something about the software, nothing about the job. Then comes the proof of the token. Everything about
+the job, beginning with its id, is only for those who pass it, so a wrong ``--rdzv-id`` is explained to
+everybody with the right token and to nobody else. A job without a token answers whoever reaches its port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import grpc
+import grpc.aio
+
+from elasticrun import __version__
+from elasticrun.core.protocol import (
+    AgentMessage,
+    Heartbeat,
+    Hello,
+    Leave,
+    MasterMessage,
+    RejectCode,
+    Rejected,
+    Report,
+    Welcome,
+)
+from elasticrun.errors import ProtocolError
+from elasticrun.rpc import codec
+from elasticrun.rpc.auth import CHALLENGE_KEY, Handshake, fresh, same
+from elasticrun.rpc.door import STRANGERS, Context, complain, peer_of, unproven, wrong_version
+from elasticrun.rpc.limits import Guest, Limits
+from elasticrun.rpc.outbox import Outbox
+
+
+class Session(Protocol):
+    """One attached agent, as the master's loop sees it."""
+
+    @property
+    def id(self) -> int:
+        """Unique for the life of the server; never reused."""
+
+    @property
+    def peer(self) -> str:
+        """The agent's address as the master's host sees it, for messages."""
+
+    def send(self, message: MasterMessage) -> None:
+        """Queues a message; never blocks. Dropped on a closed session; one that cannot keep up is closed."""
+
+    def close(self) -> None:
+        """Ends the stream after what is queued; from now on nothing more is received."""
+
+
+class SessionHandler(Protocol):
+    """Who hears what the agents say."""
+
+    def attached(self, session: Session, hello: Hello) -> None:
+        """An agent came and was admitted; it waits for Welcome."""
+
+    def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
+        """A valid message of the session's incarnation, in the order sent."""
+
+    def detached(self, session: Session, why: str) -> None:
+        """The session is over; exactly once for each ``attached``."""
+
+
+Admit = Callable[[Hello], "Rejected | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What all streams of a server have in common."""
+
+    handler: SessionHandler
+    admit: Admit
+    limits: Limits
+    token: str | None
+
+
+class AgentStream:
+    """A Session and the two tasks behind it: ``run`` writes, ``_read_all`` reads."""
+
+    def __init__(self, number: int, context: Context, guest: Guest, door: Door) -> None:
+        self.id = number
+        self.peer = peer_of(context)
+        self._context = context
+        self._guest = guest
+        self._handler = door.handler
+        self._admit = door.admit
+        self._limits = door.limits
+        self._handshake = None if door.token is None else Handshake(door.token, fresh())
+        self._outbox = Outbox(door.limits.max_queued_bytes)
+        self._hello: Hello | None = None
+        self._why = ""
+        self._given_up = False
+        self._task: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    # What the handler sees
+
+    def send(self, message: MasterMessage) -> None:
+        if isinstance(message, Welcome) and self._handshake is not None and self._hello is not None:
+            message = replace(message, proof=self._handshake.of_master(self._hello.nonce))
+        if not self._outbox.put(codec.encode_master(message)):
+            self.finish("the agent does not read what it is sent")
+            self._abort()
+
+    def close(self) -> None:
+        self.finish("the master closed the stream")
+
+    # What the server sees
+
+    async def run(self) -> None:
+        """Serves the stream to its end."""
+        self._task = asyncio.current_task()
+        # By itself, since gRPC cannot end a stream whose first write, metadata included, was cancelled.
+        challenge = b"" if self._handshake is None else self._handshake.challenge
+        await self._context.send_initial_metadata(((CHALLENGE_KEY, challenge),))
+        self._arm(self._limits.hello_timeout, self._give_up_on_hello)
+        reader = asyncio.create_task(self._read_all())
+        try:
+            await self._write_all(reader)
+        finally:
+            self.finish("the connection to the agent broke")
+            self._arm(0.0, None)
+            try:
+                await _cancelled(reader)
+            finally:
+                self._detach()
+        if self._given_up:
+            await self._context.abort(grpc.StatusCode.ABORTED, self._why)
+
+    async def _write_all(self, reader: asyncio.Task[None]) -> None:
+        try:
+            while (data := await self._outbox.get()) is not None:
+                await self._context.write(data)
+            self._detach()
+            await self._context.write(codec.GOODBYE)
+            await asyncio.wait((reader,))
+        except asyncio.CancelledError:
+            if not self._given_up:  # then it is gRPC that cancels: the connection is gone
+                raise
+
+    def _detach(self) -> None:
+        if self._hello is not None:
+            self._hello = None
+            self._handler.detached(self, self._why)
+
+    def finish(self, why: str) -> None:
+        """Stops listening and ends the stream once what is queued is written; the first reason counts."""
+        if self._outbox.closed:
+            return
+        self._why = why
+        self._outbox.close()
+        self._arm(self._limits.flush_timeout, self._abort)
+
+    async def _read_all(self) -> None:
+        """Takes messages until the agent ends its half, or the stream is closing."""
+        try:
+            while isinstance(data := await self._context.read(), bytes):
+                self._take(data)
+            self.finish("the agent's stream ended")
+        finally:
+            # An exception here is the handler's or gRPC's; it surfaces in run, which this wakes up.
+            self.finish("the connection to the agent broke")
+
+    def _take(self, data: bytes) -> None:
+        if self._outbox.closed:
+            return
+        try:
+            message = codec.decode_agent(data)
+        except ProtocolError as error:
+            self._reject(self._refusal(data, error))
+            return
+        if self._hello is None:
+            self._attach(message)
+        elif isinstance(message, Hello):
+            self._reject(Rejected(RejectCode.OUT_OF_ORDER, "a stream carries only one Hello"))
+        elif message.incarnation != self._hello.info.incarnation:
+            text = f"the stream is of incarnation {self._hello.info.incarnation}, got {message.incarnation}"
+            self._reject(Rejected(RejectCode.OUT_OF_ORDER, text))
+        else:
+            self._handler.received(self, message)
+
+    def _attach(self, message: AgentMessage) -> None:
+        if not isinstance(message, Hello):
+            text = f"the first message must be Hello, got {type(message).__name__}"
+            self._reject(Rejected(RejectCode.OUT_OF_ORDER, text))
+        elif (rejected := self._refuse(message)) is not None:
+            self._reject(rejected)
+        else:
+            self._arm(0.0, None)
+            self._guest.attached()
+            self._hello = message
+            self._handler.attached(self, message)
+
+    def _refuse(self, hello: Hello) -> Rejected | None:
+        """Why not to let the agent in; the order is the module's theory."""
+        if hello.version != __version__:
+            return wrong_version(hello.version)
+        if self._handshake is not None and not same(hello.proof, self._handshake.of_agent(hello)):
+            return unproven(hello.proof)
+        return self._admit(hello)
+
+    def _refusal(self, data: bytes, error: ProtocolError) -> Rejected:
+        if len(data) > codec.MAX_MESSAGE_BYTES:
+            return Rejected(RejectCode.OVERSIZED, str(error))
+        version = codec.version_in(data)
+        if version is not None and version != __version__:
+            return wrong_version(version)
+        return Rejected(RejectCode.MALFORMED, str(error))
+
+    def _reject(self, rejected: Rejected) -> None:
+        if self._hello is None and rejected.code in STRANGERS:
+            complain(self._guest, self.peer, rejected)
+        self.send(rejected)
+        self.finish(f"rejected: {rejected.message}")
+
+    def _give_up_on_hello(self) -> None:
+        text = f"no Hello within {self._limits.hello_timeout:g} s"
+        self._reject(Rejected(RejectCode.OUT_OF_ORDER, text))
+
+    def _abort(self) -> None:
+        """Ends the stream without waiting any longer for the agent to read."""
+        if self._task is not None:
+            self._given_up = True
+            self._task.cancel()
+
+    def _arm(self, seconds: float, callback: Callable[[], None] | None) -> None:
+        """Sets the stream's one deadline, replacing the last; None: no deadline."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = callback and asyncio.get_running_loop().call_later(seconds, callback)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """Waits until the cancelled task has ended; raises what it had raised by itself."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
