@@ -121,7 +121,7 @@ def _raised(failure: Failure) -> tuple[Raised | None, str]:
 def _killed_for_memory(failure: Failure) -> Diagnosis | None:
     if failure.kind is FailureKind.HANG or not _lost_a_process(failure):
         return None
-    logged = re.search(rf"^.*\bKilled process {failure.pid}\b.*$", failure.kernel_log, re.MULTILINE)
+    logged = re.search(rf"^.*\bKill(?:ed)? process {failure.pid}\b.*$", failure.kernel_log, re.MULTILINE)
     if logged:
         of_cgroup = "Memory cgroup" in logged[0]
         return _quote(

@@ -261,6 +261,10 @@ def test_a_lost_child_is_a_kill_as_well() -> None:
     [
         ("Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB", FailureClass.CGROUP_OOM),
         ("Out of memory: Killed process 4711 (python) total-vm:1kB, anon-rss:1kB", FailureClass.HOST_OOM),
+        (
+            "Memory cgroup out of memory: Kill process 4711 (python) score 1\nKilled process 4711 (python)",
+            FailureClass.CGROUP_OOM,  # as kernels before 5.0 say it
+        ),
         ("Out of memory: Killed process 47110 (python) total-vm:1kB, anon-rss:1kB", UNKNOWN),
     ],
 )

@@ -1,0 +1,220 @@
+"""What the kernel knows about a round on this host: kills for want of memory, and its log.
+
+The counters only grow and never say when, so they are read when a round starts and again at a failure, and
+the difference is the fact. Every source may be missing: no cgroup, a container that hides it, a log that only
+root may read. A source that cannot be read states no fact; that is never an error.
+
+Which memory ran out, the container's or the host's, follows from who hit a limit. The kernel counts a kill in
+the cgroup of the victim, whoever killed it; but the cgroup itself, or one above it, has hit its limit only if
+the memory that ran out is its own. A kill without that was the host's. Where the cgroup says nothing at all,
+the host's count stands in for it, although it is of every process of the host.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+
+#: The most lines of the kernel's log that a failure carries, the newest; what came before is older news.
+MAX_LINES = 30
+#: The most characters of one of them.
+MAX_LINE = 300
+#: The most records read at once. The kernel's ring holds fewer, unless it is flooded as we read.
+MAX_RECORDS = 20_000
+
+_RECORD_BYTES = 8192  # of one record at most, as the kernel has it
+_FILE_BYTES = 64 * 1024
+
+_OF_INTEREST = (
+    r"NVRM|\bSXid\b|NVLink|\bECC\b|\bEDAC\b|[Hh]ardware [Ee]rror|[Mm]achine [Cc]heck"
+    r"|hardware memory corruption|PCIe Bus Error|fallen off the bus|[Oo]ut of memory|oom-kill"
+)
+_HOST_KILL = r"constraint=CONSTRAINT_(?!MEMCG)|(?<!cgroup o)(?<!cgroup O)ut of memory: Kill"
+_CGROUP_KILL = r"constraint=CONSTRAINT_MEMCG|cgroup [Oo]ut of memory: Kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What happened since the round began. ``oom_kills`` and ``host_oom`` exclude each other."""
+
+    oom_kills: int = 0  # processes of our cgroup that were killed at the cgroup's own limit
+    host_oom: bool = False
+    kernel_log: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Counters of the kernel; None: not to be had."""
+
+    kills: int | None = None  # processes of our cgroup that any OOM killer killed
+    limits: int | None = None  # how often our cgroup, or one above it, was at its limit
+    host_kills: int | None = None  # processes of the host that any OOM killer killed
+
+
+class FactCollector:
+    """Reads the facts of one round after the other. The paths are arguments for the sake of tests."""
+
+    def __init__(
+        self, proc: str = "/proc", cgroups: str = "/sys/fs/cgroup", kernel_log: str = "/dev/kmsg"
+    ) -> None:
+        self._proc = proc
+        self._cgroups = cgroups
+        self._log = _KernelLog(kernel_log)
+        self._before = _Counts()
+
+    def begin(self) -> None:
+        """A round starts: what happened before is no fact of it."""
+        self._log.begin()
+        self._before = self._count()
+
+    def collect(self) -> Facts:
+        """What happened since ``begin``; may be asked again and again."""
+        log = self._log.read()
+        before, now = self._before, self._count()
+        kills = _growth(before.kills, now.kills)
+        host_kills = _growth(before.host_kills, now.host_kills)
+        says_host, says_cgroup = _matches(_HOST_KILL, log), _matches(_CGROUP_KILL, log)
+        if kills is None:
+            return Facts(0, bool(host_kills) and (says_host or not says_cgroup), log)
+        at_limit = not says_host and (says_cgroup or _growth(before.limits, now.limits) != 0)
+        return Facts(kills if at_limit else 0, kills > 0 and not at_limit, log)
+
+    def close(self) -> None:
+        """Give up the file of the kernel's log."""
+        self._log.close()
+
+    def _count(self) -> _Counts:
+        host_kills = _number(_read(f"{self._proc}/vmstat"), "oom_kill")
+        version, folders = self._folders()
+        if version == 1:
+            kills = _number(_read(f"{folders[0]}/memory.oom_control"), "oom_kill")
+            return _Counts(
+                kills, _total(_bare(_read(f"{folder}/memory.failcnt")) for folder in folders), host_kills
+            )
+        if version == 2:
+            kills = _number(_read(f"{folders[0]}/memory.events"), "oom_kill")
+            return _Counts(kills, _total(_limits_hit(folders)), host_kills)
+        return _Counts(host_kills=host_kills)
+
+    def _folders(self) -> tuple[int, list[str]]:
+        """The version of cgroups that governs memory, our cgroup's folder and those above it."""
+        of_process = _read(f"{self._proc}/self/cgroup")
+        entries = [line.split(":", 2) for line in of_process.splitlines() if line.count(":") >= 2]
+        for _, controllers, path in entries:
+            if "memory" in controllers.split(","):
+                return 1, _and_above(f"{self._cgroups}/memory", path, "memory.oom_control")
+        for number, _, path in entries:
+            if number == "0":
+                return 2, _and_above(self._cgroups, path, "memory.events")
+        return 0, []
+
+
+def _and_above(root: str, path: str, file: str) -> list[str]:
+    """The folder ``path`` below ``root`` and all between them.
+
+    A container may see its cgroup's path as the host has it, but its folder as the root.
+    """
+    parts = [part for part in path.split("/") if part]
+    if ".." in parts or not os.path.exists("/".join([root, *parts, file])):
+        parts = []
+    return ["/".join([root, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
+
+
+def _limits_hit(folders: list[str]) -> Iterator[int | None]:
+    """How often a limit was hit by our cgroup and those below it, then by each of those above it.
+
+    Of those above, the local file is asked: the other one also counts the limits of other programs' cgroups.
+    """
+    yield _number(_read(f"{folders[0]}/memory.events"), "oom")
+    for folder in folders[1:]:
+        yield _number(_read(f"{folder}/memory.events.local"), "oom")
+
+
+class _KernelLog:
+    """Lines of the kernel's log since a moment, as far as they are of interest."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = -1
+        self._lines: deque[str] = deque(maxlen=MAX_LINES)
+
+    def begin(self) -> None:
+        """Forget what was read, and skip what is there."""
+        self._lines.clear()
+        with suppress(OSError):
+            if self._fd < 0:
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
+            os.lseek(self._fd, 0, os.SEEK_END)
+
+    def read(self) -> str:
+        """All lines since ``begin``, the oldest first."""
+        for record in self._records():
+            for line in record.splitlines():
+                text = "" if line.startswith(" ") else line.partition(";")[2]  # indented: about a device
+                if _matches(_OF_INTEREST, text):
+                    self._lines.append(text[:MAX_LINE])
+        return "\n".join(self._lines)
+
+    def _records(self) -> Iterator[str]:
+        for _ in range(MAX_RECORDS if self._fd >= 0 else 0):
+            try:
+                record = os.read(self._fd, _RECORD_BYTES)
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # the ring was faster than we: the next read goes on
+                    continue
+                return
+            if not record:
+                return
+            yield record.decode(errors="replace")
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _growth(before: int | None, now: int | None) -> int | None:
+    return None if before is None or now is None else max(0, now - before)
+
+
+def _total(numbers: Iterator[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
+
+
+def _number(text: str, name: str) -> int | None:
+    """The number on the line ``name NUMBER``."""
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return _bare(value)
+    return None
+
+
+def _bare(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def _read(path: str) -> str:
+    """The contents of a small file of the kernel, "" if there is none to be had."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(_FILE_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return _compiled(pattern).search(text) is not None
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
