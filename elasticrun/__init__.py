@@ -1,7 +1,24 @@
 """elasticrun: a launcher for training jobs that outlive the crash of a worker, a node or the master.
 
 ``elastic-run`` takes torchrun's command line. This package stays light on purpose: importing it
-imports neither grpc nor torch.
+imports neither grpc nor torch, nor the worker library, whose names it offers to training scripts.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elasticrun.worker import checkpointing, drain_requested, on_drain, report_step
+
 __version__ = "0.1.0"
+__all__ = ["checkpointing", "drain_requested", "on_drain", "report_step"]
+
+
+def __getattr__(name: str) -> object:
+    """The worker library's functions, imported when one is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'elasticrun' has no attribute {name!r}")
+    from elasticrun import worker
+
+    return getattr(worker, name)

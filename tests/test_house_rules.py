@@ -28,8 +28,9 @@ MACHINES = ("elasticrun/core/agent.py",)
 STATE_MACHINES = frozenset({"JobFacts", "JobMachine", "AgentMachine"})
 
 #: Who may read the environment: the composition root, and nobody else in the package. The probe child is a
-#: program of its own, which does not even import the package; its composition root is its main module.
-ENVIRONMENT_READERS = ("elasticrun/cli/", "elasticrun/probe/main.py")
+#: program of its own, which does not even import the package; its composition root is its main module. The
+#: worker library runs in the user's program, where nobody could hand anything to it.
+ENVIRONMENT_READERS = ("elasticrun/cli/", "elasticrun/probe/main.py", "elasticrun/worker/")
 ENVIRONMENT_NAMES = frozenset({"environ", "environb", "getenv", "getenvb"})
 SLEEPERS = frozenset({"time", "asyncio", "trio", "anyio"})
 

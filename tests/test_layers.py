@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent / PACKAGE
 
 #: From the bottom up. A part may import itself and the parts of lower layers, but not its neighbours.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("",),  # the package itself, which holds only its version
+    ("",),  # the package itself, which holds only its version, and names of its FACADE
     ("errors",),
     ("config", "clock"),
     ("core",),
@@ -30,6 +30,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("__main__",),
 )
+
+#: What the package offers under its own name, and imports only when that is used.
+FACADE = "elasticrun.worker"
 
 #: Third-party package -> the only modules (with all below them) that may import it.
 HOMES: dict[str, tuple[str, ...]] = {
@@ -135,6 +138,8 @@ def part_of(name: str) -> str:
 def problem_of_own(module: str, target: str) -> str:
     """Why ``module`` may not import ``target`` of this package; "" if it may."""
     here, there = part_of(module), part_of(target)
+    if module == PACKAGE and within(target, (FACADE,)):
+        return ""
     if unknown := [part for part in (here, there) if part not in LEVEL]:
         return f"{unknown[0]} is in no layer; add it to LAYERS"
     if LEVEL[there] > LEVEL[here]:

@@ -1,0 +1,343 @@
+"""The agent's side of progress: the page that workers write, and the watch over it.
+
+The page is a memfd, so no file is ever left behind; a worker reaches it, and its pipe for stacks, through
+/proc/<agent>/fd. Its size is sealed: nobody can make our reads fail. ``worker/reporter.py`` is the
+other side and has the same layout; it runs in the worker's interpreter and may not import this one.
+
+``HangWatch`` ties the page, the rule (``core/progress.py``), the stacks and a timer of the loop together. It
+wakes only when the rule says that silence could have become too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import mmap
+import os
+import secrets
+import struct
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import elasticrun
+from elasticrun.agent.stacks import StackTaker, Taken, Target, open_pipe
+from elasticrun.core.progress import (
+    HangMachine,
+    HangTerms,
+    Looked,
+    ProgressEffect,
+    ProgressEvent,
+    Resumed,
+    StacksTaken,
+    Stalled,
+    TakeStacks,
+    WorkerEnded,
+    WorkerProgress,
+)
+from elasticrun.core.protocol import Stall
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "ELASTICRUN_PROGRESS"
+VERSION = "1"
+SLOT = struct.Struct("=QQqQQQQQQ")  # owner, steps, step, sign, longest, busy since, signal, listens, checksum
+SLOT_SIZE = 128
+HEADER = struct.Struct("=8sQ")  # token, drain deadline
+HEADER_SIZE = 128
+NAME = "elasticrun-progress"
+_MASK = 2**64 - 1
+_NS = 1e9
+_READS = 100  # of a slot that is being written; each is a microsecond
+
+#: What a worker's interpreter imports before anything else.
+INJECTED = os.path.join(os.path.dirname(os.path.abspath(elasticrun.__file__)), "worker", "inject")
+
+
+def checksum(fields: tuple[int, ...]) -> int:
+    """As the worker computes it."""
+    return (sum(field * (2 * index + 3) for index, field in enumerate(fields)) ^ _MASK) & _MASK
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a worker has written; instants are seconds of the host's monotonic clock."""
+
+    owner: int  # the pid that reports: the worker, or a process below it; 0: nobody
+    progress: WorkerProgress
+    signum: int  # upon which the owner writes its stacks; 0: none
+    listens: bool  # it looks for a drain by itself
+
+
+class ProgressPage:
+    """One slot for each worker of this node, and a word to all of them. OSError if the kernel has no room."""
+
+    def __init__(self, local_world_size: int) -> None:
+        self._token = secrets.token_bytes(8)
+        size = HEADER_SIZE + SLOT_SIZE * local_world_size
+        self._fd = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._pipes: list[tuple[int, int]] = []
+        try:
+            os.ftruncate(self._fd, size)
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            self._map = mmap.mmap(self._fd, size)
+            for _ in range(local_world_size):
+                self._pipes.append(open_pipe())
+        except OSError:
+            self._close_files()
+            raise
+        self._slots: list[Slot | None] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything; no worker runs."""
+        self._map[:] = bytes(len(self._map))
+        HEADER.pack_into(self._map, 0, self._token, 0)
+        self._slots = [None] * len(self._pipes)
+
+    def environment(self, local_rank: int, inherited: Mapping[str, str], auto: bool) -> dict[str, str]:
+        """What one worker's environment needs on top of ``inherited``.
+
+        ``auto``: workers that use torch report by themselves. The variables are gone by the script's first
+        line; without ``auto`` there is only one, which stays.
+        """
+        fields = (VERSION, os.getpid(), self._fd, self._token.hex(), local_rank, self._pipes[local_rank][1])
+        value = ":".join(map(str, fields))
+        if not auto or not os.path.isdir(INJECTED) or os.pathsep in INJECTED:
+            return {VARIABLE: f"{value}:"}
+        before = inherited.get("PYTHONPATH")
+        path = os.pathsep.join(filter(None, (INJECTED, before)))
+        return {VARIABLE: f"{value}:{'unset' if before is None else 'set'}", "PYTHONPATH": path}
+
+    def read(self, local_rank: int) -> Slot | None:
+        """A worker's slot as it is, or was a moment ago; None if nobody has written it."""
+        offset = HEADER_SIZE + local_rank * SLOT_SIZE
+        for _ in range(_READS):
+            *fields, check = SLOT.unpack_from(self._map, offset)
+            if not fields[0]:
+                self._slots[local_rank] = None
+                break
+            if checksum(tuple(fields)) == check:
+                self._slots[local_rank] = _slot(local_rank, *fields)
+                break
+        return self._slots[local_rank]
+
+    def workers(self) -> tuple[WorkerProgress, ...]:
+        """What all workers that report have written."""
+        slots = [self.read(local_rank) for local_rank in range(len(self._pipes))]
+        return tuple(slot.progress for slot in slots if slot is not None)
+
+    def target(self, local_rank: int, worker: int) -> Target:
+        """Whom to ask for stacks: the process that reports, if it is the worker or in its session."""
+        slot = self.read(local_rank)
+        pipe = self._pipes[local_rank][0]
+        if slot is not None and _is_in_session(slot.owner, worker):
+            return Target(local_rank, slot.owner, slot.signum, pipe)
+        return Target(local_rank, worker, 0, pipe)
+
+    def request_drain(self, deadline: float) -> None:
+        """Ask all workers to save their state and to go; ``deadline`` is on the host's monotonic clock."""
+        HEADER.pack_into(self._map, 0, self._token, max(1, round(deadline * _NS)))
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._map.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for fd in (self._fd, *(end for pipe in self._pipes for end in pipe)):
+            os.close(fd)
+        self._pipes = []
+
+
+def _slot(
+    rank: int,
+    owner: int,
+    steps: int,
+    step: int,
+    sign: int,
+    longest: int,
+    busy: int,
+    signum: int,
+    listens: int,
+) -> Slot:
+    busy_since = busy / _NS if busy else None
+    progress = WorkerProgress(rank, steps, step, sign / _NS, longest / _NS, busy_since)
+    return Slot(owner, progress, signum, bool(listens))
+
+
+class HangWatch:
+    """Watches the workers of one node, round after round, on the running loop.
+
+    ``on_stall(round, stall)`` is called from the loop: with a Stall once the workers of a round hang, with
+    None if they go on after all. Before the call, all stacks are saved beside the logs.
+    """
+
+    def __init__(
+        self,
+        local_world_size: int,
+        terms: HangTerms,
+        search_path: str | None,
+        on_stall: Callable[[int, Stall | None], None],
+        auto: bool = True,
+    ) -> None:
+        """``search_path``: where py-spy may lie. OSError if descriptors run out."""
+        self._size = local_world_size
+        self._terms = terms
+        self._on_stall = on_stall
+        self._auto = auto
+        self._loop = asyncio.get_running_loop()
+        self._page = ProgressPage(local_world_size)
+        self._taker = StackTaker(search_path)
+        self._machine: HangMachine | None = None  # None: no round is watched
+        self._round = -1
+        self._pids: dict[int, int] = {}  # by local rank
+        self._last: dict[int, Taken] = {}  # the stacks that were taken last
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- the workers' life
+
+    def environment(self, local_rank: int, inherited: Mapping[str, str]) -> dict[str, str]:
+        """What one worker's environment needs on top of ``inherited``."""
+        return self._page.environment(local_rank, inherited, self._auto)
+
+    def start(self, round_: int, first_rank: int, directories: Sequence[str]) -> None:
+        """Workers of a round are about to start; ``directories`` for stacks, by local rank ("": none)."""
+        self.stop()
+        self._page.reset()
+        self._taker.open_round(directories)
+        self._round = round_
+        self._pids = {}
+        self._last = {}
+        self._machine = HangMachine(first_rank, self._size, self._terms)
+        self._look()
+
+    def started(self, local_rank: int, pid: int) -> None:
+        """A worker runs, in a session whose number is its pid."""
+        self._pids[local_rank] = pid
+
+    def ended(self, local_rank: int) -> None:
+        """A worker ended. What it had written can still be read."""
+        self._pids.pop(local_rank, None)
+        self._handle(WorkerEnded(local_rank))
+        self._look()
+
+    def stop(self) -> None:
+        """The round is being stopped: its silence means nothing any more. May be repeated."""
+        self._machine = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for task in self._tasks:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        self.stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._page.close()
+
+    # -- what others want to know, or to have done
+
+    def step(self, local_rank: int) -> int:
+        """The last step that a worker of this round reported, be it alive or not; -1: none."""
+        slot = self._page.read(local_rank)
+        return slot.progress.step if slot is not None else -1
+
+    def request_drain(self, seconds: float) -> None:
+        """Ask the workers to save their state and to be gone within ``seconds``."""
+        self._page.request_drain(self._loop.time() + seconds)
+
+    def listens(self, local_rank: int) -> bool:
+        """Whether a worker looks for a drain by itself, and needs no signal."""
+        slot = self._page.read(local_rank)
+        return slot is not None and slot.listens
+
+    def save_stacks(self) -> None:
+        """Take the stacks of all workers and save them beside their logs."""
+        self._spawn(self._take_and_save())
+
+    # -- the watch
+
+    def _handle(self, event: ProgressEvent) -> None:
+        machine = self._machine
+        if machine is None:
+            return
+        for effect in machine.handle(event, self._loop.time()):
+            self._carry_out(effect)
+        self._arm()
+
+    def _carry_out(self, effect: ProgressEffect) -> None:
+        match effect:
+            case TakeStacks(local_ranks):
+                self._spawn(self._take_and_judge(local_ranks))
+            case Stalled(stall):
+                self._tell(stall)
+                self._on_stall(self._round, stall)
+            case Resumed():
+                logger.warning("the workers of round %d make steps again", self._round)
+                self._on_stall(self._round, None)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._machine.next_deadline() if self._machine is not None else None
+        if deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._look)
+
+    def _look(self) -> None:
+        self._handle(Looked(self._page.workers()))
+
+    def _tell(self, stall: Stall) -> None:
+        paths = self._taker.save(self._last)
+        logger.warning(
+            "no worker of round %d makes a step: for %.0f s (allowed: %.0f s); rank %d lags: step %d%s%s",
+            self._round,
+            stall.silence,
+            stall.allowed,
+            stall.rank,
+            stall.step,
+            f", in {stall.where}" if stall.where else "",
+            f"; all stacks are in {os.path.dirname(os.path.dirname(paths[0]))}" if paths else "",
+        )
+
+    # -- stacks
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_report_failure)
+
+    async def _take_and_judge(self, local_ranks: tuple[int, ...]) -> None:
+        self._last = await self._take(local_ranks)
+        texts = {local_rank: taken.text for local_rank, taken in self._last.items() if taken.text}
+        self._handle(StacksTaken(self._page.workers(), texts))
+
+    async def _take_and_save(self) -> None:
+        paths = self._taker.save(await self._take(tuple(self._pids)))
+        logger.warning("the stacks of %d workers were saved: %s", len(paths), ", ".join(paths))
+
+    async def _take(self, local_ranks: tuple[int, ...]) -> dict[int, Taken]:
+        pids = {local_rank: self._pids.get(local_rank) for local_rank in local_ranks}
+        return await self._taker.take(
+            self._page.target(local_rank, pid) for local_rank, pid in pids.items() if pid is not None
+        )
+
+
+def _report_failure(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        task.get_loop().call_exception_handler({"message": "taking stacks failed", "exception": error})
+
+
+def _is_in_session(pid: int, worker: int) -> bool:
+    if pid == worker:
+        return True
+    with contextlib.suppress(OSError):
+        return os.getsid(pid) == worker
+    return False

@@ -1,0 +1,192 @@
+"""Where the workers are right now: the stacks of their threads, as text.
+
+py-spy, if the user has it, reads them from outside, whatever the worker does. Without it, or where the
+kernel forbids it to look, a worker that has armed itself is sent a signal, upon which ``faulthandler`` writes
+to a pipe of the agent's. That text has no end mark: it is complete once nothing has come for ``SETTLED``.
+
+Invariants. All workers are asked at once, each within a bound, and a worker that cannot be asked is said to
+be so. A signal goes only to a process that catches it at that moment: an armed worker that has replaced
+itself by another program would be killed by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+logger = logging.getLogger(__name__)
+
+PY_SPY_TIMEOUT = 10.0  # seconds
+SIGNAL_TIMEOUT = 5.0  # seconds until the first line
+SETTLED = 0.25  # seconds without another line
+_READ_BYTES = 65536
+_PIPE_BYTES = 1 << 20  # a hundred deep threads
+_MOST_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A worker whose stacks are wanted."""
+
+    local_rank: int
+    pid: int
+    signum: int  # upon which it writes its stacks; 0: none
+    pipe: int  # our end of where it writes them
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was found out of one worker."""
+
+    text: str  # "" if nothing
+    problem: str = ""  # why not
+
+
+class StackTaker:
+    """Takes stacks, on the running loop, and saves them beside the logs of a round."""
+
+    def __init__(self, search_path: str | None) -> None:
+        """``search_path``: the value of PATH where py-spy may lie; None: do without."""
+        self._py_spy = shutil.which("py-spy", path=search_path) if search_path else None
+        self._turn = asyncio.Lock()  # a pipe carries one answer at a time
+        self._directories: tuple[str, ...] = ()
+        self._saved = 0
+
+    def open_round(self, directories: Iterable[str]) -> None:
+        """From now on stacks go to these directories, by local rank; "": nowhere."""
+        self._directories, self._saved = tuple(directories), 0
+
+    async def take(self, targets: Iterable[Target]) -> dict[int, Taken]:
+        """The stacks of all targets, by local rank, within ``PY_SPY_TIMEOUT + SIGNAL_TIMEOUT`` or so."""
+        targets = tuple(targets)
+        async with self._turn:
+            taken = await asyncio.gather(*(self._take(target) for target in targets))
+        return {target.local_rank: each for target, each in zip(targets, taken, strict=True)}
+
+    def save(self, taken: Mapping[int, Taken]) -> list[str]:
+        """Write ``stacks_<n>.txt`` beside each worker's logs; the paths. What cannot be written is told."""
+        name = f"stacks_{self._saved}.txt"
+        self._saved += 1
+        paths = []
+        for local_rank, each in taken.items():
+            directory = self._directories[local_rank]
+            path = os.path.join(directory, name)
+            if directory and _write(path, each.text or f"no stack available: {each.problem}\n"):
+                paths.append(path)
+        return paths
+
+    async def _take(self, target: Target) -> Taken:
+        if self._py_spy is None:
+            seen = Taken("", "py-spy is not installed")
+        else:
+            seen = await run_py_spy(self._py_spy, target.pid)
+        if seen.text:
+            return seen
+        told = await ask_by_signal(target)
+        return told if told.text else Taken("", f"{seen.problem}; {told.problem}")
+
+
+async def run_py_spy(program: str, pid: int) -> Taken:
+    """What py-spy sees of a process."""
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program, "dump", "--pid", str(pid), stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
+        )
+    except OSError as error:
+        return Taken("", f"py-spy cannot be started: {error.strerror}")
+    try:
+        output, errors = await asyncio.wait_for(process.communicate(), PY_SPY_TIMEOUT)
+    except asyncio.TimeoutError:
+        return Taken("", f"py-spy did not end within {PY_SPY_TIMEOUT:g} s")
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    text = output.decode(errors="replace")
+    if process.returncode == 0 and "Thread " in text:
+        return Taken(text)
+    said = errors.decode(errors="replace").strip().splitlines()
+    return Taken("", f"py-spy failed: {said[0] if said else f'exit status {process.returncode}'}")
+
+
+async def ask_by_signal(target: Target) -> Taken:
+    """What an armed worker writes of itself."""
+    if not catches(target.pid, target.signum):
+        return Taken("", "the worker does not answer a signal with its stacks")
+    loop = asyncio.get_running_loop()
+    chunks: list[bytes] = []
+    done: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(SIGNAL_TIMEOUT, _finish, done)
+
+    def readable() -> None:
+        nonlocal timer
+        chunks.append(_read(target.pipe))
+        timer.cancel()
+        full = sum(map(len, chunks)) > _MOST_BYTES
+        timer = loop.call_later(0 if full else SETTLED, _finish, done)
+
+    while _read(target.pipe):
+        pass  # of an answer that came too late
+    loop.add_reader(target.pipe, readable)
+    try:
+        os.kill(target.pid, target.signum)
+        await done
+    except ProcessLookupError:
+        return Taken("", "the worker has ended")
+    finally:
+        timer.cancel()
+        loop.remove_reader(target.pipe)
+    text = b"".join(chunks).decode(errors="replace")
+    return Taken(text, "" if text else f"the worker did not answer within {SIGNAL_TIMEOUT:g} s")
+
+
+def catches(pid: int, signum: int) -> bool:
+    """Whether a process has a handler for a signal right now."""
+    if not signum or pid <= 1:
+        return False
+    try:
+        with open(f"/proc/{pid}/status", "rb") as status:
+            caught = [line.split()[1] for line in status if line.startswith(b"SigCgt")]
+    except OSError:
+        return False
+    return bool(caught) and bool(int(caught[0], 16) >> (signum - 1) & 1)
+
+
+def open_pipe() -> tuple[int, int]:
+    """(our end, the worker's end) of a pipe for stacks. OSError if descriptors run out."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with contextlib.suppress(OSError):  # more than this user may have: deep stacks are cut
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return reader, writer
+
+
+def _write(path: str, text: str) -> bool:
+    """Whether it was possible."""
+    try:
+        with open(path, "w") as file:
+            file.write(text)
+    except OSError as error:
+        logger.warning("stacks cannot be saved: %s: %s", path, error.strerror)
+        return False
+    return True
+
+
+def _finish(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def _read(pipe: int) -> bytes:
+    try:
+        return os.read(pipe, _READ_BYTES)
+    except BlockingIOError:
+        return b""

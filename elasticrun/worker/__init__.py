@@ -1,0 +1,54 @@
+"""The library for training scripts: tell the agent of progress, and hear that it is time to go.
+
+Everything here may be called anywhere, at any time. Outside ``elastic-run`` nothing happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from elasticrun.worker import reporter as _reporter
+
+__all__ = ["checkpointing", "drain_requested", "on_drain", "report_step"]
+
+_Callback = TypeVar("_Callback", bound=Callable[[], object])
+
+
+def report_step(step: int | None = None) -> None:
+    """Report that a training step is done; ``step`` is its number (None: one more than the last).
+
+    Not needed where an optimizer of torch makes the steps. A script that calls it numbers its steps itself:
+    those of optimizers then count as signs of life only.
+    """
+    _reporter.report(step)
+
+
+def checkpointing() -> AbstractContextManager[None]:
+    """Within this context the script saves its state: no silence is taken for a hang meanwhile.
+
+    Not needed around ``torch.save``, ``torch.distributed.checkpoint.save`` and safetensors.
+    """
+    return _reporter.Checkpointing()
+
+
+def on_drain(callback: _Callback) -> _Callback:
+    """Have ``callback`` called once, after the step during which the agent asks the workers to go.
+
+    Meant for saving a checkpoint because a node leaves. It runs in the thread that makes or reports the
+    step, and what it raises surfaces there. May be used as a decorator.
+    """
+    reporter = _reporter.current()
+    if reporter is not None:
+        reporter.listen(callback)
+    return callback
+
+
+def drain_requested() -> bool:
+    """Whether the agent has asked the workers to save their state and to go."""
+    reporter = _reporter.current()
+    if reporter is None:
+        return False
+    reporter.listen(None)
+    return reporter.drain_deadline() != 0

@@ -1,0 +1,388 @@
+"""How a worker tells its agent that it is alive: a slot in a shared page, and the hooks that write it.
+
+Theory. The agent owns a page of memory with one slot for each worker, and names it in one environment
+variable. A worker maps it through /proc, so there is no file that could be left behind or fill a disk. A slot
+has one writer and no lock; the last field is a checksum of the others, so a reader that comes in between
+sees that it did.
+
+*Signs of life* are steps, batches taken from a data loader, and the begin and end of checkpoints. Every call
+of an optimizer's ``step`` counts as a step: a script with two optimizers counts double, which does no harm,
+as what is judged is silence and not the number. ``report_step`` takes the numbering over.
+
+Invariants. Nothing here ever raises into the script (but for the script's own ``on_drain`` callbacks), nor
+does anything in a process that the worker forks. Who claims a slot last owns it; the others fall silent. This
+module needs the standard library only and is loaded by its path, as ``elasticrun`` may not be installed
+where the worker runs. Steps that no Python runs through cannot be seen: within torch.compile they are not
+counted, and with the first one that a CUDA graph captures this worker reports no more.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import functools
+import mmap
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+VARIABLE = "ELASTICRUN_PROGRESS"
+VERSION = "1"
+#: The agent's module has the same numbers; a test compares them.
+SLOT = struct.Struct("=QQqQQQQQQ")  # owner, steps, step, sign, longest, busy since, signal, listens, checksum
+SLOT_SIZE = 128
+HEADER = struct.Struct("=8sQ")  # token, drain deadline
+HEADER_SIZE = 128
+MEMFD = "/memfd:elasticrun-progress"  # what the kernel calls the page
+
+#: Silences before the second step are start-up (compilation, autotuning) and teach nothing.
+LEARN_AFTER = 2
+#: The pipe's descriptor goes up here, out of the way of scripts that count on the lowest numbers.
+HIGH_FD = 900
+#: Signals of the C library and of profilers lie at both ends of the real-time range.
+KEPT_SIGNALS = 8
+MASK = 2**64 - 1
+
+
+def checksum(fields: tuple[int, ...]) -> int:
+    """Over all fields but the last; weighted, so that no plausible mix of two states has that of one."""
+    return (sum(field * (2 * index + 3) for index, field in enumerate(fields)) ^ MASK) & MASK
+
+
+class Reporter:
+    """Writes the slot of this process. Instants are nanoseconds of the host's monotonic clock."""
+
+    def __init__(self, page: mmap.mmap, slot: int, stacks: str) -> None:
+        self.pid = os.getpid()
+        self._page = page
+        self._offset = HEADER_SIZE + slot * SLOT_SIZE
+        self._stacks = stacks  # where a dump of our stacks goes, as a path
+        self._main = threading.main_thread().ident
+        self._owns = False
+        self._steps = 0
+        self._step = -1
+        self._explicit = False  # the script numbers its steps
+        self._sign = time.monotonic_ns()
+        self._longest = 0
+        self._busy_since = 0
+        self._depth = 0  # of checkpoints within checkpoints
+        self._signum = 0
+        self._listens = False
+        self._callbacks: list[Callable[[], object]] = []
+
+    def claim(self) -> None:
+        """Take the slot, and be ready to show our stacks. May be repeated."""
+        if self._owns:
+            return
+        self._owns = True
+        try:
+            self._signum = arm_stacks(self._stacks)
+        except (OSError, ValueError, RuntimeError):
+            self._signum = 0  # then there are no stacks by signal
+        self._page[self._offset : self._offset + 8] = struct.pack("=Q", self.pid)
+        self._write()
+
+    def step(self) -> None:
+        """A step that an optimizer made."""
+        self._live()
+        if not self._explicit:
+            self._steps += 1
+            self._step += 1
+        self._write()
+
+    def numbered_step(self, number: int | None) -> None:
+        """A step that the script reports; from now on those of optimizers are signs of life only."""
+        self.claim()
+        self._live()
+        self._explicit = True
+        self._steps += 1
+        self._step = self._step + 1 if number is None else number
+        self._write()
+
+    def live(self) -> None:
+        """Any other sign of life; counts in the main thread only, as a helper may go on without it."""
+        if self._is_main:
+            self._live()
+            self._write()
+
+    def begin_checkpoint(self) -> None:
+        """Silence is fine until the end. Counts in the main thread only: others save in the background."""
+        if not self._is_main:
+            return
+        self._depth += 1
+        if self._depth == 1:
+            self._live()
+            self._busy_since = self._sign
+            self._write()
+
+    def end_checkpoint(self) -> None:
+        """The outermost checkpoint is over."""
+        if not self._is_main:
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            self._busy_since = 0
+            self._sign = time.monotonic_ns()  # it was no silence to learn from
+            self._write()
+
+    def release(self) -> None:
+        """Report no more, as if this worker had never begun."""
+        if self._is_owner:
+            self._page[self._offset : self._offset + SLOT.size] = bytes(SLOT.size)
+        self.pid = -1
+
+    def drain_deadline(self) -> int:
+        """When this worker has to be gone; 0: it may stay."""
+        return int(HEADER.unpack_from(self._page, 0)[1])
+
+    def listen(self, callback: Callable[[], object] | None) -> None:
+        """Tell the agent that this worker need not be told by a signal that it has to go."""
+        if callback is not None:
+            self._callbacks.append(callback)
+        self.claim()
+        if not self._listens:
+            self._listens = True
+            self._write()
+
+    def due_callbacks(self) -> list[Callable[[], object]]:
+        """What has to be called now; each only once."""
+        if not self._callbacks or not self.drain_deadline():
+            return []
+        due, self._callbacks = self._callbacks, []
+        return due
+
+    @property
+    def _is_main(self) -> bool:
+        return threading.get_ident() == self._main
+
+    @property
+    def _is_owner(self) -> bool:
+        """Not if another process below the worker has claimed the slot since."""
+        return self._owns and struct.unpack_from("=Q", self._page, self._offset)[0] == self.pid
+
+    def _live(self) -> None:
+        now = time.monotonic_ns()
+        if self._steps >= LEARN_AFTER:
+            self._longest = max(self._longest, now - self._sign)
+        self._sign = now
+
+    def _write(self) -> None:
+        if not self._is_owner:
+            return
+        fields = (
+            self.pid,
+            self._steps,
+            self._step,
+            self._sign,
+            self._longest,
+            self._busy_since,
+            self._signum,
+            int(self._listens),
+        )
+        SLOT.pack_into(self._page, self._offset, *fields, checksum(fields))
+
+
+# -- finding the page
+
+
+class _State:
+    """Of this process: whether it has looked for a page, and what it found."""
+
+    reporter: Reporter | None = None
+    is_known = False
+
+
+def current() -> Reporter | None:
+    """The reporter of this process; None outside elastic-run, and in children of a worker."""
+    if not _State.is_known:
+        _State.is_known = True
+        try:
+            _State.reporter = connect(described_page())
+        except (OSError, ValueError):
+            _State.reporter = None  # an agent that is out of reach
+    reporter = _State.reporter
+    return reporter if reporter is not None and reporter.pid == os.getpid() else None
+
+
+def described_page() -> str:
+    """The variable's value, which sitecustomize has kept if it ran; "" if there is none for this process."""
+    keeper = sys.modules.get("_elasticrun_sitecustomize")
+    if keeper is None:
+        return os.environ.get(VARIABLE, "")
+    return keeper.page if keeper.pid == os.getpid() else ""
+
+
+def connect(description: str) -> Reporter | None:
+    """Map the page; None if there is none. OSError or ValueError if it is not what it should be."""
+    fields = description.split(":")
+    if fields[0] != VERSION:
+        return None
+    _, agent, page_fd, token, slot, stacks_fd, _ = fields
+    path = f"/proc/{agent}/fd/{page_fd}"
+    # In another PID namespace that may be anybody's file: look before opening, then at the token.
+    if not os.readlink(path).startswith(MEMFD):  # noqa: PTH115 pathlib takes milliseconds
+        return None
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        page = map_page(fd, HEADER_SIZE + SLOT_SIZE * (int(slot) + 1))
+    finally:
+        os.close(fd)
+    if HEADER.unpack_from(page, 0)[0] != bytes.fromhex(token):
+        page.close()
+        return None
+    return Reporter(page, int(slot), f"/proc/{agent}/fd/{stacks_fd}")
+
+
+def map_page(fd: int, size: int) -> mmap.mmap:
+    """The beginning of the page; before Python 3.13 this keeps a copy of the descriptor open."""
+    if sys.version_info >= (3, 13):
+        return mmap.mmap(fd, size, trackfd=False)
+    return mmap.mmap(fd, size)
+
+
+def move_up(fd: int) -> int:
+    """The same file under a high number, if the limits allow one."""
+    try:
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    except OSError:
+        return fd
+    os.close(fd)
+    return moved
+
+
+def arm_stacks(path: str) -> int:
+    """Have a signal write the stacks of all threads to a pipe of the agent's; the signal, 0 if none is free.
+
+    The pipe does not block: nobody has to wait for an agent that does not read.
+    """
+    signum = free_signal()
+    if signum:
+        fd = move_up(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        faulthandler.register(signum, file=fd, all_threads=True, chain=False)
+    return signum
+
+
+def free_signal() -> int:
+    """A real-time signal that nobody catches, ignores or blocks; 0 if there is none."""
+    with open("/proc/self/status", "rb") as status:  # noqa: PTH123 pathlib takes milliseconds
+        masks = [line.split()[1] for line in status if line.startswith((b"SigBlk", b"SigIgn", b"SigCgt"))]
+    taken = functools.reduce(lambda all_, mask: all_ | int(mask, 16), masks, 0)
+    for signum in range(signal.SIGRTMAX - KEPT_SIGNALS, signal.SIGRTMIN + KEPT_SIGNALS, -1):
+        if not taken >> (signum - 1) & 1:
+            return signum
+    return 0
+
+
+# -- hooks
+
+
+class Checkpointing:
+    """The script is saving its state: silence is fine meanwhile."""
+
+    def __enter__(self) -> None:
+        self._reporter = current()
+        if self._reporter is not None:
+            self._reporter.begin_checkpoint()
+
+    def __exit__(self, *_: object) -> None:
+        if self._reporter is not None and self._reporter is current():  # not in a child forked meanwhile
+            self._reporter.end_checkpoint()
+
+
+def report(number: int | None = None) -> None:
+    """The script's own report of a step."""
+    reporter = current()
+    if reporter is not None:
+        reporter.numbered_step(number)
+        drain(reporter)
+
+
+def drain(reporter: Reporter) -> None:
+    """Call the script's callbacks if the agent has asked; what they raise is the script's."""
+    for callback in reporter.due_callbacks():
+        callback()
+
+
+def imported(name: str, module: ModuleType) -> None:
+    """A module has been executed that may tell us of signs of life."""
+    if current() is not None:
+        HOOKS[name](module)
+
+
+def hook_optimizers(module: Any) -> None:
+    """Hear of every step of every optimizer."""
+    torch = module.torch
+
+    def after_step(optimizer: object, args: object, kwargs: object) -> None:
+        if torch.compiler.is_compiling():
+            return  # the compiler traces this function: nothing but this line may be seen by it
+        reporter = current()
+        if reporter is None:
+            return
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            reporter.release()
+            return
+        reporter.step()
+        drain(reporter)
+
+    module.register_optimizer_step_post_hook(after_step)
+    reporter = current()
+    if reporter is not None:
+        reporter.claim()
+
+
+def hook_saving(*names: str) -> Callable[[Any], None]:
+    """Take the functions of these names for checkpoints."""
+
+    def hook(module: Any) -> None:
+        for name in names:
+            function = getattr(module, name, None)
+            if function is not None:
+                setattr(module, name, marked(function))
+
+    return hook
+
+
+def marked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, in ``Checkpointing``."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with Checkpointing():
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def hook_batches(module: Any) -> None:
+    """Take each batch from a data loader for a sign of life: an evaluation makes no steps."""
+    iterator = module._BaseDataLoaderIter
+    following = iterator.__next__
+
+    @functools.wraps(following)
+    def wrapper(self: Any) -> Any:
+        batch = following(self)
+        reporter = current()
+        if reporter is not None:
+            reporter.live()
+        return batch
+
+    iterator.__next__ = wrapper
+
+
+HOOKS: dict[str, Callable[[Any], None]] = {
+    "torch.optim.optimizer": hook_optimizers,
+    "torch.serialization": hook_saving("save"),
+    "torch.utils.data.dataloader": hook_batches,
+    "torch.distributed.checkpoint.state_dict_saver": hook_saving("save"),
+    "safetensors.torch": hook_saving("save_file", "save_model"),
+}
