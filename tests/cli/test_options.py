@@ -107,7 +107,7 @@ FLAGS: dict[str, tuple[Pick, object, object]] = {
     "health-check-only": (lambda c: c.job.health.only, True, False),
     "no-auto-progress": (lambda c: c.workers.auto_progress, False, True),
 }
-#: Their files have to be there; test_secrets.py and test_faults.py make them.
+#: Their files have to be there; test_faults.py makes them.
 FILES = ("policy", "token-file", "tls-ca", "tls-cert", "tls-key")
 
 BY_NAME = {option.name: option for option in OPTIONS}

@@ -6,7 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from elasticrun.config import Endpoint, JobConfig, LaunchConfig, RendezvousConfig
+from elasticrun.config import (
+    Endpoint,
+    HealthCheckMode,
+    HealthConfig,
+    JobConfig,
+    LaunchConfig,
+    RendezvousConfig,
+)
 
 Parse = Callable[..., LaunchConfig]
 
@@ -145,7 +152,7 @@ def test_unknown_keys_are_named_in_a_warning(parse: Parse) -> None:
 
 def test_defaults_are_those_of_the_configuration(parse: Parse) -> None:
     config = parse()
-    assert config.job == JobConfig()
+    assert config.job == JobConfig(health=HealthConfig(mode=HealthCheckMode.AUTO))
     assert config.rendezvous == RendezvousConfig(ALONE, standalone=True)
 
 
