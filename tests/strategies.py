@@ -11,6 +11,7 @@ from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
     Assignment,
+    Charter,
     Failure,
     FailureKind,
     GroupReport,
@@ -36,6 +37,7 @@ from elasticrun.core.protocol import (
     StopRound,
     Waiting,
     Welcome,
+    World,
 )
 
 names = st.text(min_size=1, max_size=30)
@@ -107,11 +109,9 @@ stalls = st.builds(
 )
 
 
-@st.composite
-def seats(draw: st.DrawFn) -> Seat:
-    """A vote for a world, built on an earlier one."""
-    number = draw(numbers)
-    return Seat(number, draw(st.integers(1, 10_000)), draw(numbers), draw(st.integers(-1, number - 1)), 0)
+worlds = st.builds(World, round=numbers, epoch=numbers, size=st.integers(1, 10_000))
+seats = st.builds(Seat, worlds, st.none() | worlds)
+charters = st.builds(Charter, worlds, st.none() | worlds, st.none() | worlds)
 
 
 statuses = st.builds(
@@ -123,7 +123,7 @@ statuses = st.builds(
     store_port=ports,
     probe=st.none() | probes,
     stall=st.none() | stalls,
-    seats=st.lists(seats(), max_size=MAX_SEATS).map(tuple),
+    seats=st.lists(seats, max_size=3).map(tuple) | st.tuples(*[seats] * MAX_SEATS),
 )
 
 
@@ -145,8 +145,7 @@ def assignments(draw: st.DrawFn) -> Assignment:
         store_port=draw(ports),
         restart_count=draw(counts),
         max_restarts=draw(counts),
-        base_round=draw(_from_minus_one()),
-        base_size=draw(counts),
+        charter=draw(st.none() | charters),
     )
 
 

@@ -49,7 +49,7 @@ from elasticrun.core.agent_events import (
     WorkerFinished,
     describe_assignment,
 )
-from elasticrun.core.agent_wishes import Directive, Wishes, with_seat
+from elasticrun.core.agent_wishes import Directive, Wishes
 from elasticrun.core.protocol import (
     MAX_FAILURES,
     AgentPhase,
@@ -73,6 +73,7 @@ from elasticrun.core.protocol import (
     StopRound,
     Waiting,
 )
+from elasticrun.core.quorum import accepts, with_seat
 from elasticrun.core.timers import Deadlines
 from elasticrun.errors import ExitCode
 
@@ -207,11 +208,21 @@ class AgentMachine:
         if wishes is None:
             return
         self._wishes = wishes
+        if isinstance(message, StartRound):
+            self._vote(message.assignment)
         if isinstance(message, JobEnded):
             status = OUTCOME_STATUS[message.outcome]
             self._end(Finish(status, message.reason, message.outcome, message.failures, message.checkup))
         elif isinstance(message, StopRound) and self.round <= message.round and self._has_workers:
             self._say(Level.WARNING, f"round {message.round} stops: {message.reason}")
+
+    def _vote(self, given: Assignment) -> None:
+        """Refuse a seat that was offered in ignorance of our newest one; learn more of one we have."""
+        if not accepts(self._seats, given.charter):
+            self._wishes = replace(self._wishes, round=None)
+            self._report()  # what the master did not know
+        elif given.round == self.round and self._seats:
+            self._seats = with_seat(self._seats, given.charter)
 
     @property
     def _has_workers(self) -> bool:
@@ -376,7 +387,7 @@ class AgentMachine:
         self.assignment = assignment
         self.failures = ()
         self._stall = None
-        self._seats = with_seat(self._seats, assignment, wanted.epoch)
+        self._seats = with_seat(self._seats, assignment.charter)
         self.alive = set(range(self.info.local_world_size))
         text = describe_assignment(assignment, self.info, wanted.reason)
         self._say(Level.INFO if self.round == 0 else Level.WARNING, text)

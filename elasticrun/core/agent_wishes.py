@@ -9,10 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from elasticrun.core.protocol import (
-    MAX_SEATS,
-    Assignment,
     JobEnded,
-    Seat,
     StartProbe,
     StartRound,
     StopRound,
@@ -60,10 +57,3 @@ class Wishes:
         if wanted is not None and wanted.assignment.round > max(last, self.stop_through):
             return wanted
         return None
-
-
-def with_seat(seats: tuple[Seat, ...], given: Assignment, epoch: int) -> tuple[Seat, ...]:
-    """The votes of a node that accepts a seat; those for worlds older than the base decide nothing more."""
-    kept = tuple(seat for seat in seats if seat.round >= given.base_round)
-    seat = Seat(given.round, given.group_world_size, epoch, given.base_round, given.base_size)
-    return (*kept, seat)[-MAX_SEATS:]

@@ -15,6 +15,9 @@ loss of a node, of which the failure was only an echo, is known.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from elasticrun.config import HealthCheckMode
 from elasticrun.core.checkup import Checkup
 from elasticrun.core.directives import notice
@@ -34,6 +37,7 @@ from elasticrun.core.job_events import (
     MasterStarted,
     Reported,
     ScaleOrdered,
+    StepDown,
     Trigger,
 )
 from elasticrun.core.job_facts import (
@@ -45,9 +49,11 @@ from elasticrun.core.job_facts import (
     LAST_CALL,
     NOTICE,
     REATTACH,
+    STEP_DOWN,
     JobFacts,
 )
 from elasticrun.core.membership import Node
+from elasticrun.core.protocol import Seat
 from elasticrun.core.ranks import RoundTerms, assign_ranks, order_members
 from elasticrun.core.recovery import settle
 from elasticrun.core.rendezvous import Candidate, choose_world
@@ -115,7 +121,9 @@ class JobMachine(JobFacts):
             self._notify_waiting()
         elif timer == CHECK and self.checkup is not None:
             self.checkup.give_up()
-        elif timer == JOIN and not self.limits.usable(self._available):
+        elif timer == STEP_DOWN:
+            self._step_down()
+        elif timer == JOIN and (self.obstacle or not self.limits.usable(self._available)):
             here, _ = notice(self)
             self._end(Trigger.JOIN_TIMED_OUT, f"gave up after {self.config.join_timeout:g} s: {here}")
 
@@ -147,6 +155,12 @@ class JobMachine(JobFacts):
     def _try_form(self) -> None:
         if self.members.detached or (BACKOFF, "") in self._timers:
             return  # known nodes are about to come back, or failures came fast; a timer bounds the wait
+        self.obstacle = self._find_obstacle() if self.quorum.is_needed else ""
+        if self.obstacle:
+            self._wait_for_nodes()
+            self._timers.set_default((STEP_DOWN, ""), self._now + self.quorum.patience)
+            return
+        self._timers.cancel((STEP_DOWN, ""))
         if not self.limits.usable(len(self.ready)):
             self._last_called = False
             self._wait_for_nodes()
@@ -164,6 +178,23 @@ class JobMachine(JobFacts):
         self._timers.cancel((LAST_CALL, ""))
         self._timers.set_default((JOIN, ""), self._now + self.config.join_timeout)
         self._timers.set_default((NOTICE, ""), self._now + self.config.waiting_notice_interval)
+
+    def _find_obstacle(self) -> str:
+        """Why this master may not lead the nodes that could be members; "" if it may."""
+        nodes = self.members.nodes
+        names = self._choose()[0] or list(nodes)
+        positions = [node.info.position for node in nodes.values()]
+        return self.quorum.obstacle(self._seats_of(names), positions)
+
+    def _seats_of(self, names: Iterable[str]) -> dict[str, tuple[Seat, ...]]:
+        nodes = [self.members.nodes[name] for name in names]
+        return {node.info.incarnation: node.status.seats for node in nodes}
+
+    def _step_down(self) -> None:
+        self._decide(f"this master steps down: {self.obstacle}")
+        for name in list(self.members.nodes):
+            self._expire_node(name, "is let go")
+        self._effects.append(StepDown(self.obstacle))
 
     @property
     def _available(self) -> int:
@@ -226,17 +257,26 @@ class JobMachine(JobFacts):
             return False
         return self.config.last_call_timeout > 0 and len(self.ready) < self.limits.largest
 
+    def _choose(self) -> tuple[list[str], str]:
+        """The members of the next world in order of preference, with the reason in words."""
+        nodes = [self.members.nodes[name] for name in self.ready if name not in self.health.doubtful]
+        candidates = [Candidate(n.info.node, n.arrival, n.info.node_rank) for n in nodes]
+        voters = [n.info.node for n in nodes if self.quorum.is_voter(n.info.incarnation, n.status.seats)]
+        return choose_world(candidates, tuple(dict.fromkeys((*self.previous, *voters))), self.limits)
+
     def _form(self) -> None:
         nodes = self.members.nodes
-        names = [name for name in self.ready if name not in self.health.doubtful]
-        given = {name: nodes[name].info.node_rank for name in names}
-        candidates = [Candidate(name, nodes[name].arrival, given[name]) for name in names]
-        chosen, reason = choose_world(candidates, self.previous, self.limits)
+        chosen, reason = self._choose()
+        given = {name: nodes[name].info.node_rank for name in chosen}
         order = order_members(chosen, self.previous, given)
         for timer in (LAST_CALL, JOIN, NOTICE):
             self._timers.cancel((timer, ""))
         self.round = self.newest = self.newest + 1
         seats = assign_ranks([nodes[name].info for name in order], self._terms(nodes[order[0]]))
+        charters = self.quorum.form(self.round, self.epoch, self._seats_of(order))
+        if charters:
+            incarnations = {name: nodes[name].info.incarnation for name in order}
+            seats = {n: replace(seat, charter=charters[incarnations[n]]) for n, seat in seats.items()}
         self.current = Round(seats=seats, pending=set(order), start_reason=reason, started_at=self._now)
         if self.config.health.mode is HealthCheckMode.ALWAYS:
             self.health.trusted.clear()

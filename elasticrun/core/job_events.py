@@ -172,4 +172,11 @@ class Ended:
     reason: str
 
 
-JobEffect = Send | Drop | Decided | Ended
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """This master cannot lead: end the process, so that its agents look for another one."""
+
+    reason: str
+
+
+JobEffect = Send | Drop | Decided | Ended | StepDown

@@ -8,6 +8,7 @@ late, doubled or from an earlier life changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from elasticrun.config import JobConfig
 from elasticrun.core.checkup import Checkup, HealthBook
@@ -30,6 +31,7 @@ from elasticrun.core.protocol import (
     Waiting,
     Welcome,
 )
+from elasticrun.core.quorum import Quorum, has_strayed, next_epoch
 from elasticrun.core.recovery import Recovery
 from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.core.restart import Budget, StopCause
@@ -39,7 +41,7 @@ from elasticrun.core.timers import Deadlines
 
 Timer = tuple[str, str]  # its kind, and the node it is about, or ""
 HEARTBEAT, LAST_CALL, JOIN, NOTICE, REATTACH = "heartbeat", "last call", "join", "notice", "re-attach"
-CHECK, BACKOFF = "check", "back-off"
+CHECK, BACKOFF, STEP_DOWN = "check", "back-off", "step down"
 #: Seconds that nodes have, after the time of a probe is over, to kill it and to say so.
 CHECK_GRACE = 40.0
 
@@ -55,6 +57,7 @@ class JobFacts:
         self.round = -1  # the newest round of this job that this master knows the members of
         self.newest = -1  # the highest number that any node has heard of, perhaps from a forgotten master
         self.recovery = Recovery(Budget(config.max_restarts))
+        self.quorum = Quorum(config.endpoints)
         self.health = HealthBook()
         self.checkup: Checkup | None = None
         self.table: tuple[NodeCheck, ...] = ()  # of the last check, if that is what was asked for
@@ -84,10 +87,14 @@ class JobFacts:
     # -- facts
 
     def _start(self, epoch: int) -> None:
-        self.epoch = max(epoch, self.epoch + 1)
+        endpoints = self.config.endpoints
+        self.epoch = epoch if epoch > self.epoch else next_epoch(self.epoch, endpoints, epoch % endpoints)
+        self.quorum.start(self.epoch)
         self.members.detach_all()
         self.ready.clear()
-        self._timers.cancel((JOIN, ""))  # who is missing is known again when they are back
+        self._timers.cancel((STEP_DOWN, ""))
+        if not self.quorum.is_needed:  # otherwise masters may take turns, and the wait has to end some time
+            self._timers.cancel((JOIN, ""))  # who is missing is known again when they are back
         for name in self.members.nodes:
             self._timers.cancel((HEARTBEAT, name))
         if self.members.detached:
@@ -101,6 +108,9 @@ class JobFacts:
             farewell = superseded(info.node) if admission is Admission.REFUSED else None
             self._effects.append(Drop(session, farewell))
             return
+        if self.quorum.is_blank and not hello.status.seats:
+            self._effects.append(Drop(session))  # neither knows of a world: it must look for the first master
+            return
         self._overtake(hello)
         if admission is Admission.SUPERSEDES:
             self._supersede(self.members.nodes[info.node])
@@ -109,6 +119,7 @@ class JobFacts:
             self._effects.append(Drop(replaced))
         self._effects.append(Send(session, Welcome(self.epoch, self.config.heartbeat_interval)))
         self._decide(f"{info.node} {admission.value}")
+        self._timers.cancel((STEP_DOWN, ""))  # an arrival restarts it
         self._touch(node)
         self._absorb(node)
         self._direct(node)
@@ -117,7 +128,7 @@ class JobFacts:
         """Be newer than a master that we know nothing of, whose directives this agent obeyed."""
         foreign = hello.epoch == self.epoch and not self.members.has_met(hello.info)
         if foreign or hello.epoch > self.epoch:
-            self.epoch = hello.epoch + 1
+            self.epoch = next_epoch(hello.epoch, self.config.endpoints, self.quorum.position)
 
     def _supersede(self, old: Node) -> None:
         if old.session is not None:
@@ -181,9 +192,13 @@ class JobFacts:
         """Draw the consequences of a node's newest status."""
         name, status = node.info.node, node.status
         self.newest = max(self.newest, status.round)
+        self.quorum.hear(status.seats)
         if name in self.current.pending:
-            if status.round == self.round:
+            if has_strayed(status.seats, self.current.seats[name].charter):
+                self.current.lose(name, f"{name} followed another master")
+            elif status.round == self.round:
                 self.current.absorb(name, status)
+                self._note_completion()
             elif status.round > self.round:
                 self.current.lose(name, f"{name} followed another master to round {status.round}")
         if self.checkup is not None:
@@ -194,6 +209,18 @@ class JobFacts:
             self.ready[name] = None
             self.health.arrive(name)
             self._timers.cancel((LAST_CALL, ""))  # an arrival restarts it
+
+    def _note_completion(self) -> None:
+        """Once a world has started everywhere, its members' seats say so; see ``core/quorum.py``."""
+        current = self.current
+        charters = [seat.charter for seat in current.seats.values()]
+        if not current.is_committed or not self.quorum.complete(charters[0]):
+            return
+        for name, seat in current.seats.items():
+            if seat.charter is not None:
+                current.seats[name] = replace(seat, charter=replace(seat.charter, base=seat.charter.world))
+        if self.phase is JobPhase.RUNNING:
+            self._direct_all([name for name in current.seats if name in current.pending])
 
     def _lose(self, node: Node, reason: str, cause: StopCause = StopCause.MEMBER_LOST) -> None:
         name = node.info.node

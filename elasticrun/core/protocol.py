@@ -122,14 +122,29 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
+class World:
+    """A world as votes name it; see ``core/quorum.py``."""
+
+    round: int
+    epoch: int  # of the master that formed it
+    size: int  # number of nodes
+
+
+@dataclass(frozen=True, slots=True)
 class Seat:
     """A place that a node accepted in a world: its vote for that world. See ``core/quorum.py``."""
 
-    round: int
-    size: int  # number of nodes of that world
-    epoch: int  # of the master that formed it
-    base_round: int  # the newest world before it that had started everywhere; -1: none
-    base_size: int
+    world: World
+    base: World | None  # the newest world known to have started everywhere; None: there is none before this
+
+
+@dataclass(frozen=True, slots=True)
+class Charter:
+    """What a world is founded on, as told to one of its members; see ``core/quorum.py``."""
+
+    world: World
+    base: World | None  # as in Seat
+    prior: World | None  # the member's newest seat as the master knows it; a member that knows better refuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +162,7 @@ class AgentStatus:
     store_port: int = 0  # a port this node has free for the workers' store, offered while READY
     probe: ProbeReport | None = None  # of the newest probe that ended
     stall: Stall | None = None  # while RUNNING
-    seats: tuple[Seat, ...] = ()  # by round, at most MAX_SEATS
+    seats: tuple[Seat, ...] = ()  # by round, at most MAX_SEATS; only if several hosts may become the master's
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +219,7 @@ class Assignment:
     store_port: int
     restart_count: int
     max_restarts: int
-    base_round: int = -1  # see Seat
-    base_size: int = 0
+    charter: Charter | None = None  # only if several hosts may become the master's
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,8 +360,8 @@ MasterMessage = (
     Welcome | StartRound | StopRound | StartProbe | SaveStacks | JournalCopy | Waiting | JobEnded | Rejected
 )
 
-#: The most seats that a status carries; the newest are kept.
-MAX_SEATS = 8
+#: The most seats that a status carries.
+MAX_SEATS = 64
 #: The most groups of one probe.
 MAX_GROUPS = 64
 #: The most nodes in one group of a probe.

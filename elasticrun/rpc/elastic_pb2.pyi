@@ -239,19 +239,33 @@ class Stall(_message.Message):
     where: str
     def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., step: _Optional[int] = ..., silence: _Optional[float] = ..., allowed: _Optional[float] = ..., in_collective: bool = ..., where: _Optional[str] = ...) -> None: ...
 
-class Seat(_message.Message):
-    __slots__ = ("round", "size", "epoch", "base_round", "base_size")
+class World(_message.Message):
+    __slots__ = ("round", "epoch", "size")
     ROUND_FIELD_NUMBER: _ClassVar[int]
-    SIZE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    BASE_ROUND_FIELD_NUMBER: _ClassVar[int]
-    BASE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     round: int
-    size: int
     epoch: int
-    base_round: int
-    base_size: int
-    def __init__(self, round: _Optional[int] = ..., size: _Optional[int] = ..., epoch: _Optional[int] = ..., base_round: _Optional[int] = ..., base_size: _Optional[int] = ...) -> None: ...
+    size: int
+    def __init__(self, round: _Optional[int] = ..., epoch: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class Seat(_message.Message):
+    __slots__ = ("world", "base")
+    WORLD_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    world: World
+    base: World
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., base: _Optional[_Union[World, _Mapping]] = ...) -> None: ...
+
+class Charter(_message.Message):
+    __slots__ = ("world", "base", "prior")
+    WORLD_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    PRIOR_FIELD_NUMBER: _ClassVar[int]
+    world: World
+    base: World
+    prior: World
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., base: _Optional[_Union[World, _Mapping]] = ..., prior: _Optional[_Union[World, _Mapping]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("node", "host", "rank", "local_rank", "role", "pid", "kind", "exit_code", "message", "traceback", "stderr_tail", "error_file", "timestamp", "step", "oom_kills", "host_oom", "kernel_log")
@@ -322,7 +336,7 @@ class StartRound(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("round", "group_rank", "group_world_size", "first_rank", "world_size", "role_first_rank", "role_world_size", "store_address", "store_port", "restart_count", "max_restarts", "base_round", "base_size")
+    __slots__ = ("round", "group_rank", "group_world_size", "first_rank", "world_size", "role_first_rank", "role_world_size", "store_address", "store_port", "restart_count", "max_restarts", "charter")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     GROUP_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -334,8 +348,7 @@ class Assignment(_message.Message):
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
     MAX_RESTARTS_FIELD_NUMBER: _ClassVar[int]
-    BASE_ROUND_FIELD_NUMBER: _ClassVar[int]
-    BASE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CHARTER_FIELD_NUMBER: _ClassVar[int]
     round: int
     group_rank: int
     group_world_size: int
@@ -347,9 +360,8 @@ class Assignment(_message.Message):
     store_port: int
     restart_count: int
     max_restarts: int
-    base_round: int
-    base_size: int
-    def __init__(self, round: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., role_first_rank: _Optional[int] = ..., role_world_size: _Optional[int] = ..., store_address: _Optional[str] = ..., store_port: _Optional[int] = ..., restart_count: _Optional[int] = ..., max_restarts: _Optional[int] = ..., base_round: _Optional[int] = ..., base_size: _Optional[int] = ...) -> None: ...
+    charter: Charter
+    def __init__(self, round: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., role_first_rank: _Optional[int] = ..., role_world_size: _Optional[int] = ..., store_address: _Optional[str] = ..., store_port: _Optional[int] = ..., restart_count: _Optional[int] = ..., max_restarts: _Optional[int] = ..., charter: _Optional[_Union[Charter, _Mapping]] = ...) -> None: ...
 
 class StopRound(_message.Message):
     __slots__ = ("epoch", "sequence", "round", "reason", "drain")

@@ -21,12 +21,11 @@ from elasticrun.core.agent_events import (
     SweepWorkers,
     WorkerFinished,
 )
-from elasticrun.core.agent_wishes import Wishes, with_seat
+from elasticrun.core.agent_wishes import Wishes
 from elasticrun.core.protocol import (
-    MAX_SEATS,
     AgentPhase,
     AgentStatus,
-    Assignment,
+    Charter,
     Leave,
     ProbeReport,
     RejectCode,
@@ -36,7 +35,9 @@ from elasticrun.core.protocol import (
     Seat,
     Stall,
     StartProbe,
+    StartRound,
     StopRound,
+    World,
 )
 from elasticrun.errors import ExitCode
 from tests.core.build import Agent, ready_agent, start
@@ -200,22 +201,38 @@ def test_a_drained_node_lets_its_workers_save_their_state() -> None:
 # -- votes
 
 
+def charter(round_: int, base: World | None = None, prior: World | None = None) -> Charter:
+    return Charter(World(round_, 1, 3), base, prior)
+
+
+def told(round_: int, sequence: int, charter: Charter) -> Directed:
+    return Directed(StartRound(1, sequence, replace(start(round_).assignment, charter=charter), "because"))
+
+
+def test_no_votes_are_kept_for_a_single_endpoint() -> None:
+    assert status(running_agent()).seats == ()
+
+
 def test_a_seat_is_a_vote() -> None:
-    agent = running_agent()
-    assert status(agent).seats == (Seat(0, 1, 1, -1, 0),)
+    agent = ready_agent()
+    agent.do(told(0, 1, charter(0)))
+    assert status(agent).seats == (Seat(World(0, 1, 3), None),)
 
 
-def test_votes_older_than_the_base_go() -> None:
-    def place(round_: int, base: int) -> Assignment:
-        return Assignment(round_, 0, 3, 0, 3, 0, 3, "a", 1, 0, 0, base, 3)
+def test_a_seat_offered_in_ignorance_of_the_newest_one_is_refused() -> None:
+    agent = ready_agent()
+    agent.do(told(0, 1, charter(0)))
+    agent.do(told(3, 2, charter(3, base=World(1, 1, 3), prior=World(1, 1, 3))))
+    assert agent.machine.phase is AgentPhase.RUNNING, "what runs goes on"
+    assert status(agent).seats == (Seat(World(0, 1, 3), None),), "and the master hears why"
 
-    seats = with_seat((), place(0, -1), 1)
-    seats = with_seat(seats, place(1, 0), 1)
-    seats = with_seat(seats, place(2, 1), 2)
-    assert seats == (Seat(1, 3, 1, 0, 3), Seat(2, 3, 2, 1, 3))
-    for number in range(3, 20):  # worlds that never start everywhere
-        seats = with_seat(seats, place(number, 1), 2)
-    assert len(seats) == MAX_SEATS and seats[-1].round == 19
+
+def test_that_its_world_has_started_everywhere_is_remembered() -> None:
+    agent = ready_agent()
+    agent.do(told(0, 1, charter(0)))
+    agent.do(told(0, 2, charter(0, base=World(0, 1, 3))))
+    assert agent.machine.phase is AgentPhase.RUNNING
+    assert agent.machine.hello().status.seats == (Seat(World(0, 1, 3), World(0, 1, 3)),)
 
 
 def test_a_directive_counts_once() -> None:

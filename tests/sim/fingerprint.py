@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from elasticrun.core.agent import AgentMachine
-from elasticrun.core.job import HEARTBEAT, JobMachine
-from elasticrun.core.membership import Membership
+from elasticrun.core.job_facts import HEARTBEAT
 from elasticrun.core.timers import Deadlines
 
 #: Not state: the instant of the last event and what it led to.
@@ -31,7 +29,7 @@ def fingerprint(value: Any) -> Any:
     if isinstance(value, Deadlines):
         due: dict[Any, float] = value._due
         return sorted((repr(name), at) for name, at in due.items() if name[0] != HEARTBEAT)
-    if kind in (JobMachine, AgentMachine, Membership):
+    if hasattr(value, "__dict__") and kind.__module__.startswith("elasticrun.core."):
         return [(name, fingerprint(item)) for name, item in vars(value).items() if name not in PASSING]
     return value  # cannot change
 

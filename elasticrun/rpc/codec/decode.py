@@ -28,6 +28,7 @@ from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
     Assignment,
+    Charter,
     Failure,
     FailureKind,
     GroupReport,
@@ -53,6 +54,7 @@ from elasticrun.core.protocol import (
     StopRound,
     Waiting,
     Welcome,
+    World,
 )
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc import checks
@@ -251,12 +253,22 @@ def _stall(stall: pb.Stall) -> Stall:
 
 
 def _seat(seat: pb.Seat) -> Seat:
-    return Seat(
-        round=checks.integer("seat.round", seat.round, 0),
-        size=checks.integer("seat.size", seat.size, 1),
-        epoch=_epoch(seat.epoch),
-        base_round=checks.integer("seat.base_round", seat.base_round, -1, seat.round - 1),
-        base_size=checks.integer("seat.base_size", seat.base_size, 0),
+    return Seat(_world(seat.world), _world(seat.base) if seat.HasField("base") else None)
+
+
+def _world(world: pb.World) -> World:
+    return World(
+        round=checks.integer("world.round", world.round, 0),
+        epoch=_epoch(world.epoch),
+        size=checks.integer("world.size", world.size, 1),
+    )
+
+
+def _charter(charter: pb.Charter) -> Charter:
+    return Charter(
+        world=_world(charter.world),
+        base=_world(charter.base) if charter.HasField("base") else None,
+        prior=_world(charter.prior) if charter.HasField("prior") else None,
     )
 
 
@@ -363,8 +375,7 @@ def _assignment(given: pb.Assignment) -> Assignment:
         store_port=checks.port("store_port", given.store_port),
         restart_count=checks.integer("restart_count", given.restart_count, 0),
         max_restarts=checks.integer("max_restarts", given.max_restarts, 0),
-        base_round=checks.integer("base_round", given.base_round, -1),
-        base_size=checks.integer("base_size", given.base_size, 0),
+        charter=_charter(given.charter) if given.HasField("charter") else None,
     )
 
 

@@ -22,6 +22,7 @@ from elasticrun.core.protocol import (
     AgentMessage,
     AgentStatus,
     Assignment,
+    Charter,
     Failure,
     Heartbeat,
     Hello,
@@ -42,6 +43,7 @@ from elasticrun.core.protocol import (
     StopRound,
     Waiting,
     Welcome,
+    World,
 )
 from elasticrun.rpc import checks
 from elasticrun.rpc import elastic_pb2 as pb
@@ -161,12 +163,20 @@ def _stall_to_pb(stall: Stall) -> pb.Stall:
 
 
 def _seat_to_pb(seat: Seat) -> pb.Seat:
-    return pb.Seat(
-        round=seat.round,
-        size=seat.size,
-        epoch=seat.epoch,
-        base_round=seat.base_round,
-        base_size=seat.base_size,
+    return pb.Seat(world=_world_to_pb(seat.world), base=_world_to_pb(seat.base))
+
+
+def _world_to_pb(world: World | None) -> pb.World | None:
+    return None if world is None else pb.World(round=world.round, epoch=world.epoch, size=world.size)
+
+
+def _charter_to_pb(charter: Charter | None) -> pb.Charter | None:
+    if charter is None:
+        return None
+    return pb.Charter(
+        world=_world_to_pb(charter.world),
+        base=_world_to_pb(charter.base),
+        prior=_world_to_pb(charter.prior),
     )
 
 
@@ -279,8 +289,7 @@ def _assignment_to_pb(assignment: Assignment) -> pb.Assignment:
         store_port=assignment.store_port,
         restart_count=assignment.restart_count,
         max_restarts=assignment.max_restarts,
-        base_round=assignment.base_round,
-        base_size=assignment.base_size,
+        charter=_charter_to_pb(assignment.charter),
     )
 
 

@@ -1,0 +1,249 @@
+"""Who may form the next world, if several hosts may become the master's.
+
+Any listed host can start a master, and a network that falls apart can leave several alive, each believing
+that the others are dead. Nothing that one of them can measure refutes that, so no clock decides here who is
+*the* master. Masters may be many; what there is only one of is the world that can train. This is dynamic
+voting (Jajodia and Mutchler, 1990), with the nodes of the last world as the voters.
+
+**Words.** A world is named by its round and the epoch in which it was formed; epochs of the master on
+endpoint i of k are i modulo k, so no two endpoints ever form the same world. A member that starts its
+workers takes a *seat*, remembers it for as long as its incarnation lives, and shows its seats with each
+status. A world is *complete* once every member has its seat; only then can it train, as each step needs all
+of its members. The *base* of a world is the newest world that the master which formed it knew to be
+complete, be it by having heard of every seat, or because somebody's seat names it as a base. The very first
+world counts as a base as soon as it is formed, complete or not.
+
+**Rule.** A master forms a world W on the base B only if W has a *quorum* of B: more than half of B's
+members; or exactly half, if this master formed B and its journal goes back to that moment without a gap.
+The same must hold for each world V newer than B of which a member of W holds a seat, or which this master
+formed itself, for V may have become complete without this master's knowledge; unless a member of W is known
+to have been a member of V and holds no seat in it.
+
+**A vote is a compare-and-swap.** Each member is told, in its ``Charter``, which seat was its newest when W
+was formed. It takes the seat in W only if that is still so, and W's round is larger than that of any world
+it ever took a seat in. Therefore what W's master knew of the votes is still true when W becomes complete: a
+status that was late, a stream that broke between Hello and Welcome, a member that visited another master in
+between can make W fail, but not wrong.
+
+**Claim.** The complete worlds C0, C1, ... in the order of their rounds form one chain: each has a quorum of
+the one before it, so shares a member with it, and that member stopped its workers in the one before it
+starts them in the other. So at no time can two worlds train.
+
+**Proof.** Let W be complete, Cn the newest complete world before it, and Cj with j <= n the base of W. By
+the rule W has a quorum of Cj; if j = n, this is the claim. Otherwise C(j+1) has a quorum of Cj as well, by
+induction. If one of the two is more than a half, some node x is in both, and has taken both seats. The
+rounds differ, as a node's seats have growing rounds; C(j+1) is the older one, so by the compare-and-swap
+the master of W knew that x holds a seat in C(j+1). No member of C(j+1) that is in W lacks its seat there,
+because both worlds are complete. So the rule was applied to C(j+1): W has a quorum of it. If both are
+exactly a half, one master with one journal formed both, hence knew C(j+1) when it formed W, and the rule
+was applied likewise. Repeat with j+1 until j = n. A node forgets seats older than a base it was told of;
+then that base is known to the master of W, and j was not the newest. Two complete worlds of one round would
+share a node, which takes only one seat in a round. Nothing in this depends on time, on who is attached
+where, or on any copy of a journal: a copy adds names, which can only show more seats to be void.
+
+**The first world** has no voters before it. Only the master on the first endpoint forms it, with a journal
+of its own from the job's beginning, and only while agents of more than half of the listed hosts are with
+it, none of which knows of a world. An agent that starts looks for masters on all endpoints before it serves
+the first one, so a host that comes back finds the job that goes on without it.
+
+**What is not promised.** If half of a world's nodes are lost at once (both halves of a network that broke
+in the middle, or one of two nodes), the job goes on only with the master that formed the world, and with
+less than half it does not go on at all; a third node or host decides. If the master is lost within the
+moment in which it tells a new world to its members, and no copy of its journal tells who they were, those
+that took a seat must be a majority of it. And the first world could be formed a second time if more than
+half of the listed hosts forget everything at once, by a restart with a temporary state directory, while
+they cannot reach the rest: name a ``--state-dir`` that survives to rule that out.
+
+**Times.** They decide how soon a job goes on, never whether it is safe. An agent leaves an endpoint that
+does not answer after ``TAKEOVER_DELAY``: a master that was only killed is back in less than a second. A
+master that cannot get a quorum steps down after its ``patience``, which is longer than agents need to walk
+the list of endpoints, so that all who can come have come; and which grows along the list, so that of two
+masters that wait for each other's nodes one goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from elasticrun.core.protocol import MAX_SEATS, Charter, Seat, World
+
+Seats = tuple[Seat, ...]
+
+#: Seconds after which an agent tries the next endpoint.
+TAKEOVER_DELAY = 3.0
+#: Seconds after which a master that waits for the job's first nodes lets them look elsewhere.
+FOUNDING_PATIENCE = 30.0
+
+
+def next_epoch(above: int, endpoints: int, position: int) -> int:
+    """The smallest epoch larger than ``above`` that belongs to the master on an endpoint."""
+    return above + 1 + (position - above - 1) % endpoints
+
+
+def newest(seats: Seats) -> World | None:
+    """The world of a node's newest seat."""
+    return seats[-1].world if seats else None
+
+
+def accepts(seats: Seats, charter: Charter | None) -> bool:
+    """Whether a node with these seats may take the one it is offered, or has it already."""
+    return charter is None or newest(seats) in (charter.prior, charter.world)
+
+
+def with_seat(seats: Seats, charter: Charter | None) -> Seats:
+    """The seats of a node that takes the one it is offered, or hears more of the one it has."""
+    if charter is None:
+        return seats
+    bases = [charter.base, *[seat.base for seat in seats if seat.world == charter.world]]
+    base = _newer(bases)
+    kept = (s for s in seats if s.world != charter.world and (base is None or s.world.round >= base.round))
+    return (*kept, Seat(charter.world, base))
+
+
+def has_strayed(seats: Seats, charter: Charter | None) -> bool:
+    """Whether a member can no longer take its seat, because it took one in an unknown world."""
+    return not accepts(seats, charter)
+
+
+class Quorum:
+    """What one master knows of the worlds that matter for the next one; changes by journaled events only.
+
+    With a single endpoint there is nothing to decide: every method agrees.
+    """
+
+    def __init__(self, endpoints: int) -> None:
+        self.endpoints = endpoints
+        self.position = 0  # of this master in the list of endpoints
+        self.base: World | None = None
+        self._line = -1  # the first epoch from which on this journal has seen all that this endpoint did
+        self._is_founder = False
+        self._rolls: dict[World, frozenset[str]] = {}  # incarnations; of the base and later worlds, if known
+
+    @property
+    def is_needed(self) -> bool:
+        """Several hosts may become the master's."""
+        return self.endpoints > 1
+
+    @property
+    def is_blank(self) -> bool:
+        """This master may not begin a job, and knows of none that has begun."""
+        return self.is_needed and self.base is None and not self._is_founder
+
+    @property
+    def patience(self) -> float:
+        """For how many seconds a master without a quorum waits for one."""
+        walk = TAKEOVER_DELAY * (self.endpoints + 1 + self.position)
+        return walk if self.base is not None else FOUNDING_PATIENCE
+
+    def start(self, epoch: int) -> None:
+        """A master takes up the journal, perhaps a copy of another one's."""
+        position = epoch % self.endpoints
+        if self._line < 0:
+            self._line, self._is_founder = epoch, position == 0
+        elif position != self.position:
+            self._line, self._is_founder = epoch, False
+        self.position = position
+
+    def hear(self, seats: Seats) -> None:
+        """Learn from a node's seats which worlds were complete."""
+        for seat in seats:
+            self._learn(seat.base or seat.world)
+
+    def is_voter(self, incarnation: str, seats: Seats) -> bool:
+        """Whether a node was a member of the base."""
+        return self.base is not None and self._has(self.base, incarnation, seats)
+
+    def obstacle(self, nodes: Mapping[str, Seats], positions: Iterable[int]) -> str:
+        """Why nodes (incarnations with their seats) may not form the next world; "" if they may.
+
+        ``positions`` are those of the listed hosts whose agents are attached.
+        """
+        if not self.is_needed:
+            return ""
+        if self.base is None:
+            return self._founding_obstacle(set(positions))
+        if any(len(seats) >= MAX_SEATS for seats in nodes.values()):
+            return f"the last {MAX_SEATS} worlds did not start everywhere; restart the job"
+        for world in [self.base, *self._in_doubt(self.base, nodes)]:
+            if why := self._missing(world, nodes):
+                return why
+        return ""
+
+    def form(self, round_: int, epoch: int, members: Mapping[str, Seats]) -> dict[str, Charter]:
+        """Note a new world of these incarnations; what each of them has to be told."""
+        if not self.is_needed:
+            return {}
+        world, base = World(round_, epoch, len(members)), self.base
+        self._rolls[world] = frozenset(members)
+        if base is None:
+            self._learn(world)
+        return {name: Charter(world, base, newest(seats)) for name, seats in members.items()}
+
+    def complete(self, charter: Charter | None) -> bool:
+        """A world has started everywhere; whether that is news that its members should be told."""
+        if charter is None or charter.world == self.base:
+            return False
+        self._learn(charter.world)
+        return True
+
+    def _learn(self, world: World) -> None:
+        if self.base is None or world.round > self.base.round:
+            self.base = world
+            self._rolls = {w: roll for w, roll in self._rolls.items() if w.round >= world.round}
+
+    def _founding_obstacle(self, positions: set[int]) -> str:
+        if not self._is_founder:
+            return "this host may not begin the job, only go on with it, and no node here knows of it"
+        here, needed = len(positions - {-1}), self.endpoints // 2 + 1
+        if here >= needed:
+            return ""
+        return (
+            f"{here} of the {self.endpoints} hosts of --rdzv-endpoint {_are(here)} here;"
+            f" {needed} are needed to begin the job"
+        )
+
+    def _in_doubt(self, base: World, nodes: Mapping[str, Seats]) -> list[World]:
+        """Worlds after the base that may have become complete, as far as that matters; oldest first."""
+        seen = {seat.world for seats in nodes.values() for seat in seats}
+        seen.update(world for world in self._rolls if self._is_own(world))
+        later = [world for world in seen if world.round > base.round and not self._is_void(world, nodes)]
+        return sorted(later, key=lambda world: (world.round, world.epoch))
+
+    def _is_own(self, world: World) -> bool:
+        """This journal has seen everything that this endpoint's masters did since they formed it."""
+        return (
+            world in self._rolls
+            and world.epoch >= self._line
+            and world.epoch % self.endpoints == self.position
+        )
+
+    def _is_void(self, world: World, nodes: Mapping[str, Seats]) -> bool:
+        """One of these nodes was to be a member and has no seat: if the next world starts, it never has."""
+        roll = self._rolls.get(world, frozenset())
+        return any(name in roll and not _sits(seats, world) for name, seats in nodes.items())
+
+    def _has(self, world: World, incarnation: str, seats: Seats) -> bool:
+        roll = self._rolls.get(world)
+        return _sits(seats, world) if roll is None else incarnation in roll
+
+    def _missing(self, world: World, nodes: Mapping[str, Seats]) -> str:
+        here = sum(self._has(world, name, seats) for name, seats in nodes.items())
+        needed = (world.size + 1) // 2 if self._is_own(world) else world.size // 2 + 1
+        if here >= needed:
+            return ""
+        return (
+            f"{here} of {world.size} nodes of the last world {_are(here)} here;"
+            f" {needed} {_are(needed)} needed, as another master may have taken over"
+        )
+
+
+def _newer(worlds: Iterable[World | None]) -> World | None:
+    return max((world for world in worlds if world is not None), key=lambda w: w.round, default=None)
+
+
+def _sits(seats: Seats, world: World) -> bool:
+    return any(seat.world == world for seat in seats)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
