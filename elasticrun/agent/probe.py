@@ -22,7 +22,6 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from elasticrun.agent.error_file import exit_sentence
 from elasticrun.agent.spawner import Command, Exited, SpawnFailed, WorkerStarter
@@ -37,6 +36,7 @@ MAX_RESULT = 1024 * 1024
 MAX_STDERR = 8192
 _READ_BYTES = 65_536
 _MAX_LAST_WORDS = 300
+_UNFINISHED = "the probe did not finish its self test"
 
 PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "probe", "main.py")
 
@@ -72,27 +72,26 @@ def probe_command(config: WorkerConfig, stdin: int, stdout: int, stderr: int) ->
 
 def probe_report(order: StartProbe, result: bytes, ending: str) -> ProbeReport:
     """What the child's results, complete or not, amount to; ``ending`` says how it ended."""
-    lines = _results(result)
-    missing = ProbeReport(order.check, f"the probe did not finish its self test: {ending}")
+    lines = result.decode(errors="replace").split("\n")[:-1]  # the last one was not written to its end
     try:
-        if not lines:
-            return missing
-        own = ProbeReport(order.check, str(lines[0]["error"]), float(lines[0]["matmul_flops"]))
-        groups = tuple(
-            GroupReport(str(line["error"]), float(line["bandwidth"]), float(line["latency"]))
-            for line in lines[1:]
-        )
+        flops, own_error = _self_test(lines[0]) if lines else (0.0, f"{_UNFINISHED}: {ending}")
+        groups = [_group_report(line) for line in lines[1 : len(order.groups) + 1]]
     except (KeyError, TypeError, ValueError):
-        return ProbeReport(order.check, f"the probe wrote something else than results: {_head(result)}")
-    unfinished = own.error or f"the probe ended before this all-gather did: {ending}"
-    lost = len(order.groups) - len(groups)
-    return ProbeReport(order.check, own.error, own.matmul_flops, (*groups, *[GroupReport(unfinished)] * lost))
+        flops, own_error = 0.0, f"the probe wrote something else than results: {_head(result)}"
+        groups = []
+    lost = own_error or f"the probe ended before this all-gather did: {ending}"
+    groups += [GroupReport(lost)] * (len(order.groups) - len(groups))
+    return ProbeReport(order.check, own_error, flops, tuple(groups))
 
 
-def _results(result: bytes) -> list[dict[str, Any]]:
-    """The lines that were written to their end."""
-    lines = result.decode(errors="replace").split("\n")[:-1]
-    return [json.loads(line) for line in lines]
+def _self_test(line: str) -> tuple[float, str]:
+    found = json.loads(line)
+    return float(found["matmul_flops"]), str(found["error"])
+
+
+def _group_report(line: str) -> GroupReport:
+    found = json.loads(line)
+    return GroupReport(str(found["error"]), float(found["bandwidth"]), float(found["latency"]))
 
 
 def _head(data: bytes) -> str:

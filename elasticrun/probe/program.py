@@ -36,7 +36,7 @@ USABLE = 0.85
 #: The last part of a slot belongs to the all-gather: by then everybody has to be there.
 MEASURING = 0.2
 #: Seconds and bytes for an all-gather within this node.
-LOCAL_PATIENCE = 10.0
+LOCAL_PATIENCE = 5.0
 LOCAL_BLOCK = 1024 * 1024
 #: What torch on a GPU copies to the next one, in int32 numbers.
 COPIED = 4 * 1024 * 1024
@@ -150,7 +150,8 @@ class Probe:
         if group.rank == 0:
             meeting = lead(group, self._doors[group.port], able, self._host_store, arrival)
         else:
-            meeting = visit(group, self._settings.check, able, arrival)
+            end = self._schedule.end_of(group.slot)
+            meeting = visit(group, self._settings.check, able, arrival, end)
         with contextlib.closing(meeting):
             others = ", ".join(name for rank, name in enumerate(group.names) if rank != group.rank)
             try:
@@ -168,7 +169,7 @@ class Probe:
                 self._doors[group.port].turn_away(group, problem, deadline)
             else:
                 with contextlib.suppress(ProbeError):  # that is the answer
-                    visit(group, self._settings.check, (), deadline, problem)
+                    visit(group, self._settings.check, (), deadline, deadline, problem)
 
     def _host_store(self, address: str, deadline: float) -> tuple[Any, int]:
         return torch_gather.host_store(self._torch, address, deadline)

@@ -102,6 +102,12 @@ class Door:
                 return error
         return None
 
+    def close(self) -> None:
+        """Let nobody in any more, and send everybody away."""
+        everybody = [guest.connection for guest in (*self._strangers, *self._guests.values())]
+        for opened in filter(None, (self._listener, *everybody)):
+            opened.close()
+
     def receive(self, group: Group, deadline: float) -> list[_Guest]:
         """The guests of a group, by rank from 1; ProbeError if one does not come, or comes to decline."""
         self._insist(deadline)
@@ -225,15 +231,18 @@ def _answer(connection: socket.socket, message: Mapping[str, Any]) -> None:
         return
 
 
-def visit(group: Group, check: int, able: Sequence[str], deadline: float, problem: str = "") -> Meeting:
+def visit(
+    group: Group, check: int, able: Sequence[str], deadline: float, patience: float, problem: str = ""
+) -> Meeting:
     """Be any other rank: come to rank 0 and hear how to go on. ProbeError if it is not to be found.
 
-    With a ``problem``, say that, and hear a ProbeError.
+    ``patience`` is until when to wait for an answer: later than the ``deadline`` for finding it, so that
+    there is time to hear who else is missing. With a ``problem``, say that, and hear a ProbeError.
     """
     reason = ""
     while True:
         try:
-            return _visit_once(group, check, able, deadline, problem)
+            return _visit_once(group, check, able, deadline, patience, problem)
         except OSError as error:
             if not isinstance(error, TimeoutError) or not reason:
                 reason = why(error)  # "refused" tells more than that the time was over in the end
@@ -244,7 +253,9 @@ def visit(group: Group, check: int, able: Sequence[str], deadline: float, proble
                 raise ProbeError(f"no answer from {place} in time: {reason}") from error
 
 
-def _visit_once(group: Group, check: int, able: Sequence[str], deadline: float, problem: str) -> Meeting:
+def _visit_once(
+    group: Group, check: int, able: Sequence[str], deadline: float, patience: float, problem: str
+) -> Meeting:
     connection = connect(group.address, group.port, deadline)
     ring = None
     try:
@@ -259,7 +270,7 @@ def _visit_once(group: Group, check: int, able: Sequence[str], deadline: float, 
             "error": problem,
         }
         send_line(connection, hello, deadline)
-        answer = receive_line(connection, deadline)
+        answer = receive_line(connection, patience)
         if "error" in answer:
             raise ProbeError(str(answer["error"]))
         host = plain_address(connection.getpeername())

@@ -1,0 +1,401 @@
+"""The agent's side of the probe: what results and ends amount to, and real children of a real spawner."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from elasticrun.agent.ports import PortReserve
+from elasticrun.agent.probe import MAX_STDERR, PROGRAM, ProbeRunner, probe_report, probe_settings
+from elasticrun.agent.spawner import (
+    Command,
+    Exited,
+    Spawner,
+    SpawnerEvent,
+    SpawnerHandle,
+    SpawnFailed,
+    Started,
+    fork_spawner,
+)
+from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
+from elasticrun.core.protocol import GroupReport, NodeInfo, ProbeGroup, ProbeReport, StartProbe
+from elasticrun.probe.program import parse_settings
+from elasticrun.probe.rendezvous import Group
+
+DEADLINE = 60.0
+FINE = {"error": "", "matmul_flops": 5e9}
+GATHERED = {"error": "", "bandwidth": 1e9, "latency": 1e-5}
+
+
+def order(*groups: ProbeGroup, check: int = 7, timeout: float = 60.0, slots: int = 2) -> StartProbe:
+    return StartProbe(1, 2, check, groups, slots, timeout)
+
+
+def group(slot: int = 0, rank: int = 0, port: int = 12345) -> ProbeGroup:
+    return ProbeGroup(slot, rank, ("a", "b"), "127.0.0.1", port)
+
+
+def node(name: str = "a") -> NodeInfo:
+    return NodeInfo(name, f"incarnation of {name}", "box", "127.0.0.1", 1)
+
+
+def written(*lines: object) -> bytes:
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+# -- the report
+
+
+def test_settings_are_those_that_the_child_reads() -> None:
+    settings = parse_settings(probe_settings(order(group(1, 1)), node("b")))
+    assert settings.groups == (Group(1, 1, ("a", "b"), "127.0.0.1", 12345),)
+    assert (settings.check, settings.timeout, settings.slots) == (7, 60.0, 2)
+    assert (settings.node, settings.address) == ("b", "127.0.0.1")
+
+
+def test_a_whole_result_is_a_whole_report() -> None:
+    failed = {"error": "b did not come", "bandwidth": 0.0, "latency": 0.0}
+    report = probe_report(order(group(), group(1)), written(FINE, GATHERED, failed), "ended with exit code 0")
+    assert report == ProbeReport(7, "", 5e9, (GroupReport("", 1e9, 1e-5), GroupReport("b did not come")))
+
+
+def test_a_failed_self_test_is_this_nodes_fault_and_every_groups_end() -> None:
+    own = {"error": "the CPU computes wrong results", "matmul_flops": 0.0}
+    report = probe_report(order(group()), written(own), "ended with exit code 0")
+    assert report == ProbeReport(
+        7, "the CPU computes wrong results", 0.0, (GroupReport("the CPU computes wrong results"),)
+    )
+
+
+@pytest.mark.parametrize("result", [b"", b'{"error": ""'])
+def test_an_end_before_the_self_tests_is_this_nodes_fault(result: bytes) -> None:
+    report = probe_report(order(group()), result, "killed by SIGSEGV (11)")
+    assert report.error == "the probe did not finish its self test: killed by SIGSEGV (11)"
+    assert [found.error for found in report.groups] == [report.error]
+
+
+def test_an_end_during_the_groups_is_not_yet_this_nodes_fault() -> None:
+    report = probe_report(order(group(), group(1)), written(FINE, GATHERED), "killed by SIGABRT (6)")
+    assert (report.error, report.matmul_flops) == ("", 5e9)
+    assert [found.error for found in report.groups] == [
+        "",
+        "the probe ended before this all-gather did: killed by SIGABRT (6)",
+    ]
+
+
+@pytest.mark.parametrize("result", [b"hello\n", b"[1]\n", b'{"error": ""}\n', written(FINE, FINE)])
+def test_something_else_than_results_is_shown(result: bytes) -> None:
+    report = probe_report(order(group()), result, "ended with exit code 0")
+    assert report.error.startswith(
+        f"the probe wrote something else than results: {result.decode()[:5]!r}"[:-1]
+    )
+    assert [found.error for found in report.groups] == [report.error]
+
+
+def test_more_groups_than_were_asked_for_are_left_out() -> None:
+    report = probe_report(order(group()), written(FINE, GATHERED, GATHERED), "ended with exit code 0")
+    assert len(report.groups) == 1
+
+
+# -- the runner, with a starter that only takes notes
+
+
+class FakeStarter:
+    """Notes what it is asked for, and keeps the child's ends of the pipes."""
+
+    def __init__(self) -> None:
+        self.spawned: list[tuple[int, Command]] = []
+        self.signalled: list[tuple[int, int]] = []
+        self.fds: list[tuple[int, int]] = []  # stdout and stderr of each child
+
+    def spawn(self, worker: int, command: Command) -> None:
+        self.spawned.append((worker, command))
+        self.fds.append((os.dup(command.stdout), os.dup(command.stderr)))
+        with os.fdopen(os.dup(command.stdin), encoding="utf-8") as settings:
+            self.settings = json.load(settings)
+
+    def signal(self, worker: int, signum: int) -> None:
+        self.signalled.append((worker, signum))
+
+    def sweep(self) -> None:
+        raise AssertionError("nobody swept")
+
+    def close(self) -> None:
+        for fds in self.fds:
+            for fd in fds:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+
+
+class Bench:
+    """A runner without children, inside a running loop."""
+
+    def __init__(self, python: str = "") -> None:
+        config = WorkerConfig(
+            Entrypoint(EntrypointKind.SCRIPT, "train.py", python=python), 1, env=(("A", "1"),)
+        )
+        self.starter = FakeStarter()
+        self.reports: list[ProbeReport] = []
+        self.expired = asyncio.Event()
+        self.runner = ProbeRunner(config, node(), self.starter, self._done)
+
+    def _done(self, report: ProbeReport) -> None:
+        self.reports.append(report)
+        self.expired.set()
+
+    def write(self, number: int, data: bytes, words: bytes = b"") -> None:
+        stdout, stderr = self.starter.fds[number]
+        os.write(stdout, data)
+        os.write(stderr, words)
+
+
+def in_loop(work: Callable[[Bench], Awaitable[None]], python: str = "") -> None:
+    async def run() -> None:
+        bench = Bench(python)
+        try:
+            await asyncio.wait_for(work(bench), DEADLINE)
+        finally:
+            bench.runner.cancel()
+            bench.starter.close()
+
+    before = open_files()
+    asyncio.run(run())
+    assert open_files() == before, "descriptors were left open"
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_child_is_started_like_a_worker() -> None:
+    async def work(bench: Bench) -> None:
+        bench.runner.start(order(group()))
+        ((number, command),) = bench.starter.spawned
+        assert number == -1
+        assert command.argv[0] == "/opt/python"
+        assert command.argv[1:] == [PROGRAM]
+        assert command.env == {"A": "1"}
+        assert bench.starter.settings["check"] == 7
+
+    in_loop(work, python="/opt/python")
+
+
+def test_the_agents_interpreter_serves_where_no_other_is_given() -> None:
+    async def work(bench: Bench) -> None:
+        bench.runner.start(order())
+        assert bench.starter.spawned[0][1].argv[0] == sys.executable
+
+    in_loop(work)
+
+
+def test_the_end_of_the_child_is_the_report() -> None:
+    async def work(bench: Bench) -> None:
+        bench.runner.start(order(group()))
+        bench.write(0, written(FINE, GATHERED))
+        assert bench.runner.on_exited(Exited(-1, 0))
+        assert bench.reports == [ProbeReport(7, "", 5e9, (GroupReport("", 1e9, 1e-5),))]
+        assert bench.runner.on_exited(Exited(-1, 0))  # ours, but known already
+        assert len(bench.reports) == 1
+
+    in_loop(work)
+
+
+def test_events_of_workers_are_left_to_others() -> None:
+    async def work(bench: Bench) -> None:
+        bench.runner.start(order())
+        assert not bench.runner.on_exited(Exited(0, 0))
+        assert not bench.runner.on_spawn_failed(SpawnFailed(3, 2, "no such file"))
+        assert bench.reports == []
+
+    in_loop(work)
+
+
+def test_a_crash_is_told_with_its_last_words() -> None:
+    async def work(bench: Bench) -> None:
+        bench.runner.start(order())
+        bench.write(0, b"", b"x" * MAX_STDERR + b"\nTraceback\nValueError: no\n\n")
+        bench.runner.on_exited(Exited(-1, 1))
+        assert bench.reports[0].error == (
+            "the probe did not finish its self test: ended with exit code 1; its last line: ValueError: no"
+        )
+
+    in_loop(work)
+
+
+def test_a_child_that_cannot_be_started_is_told() -> None:
+    async def work(bench: Bench) -> None:
+        bench.runner.start(order())
+        assert bench.runner.on_spawn_failed(SpawnFailed(-1, 2, "cannot start /opt/python: no such file"))
+        assert bench.reports[0].error.endswith("self test: cannot start /opt/python: no such file")
+
+    in_loop(work)
+
+
+def test_without_descriptors_there_is_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> tuple[int, int]:
+        raise OSError(24, "Too many open files")
+
+    async def work(bench: Bench) -> None:
+        monkeypatch.setattr(os, "pipe", refuse)
+        bench.runner.start(order())
+        monkeypatch.undo()
+        assert bench.reports == [ProbeReport(7, "the probe cannot be started: Too many open files")]
+
+    in_loop(work)
+
+
+def test_a_child_that_does_not_end_is_killed_and_what_it_found_counts() -> None:
+    async def work(bench: Bench) -> None:
+        bench.runner.start(order(group(), timeout=0.1))
+        bench.write(0, written(FINE))
+        await bench.expired.wait()
+        assert bench.starter.signalled == [(-1, signal.SIGKILL)]
+        (report,) = bench.reports
+        assert (report.error, report.matmul_flops) == ("", 5e9)
+        assert "it did not end within 0.095 s" in report.groups[0].error
+        assert bench.runner.on_exited(Exited(-1, -9))
+        assert len(bench.reports) == 1
+
+    in_loop(work)
+
+
+def test_of_a_cancelled_probe_nothing_is_heard() -> None:
+    async def work(bench: Bench) -> None:
+        bench.runner.start(order())
+        bench.runner.cancel()
+        assert bench.starter.signalled == [(-1, signal.SIGKILL)]
+        assert bench.runner.on_exited(Exited(-1, -9))
+        bench.runner.cancel()
+        assert bench.reports == []
+        assert len(bench.starter.signalled) == 1
+
+    in_loop(work)
+
+
+def test_a_new_probe_takes_the_place_of_the_one_before() -> None:
+    async def work(bench: Bench) -> None:
+        bench.runner.start(order(check=7))
+        bench.runner.start(order(check=8))
+        assert bench.starter.signalled == [(-1, signal.SIGKILL)]
+        bench.runner.on_exited(Exited(-1, -9))
+        bench.write(1, written(FINE))
+        bench.runner.on_exited(Exited(-2, 0))
+        assert [(report.check, report.error) for report in bench.reports] == [(8, "")]
+
+    in_loop(work)
+
+
+# -- the runner, with real children
+
+
+@pytest.fixture
+def handle() -> Iterator[SpawnerHandle]:
+    handle = fork_spawner()
+    yield handle
+    handle.control.close()
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(handle.pid, 0)
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> str:
+    """An interpreter that has neither torch nor elasticrun."""
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    wrapper.chmod(0o755)
+    return str(wrapper)
+
+
+class Nodes:
+    """Some nodes' runners on one spawner, each with its own numbers below zero."""
+
+    def __init__(self, handle: SpawnerHandle, python: str, names: str, fault: str) -> None:
+        self._spawner = Spawner(handle, self._on_event)
+        self.reports: dict[str, ProbeReport] = {}
+        self.done = asyncio.Event()
+        self._runners: dict[str, ProbeRunner] = {}
+        for index, name in enumerate(names):
+            env = (("PATH", os.environ["PATH"]), ("ELASTICRUN_PROBE_FAULT", fault))
+            config = WorkerConfig(Entrypoint(EntrypointKind.SCRIPT, "train.py", python=python), 1, env=env)
+            runner = ProbeRunner(config, node(name), self._spawner, self._done(name))
+            runner._next_number = -1 - 100 * index
+            self._runners[name] = runner
+
+    def start(self, orders: dict[str, StartProbe]) -> None:
+        for name, wanted in orders.items():
+            self._runners[name].start(wanted)
+
+    async def close(self) -> None:
+        await self._spawner.close()
+
+    def _done(self, name: str) -> Callable[[ProbeReport], None]:
+        def done(report: ProbeReport) -> None:
+            self.reports[name] = report
+            if len(self.reports) == len(self._runners):
+                self.done.set()
+
+        return done
+
+    def _on_event(self, event: SpawnerEvent) -> None:
+        match event:
+            case Exited():
+                self._of(event.worker).on_exited(event)
+            case SpawnFailed():
+                self._of(event.worker).on_spawn_failed(event)
+            case Started():
+                pass
+            case _:
+                raise AssertionError(event)
+
+    def _of(self, number: int) -> ProbeRunner:
+        return list(self._runners.values())[-number // 100]
+
+
+def probe(
+    handle: SpawnerHandle, python: str, orders: dict[str, StartProbe], fault: str = ""
+) -> dict[str, ProbeReport]:
+    async def run() -> dict[str, ProbeReport]:
+        nodes = Nodes(handle, python, "".join(orders), fault)
+        nodes.start(orders)
+        await asyncio.wait_for(nodes.done.wait(), DEADLINE)
+        await asyncio.wait_for(nodes.close(), DEADLINE)
+        return nodes.reports
+
+    return asyncio.run(run())
+
+
+def test_two_nodes_prove_each_other_good(handle: SpawnerHandle, python: str) -> None:
+    reserve = PortReserve(random.Random(os.urandom(8)))
+    port = reserve.reserve()
+    reserve.release()
+    orders = {name: order(group(0, rank, port), slots=1) for rank, name in enumerate("ab")}
+    for report in probe(handle, python, orders).values():
+        assert report.error == ""
+        assert report.matmul_flops > 0
+        assert report.groups[0].error == ""
+        assert report.groups[0].bandwidth > 0
+
+
+def test_a_crash_names_its_signal(handle: SpawnerHandle, python: str) -> None:
+    (report,) = probe(handle, python, {"a": order()}, fault="crash").values()
+    assert report.error.startswith("the probe did not finish its self test: killed by SIGSEGV (11)")
+
+
+def test_a_hang_ends(handle: SpawnerHandle, python: str) -> None:
+    (report,) = probe(handle, python, {"a": order(timeout=1.0)}, fault="hang").values()
+    assert report.error == "the probe did not finish its self test: it did not end within 0.95 s"
+
+
+def test_an_interpreter_that_does_not_exist_is_told(handle: SpawnerHandle) -> None:
+    (report,) = probe(handle, "/nonexistent/python", {"a": order()}).values()
+    assert report.error.startswith("the probe did not finish its self test: ")
+    assert "/nonexistent/python" in report.error

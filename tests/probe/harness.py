@@ -1,0 +1,117 @@
+"""Probe children as the agent starts them: by path, settings as stdin, results as stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticrun.agent.ports import PortReserve
+
+DEADLINE = 60.0
+PROGRAM = Path(__file__).parents[2] / "elasticrun" / "probe" / "main.py"
+#: -S leaves site-packages out: neither torch nor elasticrun can be imported.
+BARE = (sys.executable, "-S")
+FULL = (sys.executable,)
+
+Result = dict[str, Any]
+
+
+def free_port() -> int:
+    """A port that nobody uses and that the kernel does not give away by itself."""
+    reserve = PortReserve(random.Random(os.urandom(8)))
+    port = reserve.reserve()
+    reserve.release()
+    return port
+
+
+def group(names: str, node: str, port: int, slot: int = 0, address: str = "127.0.0.1") -> dict[str, Any]:
+    """The part of ``node`` in the all-gather of these nodes, one letter each."""
+    return {
+        "slot": slot,
+        "rank": names.index(node),
+        "names": list(names),
+        "address": address,
+        "port": port,
+    }
+
+
+class Children:
+    """The children of one test, which do not outlive it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(
+        self,
+        node: str,
+        groups: Sequence[dict[str, Any]],
+        timeout: float = 60.0,
+        slots: int = 1,
+        python: Sequence[str] = BARE,
+        address: str = "127.0.0.1",
+        inside: Sequence[str] = (),
+        **env: str,
+    ) -> subprocess.Popen[str]:
+        settings = {
+            "check": 7,
+            "timeout": timeout,
+            "slots": slots,
+            "node": node,
+            "address": address,
+            "groups": list(groups),
+        }
+        child = subprocess.Popen(
+            [*inside, *python, str(PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self._folder,
+            env={"PATH": os.environ["PATH"], **env},
+        )
+        self._started.append(child)
+        assert child.stdin is not None
+        child.stdin.write(json.dumps(settings))
+        child.stdin.close()
+        child.stdin = None  # or communicate would flush it
+        return child
+
+    def close(self) -> None:
+        for child in self._started:
+            child.kill()
+            child.communicate(timeout=DEADLINE)
+
+
+def results(child: subprocess.Popen[str]) -> list[Result]:
+    """What a child that ends well wrote."""
+    written, words = child.communicate(timeout=DEADLINE)
+    assert child.returncode == 0, words
+    return [json.loads(line) for line in written.splitlines()]
+
+
+def assert_fine(found: list[Result], groups: int = 1) -> None:
+    """The self test and every group of a child worked, and were timed."""
+    own, *rest = found
+    assert own["error"] == ""
+    assert own["matmul_flops"] > 0
+    assert len(rest) == groups
+    for result in rest:
+        assert result["error"] == ""
+        assert result["bandwidth"] > 0
+        assert 0 < result["latency"] < DEADLINE
+
+
+@pytest.fixture
+def children(tmp_path: Path) -> Any:
+    made = Children(tmp_path)
+    yield made
+    made.close()
