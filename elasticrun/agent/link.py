@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from elasticrun.agent.hosting import MasterHost
-from elasticrun.config import Endpoint
+from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.agent_events import Broken, Directed, LinkDown, LinkUp
 from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Leave, Rejected
 from elasticrun.errors import (
@@ -28,6 +28,8 @@ from elasticrun.errors import (
     ExitCode,
     MasterUnreachableError,
     SupersededError,
+    TooManyError,
+    UnauthenticatedError,
 )
 from elasticrun.rpc.client import MasterStream, StreamBrokenError
 
@@ -61,12 +63,14 @@ class Link:
         incarnation: str,
         connect_timeout: float,
         on_event: Callable[[LinkUp | LinkDown | Directed | Broken], None],
+        security: SecurityConfig,
     ) -> None:
         self._host = host
         self._machine = machine
         self._incarnation = incarnation
         self._connect_timeout = connect_timeout
         self._on_event = on_event
+        self._security = security
         self._stream: MasterStream | None = None
         self._was_up = False
         self._leaving = False
@@ -123,14 +127,15 @@ class Link:
         timeout = ATTEMPT_TIMEOUT
         if not self._was_up:
             timeout = min(timeout, max(self._connect_timeout - waited, LONGEST_DELAY))
-        return await MasterStream.open(endpoint, self._machine.hello(), timeout)
+        return await MasterStream.open(endpoint, self._machine.hello(), timeout, self._security)
 
     def _is_final(self, error: ElasticRunError, waited: float) -> bool:
         if self._was_up:
             return isinstance(error, SupersededError)
-        if isinstance(error, MasterUnreachableError):
+        if isinstance(error, MasterUnreachableError | TooManyError):
             return waited >= self._connect_timeout
-        if isinstance(error, EndpointTakenError):
+        # A master that is killed in the middle of a TLS handshake looks like one that refuses it.
+        if isinstance(error, EndpointTakenError | UnauthenticatedError):
             return waited >= FOREIGN_TIME
         return not isinstance(error, StreamBrokenError)
 

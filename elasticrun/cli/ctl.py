@@ -1,7 +1,7 @@
 """``elastic-ctl``: questions and orders to a running job.
 
-A click group; each verb is a command of its own, added with ``@group.command()``. Imports that a verb
-needs stand inside it, so that no verb pays for another.
+A click group; each verb is a command of its own. Imports that only a verb needs stand inside it, so that no
+verb pays for another.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from elasticrun import __version__
+from elasticrun.cli.ctl_orders import add_orders
 
 PROGRAM = "elastic-ctl"
 
@@ -23,6 +24,9 @@ def group() -> None:
 def version() -> None:
     """Print the version of elasticrun."""
     click.echo(f"{PROGRAM} {__version__}")
+
+
+add_orders(group)
 
 
 def main() -> None:

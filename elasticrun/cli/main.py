@@ -88,7 +88,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
     from elasticrun.agent.proctitle import set_title
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner import fork_spawner
-    from elasticrun.cli.lean import import_asyncio_without_ssl
+    from elasticrun.cli.lean import import_asyncio_without_ssl, import_hmac_without_openssl
 
     inbox = SignalInbox((*config.workers.signals, _window_change()))
     spawner = fork_spawner()
@@ -97,6 +97,8 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     set_title(" ".join([f"{PROGRAM}: agent", *arguments]))
     import_asyncio_without_ssl()
+    if config.security.token is not None:
+        import_hmac_without_openssl()
     host = _master_host(config)
     try:
         host.begin()

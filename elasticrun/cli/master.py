@@ -20,6 +20,7 @@ import sys
 
 from elasticrun.agent.console import Console
 from elasticrun.agent.proctitle import set_title
+from elasticrun.cli.lean import import_hmac_without_openssl
 from elasticrun.cli.logs import ConsoleHandler
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode
 from elasticrun.master.loop import MasterLoop
@@ -39,6 +40,8 @@ def main() -> int:
     if not line:
         return ExitCode.OK  # the agent ended before it could say what it wants
     config = from_json(MasterConfig, json.loads(line))
+    if config.security.token is not None:
+        import_hmac_without_openssl()
     set_title(f"elastic-run: master {config.job.job_id}")
     try:
         asyncio.run(_serve(config))

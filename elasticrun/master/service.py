@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -17,7 +18,9 @@ from elasticrun.core.job import JobMachine
 from elasticrun.errors import EndpointTakenError, UsageError
 from elasticrun.master.journal import Journal, create_journal, read_journal, resume_journal
 from elasticrun.master.loop import MasterLoop, admit
-from elasticrun.rpc.server import MasterServer
+from elasticrun.rpc.server import MasterServer, Orders
+
+logger = logging.getLogger(__name__)
 
 #: Seconds that streams have to write what is queued when the master ends.
 STOP_GRACE = 2.0
@@ -59,15 +62,36 @@ async def serve(
         held.callback(journal.close)
         loop = MasterLoop(machine, journal, clock)
         loop.start(machine.epoch + 1)
-        server = MasterServer(loop, lambda hello: admit(hello, config.job.job_id, __version__))
+        server = _server(loop, config)
         try:
             ready(await _listen(server, config))
+            _note_openness(config)
             watch_host(loop)
             await loop.done.wait()
         finally:
             await server.stop(STOP_GRACE)
             if config.temporary and loop.is_orphan:
                 shutil.rmtree(config.state_dir, ignore_errors=True)
+
+
+def _server(loop: MasterLoop, config: MasterConfig) -> MasterServer:
+    job_id = config.job.job_id
+    return MasterServer(
+        loop,
+        lambda hello: admit(hello, job_id, __version__),
+        security=config.security,
+        orders=Orders(loop, job_id),
+    )
+
+
+def _note_openness(config: MasterConfig) -> None:
+    """Once for a job, not once for each of its nodes; a master that takes it up again is silent."""
+    if config.security.token is None and config.job.max_nodes > 1 and not config.resume:
+        logger.warning(
+            "the job has no token: whoever reaches port %s can join it, and elastic-ctl cannot steer it;"
+            " give every node the same --token-file",
+            config.port,
+        )
 
 
 async def _listen(server: MasterServer, config: MasterConfig) -> int:

@@ -13,7 +13,7 @@ from elasticrun import __version__
 from elasticrun.agent import link as module
 from elasticrun.agent.hosting import MasterHost, MasterRefusedError
 from elasticrun.agent.link import Link
-from elasticrun.config import Endpoint
+from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.agent_events import Broken, Directed, LinkDown, LinkUp
 from elasticrun.core.protocol import (
     AgentMessage,
@@ -44,6 +44,7 @@ from elasticrun.rpc.server import MasterServer, Session
 
 DEADLINE = 30.0
 ENDPOINT = Endpoint("127.0.0.1", 29400)
+SECURITY = SecurityConfig("the token of a test")
 Event = LinkUp | LinkDown | Directed | Broken
 BROKEN = StreamBrokenError("it broke")
 UNREACHABLE = MasterUnreachableError("cannot connect to 127.0.0.1:29400: Connection refused")
@@ -127,10 +128,14 @@ class Bench:
         monkeypatch.setattr(module, "FIRST_DELAY", 0.001)
         monkeypatch.setattr(module, "LONGEST_DELAY", 0.002)
         monkeypatch.setattr(MasterStream, "open", self._open)
-        self.link = Link(cast("MasterHost", self.host), self.machine, "i", connect_timeout, self._hear)
+        self.link = Link(
+            cast("MasterHost", self.host), self.machine, "i", connect_timeout, self._hear, SECURITY
+        )
 
-    async def _open(self, endpoint: Endpoint, hello: Hello, timeout: float) -> FakeStream:
-        assert endpoint == ENDPOINT
+    async def _open(
+        self, endpoint: Endpoint, hello: Hello, timeout: float, security: SecurityConfig
+    ) -> FakeStream:
+        assert (endpoint, security) == (ENDPOINT, SECURITY)
         self.attempts.append(timeout)
         self.hellos.append(hello)
         self._changed.set()
@@ -516,7 +521,9 @@ def test_last_words_reach_a_real_master(monkeypatch: pytest.MonkeyPatch) -> None
         host = FakeHost()
         monkeypatch.setattr(host, "endpoint", lambda: _at(port))
         up = asyncio.Event()
-        link = Link(cast("MasterHost", host), FakeMachine(), "i", 60.0, lambda event: up.set())
+        link = Link(
+            cast("MasterHost", host), FakeMachine(), "i", 60.0, lambda event: up.set(), SecurityConfig()
+        )
         await up.wait()
         link.send(Leave("i", "told to"))
         await link.close()

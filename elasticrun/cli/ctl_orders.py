@@ -1,0 +1,195 @@
+"""The verbs of ``elastic-ctl`` that talk to a running job: status, drain, scale and stacks.
+
+All of them are orders, which the master obeys only if they are proven with the job's token, and each of them
+ends with the exit codes that ``elastic-run`` has for the same trouble.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from elasticrun.cli import values
+from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes, read_tls, read_token
+from elasticrun.config import Endpoint, SecurityConfig
+from elasticrun.core.orders import (
+    ControlReply,
+    ControlRequest,
+    DrainNode,
+    SaveAllStacks,
+    ScaleJob,
+    ShowStatus,
+)
+from elasticrun.errors import (
+    ElasticRunError,
+    EndpointTakenError,
+    ExitCode,
+    MasterUnreachableError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FILE = click.Path(dir_okay=False)
+
+#: Shown below the help of every verb.
+EXIT_CODES = """\
+Exit codes: 0 done; 1 the master declines, and says why; 2 wrong usage; 4 nothing answers at the endpoint;
+5 another program holds it; 6 it serves another job; 7 another version of elasticrun; 11 broken protocol;
+15 token or certificate missing or wrong; 17 too many connections from here.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which job, and how to prove that one may steer it."""
+
+    endpoints: tuple[Endpoint, ...]
+    job_id: str
+    security: SecurityConfig
+    timeout: float
+
+
+def add_orders(group: click.Group) -> None:
+    """Adds the verbs to ``elastic-ctl``."""
+    for command in (status, drain, scale, stacks):
+        group.add_command(command)
+
+
+def _common(command: F) -> F:
+    """The options that every verb has."""
+    options = (
+        click.option(
+            "--endpoint",
+            required=True,
+            metavar="HOST[:PORT],...",
+            help="Where the job's master listens: the --rdzv-endpoint of its nodes.",
+        ),
+        click.option("--rdzv-id", default="none", show_default=True, metavar="ID", help="Name of the job."),
+        click.option(
+            "--token-file",
+            type=_FILE,
+            metavar="FILE",
+            help=f"File with the job's token; without it {TOKEN_VARIABLE} is read.",
+        ),
+        click.option("--tls-ca", type=_FILE, metavar="FILE", help="As given to the job's nodes, PEM."),
+        click.option("--tls-cert", type=_FILE, metavar="FILE", help="A certificate for this host, PEM."),
+        click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0.0, min_open=True),
+            default=15.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long to try.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command(epilog=EXIT_CODES)
+@_common
+def status(**target: Any) -> None:
+    """Show who is there and what the job does."""
+    _run(target, lambda: ShowStatus())
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("node")
+@click.option("--reason", default="an operator asked for it", show_default=True, help="Goes into the logs.")
+@_common
+def drain(node: str, reason: str, **target: Any) -> None:
+    """Let NODE leave the job with grace, so that its machine can be taken away."""
+    _run(target, lambda: DrainNode(node, reason))
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("nodes", metavar="N|MIN:MAX")
+@_common
+def scale(nodes: str, **target: Any) -> None:
+    """Run with N nodes, or with at least MIN and at most MAX, from now on."""
+    _run(target, lambda: ScaleJob(*_node_range(nodes)))
+
+
+@click.command(epilog=EXIT_CODES)
+@_common
+def stacks(**target: Any) -> None:
+    """Have every node save the stacks of its workers beside their logs."""
+    _run(target, lambda: SaveAllStacks())
+
+
+def _run(given: dict[str, Any], request: Callable[[], ControlRequest]) -> None:
+    try:
+        reply = _ask(_target(given), request())
+    except ElasticRunError as error:
+        click.echo(f"elastic-ctl: error: {error}", err=True)
+        sys.exit(error.exit_code)
+    click.echo(reply.text, err=not reply.ok)
+    sys.exit(ExitCode.OK if reply.ok else ExitCode.JOB_FAILED)
+
+
+def _node_range(text: str) -> tuple[int, int]:
+    try:
+        return values.node_range(text)
+    except ValueError as error:
+        reason = str(error) or "give N or MIN:MAX with 1 <= MIN <= MAX, such as 2 or 1:4"
+        raise UsageError(f"{text!r} is no number of nodes: {reason}") from None
+
+
+def _target(given: dict[str, Any]) -> Target:
+    notes: Notes = []
+    try:
+        endpoints = values.endpoints(given["endpoint"])
+    except ValueError as error:
+        reason = str(error) or "give HOST:PORT"
+        raise UsageError(f"--endpoint {given['endpoint']!r} is not valid: {reason}") from None
+    token = read_token(given["token_file"] or None, os.environ, notes)
+    if token is None:
+        raise UsageError(
+            f"no token given: give the job's by --token-file or {TOKEN_VARIABLE}; "
+            "a job that has none takes no orders"
+        )
+    tls = read_tls(given["tls_ca"], given["tls_cert"], given["tls_key"], notes)
+    for level, sentence in notes:
+        if level == "warning":
+            click.echo(f"elastic-ctl: {sentence}", err=True)
+    return Target(endpoints, given["rdzv_id"], SecurityConfig(token, tls), given["timeout"])
+
+
+def _ask(target: Target, request: ControlRequest) -> ControlReply:
+    from elasticrun.cli.lean import import_asyncio_without_ssl, import_hmac_without_openssl
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core would add lines of its own to our sentences
+    import_asyncio_without_ssl()
+    import_hmac_without_openssl()
+    import asyncio
+
+    from elasticrun.rpc.control import give_order
+
+    def attempt(endpoint: Endpoint) -> Awaitable[ControlReply]:
+        return give_order(endpoint, target.job_id, request, target.security, target.timeout)
+
+    return asyncio.run(_first_answer(target.endpoints, attempt))
+
+
+async def _first_answer(
+    endpoints: Sequence[Endpoint], attempt: Callable[[Endpoint], Awaitable[ControlReply]]
+) -> ControlReply:
+    """Of the hosts that may be the master's, one is; the others do not listen."""
+    *others, last = endpoints
+    for endpoint in others:
+        try:
+            return await attempt(endpoint)
+        except (MasterUnreachableError, EndpointTakenError) as error:
+            click.echo(f"elastic-ctl: {error}; trying the next one", err=True)
+    return await attempt(last)
