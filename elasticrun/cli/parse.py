@@ -15,13 +15,13 @@ from dataclasses import replace
 from elasticrun.cli import checks, nproc, options, values
 from elasticrun.cli.arguments import Given, ShowText, read_arguments
 from elasticrun.cli.rendezvous import Notes, is_alone, job_config, read_conf, rendezvous_config
+from elasticrun.cli.secrets import TOKEN_VARIABLE, read_security
 from elasticrun.config import (
     Entrypoint,
     EntrypointKind,
     LaunchConfig,
     LogConfig,
     Policy,
-    SecurityConfig,
     WorkerConfig,
 )
 from elasticrun.errors import UsageError
@@ -32,8 +32,6 @@ _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET")
 _DEFAULT_LEVEL = "WARNING"
 #: Stands for the script where none is started: an empty program, so a start by mistake would do nothing.
 _NO_SCRIPT = os.devnull
-#: Our own variable with the job's token; training programs have no use for it.
-TOKEN_VARIABLE = "ELASTICRUN_TOKEN"
 
 
 def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> LaunchConfig:
@@ -54,7 +52,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     workers = _workers(given, environ, entrypoint, notes)
     _check_files(given, workers, environ)
     job = replace(job, policy=_policy(given), endpoints=1 + len(rendezvous.successors))
-    security = _security(given, environ)
+    security = read_security(given, environ, alone, notes)
     return LaunchConfig(
         job,
         rendezvous,
@@ -142,11 +140,12 @@ def _check_files(given: Given, workers: WorkerConfig, environ: Mapping[str, str]
 
 
 def _policy(given: Given) -> Policy:
-    return Policy()
+    path = given.find(options.POLICY)
+    if path is None:
+        return Policy()
+    from elasticrun.cli.policy_file import read_policy
 
-
-def _security(given: Given, environ: Mapping[str, str]) -> SecurityConfig:
-    return SecurityConfig()
+    return read_policy(path)
 
 
 def _counted(workers: WorkerConfig, given: Given, environ: Mapping[str, str], notes: Notes) -> WorkerConfig:

@@ -14,10 +14,14 @@ import pytest
 from elasticrun.cli.master_settings import master_settings
 from elasticrun.cli.parse import parse_command_line
 from elasticrun.config import (
+    Action,
     Entrypoint,
     EntrypointKind,
+    FailureClass,
     HealthCheckMode,
     LaunchConfig,
+    Policy,
+    PolicyRule,
     SecurityConfig,
     TlsConfig,
 )
@@ -86,11 +90,73 @@ def test_a_notice_that_can_never_come(script: str, tmp_path: Path) -> None:
     )
 
 
+# --- the policy
+
+
+def test_the_policy_is_read(parse: Parse, tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text("same_error_rounds: 5\nactions: {hang: give_up}\n")
+    expected = Policy((PolicyRule(FailureClass.HANG, Action.GIVE_UP),), same_error_rounds=5)
+    for config in (parse("--policy=policy.yaml"), parse(environ={"PET_POLICY": "policy.yaml"})):
+        assert config.job.policy == expected
+    assert parse().job.policy == Policy()
+
+
+def test_a_policy_that_cannot_be_used(script: str, tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text("restart: always\n")
+    assert "policy.yaml" in refusal("--policy", "policy.yaml", script)
+    assert "'gone.yaml'" in refusal("--policy", "gone.yaml", script)
+
+
 # --- secrets
+
+TOKEN = "a-token-of-some-length"
+
+
+def test_the_token_comes_from_the_file_else_from_the_environment(parse: Parse, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    path.chmod(0o600)
+    variable = {"ELASTICRUN_TOKEN": "another-token-of-some-length"}
+    for given in (
+        parse("--nnodes=2", "--token-file", str(path), environ=variable),
+        parse("--nnodes=2", environ={**variable, "PET_TOKEN_FILE": str(path)}),
+        parse("--nnodes=2", environ={"ELASTICRUN_TOKEN": TOKEN}),
+    ):
+        assert given.security == SecurityConfig(TOKEN)
+    assert parse("--nnodes=2").security == SecurityConfig()
+
+
+def test_a_node_alone_draws_a_token(parse: Parse) -> None:
+    drawn = {parse("--standalone").security.token, parse("--standalone").security.token}
+    assert len(drawn) == 2
+    assert None not in drawn
+
+
+def test_the_files_of_tls(parse: Parse, tmp_path: Path) -> None:
+    options = []
+    for name, what in (("ca", "CERTIFICATE"), ("cert", "CERTIFICATE"), ("key", "PRIVATE KEY")):
+        path = tmp_path / f"{name}.pem"
+        path.write_text(f"-----BEGIN {what}-----\n-----END {what}-----\n")
+        path.chmod(0o600)
+        options.append(f"--tls-{name}={path}")
+    paths = [option.partition("=")[2] for option in options]
+    assert parse("--nnodes=2", *options).security.tls == TlsConfig(*paths)
+    for lacking in range(3):
+        given = options[:lacking] + options[lacking + 1 :]
+        assert "TLS needs --tls-ca, --tls-cert and --tls-key" in refusal("--nnodes=2", *given, "train.py")
+
+
+@pytest.mark.parametrize("option", ["--token-file", "--tls-ca", "--tls-cert", "--tls-key"])
+@pytest.mark.parametrize("path", ["no/such/file", "empty", "."])
+def test_a_file_with_a_secret_that_is_no_good(option: str, path: str, script: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch(0o600)
+    (tmp_path / "good.pem").write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n")
+    pems = [f"{other}=good.pem" for other in ("--tls-ca", "--tls-cert", "--tls-key")]
+    assert refusal("--nnodes=2", *pems, option, path, script).startswith(f"{option} {path!r} ")
 
 
 def test_workers_are_not_given_the_token(parse: Parse) -> None:
-    config = parse(environ={"ELASTICRUN_TOKEN": "a" * 32, "HOME": "/nowhere"})
+    config = parse(environ={"ELASTICRUN_TOKEN": TOKEN, "HOME": "/nowhere"})
     assert config.workers.env == (("HOME", "/nowhere"),)
 
 
