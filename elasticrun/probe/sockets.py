@@ -38,13 +38,13 @@ def pause(deadline: float) -> None:
 
 
 def why(error: BaseException) -> str:
-    """The first line of an error, without the number of an OSError and the place in gloo's sources."""
+    """The first sentence of an error, without the number of an OSError and the place in gloo's sources."""
     if isinstance(error, TimeoutError):
         return os.strerror(errno.ETIMEDOUT)
     number = getattr(error, "errno", None)
     if isinstance(number, int) and number > 0:  # negative: of the resolver
         return os.strerror(number)
-    line = str(error).strip().partition("\n")[0]
+    line = str(error).strip().partition("\n")[0].partition(". ")[0]
     return re.sub(r"^\[\S+:\d+\] ", "", line) or type(error).__name__
 
 

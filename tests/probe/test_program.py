@@ -72,7 +72,7 @@ def test_a_slow_node_reports_its_part_of_the_speed(monkeypatch: pytest.MonkeyPat
     ("error", "text"),
     [
         (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
-        (RuntimeError("[/src/gloo/pair.cc:78] Timed out\nmore"), "Timed out"),
+        (RuntimeError("[/src/gloo/pair.cc:78] Closed by [10.0.0.1]:5. Check\nit"), "Closed by [10.0.0.1]:5"),
         (ConnectionResetError("the connection was closed"), "the connection was closed"),
         (TimeoutError("timed out"), "Connection timed out"),
         (OSError(98, "Address already in use (while binding)"), "Address already in use"),
