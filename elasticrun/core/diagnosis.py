@@ -156,7 +156,12 @@ def _own_account(failure: Failure) -> Diagnosis | None:
     if failure.exit_code == -SIGABRT and not failure.error_file and (said := _search(_told(failure))):
         return said  # of native code, which prints no traceback
     raised, where = _raised(failure)
-    return _search(_told(failure)) if raised is None else _by_exception(raised, where)
+    if raised is None:
+        return _search(_told(failure))
+    found = _by_exception(raised, where)
+    if found.failure_class is FailureClass.UNKNOWN:  # a child died; of what, stands before that
+        return _search([(where, failure.traceback or failure.stderr_tail)])
+    return found
 
 
 def _by_exception(raised: Raised, where: str) -> Diagnosis:

@@ -38,8 +38,7 @@ class Saying:
 
 #: What a process that lost one of its own children to SIGKILL says.
 CHILD_KILLED = (
-    r"DataLoader worker \(pid[^)]*\) is killed by signal: Killed",
-    r"DataLoader worker \(pid[^)]*\) exited unexpectedly",
+    r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)",
     r"BrokenProcessPool",
     r"died with <Signals\.SIGKILL",
 )

@@ -147,6 +147,7 @@ XID_94 = "NVRM: Xid (PCI:0000:9b:00): 94, pid=1234, name=python3, Contained ECC 
         ("my.project.StopTraining: enough", USER, True),
         ("KeyboardInterrupt", FailureClass.PREEMPTION, True),
         ("RuntimeError: DataLoader worker (pid 99) is killed by signal: Killed. ", UNKNOWN, False),
+        ("RuntimeError: DataLoader worker (pid(s) 99, 100) exited unexpectedly", UNKNOWN, False),
     ],
 )
 @pytest.mark.parametrize("prefix", ["", "[rank3]: "])
@@ -178,6 +179,15 @@ def test_what_stands_beside_an_exception_decides_nothing() -> None:
         diagnose(ended(1, f"{noise}{raised('ValueError: bad')}\nConnection reset by peer")).failure_class
         is USER
     )
+
+
+def test_of_a_lost_child_the_exception_before_tells_more() -> None:
+    text = raised(
+        "RuntimeError: DataLoader worker (pid 99) is killed by signal: Bus error. It is possible that "
+        "dataloader's workers are out of shared memory."
+    ) + raised("RuntimeError: DataLoader worker (pid(s) 99) exited unexpectedly")
+    assert diagnose(ended(1, text)).failure_class is FailureClass.HOST_OOM
+    assert diagnose(recorded("RuntimeError: x", text)).failure_class is FailureClass.HOST_OOM
 
 
 def test_of_several_exceptions_the_last_one_counts() -> None:
