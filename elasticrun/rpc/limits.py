@@ -50,7 +50,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Bucket:
-    """Holds ``room`` drops at most and gets ``rate`` of them per second; full at first."""
+    """Holds ``room`` drops at most and gets ``rate`` of them per second; full at first. May owe ``room``."""
 
     room: float
     rate: float
@@ -70,9 +70,9 @@ class Bucket:
         return True
 
     def spill(self, now: float, count: float) -> None:
-        """Take ``count``, or all there is."""
+        """Take ``count`` whether they are there or not: what is missing has to come in first."""
         self._fill(now)
-        self.level = max(0.0, self.level - count)
+        self.level = max(-self.room, self.level - count)
 
     def _fill(self, now: float) -> None:
         self.level = min(self.room, self.level + self.rate * max(0.0, now - self.since))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import grpc.aio
 
 from elasticrun import __version__
-from elasticrun.config import Endpoint
+from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -25,10 +25,14 @@ from elasticrun.core.protocol import (
     Welcome,
 )
 from elasticrun.rpc import codec
-from elasticrun.rpc.server import Limits, MasterServer, Session
+from elasticrun.rpc.server import Limits, MasterServer, Orders, Session
 from elasticrun.rpc.transport import PATH
 
 DEADLINE = 30.0  # seconds; generous, since it only bounds a failure
+
+OPEN = SecurityConfig()
+TOKEN = "a token that nobody guesses"
+LOCKED = SecurityConfig(TOKEN)
 
 _T = TypeVar("_T")
 
@@ -96,13 +100,18 @@ def admit(hello: Hello) -> Rejected | None:
 
 
 @asynccontextmanager
-async def serving(limits: Limits | None = None) -> AsyncIterator[tuple[Recorder, Endpoint]]:
+async def serving(
+    limits: Limits | None = None,
+    security: SecurityConfig = OPEN,
+    orders: Orders | None = None,
+    host: str = "127.0.0.1",
+) -> AsyncIterator[tuple[Recorder, Endpoint]]:
     """A master on a free port of the loopback."""
     recorder = Recorder()
-    server = MasterServer(recorder, admit, limits)
-    port = await server.start("127.0.0.1", 0)
+    server = MasterServer(recorder, admit, limits, security, orders)
+    port = await server.start(host, 0)
     try:
-        yield recorder, Endpoint("127.0.0.1", port)
+        yield recorder, Endpoint(host, port)
     finally:
         await server.stop(1.0)
 

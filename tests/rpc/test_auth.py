@@ -1,0 +1,336 @@
+"""Who knows the token gets in, and who does not learns nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import grpc
+import grpc.aio
+import pytest
+
+from elasticrun.config import Endpoint, SecurityConfig
+from elasticrun.core.orders import ControlHello
+from elasticrun.core.protocol import Hello, RejectCode, Rejected, Waiting, Welcome
+from elasticrun.errors import (
+    ElasticRunError,
+    ProtocolError,
+    UnauthenticatedError,
+    WrongJobError,
+    WrongVersionError,
+)
+from elasticrun.rpc import auth, codec
+from elasticrun.rpc.auth import CHALLENGE_KEY, SIZE, Handshake, challenge_in, fresh
+from elasticrun.rpc.client import MasterStream
+from elasticrun.rpc.transport import METHOD, SERVICE
+from tests.rpc.harness import DEADLINE, LOCKED, OPEN, TOKEN, RawCall, hello, raw_calls, run, serving
+
+OTHER = SecurityConfig("another token, just as long")
+CHALLENGE = bytes(SIZE)
+NONCE = b"n" * SIZE
+
+
+# Proofs
+
+
+def proofs(token: str, challenge: bytes, nonce: bytes, job_id: str, incarnation: str) -> set[bytes]:
+    """One of each kind, over the same things."""
+    shake = Handshake(token, challenge)
+    said = replace(hello(job_id, incarnation=incarnation), nonce=nonce)
+    order = ControlHello(job_id, "1", nonce)
+    return {
+        shake.of_agent(said),
+        shake.of_master(nonce),
+        shake.of_operator(order, incarnation.encode()),
+        shake.of_answer(nonce, True, job_id),
+        shake.of_answer(nonce, False, job_id),
+    }
+
+
+def test_a_proof_is_good_for_one_thing_only() -> None:
+    given = ("token", CHALLENGE, NONCE, "job", "life")
+    others = [
+        ("Token", CHALLENGE, NONCE, "job", "life"),
+        ("token", b"c" * SIZE, NONCE, "job", "life"),
+        ("token", CHALLENGE, b"m" * SIZE, "job", "life"),
+    ]
+    mine = proofs(*given)
+    assert len(mine) == 5, "one kind of proof passes for another"
+    for other in others:
+        assert not mine & proofs(*other), other
+
+
+@pytest.mark.parametrize(("job_id", "incarnation"), [("jobl", "ife"), ("jo", "blife"), ("", "joblife")])
+def test_parts_do_not_run_into_one_another(job_id: str, incarnation: str) -> None:
+    shake = Handshake("token", CHALLENGE)
+    assert shake.of_agent(hello("job", incarnation="life")) != shake.of_agent(
+        hello(job_id, incarnation=incarnation)
+    )
+
+
+def test_a_proof_has_a_known_value() -> None:
+    """Both ends may run different Pythons; what a version proves must never change."""
+    said = replace(hello("jöb", incarnation="life"), nonce=NONCE)
+    proof = Handshake("tökén", CHALLENGE).of_agent(said)
+    assert proof.hex() == "0dae9459180cdc60072edd5a781762dc0bddb143bd28d464b70b9e3e48d31c54"
+
+
+def test_a_name_that_utf8_cannot_express_is_proven_as_it_arrives() -> None:
+    said = replace(hello("caf\udce9", incarnation="life"), nonce=NONCE)
+    arrived = codec.decode_agent(codec.encode_agent(said))
+    assert isinstance(arrived, Hello) and arrived.job_id != said.job_id
+    shake = Handshake("token", CHALLENGE)
+    assert shake.of_agent(arrived) == shake.of_agent(said)
+
+
+def test_challenges_and_nonces_are_long_and_never_the_same() -> None:
+    drawn = {fresh() for _ in range(1000)}
+    assert len(drawn) == 1000 and {len(each) for each in drawn} == {SIZE}
+
+
+def test_the_token_is_in_no_text() -> None:
+    assert TOKEN not in repr(Handshake(TOKEN, CHALLENGE)) + repr(LOCKED)
+
+
+@pytest.mark.parametrize("size", [1, SIZE - 1, SIZE + 1, 1000])
+def test_a_challenge_that_may_be_no_random_one_is_refused(size: int) -> None:
+    with pytest.raises(ProtocolError, match=f"{SIZE} bytes, got {size}"):
+        challenge_in([(CHALLENGE_KEY, bytes(size))])
+
+
+def test_a_challenge_is_found() -> None:
+    assert challenge_in([("other-bin", b"x"), (CHALLENGE_KEY, CHALLENGE)]) == CHALLENGE
+    assert challenge_in([(CHALLENGE_KEY, b"")]) == b""
+    assert challenge_in([("other-bin", CHALLENGE)]) is None
+
+
+# Agents
+
+
+def test_both_know_the_token() -> None:
+    async def main() -> None:
+        async with serving(security=LOCKED) as (recorder, endpoint):
+            stream = await MasterStream.open(endpoint, hello(), DEADLINE, LOCKED)
+            assert recorder.hellos[0].info == hello().info
+            recorder.sessions[0].send(Waiting(1, "go on"))
+            assert await anext(stream) == Waiting(1, "go on")
+            await stream.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("master", "agent", "words"),
+    [
+        (LOCKED, OTHER, "the job has a token, and this node has another one"),
+        (LOCKED, OPEN, "the job has a token, and this node has none"),
+        (OPEN, LOCKED, "has no token, but this node has one"),
+    ],
+)
+def test_tokens_that_differ_are_explained_at_the_agent(
+    master: SecurityConfig, agent: SecurityConfig, words: str
+) -> None:
+    async def main() -> None:
+        async with serving(security=master) as (recorder, endpoint):
+            with pytest.raises(UnauthenticatedError, match=words) as caught:
+                await MasterStream.open(endpoint, hello(), DEADLINE, agent)
+            assert "--token-file" in str(caught.value)
+            assert recorder.hellos == [], "the job hears nothing of it"
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("said", "security", "error"),
+    [
+        (hello(job_id="other"), LOCKED, WrongJobError),
+        (hello(job_id="other"), OTHER, UnauthenticatedError),
+        (hello(job_id="other"), OPEN, UnauthenticatedError),
+        (hello(incarnation="old"), OTHER, UnauthenticatedError),  # would be superseded
+        (hello(version="0.0"), OPEN, WrongVersionError),
+        (hello(version="0.0", job_id="other"), OPEN, WrongVersionError),
+    ],
+)
+def test_strangers_learn_nothing_of_the_job(
+    said: Hello, security: SecurityConfig, error: type[ElasticRunError]
+) -> None:
+    async def main() -> None:
+        async with serving(security=LOCKED) as (_, endpoint):
+            with pytest.raises(error) as caught:
+                await MasterStream.open(endpoint, said, DEADLINE, security)
+            if error is not WrongJobError:
+                assert "'job'" not in str(caught.value) and "n0" not in str(caught.value)
+
+    run(main())
+
+
+async def challenged(call: RawCall) -> Handshake:
+    """What an agent with the token would make its proof of."""
+    challenge = challenge_in(await call.call.initial_metadata())
+    assert challenge
+    return Handshake(TOKEN, challenge)
+
+
+def proven(shake: Handshake, said: Hello) -> bytes:
+    said = replace(said, nonce=NONCE)
+    return codec.encode_agent(replace(said, proof=shake.of_agent(said)))
+
+
+FORGERIES: dict[str, Callable[[Handshake], bytes]] = {
+    "none": lambda shake: codec.encode_agent(hello()),
+    "zeros": lambda shake: codec.encode_agent(replace(hello(), nonce=NONCE, proof=bytes(SIZE))),
+    "short": lambda shake: codec.encode_agent(replace(hello(), nonce=NONCE, proof=b"\0")),
+    "of another challenge": lambda shake: proven(Handshake(TOKEN, CHALLENGE), hello()),
+    "of another life": lambda shake: codec.encode_agent(
+        replace(hello(), nonce=NONCE, proof=shake.of_agent(replace(hello(incarnation="i1"), nonce=NONCE)))
+    ),
+    "the master's": lambda shake: codec.encode_agent(
+        replace(hello(), nonce=NONCE, proof=shake.of_master(NONCE))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FORGERIES)
+def test_a_forged_proof_is_refused(kind: str) -> None:
+    async def main() -> None:
+        async with serving(security=LOCKED) as (recorder, endpoint), raw_calls(endpoint) as opened:
+            call = opened()
+            (answer,) = await call.say([FORGERIES[kind](await challenged(call))])
+            assert isinstance(answer, Rejected) and answer.code is RejectCode.UNAUTHENTICATED
+            assert recorder.sessions == []
+
+    run(main())
+
+
+def test_what_was_recorded_on_one_stream_is_worth_nothing_on_another() -> None:
+    async def main() -> None:
+        async with serving(security=LOCKED) as (recorder, endpoint), raw_calls(endpoint) as opened:
+            first = opened()
+            recorded = proven(await challenged(first), hello())
+            await first.call.write(recorded)
+            assert isinstance(await first.call.read(), bytes)
+            assert len(recorder.sessions) == 1, "it was good the first time"
+            (answer,) = await opened().say([recorded])
+            assert isinstance(answer, Rejected) and answer.code is RejectCode.UNAUTHENTICATED
+            assert len(recorder.sessions) == 1
+
+    run(main())
+
+
+def test_every_stream_has_a_challenge_of_its_own() -> None:
+    async def main() -> None:
+        async with serving(security=LOCKED) as (_, endpoint), raw_calls(endpoint) as opened:
+            calls = [opened() for _ in range(20)]
+            assert len({(await challenged(call)).challenge for call in calls}) == 20
+
+    run(main())
+
+
+# Masters
+
+
+@asynccontextmanager
+async def impostor(challenge: bytes | None, proof: Callable[[Hello], bytes]) -> AsyncIterator[Endpoint]:
+    """A master that does not know the token, and welcomes everybody."""
+
+    async def attach(_: object, context: grpc.aio.ServicerContext[object, bytes]) -> None:
+        metadata = () if challenge is None else ((CHALLENGE_KEY, challenge),)
+        await context.send_initial_metadata(metadata)
+        data = await context.read()
+        assert isinstance(data, bytes)
+        said = codec.decode_agent(data)
+        assert isinstance(said, Hello)
+        assert TOKEN.encode() not in data
+        await context.write(codec.encode_master(Welcome(1, 10.0, proof(said))))
+        while isinstance(await context.read(), bytes):
+            pass
+
+    method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(attach)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield Endpoint("127.0.0.1", port)
+    finally:
+        await server.stop(1.0)
+
+
+@pytest.mark.parametrize("challenge", [None, CHALLENGE, fresh()])
+@pytest.mark.parametrize(
+    "proof",
+    [
+        lambda said: b"",
+        lambda said: bytes(SIZE),
+        lambda said: said.proof,  # sent back to where it came from
+        lambda said: Handshake("a guess", CHALLENGE).of_master(said.nonce),
+    ],
+)
+def test_a_master_that_does_not_know_the_token_is_left(
+    challenge: bytes | None, proof: Callable[[Hello], bytes]
+) -> None:
+    async def main() -> None:
+        async with impostor(challenge, proof) as endpoint:
+            with pytest.raises(UnauthenticatedError, match="does not know this node's token"):
+                await MasterStream.open(endpoint, hello(), DEADLINE, LOCKED)
+
+    run(main())
+
+
+def test_a_master_with_a_strange_challenge_is_left_before_anything_is_proven() -> None:
+    async def main() -> None:
+        async with impostor(b"short", lambda said: b"") as endpoint:
+            with pytest.raises(ProtocolError, match="challenge must have"):
+                await MasterStream.open(endpoint, hello(), DEADLINE, LOCKED)
+
+    run(main())
+
+
+def test_the_comparison_takes_no_shortcut(monkeypatch: pytest.MonkeyPatch) -> None:
+    import hmac
+
+    compared = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return one == other
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    assert auth.same(b"a", b"a") and not auth.same(b"a", b"b")
+    assert compared == [(b"a", b"a"), (b"a", b"b")]
+
+
+def test_guessers_are_told_of_in_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with serving(security=LOCKED) as (_, endpoint):
+            for _ in range(40):
+                with pytest.raises(UnauthenticatedError):
+                    await MasterStream.open(endpoint, hello(), DEADLINE, OTHER)
+
+    run(main())
+    lines = [record.getMessage() for record in caplog.records if "refused a stream" in record.getMessage()]
+    assert 1 <= len(lines) <= 12
+    assert "refused a stream from 127.0.0.1:" in lines[0] and TOKEN not in caplog.text
+
+
+def test_an_attempt_is_cancelled_cleanly_while_it_waits_for_the_challenge() -> None:
+    async def silent(_: object, context: grpc.aio.ServicerContext[object, bytes]) -> None:
+        while isinstance(await context.read(), bytes):
+            pass
+
+    async def main() -> None:
+        method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(silent)
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
+        endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
+        await server.start()
+        attempt = asyncio.create_task(MasterStream.open(endpoint, hello(), DEADLINE, LOCKED))
+        await asyncio.wait((attempt,), timeout=0.2)
+        attempt.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attempt
+        await server.stop(1.0)
+
+    run(main())
