@@ -71,20 +71,20 @@ def lose_while_frozen(
     return hosts.director.round(number + 1, 3)
 
 
-@pytest.mark.parametrize("days", [10, -10])
-def test_the_wall_clocks_jump_apart(hosts: Hosts, days: int) -> None:
+def test_the_wall_clocks_jump(hosts: Hosts) -> None:
     clocks = [WallClock(host.folder / "clock") for host in hosts.hosts]
     nodes = [
         hosts.node(index, "2:3", UNHURRIED, HEARTBEAT, "--max-restarts=1", env=clocks[index].env)
         for index in range(3)
     ]
     workers = hosts.director.round(0, 3)
-    clocks[0].jump(days * DAY)  # the master's
-    clocks[2].jump(-days * DAY)
+    clocks[0].jump(10 * DAY)  # the master's: every deadline would have passed
+    clocks[2].jump(-10 * DAY)
     workers[2].tell("exit 1")
     hosts.director.round(1, 3)
     nobody_was_lost(nodes)
-    last = lose_while_frozen(hosts, 1, 2, meanwhile=lambda: clocks[0].jump(2 * days * DAY))
+    # None that is pending would ever come.
+    last = lose_while_frozen(hosts, 1, 2, meanwhile=lambda: clocks[0].jump(-20 * DAY))
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in last} == {"1"}
     last[2].tell("exit 1")
     for launcher in nodes:
@@ -93,7 +93,7 @@ def test_the_wall_clocks_jump_apart(hosts: Hosts, days: int) -> None:
     found = re.search(r"time +: (\S+)", nodes[0].err)
     assert found is not None
     told = datetime.fromisoformat(found[1].replace("_", " ")).timestamp()
-    assert abs(told - (time.time() - days * DAY)) < DAY, "the summary tells the time as host 2 knew it"
+    assert abs(told - (time.time() - 10 * DAY)) < DAY, "the summary tells the time as host 2 knew it"
 
 
 def test_hosts_that_booted_at_different_times(blank_hosts: Hosts) -> None:
