@@ -134,4 +134,5 @@ def refilled(used: int, seconds_of_progress: float, policy: Policy) -> int:
     """How many restarts count as used after so many seconds of training without a failure."""
     if policy.refill_after <= 0:
         return used
-    return max(0, used - int(seconds_of_progress // policy.refill_after))
+    earned = seconds_of_progress // policy.refill_after
+    return 0 if earned >= used else used - int(earned)

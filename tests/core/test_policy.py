@@ -181,6 +181,7 @@ def test_a_failure_is_fast_if_no_step_was_made_in_little_time() -> None:
         (3, 1e9, 100.0, 0),
         (0, 1e9, 100.0, 0),
         (3, 1e9, 0.0, 3),
+        (3, 1e9, 5e-324, 0),
     ],
 )
 def test_training_without_a_failure_gives_restarts_back(
