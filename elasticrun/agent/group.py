@@ -5,17 +5,21 @@ Each worker gets a number that is never used again, so a late event of an earlie
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from elasticrun.agent.env import worker_argv, worker_environment
 from elasticrun.agent.error_file import WorkerExit, make_failure, make_spawn_failure
+from elasticrun.agent.facts import FactCollector
 from elasticrun.agent.log_dirs import LogDirs
 from elasticrun.agent.logs import LogRouter, RoundLogs
+from elasticrun.agent.progress import HangWatch
 from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WorkerStarter
 from elasticrun.config import WorkerConfig
 from elasticrun.core.agent_events import WorkerFailed, WorkerFinished
-from elasticrun.core.protocol import Assignment, NodeInfo
+from elasticrun.core.protocol import Assignment, Failure, NodeInfo
 
 STDIN = 0
 CpuPlan = tuple[frozenset[int], ...]  # by local rank; empty: no binding
@@ -34,6 +38,7 @@ class WorkerGroup:
         dirs: LogDirs,
         cpus: CpuPlan,
         on_event: Callable[[WorkerFailed | WorkerFinished], None],
+        watch: HangWatch | None = None,  # None: nobody asks for steps
     ) -> None:
         self.pids: dict[int, int] = {}  # by local rank, of workers that run
         self._config = config
@@ -44,6 +49,8 @@ class WorkerGroup:
         self._dirs = dirs
         self._cpus = cpus
         self._on_event = on_event
+        self._watch = watch
+        self._facts = FactCollector()
         self._local_ranks: dict[int, int] = {}  # by worker number, of workers that have not ended
         self._next_number = 0
         self._assignment: Assignment | None = None
@@ -56,6 +63,10 @@ class WorkerGroup:
         round_dirs = self._dirs.open_round(assignment.round, self._config.local_world_size)
         self._error_files = tuple(paths.error_file for paths in round_dirs.workers)
         self._logs = self._router.open_round(round_dirs, assignment.first_rank)
+        self._facts.begin()
+        if self._watch is not None:
+            folders = [os.path.dirname(path) for path in self._error_files]
+            self._watch.start(assignment.round, assignment.first_rank, folders)
         for local_rank in range(self._config.local_world_size):
             command = self._command(local_rank)
             self._local_ranks[self._next_number] = local_rank
@@ -63,13 +74,25 @@ class WorkerGroup:
             self._logs.started(local_rank)
             self._next_number += 1
 
-    def signal(self, signum: int) -> None:
-        """Signal the process group of each worker that has not ended."""
-        for number in self._local_ranks:
-            self._starter.signal(number, signum)
+    def signal(self, signum: int, drain: bool = False) -> None:
+        """Signal the process group of each worker that has not ended.
+
+        ``drain``: all of them may save their state; one that asked to be told of that by itself is not
+        signalled, as the signal could end it before it has.
+        """
+        watch = self._watch
+        if watch is not None:
+            watch.stop()
+        if watch is not None and drain:
+            watch.request_drain(self._config.shutdown_timeout)
+        for number, local_rank in self._local_ranks.items():
+            if not (drain and watch is not None and watch.listens(local_rank)):
+                self._starter.signal(number, signum)
 
     def sweep(self) -> None:
         """Kill whatever is left of the round."""
+        if self._watch is not None:
+            self._watch.stop()
         self._starter.sweep()
 
     def close_round(self) -> None:
@@ -80,6 +103,11 @@ class WorkerGroup:
         self._local_ranks.clear()
         self.pids.clear()
 
+    def close(self) -> None:
+        """No round follows."""
+        self.close_round()
+        self._facts.close()
+
     def pid_of(self, number: int) -> int | None:
         """The pid of a worker that has not been reported as ended."""
         return self.pids.get(self._local_ranks.get(number, -1))
@@ -89,6 +117,8 @@ class WorkerGroup:
         local_rank = self._local_ranks.get(event.worker)
         if local_rank is not None:
             self.pids[local_rank] = event.pid
+            if self._watch is not None:
+                self._watch.started(local_rank, event.pid)
 
     def on_spawn_failed(self, event: SpawnFailed) -> None:
         """A worker could not be started."""
@@ -104,12 +134,24 @@ class WorkerGroup:
         if local_rank is None or self._assignment is None:
             return
         pid = self.pids.pop(local_rank, 0)
+        if self._watch is not None:
+            self._watch.ended(local_rank)
         if event.exit_code == 0:
             self._on_event(WorkerFinished(self._assignment.round, local_rank))
             return
         ended = self._describe_exit(local_rank, pid, event.exit_code)
         failure = make_failure(self._node, ended, self._assignment.store_port)
-        self._on_event(WorkerFailed(self._assignment.round, failure))
+        self._on_event(WorkerFailed(self._assignment.round, self._with_facts(failure)))
+
+    def _with_facts(self, failure: Failure) -> Failure:
+        facts = self._facts.collect()
+        return replace(
+            failure,
+            step=self._watch.step(failure.local_rank) if self._watch is not None else -1,
+            oom_kills=facts.oom_kills,
+            host_oom=facts.host_oom,
+            kernel_log=facts.kernel_log,
+        )
 
     def _describe_exit(self, local_rank: int, pid: int, exit_code: int) -> WorkerExit:
         assert self._assignment is not None
@@ -128,9 +170,12 @@ class WorkerGroup:
         assert self._logs is not None
         fds = self._logs.fds(local_rank)
         error_file = self._error_files[local_rank]
+        env = worker_environment(self._config, self._job_id, self._assignment, local_rank, error_file)
+        if self._watch is not None:
+            env |= self._watch.environment(local_rank, env)
         return Command(
             argv=worker_argv(self._config.entrypoint, local_rank),
-            env=worker_environment(self._config, self._job_id, self._assignment, local_rank, error_file),
+            env=env,
             cwd=None,
             stdin=STDIN,
             stdout=fds.stdout,

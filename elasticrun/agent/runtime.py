@@ -12,19 +12,23 @@ import logging
 import random
 import signal
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from elasticrun import __version__
 from elasticrun.agent.events import EventLog
-from elasticrun.agent.farewell import Farewell
+from elasticrun.agent.farewell import Farewell, ShowCheckup
 from elasticrun.agent.group import CpuPlan, WorkerGroup
 from elasticrun.agent.health import HealthServer
 from elasticrun.agent.hosting import MasterHost
 from elasticrun.agent.link import Link
 from elasticrun.agent.log_dirs import LogDirs
 from elasticrun.agent.logs import LogRouter
+from elasticrun.agent.notice import PreemptionNotice
 from elasticrun.agent.orphans import adopt_orphans, kill_orphans
 from elasticrun.agent.ports import PortReserve
+from elasticrun.agent.probe import ProbeRunner
+from elasticrun.agent.progress import HangWatch
 from elasticrun.agent.recorder import Recorder
 from elasticrun.agent.signals import SignalInbox
 from elasticrun.agent.spawner import (
@@ -39,7 +43,7 @@ from elasticrun.agent.spawner import (
 )
 from elasticrun.agent.timer import FileTimer
 from elasticrun.clock import MonotonicClock
-from elasticrun.config import LaunchConfig
+from elasticrun.config import EntrypointKind, LaunchConfig, WorkerConfig
 from elasticrun.core.agent import AgentMachine
 from elasticrun.core.agent_events import (
     AgentEffect,
@@ -47,18 +51,24 @@ from elasticrun.core.agent_events import (
     AgentTerms,
     AgentTick,
     Broken,
+    DumpStacks,
     Finish,
     GroupGone,
     Level,
+    Preempted,
     Prepared,
+    ProbeEnded,
+    RunProbe,
     Say,
     SignalWorkers,
+    StallSeen,
     StartWorkers,
     StopSignal,
     SweepWorkers,
     Transmit,
 )
-from elasticrun.core.protocol import Assignment, NodeInfo, Report
+from elasticrun.core.progress import HangTerms
+from elasticrun.core.protocol import Assignment, NodeInfo, Report, Stall
 from elasticrun.errors import ElasticRunError, ExitCode
 
 logger = logging.getLogger(__name__)
@@ -79,11 +89,13 @@ class Agent:
         host: MasterHost,
         router: LogRouter,
         cpus: CpuPlan,
+        show_checkup: ShowCheckup | None = None,
     ) -> None:
         workers = config.workers
         self._config = config
         self._host = host
         self._router = router
+        self._show_checkup = show_checkup
         self._loop = asyncio.get_running_loop()
         self._clock = MonotonicClock()
         self._events: deque[AgentEvent] = deque()
@@ -91,20 +103,32 @@ class Agent:
         self._is_broken = False  # a bug showed; the agent is leaving because of it
         self._timer: asyncio.TimerHandle | None = None
         self._finished: asyncio.Future[Finish] = self._loop.create_future()
-        terms = AgentTerms(workers.shutdown_timeout, master_timeout=config.rendezvous.master_timeout)
+        terms = AgentTerms(
+            workers.shutdown_timeout,
+            master_timeout=config.rendezvous.master_timeout,
+            drain_signal=workers.drain_signal,
+        )
         self._machine = AgentMachine(config.job.job_id, __version__, node, terms)
         self._ports = PortReserve(random.Random(node.incarnation))
         self._dirs = LogDirs(workers.logs.log_dir, config.job.job_id)
         self._spawner = Spawner(spawner, self._on_spawner)
+        self._watch = _open_watch(workers, lambda round_, stall: self._post(StallSeen(round_, stall)))
         self._group = WorkerGroup(
-            workers, config.job.job_id, node, self._spawner, router, self._dirs, cpus, self._post
+            workers, config.job.job_id, node, self._spawner, router, self._dirs, cpus, self._post, self._watch
         )
+        self._probe = ProbeRunner(workers, node, self._spawner, lambda report: self._post(ProbeEnded(report)))
+        self._notice: PreemptionNotice | None = None
         event_log = EventLog(config.event_log_handler, router.stderr.write)
         self._recorder = Recorder(event_log, config, node)
         self._file_timer = self._open_file_timer(workers.file_timer)
         self._health = self._open_health(workers.health_check_port)
         self._link = Link(
-            host, self._machine, node.incarnation, config.rendezvous.connect_timeout, self._post
+            host,
+            self._machine,
+            node.incarnation,
+            config.rendezvous.connect_timeout,
+            self._post,
+            config.security,
         )
 
     async def run(self, inbox: SignalInbox) -> int:
@@ -114,6 +138,10 @@ class Agent:
         if self._health is not None:
             await self._health.start()
         self._prepare()
+        if self._config.workers.preemption_file is not None:
+            self._notice = PreemptionNotice(
+                self._config.workers.preemption_file, lambda reason: self._post(Preempted(reason))
+            )
         finish = await self._finished
         await self._close(finish)
         inbox.detach()
@@ -154,16 +182,19 @@ class Agent:
             case Started():
                 self._group.on_started(event)
             case SpawnFailed():
-                self._group.on_spawn_failed(event)
+                if not self._probe.on_spawn_failed(event):
+                    self._group.on_spawn_failed(event)
             case Exited(worker):
-                self._forget_timers(worker)
-                self._group.on_exited(event)
+                if not self._probe.on_exited(event):
+                    self._forget_timers(worker)
+                    self._group.on_exited(event)
             case Swept(_, left):
                 self._on_swept(left)
             case SpawnerDied():
                 reason = "the spawner process was killed, and the workers with it; this node cannot go on"
                 self._post(Broken(ExitCode.NODE_FAULT, reason))
                 kill_orphans(self._host.pids)
+                self._probe.cancel()
                 self._group.close_round()
                 self._post(GroupGone(self._machine.round, 0))  # nobody else will say so
 
@@ -215,10 +246,17 @@ class Agent:
                     self._recorder.reported(message.status, self._machine.assignment)
             case StartWorkers(assignment):
                 self._start_workers(assignment)
-            case SignalWorkers(signum):
-                self._group.signal(signum)
+            case SignalWorkers(signum, drain):
+                self._group.signal(signum, drain)
             case SweepWorkers():
+                self._probe.cancel()
                 self._group.sweep()
+            case RunProbe(start):
+                self._ports.release()  # this probe's all-gathers may meet at the port
+                self._probe.start(start)
+            case DumpStacks():
+                if self._watch is not None:
+                    self._watch.save_stacks()
             case Say(level, text):
                 logger.log(LEVELS[level], "%s", text)
             case Finish():
@@ -269,7 +307,7 @@ class Agent:
 
     async def _close(self, finish: Finish) -> None:
         """Let go of everything. Each step has its own bound, and a bug in one does not keep the others."""
-        farewell = Farewell(self._config, finish)
+        farewell = Farewell(self._config, finish, self._show_checkup)
 
         async def say_farewell() -> None:
             farewell.say(self._router.stderr.write, self._dirs)
@@ -296,12 +334,26 @@ class Agent:
             await asyncio.wait_for(self._spawner.close(), KILL_TIMEOUT)
         except asyncio.TimeoutError:
             logger.error("the workers' processes are still there after %g s of SIGKILL", KILL_TIMEOUT)
-        self._group.close_round()
+        self._group.close()
 
     async def _end_services(self) -> None:
+        if self._notice is not None:
+            self._notice.close()
+        if self._watch is not None:
+            await self._watch.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._file_timer is not None:
             self._file_timer.close()
         if self._health is not None:
             await self._health.close()
+
+
+def _open_watch(workers: WorkerConfig, on_stall: Callable[[int, Stall | None], None]) -> HangWatch | None:
+    auto = workers.auto_progress and workers.entrypoint.kind is not EntrypointKind.BINARY
+    path = dict(workers.env).get("PATH")
+    try:
+        return HangWatch(workers.local_world_size, HangTerms(workers.hang_timeout), path, on_stall, auto)
+    except OSError as error:
+        logger.warning("workers cannot report their steps, so no hang is found (%s)", error.strerror)
+        return None

@@ -17,7 +17,6 @@ from elasticrun.core.health_plan import Evidence, first_step, second_step
 from elasticrun.core.membership import Node
 from elasticrun.core.protocol import AgentPhase, NodeCheck, ProbeGroup, ProbeReport
 
-
 #: The address of a group whose first member is gone, with port 0: nobody answers there.
 GONE = "127.0.0.1"
 

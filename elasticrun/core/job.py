@@ -337,8 +337,8 @@ class JobMachine(JobFacts):
         self._decide(f"round {self.round} has stopped ({reason}); {settled.reason}")
         if settled.delay:
             self._timers.set((BACKOFF, ""), self._now + settled.delay)
-        if settled.suspect:
-            self.health.suspect(settled.suspect)
+        for name in self.current.seats if settled.suspects_all else filter(None, [settled.suspect]):
+            self.health.suspect(name)
         if settled.excluded:
             self._exclude(settled.excluded, settled.reason)
 

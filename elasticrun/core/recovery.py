@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from elasticrun.config import Action, FailureClass, Policy
-from elasticrun.core.diagnosis import Diagnosis, diagnose
+from elasticrun.core.diagnosis import Diagnosis, root_cause
 from elasticrun.core.job_events import Trigger
 from elasticrun.core.policy import RepeatedError, action_for, backoff_delay, is_fast_failure, refilled
 from elasticrun.core.protocol import Failure
 from elasticrun.core.restart import Budget, StopCause
+
+#: Failures of something that nodes do together.
+SHARED = frozenset({FailureClass.COLLECTIVE_TIMEOUT, FailureClass.NETWORK, FailureClass.HANG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Settlement:
     delay: float = 0.0  # seconds to wait before it
     excluded: str = ""  # the node that has to leave
     suspect: str = ""  # the node that has to be checked first
+    suspects_all: bool = False  # as have all others that took part: who complains is seldom at fault
 
 
 def settle(
@@ -45,15 +49,14 @@ def settle(
 ) -> Settlement:
     """What follows a round that stopped for ``cause`` after ``lasted`` seconds.
 
-    ``failures`` are those heard of, the root cause first.
+    ``failures`` are those heard of, in this order.
     """
     budget = recovery.budget
-    kept = replace(recovery, budget=replace(budget, used=refilled(budget.used, lasted, policy)))
+    kept = replace(recovery, budget=budget.refund(refilled(budget.spent, lasted, policy)))
     if cause not in (StopCause.WORKER_FAILED, StopCause.HANG) or not failures:
         return _charge(kept, cause, None, "")
-    root = failures[0]
-    diagnosis = diagnose(root)
-    action = action_for(policy, diagnosis.failure_class)
+    root, diagnosis = root_cause(failures)
+    action = action_for(policy, diagnosis.failure_class, diagnosis.sure)
     why = _explain(diagnosis, action)
     repeated, circles = kept.repeated.after(failures, policy)
     fast = kept.fast_failures + 1 if is_fast_failure(root, lasted, policy) else 0
@@ -67,8 +70,10 @@ def settle(
     settlement = _charge(kept, cause, diagnosis, why)
     delay, patience = backoff_delay(fast, policy)
     reason = _join(settlement.reason, patience)
-    suspect = root.node if action is Action.RECHECK else ""
-    return replace(settlement, reason=reason, delay=delay, suspect=suspect)
+    if action is not Action.RECHECK:
+        return replace(settlement, reason=reason, delay=delay)
+    shared = diagnosis.failure_class in SHARED
+    return replace(settlement, reason=reason, delay=delay, suspect=root.node, suspects_all=shared)
 
 
 def _charge(recovery: Recovery, cause: StopCause, diagnosis: Diagnosis | None, why: str) -> Settlement:

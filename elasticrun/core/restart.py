@@ -10,7 +10,7 @@ and are never charged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -51,23 +51,34 @@ def excused(cause: StopCause, fact: StopCause) -> StopCause:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many restarts the job has used. Immutable; ``settle`` gives the next one."""
+    """How many restarts the job has used. Immutable; ``settle`` and ``refund`` give the next one."""
 
     max_restarts: int
-    used: int = 0
+    used: int = 0  # over the whole job: workers see it as the restart count, which never shrinks
     port_retries: int = 0  # in a row
+    refunded: int = 0  # how many of those used count no more, because the job trained long enough
+
+    @property
+    def spent(self) -> int:
+        """How many of the restarts used count."""
+        return self.used - self.refunded
+
+    def refund(self, spent: int) -> Budget:
+        """The budget if only so many of the restarts used count any more."""
+        return replace(self, refunded=self.used - spent)
 
     def settle(self, cause: StopCause) -> tuple[Budget | None, str]:
         """The budget after a round that stopped for ``cause``, or None if it is spent; with the reason."""
         if cause is StopCause.PORT_TAKEN and self.port_retries < MAX_PORT_RETRIES:
             retries = self.port_retries + 1
-            return Budget(self.max_restarts, self.used, retries), f"free: port taken, attempt {retries + 1}"
+            return replace(self, port_retries=retries), f"free: port taken, attempt {retries + 1}"
+        settled = replace(self, port_retries=0)
         if cause not in CHARGED:
-            return Budget(self.max_restarts, self.used), f"free: {cause.value}"
-        if self.used >= self.max_restarts:
+            return settled, f"free: {cause.value}"
+        if self.spent >= self.max_restarts:
             return None, _spent(self.max_restarts)
-        used = self.used + 1
-        return Budget(self.max_restarts, used), f"restart {used} of {self.max_restarts}"
+        charged = replace(settled, used=self.used + 1)
+        return charged, f"restart {charged.spent} of {self.max_restarts}"
 
 
 def _spent(max_restarts: int) -> str:

@@ -47,8 +47,7 @@ class Round:
     @property
     def hang(self) -> tuple[str, Stall] | None:
         """If no unfinished member makes steps any more: the node and the worker that lag."""
-        working = self.seats.keys() - self.finished
-        if not working or not working <= self.stalls.keys():
+        if not self.stalls or len(self.stalls) < len(self.seats) - len(self.finished):
             return None
         return min(self.stalls.items(), key=lambda item: _lag(item[1]))
 
@@ -66,7 +65,7 @@ class Round:
         """Take in what a member that may run says of this round."""
         if status.phase in STARTED:
             self.accepted.add(name)
-        if status.stall is None:
+        if status.stall is None or name in self.finished:
             self.stalls.pop(name, None)
         else:
             self.stalls[name] = status.stall
