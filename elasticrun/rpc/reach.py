@@ -27,6 +27,11 @@ from elasticrun.rpc.listening import numeric_host
 _EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS
 _FRAME_HEADER = 9  # bytes: length 3, type 1, flags 1, stream 4
+#: What gRPC's TLS does to somebody who does not speak it.
+_CURT = (
+    "it closes connections without a word (as the job's master does if it has TLS and this node was not "
+    "given --tls-ca, --tls-cert and --tls-key)"
+)
 #: Seconds before a second address of the same name is tried beside the first.
 _NEXT_ADDRESS_DELAY = 0.25
 
@@ -71,8 +76,7 @@ async def _expect_http2(endpoint: Endpoint, reader: asyncio.StreamReader, timeou
     except asyncio.IncompleteReadError as error:
         if _is_tls_alert(error.partial):
             raise _encrypted(endpoint) from None
-        what = f"it answers {error.partial!r}" if error.partial else "it closes connections without a word"
-        raise _foreign(endpoint, what) from None
+        raise _foreign(endpoint, f"it answers {error.partial!r}" if error.partial else _CURT) from None
     except OSError as error:  # as a master does that is killed just now
         raise MasterUnreachableError(f"cannot talk to {endpoint}: {_words(error)}") from None
     if _is_tls_alert(header):
@@ -89,7 +93,7 @@ def _foreign(endpoint: Endpoint, what: str) -> EndpointTakenError:
 
 
 def _is_tls_alert(data: bytes) -> bool:
-    """How TLS answers somebody who does not speak it: type 21, version 3.x, two bytes of content."""
+    """How most TLS answers somebody who does not speak it: type 21, version 3.x, two bytes of content."""
     return data[:2] == b"\x15\x03" and data[3:5] == b"\0\2"
 
 

@@ -11,6 +11,7 @@ import grpc.aio
 
 from elasticrun import __version__
 from elasticrun.config import Endpoint, SecurityConfig
+from elasticrun.core.orders import ControlReply, ControlRequest
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -153,3 +154,14 @@ class RawCall:
                 await self.call.write(payload)
         except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
             pass  # the master had enough
+
+
+class Obedient:
+    """A ControlHandler that does nothing and says so."""
+
+    def __init__(self) -> None:
+        self.orders: list[ControlRequest] = []
+
+    def order(self, request: ControlRequest) -> ControlReply:
+        self.orders.append(request)
+        return ControlReply(True, f"heard {request}")

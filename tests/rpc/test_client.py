@@ -38,6 +38,7 @@ from elasticrun.errors import (
     MasterUnreachableError,
     ProtocolError,
     SupersededError,
+    UnauthenticatedError,
     WrongJobError,
     WrongVersionError,
 )
@@ -143,6 +144,12 @@ async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
+async def tls_alert(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1000)
+    writer.write(bytes.fromhex("15030100020246"))
+    writer.close()
+
+
 async def curt(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read(1000)
     writer.close()
@@ -165,6 +172,13 @@ def test_a_foreign_server_holds_the_endpoint(serve: Serve, words: str) -> None:
     assert isinstance(error, EndpointTakenError)
     assert str(error).startswith(f"{endpoint} is held by a program that is not an elasticrun master")
     assert words in str(error)
+
+
+def test_a_server_that_speaks_tls_is_told_from_others() -> None:
+    with foreign(tls_alert) as endpoint:
+        error = opening(endpoint)
+    assert isinstance(error, UnauthenticatedError)
+    assert "answers with TLS" in str(error) and "--tls-ca" in str(error)
 
 
 def test_a_server_that_only_begins_like_grpc_is_a_known_error(capfd: pytest.CaptureFixture[str]) -> None:
