@@ -7,6 +7,7 @@ imported at all.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -120,7 +121,8 @@ async def _run(config: LaunchConfig, inbox: SignalInbox, spawner: SpawnerHandle,
     node = _describe_node(config, host)
     router = LogRouter(config.workers.logs, config.workers.role)
     configure_logging(config, node, router.stderr.write)
-    return await Agent(config, node, spawner, host, router, _plan_cpus(config)).run(inbox)
+    show = functools.partial(show_checkup, router.stdout)
+    return await Agent(config, node, spawner, host, router, _plan_cpus(config), show).run(inbox)
 
 
 def show_checkup(console: Console, rows: Sequence[NodeCheck]) -> None:

@@ -311,3 +311,13 @@ def test_a_checkup_on_a_terminal_fits_its_window(
     lines = plain.rstrip().split("\r\n")
     assert len(lines) >= least
     assert max(map(len, lines)) <= most
+
+
+def test_a_checkup_alone_from_beginning_to_end(tmp: Path) -> None:
+    ended = run("--health-check-only", tmp=tmp)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    heading, row = ended.stdout.splitlines()
+    assert heading.startswith("node ")
+    assert row.startswith(f"{socket.gethostname()}/")
+    assert row.endswith("good")
+    assert list(tmp.iterdir()) == []
