@@ -10,20 +10,17 @@ This package is the only one that knows the generated code. Its two promises:
   clipped, since two names must not become equal; one that is too long is refused by the receiver.
 """
 
+from elasticrun.rpc.codec.control import decode_control, decode_reply, encode_control, encode_reply
 from elasticrun.rpc.codec.decode import (
     MAX_MESSAGE_BYTES,
     decode_agent,
-    decode_control,
     decode_master,
-    decode_reply,
     version_in,
 )
 from elasticrun.rpc.codec.encode import (
     GOODBYE,
     encode_agent,
-    encode_control,
     encode_master,
-    encode_reply,
 )
 
 __all__ = [

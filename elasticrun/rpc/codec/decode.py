@@ -9,20 +9,12 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from elasticrun.core.orders import (
-    ControlHello,
-    ControlReply,
-    ControlRequest,
-    DrainNode,
-    SaveAllStacks,
-    ScaleJob,
-    ShowStatus,
-)
 from elasticrun.core.protocol import (
     MAX_CHECKS,
     MAX_FAILURES,
     MAX_GROUP_NODES,
     MAX_GROUPS,
+    MAX_ROLL,
     MAX_SEATS,
     AgentMessage,
     AgentPhase,
@@ -67,7 +59,7 @@ _PHASE_OF = {pb.AgentPhase.Value(f"AGENT_PHASE_{phase.name}"): phase for phase i
 _KIND_OF = {pb.FailureKind.Value(f"FAILURE_KIND_{kind.name}"): kind for kind in FailureKind}
 _OUTCOME_OF = {pb.Outcome.Value(f"OUTCOME_{outcome.name}"): outcome for outcome in Outcome}
 _CODE_OF = {pb.RejectCode.Value(f"REJECT_CODE_{code.name}"): code for code in RejectCode}
-_UNKNOWN = "the message is of no kind that this version knows"
+UNKNOWN = "the message is of no kind that this version knows"
 
 _E = TypeVar("_E", bound=Enum)
 _T = TypeVar("_T")
@@ -76,7 +68,7 @@ _T = TypeVar("_T")
 def decode_agent(data: bytes) -> AgentMessage:
     """The agent's message in ``data``; raises ProtocolError."""
     message = pb.AgentMessage()
-    _parse(message, data)
+    parse(message, data)
     match message.WhichOneof("kind"):
         case "hello":
             return _hello(message.hello)
@@ -90,50 +82,18 @@ def decode_agent(data: bytes) -> AgentMessage:
             leave = message.leave
             return Leave(checks.name("incarnation", leave.incarnation), checks.text("reason", leave.reason))
         case _:
-            raise ProtocolError(_UNKNOWN)
-
-
-def decode_control(data: bytes) -> ControlHello | ControlRequest:
-    """What an operator said in ``data``; raises ProtocolError."""
-    message = pb.ControlMessage()
-    _parse(message, data)
-    match message.WhichOneof("kind"):
-        case "hello":
-            hello = message.hello
-            job_id = checks.text("job_id", hello.job_id, checks.MAX_NAME)
-            version = checks.name("version", hello.version)
-            return ControlHello(job_id, version, _token("nonce", hello.nonce), _token("proof", hello.proof))
-        case "show_status":
-            return ShowStatus()
-        case "drain_node":
-            drain = message.drain_node
-            return DrainNode(checks.name("node", drain.node), checks.text("reason", drain.reason))
-        case "scale_job":
-            low = checks.integer("min_nodes", message.scale_job.min_nodes, 1)
-            return ScaleJob(low, checks.integer("max_nodes", message.scale_job.max_nodes, low))
-        case "save_all_stacks":
-            return SaveAllStacks()
-        case _:
-            raise ProtocolError(_UNKNOWN)
-
-
-def decode_reply(data: bytes) -> ControlReply:
-    """The master's answer to an operator in ``data``; raises ProtocolError."""
-    reply = pb.ControlReply()
-    _parse(reply, data)
-    text = checks.text("text", reply.text, checks.MAX_REPLY)
-    return ControlReply(reply.ok, text, _token("proof", reply.proof))
+            raise ProtocolError(UNKNOWN)
 
 
 def decode_master(data: bytes) -> MasterMessage:
     """The master's message in ``data``; raises ProtocolError."""
     message = pb.MasterMessage()
-    _parse(message, data)
+    parse(message, data)
     match message.WhichOneof("kind"):
         case "welcome":
             welcome = message.welcome
             interval = checks.positive("heartbeat_interval", welcome.heartbeat_interval)
-            return Welcome(_epoch(welcome.epoch), interval, _token("proof", welcome.proof))
+            return Welcome(_epoch(welcome.epoch), interval, token("proof", welcome.proof))
         case "rejected":
             code = _member("code", _CODE_OF, message.rejected.code)
             return Rejected(code, checks.text("message", message.rejected.message))
@@ -155,7 +115,7 @@ def decode_master(data: bytes) -> MasterMessage:
         case "job_ended":
             return _ended(message.job_ended)
         case _:
-            raise ProtocolError(_UNKNOWN)
+            raise ProtocolError(UNKNOWN)
 
 
 def version_in(data: bytes) -> str | None:
@@ -165,13 +125,14 @@ def version_in(data: bytes) -> str | None:
     """
     message = pb.AgentMessage()
     try:
-        _parse(message, data)
+        parse(message, data)
     except ProtocolError:
         return None
     return message.hello.version[: checks.MAX_NAME] or None
 
 
-def _parse(message: Message, data: bytes) -> None:
+def parse(message: Message, data: bytes) -> None:
+    """Fill ``message`` from bytes; raises ProtocolError."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise ProtocolError(f"a message must have at most {MAX_MESSAGE_BYTES} bytes, got {len(data)}")
     try:
@@ -190,8 +151,8 @@ def _hello(hello: pb.Hello) -> Hello:
         info=_info(hello.info),
         status=_status(hello.status),
         epoch=checks.integer("epoch", hello.epoch, -1),
-        nonce=_token("nonce", hello.nonce),
-        proof=_token("proof", hello.proof),
+        nonce=token("nonce", hello.nonce),
+        proof=token("proof", hello.proof),
     )
 
 
@@ -253,7 +214,12 @@ def _stall(stall: pb.Stall) -> Stall:
 
 
 def _seat(seat: pb.Seat) -> Seat:
-    return Seat(_world(seat.world), _world(seat.base) if seat.HasField("base") else None)
+    base = _world(seat.base) if seat.HasField("base") else None
+    return Seat(_world(seat.world), base, _roll(seat.roll))
+
+
+def _roll(roll: Iterable[str]) -> tuple[str, ...]:
+    return _few("roll", MAX_ROLL, (checks.name("roll", name) for name in roll))
 
 
 def _world(world: pb.World) -> World:
@@ -269,6 +235,7 @@ def _charter(charter: pb.Charter) -> Charter:
         world=_world(charter.world),
         base=_world(charter.base) if charter.HasField("base") else None,
         prior=_world(charter.prior) if charter.HasField("prior") else None,
+        roll=_roll(charter.roll),
     )
 
 
@@ -383,7 +350,8 @@ def _epoch(epoch: int) -> int:
     return checks.integer("epoch", epoch, 0)
 
 
-def _token(field: str, value: bytes) -> bytes:
+def token(field: str, value: bytes) -> bytes:
+    """A nonce or a proof; raises ProtocolError if it is too long."""
     if len(value) > checks.MAX_TOKEN:
         raise ProtocolError(f"{field} must have at most {checks.MAX_TOKEN} bytes, got {len(value)}")
     return value

@@ -5,19 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from elasticrun.core.orders import (
-    ControlHello,
-    ControlReply,
-    ControlRequest,
-    DrainNode,
-    SaveAllStacks,
-    ScaleJob,
-    ShowStatus,
-)
 from elasticrun.core.protocol import (
     MAX_CHECKS,
     MAX_FAILURE_TEXT,
     MAX_FAILURES,
+    MAX_ROLL,
     MAX_SEATS,
     AgentMessage,
     AgentStatus,
@@ -62,57 +54,31 @@ def encode_master(message: MasterMessage) -> bytes:
     return _master_to_pb(message).SerializeToString()
 
 
-def encode_control(message: ControlHello | ControlRequest) -> bytes:
-    """The bytes of what an operator says."""
-    return _control_to_pb(message).SerializeToString()
-
-
-def encode_reply(reply: ControlReply) -> bytes:
-    """The bytes of the master's answer to an operator."""
-    answer = pb.ControlReply(ok=reply.ok, text=_head(reply.text, checks.MAX_REPLY), proof=reply.proof)
-    return answer.SerializeToString()
-
-
-def _control_to_pb(message: ControlHello | ControlRequest) -> pb.ControlMessage:
-    match message:
-        case ControlHello(job_id, version, nonce, proof):
-            hello = pb.ControlHello(job_id=_clean(job_id), version=_clean(version), nonce=nonce, proof=proof)
-            return pb.ControlMessage(hello=hello)
-        case ShowStatus():
-            return pb.ControlMessage(show_status=pb.ShowStatus())
-        case DrainNode(node, reason):
-            return pb.ControlMessage(drain_node=pb.DrainNode(node=_clean(node), reason=_head(reason)))
-        case ScaleJob(low, high):
-            return pb.ControlMessage(scale_job=pb.ScaleJob(min_nodes=low, max_nodes=high))
-        case SaveAllStacks():
-            return pb.ControlMessage(save_all_stacks=pb.SaveAllStacks())
-
-
 def _agent_to_pb(message: AgentMessage) -> pb.AgentMessage:
     match message:
         case Hello():
             return pb.AgentMessage(hello=_hello_to_pb(message))
         case Report(incarnation, status):
-            report = pb.Report(incarnation=_clean(incarnation), status=_status_to_pb(status))
+            report = pb.Report(incarnation=clean(incarnation), status=_status_to_pb(status))
             return pb.AgentMessage(report=report)
         case Heartbeat(incarnation):
-            return pb.AgentMessage(heartbeat=pb.Heartbeat(incarnation=_clean(incarnation)))
+            return pb.AgentMessage(heartbeat=pb.Heartbeat(incarnation=clean(incarnation)))
         case Leave(incarnation, reason):
-            return pb.AgentMessage(leave=pb.Leave(incarnation=_clean(incarnation), reason=_head(reason)))
+            return pb.AgentMessage(leave=pb.Leave(incarnation=clean(incarnation), reason=head(reason)))
 
 
 def _hello_to_pb(hello: Hello) -> pb.Hello:
     info = hello.info
     return pb.Hello(
-        job_id=_clean(hello.job_id),
-        version=_clean(hello.version),
+        job_id=clean(hello.job_id),
+        version=clean(hello.version),
         info=pb.NodeInfo(
-            node=_clean(info.node),
-            incarnation=_clean(info.incarnation),
-            host=_clean(info.host),
-            address=_clean(info.address),
+            node=clean(info.node),
+            incarnation=clean(info.incarnation),
+            host=clean(info.host),
+            address=clean(info.address),
             local_world_size=info.local_world_size,
-            role=_clean(info.role),
+            role=clean(info.role),
             node_rank=info.node_rank,
             pid=info.pid,
             position=info.position if info.position >= 0 else None,
@@ -140,14 +106,14 @@ def _status_to_pb(status: AgentStatus) -> pb.AgentStatus:
 def _probe_to_pb(probe: ProbeReport) -> pb.ProbeReport:
     groups = [
         pb.GroupReport(
-            error=_head(group.error, checks.MAX_SENTENCE),
+            error=head(group.error, checks.MAX_SENTENCE),
             bandwidth=_finite(group.bandwidth),
             latency=_finite(group.latency),
         )
         for group in probe.groups
     ]
     flops = _finite(probe.matmul_flops)
-    return pb.ProbeReport(check=probe.check, error=_head(probe.error), matmul_flops=flops, groups=groups)
+    return pb.ProbeReport(check=probe.check, error=head(probe.error), matmul_flops=flops, groups=groups)
 
 
 def _stall_to_pb(stall: Stall) -> pb.Stall:
@@ -158,12 +124,13 @@ def _stall_to_pb(stall: Stall) -> pb.Stall:
         silence=_finite(stall.silence),
         allowed=_finite(stall.allowed),
         in_collective=stall.in_collective,
-        where=_head(stall.where, checks.MAX_SENTENCE),
+        where=head(stall.where, checks.MAX_SENTENCE),
     )
 
 
 def _seat_to_pb(seat: Seat) -> pb.Seat:
-    return pb.Seat(world=_world_to_pb(seat.world), base=_world_to_pb(seat.base))
+    roll = map(_clean, seat.roll[:MAX_ROLL])
+    return pb.Seat(world=_world_to_pb(seat.world), base=_world_to_pb(seat.base), roll=roll)
 
 
 def _world_to_pb(world: World | None) -> pb.World | None:
@@ -177,6 +144,7 @@ def _charter_to_pb(charter: Charter | None) -> pb.Charter | None:
         world=_world_to_pb(charter.world),
         base=_world_to_pb(charter.base),
         prior=_world_to_pb(charter.prior),
+        roll=map(_clean, charter.roll[:MAX_ROLL]),
     )
 
 
@@ -186,15 +154,15 @@ def _failures_to_pb(failures: Iterable[Failure]) -> list[pb.Failure]:
 
 def _failure_to_pb(failure: Failure) -> pb.Failure:
     return pb.Failure(
-        node=_clean(failure.node),
-        host=_clean(failure.host),
+        node=clean(failure.node),
+        host=clean(failure.host),
         rank=failure.rank,
         local_rank=failure.local_rank,
-        role=_clean(failure.role),
+        role=clean(failure.role),
         pid=failure.pid,
         kind=f"FAILURE_KIND_{failure.kind.name}",
         exit_code=failure.exit_code,
-        message=_head(failure.message),
+        message=head(failure.message),
         traceback=_tail(failure.traceback),
         stderr_tail=_tail(failure.stderr_tail),
         error_file=_tail(failure.error_file, checks.MAX_PATH),
@@ -212,16 +180,16 @@ def _master_to_pb(message: MasterMessage) -> pb.MasterMessage:
             welcome = pb.Welcome(epoch=epoch, heartbeat_interval=interval, proof=proof)
             return pb.MasterMessage(welcome=welcome)
         case Rejected(code, text):
-            rejected = pb.Rejected(code=f"REJECT_CODE_{code.name}", message=_head(text))
+            rejected = pb.Rejected(code=f"REJECT_CODE_{code.name}", message=head(text))
             return pb.MasterMessage(rejected=rejected)
         case StartRound(epoch, sequence, assignment, reason):
             start = pb.StartRound(
-                epoch=epoch, sequence=sequence, assignment=_assignment_to_pb(assignment), reason=_head(reason)
+                epoch=epoch, sequence=sequence, assignment=_assignment_to_pb(assignment), reason=head(reason)
             )
             return pb.MasterMessage(start_round=start)
         case StopRound(epoch, sequence, number, reason, drain):
             stop = pb.StopRound(
-                epoch=epoch, sequence=sequence, round=number, reason=_head(reason), drain=drain
+                epoch=epoch, sequence=sequence, round=number, reason=head(reason), drain=drain
             )
             return pb.MasterMessage(stop_round=stop)
         case StartProbe():
@@ -229,10 +197,10 @@ def _master_to_pb(message: MasterMessage) -> pb.MasterMessage:
         case SaveStacks(epoch):
             return pb.MasterMessage(save_stacks=pb.SaveStacks(epoch=epoch))
         case JournalCopy(epoch, first, lines):
-            copy = pb.JournalCopy(epoch=epoch, first=first, lines=map(_clean, lines))
+            copy = pb.JournalCopy(epoch=epoch, first=first, lines=map(clean, lines))
             return pb.MasterMessage(journal_copy=copy)
         case Waiting(epoch, text):
-            return pb.MasterMessage(waiting=pb.Waiting(epoch=epoch, text=_head(text)))
+            return pb.MasterMessage(waiting=pb.Waiting(epoch=epoch, text=head(text)))
         case JobEnded():
             return pb.MasterMessage(job_ended=_ended_to_pb(message))
 
@@ -242,7 +210,7 @@ def _ended_to_pb(ended: JobEnded) -> pb.JobEnded:
         epoch=ended.epoch,
         sequence=ended.sequence,
         outcome=f"OUTCOME_{ended.outcome.name}",
-        reason=_head(ended.reason),
+        reason=head(ended.reason),
         failures=_failures_to_pb(ended.failures),
         checkup=[_check_to_pb(check) for check in ended.checkup[:MAX_CHECKS]],
     )
@@ -250,12 +218,12 @@ def _ended_to_pb(ended: JobEnded) -> pb.JobEnded:
 
 def _check_to_pb(check: NodeCheck) -> pb.NodeCheck:
     return pb.NodeCheck(
-        node=_head(check.node, checks.MAX_SENTENCE),
+        node=head(check.node, checks.MAX_SENTENCE),
         matmul_flops=_finite(check.matmul_flops),
         bandwidth=_finite(check.bandwidth),
         latency=_finite(check.latency),
-        verdict=_head(check.verdict, checks.MAX_SENTENCE),
-        detail=_head(check.detail, checks.MAX_SENTENCE),
+        verdict=head(check.verdict, checks.MAX_SENTENCE),
+        detail=head(check.detail, checks.MAX_SENTENCE),
     )
 
 
@@ -271,8 +239,8 @@ def _start_probe_to_pb(start: StartProbe) -> pb.StartProbe:
 
 
 def _group_to_pb(group: ProbeGroup) -> pb.ProbeGroup:
-    nodes = [_clean(node) for node in group.nodes]
-    address = _clean(group.address)
+    nodes = [clean(node) for node in group.nodes]
+    address = clean(group.address)
     return pb.ProbeGroup(slot=group.slot, rank=group.rank, nodes=nodes, address=address, port=group.port)
 
 
@@ -285,7 +253,7 @@ def _assignment_to_pb(assignment: Assignment) -> pb.Assignment:
         world_size=assignment.world_size,
         role_first_rank=assignment.role_first_rank,
         role_world_size=assignment.role_world_size,
-        store_address=_clean(assignment.store_address),
+        store_address=clean(assignment.store_address),
         store_port=assignment.store_port,
         restart_count=assignment.restart_count,
         max_restarts=assignment.max_restarts,
@@ -297,18 +265,18 @@ def _finite(number: float) -> float:
     return number if math.isfinite(number) else 0.0
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """The text with every lone surrogate replaced, since UTF-8 has no bytes for one."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _head(text: str, limit: int = MAX_FAILURE_TEXT) -> str:
+def head(text: str, limit: int = MAX_FAILURE_TEXT) -> str:
     """The beginning of a text, at most ``limit`` bytes of UTF-8."""
-    return _clean(text[:limit]).encode()[:limit].decode(errors="ignore")
+    return clean(text[:limit]).encode()[:limit].decode(errors="ignore")
 
 
 def _tail(text: str, limit: int = MAX_FAILURE_TEXT) -> str:
     """The end of a text, at most ``limit`` bytes of UTF-8: a traceback's end says what happened."""
-    return _clean(text[-limit:]).encode()[-limit:].decode(errors="ignore")
+    return clean(text[-limit:]).encode()[-limit:].decode(errors="ignore")
