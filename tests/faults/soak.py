@@ -1,12 +1,15 @@
 """The digits, trained again and again with a worker or a node killed on the way: how often does it end well?
 
     python tests/faults/soak.py --runs 20 [--scenario worker] [--scenario node]
+    python tests/faults/soak.py --scenario chaos [--minutes 30] [--every 20] [--seed N] [--faults a,b]
 
 ``worker``: two workers on one node, one SIGKILLed once the third epoch is done.
 ``node``: one node trains, a second one joins, and is SIGKILLed with everything it started.
+``chaos``: one long training on two nodes, with a random fault every few seconds; see chaos.py. It has to be
+asked for, and takes more than twice --minutes, as it is compared with a run that nobody disturbs.
 
-Prints one line for each run, with the seconds from the kill to the next line of an epoch, and at the end
-how many runs ended with 0 and an accuracy of at least 0.97. The exit status is 0 if all did.
+For the others prints one line for each run, with the seconds from the kill to the next line of an epoch, and
+at the end how many runs ended with 0 and an accuracy of at least 0.97. The exit status is 0 if all did.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ ROOT = Path(__file__).parent.parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from tests.faults import chaos_run  # noqa: E402
 from tests.support.cluster import EXAMPLES, Cluster  # noqa: E402
 from tests.support.launcher import Launcher  # noqa: E402
 
@@ -58,11 +62,11 @@ def started(text: str) -> list[tuple[int, int]]:
     return [(int(rank), int(pid)) for rank, pid in re.findall(r"rank (\d+) of \d+: pid (\d+)", text)]
 
 
-def kill_worker(cluster: Cluster, epochs: int = 12) -> Result:
+def kill_worker(cluster: Cluster) -> Result:
     """One of two workers is killed; the job trains on after a restart."""
     launcher = cluster.launch(
         "--standalone", "--nproc-per-node=2", "--max-restarts=3",
-        DIGITS, "--epochs", str(epochs), "--checkpoint-dir", cluster.folder / "checkpoints",
+        DIGITS, "--checkpoint-dir", cluster.folder / "checkpoints",
     )  # fmt: skip
     launcher.wait_lines(EPOCH, 3)
     pids = dict(started(launcher.out))
@@ -130,12 +134,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--scenario", action="append", choices=sorted(SCENARIOS))
+    parser.add_argument("--scenario", action="append", choices=[*sorted(SCENARIOS), "chaos"])
+    chaos_run.add_options(parser.add_argument_group("chaos"))
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))  # and clean up on the way
     all_good = True
     for name in options.scenario or SCENARIOS:
-        all_good &= repeat(name, options.runs)
+        all_good &= chaos_run.run(options) if name == "chaos" else repeat(name, options.runs)
     return 0 if all_good else 1
 
 

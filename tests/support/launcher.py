@@ -44,12 +44,13 @@ class Launcher:
         command: Sequence[str] = MODULE,
         stdin: int | IO[bytes] = subprocess.DEVNULL,
         name: str = "launcher",
+        news: threading.Condition | None = None,  # shared by launchers that are waited for together
     ) -> None:
         self.name = name
         self.mark = f"{MARK}={uuid.uuid4().hex}"
         self.lines: list[tuple[str, str]] = []  # ("out" or "err", line), as they came
         self.moments: list[float] = []  # when, on the monotonic clock; for reports, no test decides by it
-        self._news = threading.Condition()
+        self._news = news or threading.Condition()
         self._open = 2
         environment = clean_environment(**(env or {}))
         environment[MARK] = self.mark.partition("=")[2]
