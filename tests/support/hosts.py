@@ -35,7 +35,7 @@ from tests.support.processes import DEADLINE, kill_marked, marked, only, titled
 
 FORWARDER = Path(__file__).with_name("forwarder.py")
 PORT = 29400
-#: What a host's processes see of the network, and what they must not take for it.
+#: A host's end of its cable. gloo is told, as it would ask for the address of a host name that nobody knows.
 INTERFACE = "eth0"
 _HOLD = 'echo "$1" > /proc/sys/kernel/hostname && ip link set lo up && echo $$ && exec cat'
 _TRY = """\
@@ -266,9 +266,9 @@ class Hosts:
         own = (f"--nnodes={nnodes}", f"--node-rank={index}")
         return self.launch(index, *endpoint, *own, *args, script, **rest)
 
-    def master(self) -> int:
-        """The pid of the master, which runs on host 0."""
-        return only([pid for it in self[0].launchers for pid in titled(it.mark, "elastic-run: master")])
+    def master(self, index: int = 0) -> int:
+        """The pid of the master that runs on a host."""
+        return only([pid for it in self[index].launchers for pid in titled(it.mark, "elastic-run: master")])
 
     # -- the network
 
