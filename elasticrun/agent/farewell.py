@@ -11,6 +11,7 @@ from elasticrun.agent.summary import render_summary
 from elasticrun.config import LaunchConfig
 from elasticrun.core.agent_events import Finish
 from elasticrun.core.protocol import NodeCheck, Outcome
+from elasticrun.errors import ExitCode
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Farewell:
             script = self._config.workers.entrypoint.target
             write(render_summary(script, finish.reason, finish.failures, logs).encode(errors="replace"))
             self._copy_root_cause()
-        elif finish.exit_status != 0:
+        elif finish.exit_status not in (ExitCode.OK, ExitCode.DRAINED):  # of a drain it was said before
             logger.error("%s", finish.reason)
 
     def _copy_root_cause(self) -> None:

@@ -195,6 +195,8 @@ class AgentMachine:
                 self._follow_directive(message)
             case Rejected():
                 self._drains = message.code is RejectCode.DRAINED
+                if self._drains:
+                    self._say(Level.WARNING, f"this node leaves: {message.message}")
                 self._end(Finish(REJECT_STATUS[message.code], message.message))
             case Waiting() if message.epoch >= self.epoch:
                 self._say(Level.WARNING, message.text)
