@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from elasticrun.core.protocol import (
     MAX_FAILURES,
+    MAX_ROLL,
     MAX_SEATS,
     AgentMessage,
     AgentPhase,
@@ -110,8 +111,9 @@ stalls = st.builds(
 
 
 worlds = st.builds(World, round=numbers, epoch=numbers, size=st.integers(1, 10_000))
-seats = st.builds(Seat, worlds, st.none() | worlds)
-charters = st.builds(Charter, worlds, st.none() | worlds, st.none() | worlds)
+rolls = st.lists(names, max_size=3).map(tuple) | st.tuples(*[names] * MAX_ROLL)
+seats = st.builds(Seat, worlds, st.none() | worlds, rolls)
+charters = st.builds(Charter, worlds, st.none() | worlds, st.none() | worlds, rolls)
 
 
 statuses = st.builds(
@@ -123,7 +125,7 @@ statuses = st.builds(
     store_port=ports,
     probe=st.none() | probes,
     stall=st.none() | stalls,
-    seats=st.lists(seats, max_size=3).map(tuple) | st.tuples(*[seats] * MAX_SEATS),
+    seats=st.lists(seats, max_size=3).map(tuple) | st.builds(lambda seat: (seat,) * MAX_SEATS, seats),
 )
 
 

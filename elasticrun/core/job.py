@@ -183,8 +183,11 @@ class JobMachine(JobFacts):
         """Why this master may not lead the nodes that could be members; "" if it may."""
         nodes = self.members.nodes
         names = self._choose()[0] or list(nodes)
-        positions = [node.info.position for node in nodes.values()]
-        return self.quorum.obstacle(self._seats_of(names), positions)
+        positions = [nodes[name].info.position for name in self.ready]
+        is_known = self.newest >= 0
+        return self.quorum.obstacle_to_begin(positions, is_known) or self.quorum.obstacle(
+            self._seats_of(names)
+        )
 
     def _seats_of(self, names: Iterable[str]) -> dict[str, tuple[Seat, ...]]:
         nodes = [self.members.nodes[name] for name in names]
@@ -285,7 +288,7 @@ class JobMachine(JobFacts):
             del self.ready[name]
         self._move(Trigger.WORLD_FORMED)
         self._decide(f"round {self.round} starts with {name_some(order)}: {reason}")
-        self._direct_all(order)
+        self._direct_all([*order, *self.ready] if charters and self.round == 0 else order)
 
     def _terms(self, first: Node) -> RoundTerms:
         return RoundTerms(

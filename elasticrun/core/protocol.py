@@ -136,6 +136,7 @@ class Seat:
 
     world: World
     base: World | None  # the newest world known to have started everywhere; None: there is none before this
+    roll: tuple[str, ...] = ()  # the members' incarnations, if they are at most MAX_ROLL
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ class Charter:
     world: World
     base: World | None  # as in Seat
     prior: World | None  # the member's newest seat as the master knows it; a member that knows better refuses
+    roll: tuple[str, ...] = ()  # as in Seat
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +364,8 @@ MasterMessage = (
 
 #: The most seats that a status carries.
 MAX_SEATS = 64
+#: The most members of a world that its seats name.
+MAX_ROLL = 64
 #: The most groups of one probe.
 MAX_GROUPS = 64
 #: The most nodes in one group of a probe.

@@ -65,7 +65,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from elasticrun.core.protocol import MAX_SEATS, Charter, Seat, World
+from elasticrun.core.protocol import MAX_ROLL, MAX_SEATS, Charter, Seat, World
 
 Seats = tuple[Seat, ...]
 
@@ -97,7 +97,7 @@ def with_seat(seats: Seats, charter: Charter | None) -> Seats:
     bases = [charter.base, *[seat.base for seat in seats if seat.world == charter.world]]
     base = _newer(bases)
     kept = (s for s in seats if s.world != charter.world and (base is None or s.world.round >= base.round))
-    return (*kept, Seat(charter.world, base))
+    return (*kept, Seat(charter.world, base, charter.roll))
 
 
 def has_strayed(seats: Seats, charter: Charter | None) -> bool:
@@ -118,6 +118,7 @@ class Quorum:
         self._line = -1  # the first epoch from which on this journal has seen all that this endpoint did
         self._is_founder = False
         self._rolls: dict[World, frozenset[str]] = {}  # incarnations; of the base and later worlds, if known
+        self._formed: list[World] = []  # by masters of this journal; the base and later ones
 
     @property
     def is_needed(self) -> bool:
@@ -148,20 +149,36 @@ class Quorum:
         """Learn from a node's seats which worlds were complete."""
         for seat in seats:
             self._learn(seat.base or seat.world)
+        for seat in seats:
+            if seat.roll and self.base is not None and seat.world.round >= self.base.round:
+                self._rolls.setdefault(seat.world, frozenset(seat.roll))
 
     def is_voter(self, incarnation: str, seats: Seats) -> bool:
         """Whether a node was a member of the base."""
         return self.base is not None and self._has(self.base, incarnation, seats)
 
-    def obstacle(self, nodes: Mapping[str, Seats], positions: Iterable[int]) -> str:
-        """Why nodes (incarnations with their seats) may not form the next world; "" if they may.
+    def obstacle_to_begin(self, positions: Iterable[int], is_known: bool) -> str:
+        """Why the first world may not be formed; "" if it may, or if there is one already.
 
-        ``positions`` are those of the listed hosts whose agents are attached.
+        ``positions`` are those of the listed hosts whose agents are ready; ``is_known`` says whether any node has
+        heard of a world.
         """
-        if not self.is_needed:
+        if not self.is_needed or self.base is not None:
             return ""
-        if self.base is None:
-            return self._founding_obstacle(set(positions))
+        if is_known or not self._is_founder:
+            return "the job has begun, but none of its last world's nodes is here"
+        missing = sorted(set(range(self.endpoints)) - set(positions))
+        if not missing:
+            return ""
+        hosts = ", ".join(str(position + 1) for position in missing)
+        return (
+            f"the job begins once all hosts of --rdzv-endpoint are here; missing: number {hosts} of the list"
+        )
+
+    def obstacle(self, nodes: Mapping[str, Seats]) -> str:
+        """Why nodes (incarnations with their seats) may not form the next world; "" if they may."""
+        if not self.is_needed or self.base is None:
+            return ""
         if any(len(seats) >= MAX_SEATS for seats in nodes.values()):
             return f"the last {MAX_SEATS} worlds did not start everywhere; restart the job"
         for world in [self.base, *self._in_doubt(self.base, nodes)]:
@@ -175,9 +192,11 @@ class Quorum:
             return {}
         world, base = World(round_, epoch, len(members)), self.base
         self._rolls[world] = frozenset(members)
+        self._formed.append(world)
         if base is None:
             self._learn(world)
-        return {name: Charter(world, base, newest(seats)) for name, seats in members.items()}
+        roll = tuple(members) if len(members) <= MAX_ROLL else ()
+        return {name: Charter(world, base, newest(seats), roll) for name, seats in members.items()}
 
     def complete(self, charter: Charter | None) -> bool:
         """A world has started everywhere; whether that is news that its members should be told."""
@@ -190,32 +209,19 @@ class Quorum:
         if self.base is None or world.round > self.base.round:
             self.base = world
             self._rolls = {w: roll for w, roll in self._rolls.items() if w.round >= world.round}
-
-    def _founding_obstacle(self, positions: set[int]) -> str:
-        if not self._is_founder:
-            return "this host may not begin the job, only go on with it, and no node here knows of it"
-        here, needed = len(positions - {-1}), self.endpoints // 2 + 1
-        if here >= needed:
-            return ""
-        return (
-            f"{here} of the {self.endpoints} hosts of --rdzv-endpoint {_are(here)} here;"
-            f" {needed} are needed to begin the job"
-        )
+            self._formed = [formed for formed in self._formed if formed.round >= world.round]
 
     def _in_doubt(self, base: World, nodes: Mapping[str, Seats]) -> list[World]:
         """Worlds after the base that may have become complete, as far as that matters; oldest first."""
         seen = {seat.world for seats in nodes.values() for seat in seats}
-        seen.update(world for world in self._rolls if self._is_own(world))
+        seen.update(filter(self._is_own, self._formed))
         later = [world for world in seen if world.round > base.round and not self._is_void(world, nodes)]
         return sorted(later, key=lambda world: (world.round, world.epoch))
 
     def _is_own(self, world: World) -> bool:
         """This journal has seen everything that this endpoint's masters did since they formed it."""
-        return (
-            world in self._rolls
-            and world.epoch >= self._line
-            and world.epoch % self.endpoints == self.position
-        )
+        by_us = world.epoch % self.endpoints == self.position and world.epoch >= self._line
+        return by_us and world in self._formed
 
     def _is_void(self, world: World, nodes: Mapping[str, Seats]) -> bool:
         """One of these nodes was to be a member and has no seat: if the next world starts, it never has."""

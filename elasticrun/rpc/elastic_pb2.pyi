@@ -250,22 +250,26 @@ class World(_message.Message):
     def __init__(self, round: _Optional[int] = ..., epoch: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Seat(_message.Message):
-    __slots__ = ("world", "base")
+    __slots__ = ("world", "base", "roll")
     WORLD_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    ROLL_FIELD_NUMBER: _ClassVar[int]
     world: World
     base: World
-    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., base: _Optional[_Union[World, _Mapping]] = ...) -> None: ...
+    roll: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., base: _Optional[_Union[World, _Mapping]] = ..., roll: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Charter(_message.Message):
-    __slots__ = ("world", "base", "prior")
+    __slots__ = ("world", "base", "prior", "roll")
     WORLD_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     PRIOR_FIELD_NUMBER: _ClassVar[int]
+    ROLL_FIELD_NUMBER: _ClassVar[int]
     world: World
     base: World
     prior: World
-    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., base: _Optional[_Union[World, _Mapping]] = ..., prior: _Optional[_Union[World, _Mapping]] = ...) -> None: ...
+    roll: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., base: _Optional[_Union[World, _Mapping]] = ..., prior: _Optional[_Union[World, _Mapping]] = ..., roll: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("node", "host", "rank", "local_rank", "role", "pid", "kind", "exit_code", "message", "traceback", "stderr_tail", "error_file", "timestamp", "step", "oom_kills", "host_oom", "kernel_log")
