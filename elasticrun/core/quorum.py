@@ -160,8 +160,8 @@ class Quorum:
     def obstacle_to_begin(self, positions: Iterable[int], is_known: bool) -> str:
         """Why the first world may not be formed; "" if it may, or if there is one already.
 
-        ``positions`` are those of the listed hosts whose agents are ready; ``is_known`` says whether any node has
-        heard of a world.
+        ``positions`` are those of the listed hosts whose agents are ready; ``is_known`` says whether any node
+        has heard of a world.
         """
         if not self.is_needed or self.base is not None:
             return ""

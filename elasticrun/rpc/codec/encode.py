@@ -129,7 +129,7 @@ def _stall_to_pb(stall: Stall) -> pb.Stall:
 
 
 def _seat_to_pb(seat: Seat) -> pb.Seat:
-    roll = map(_clean, seat.roll[:MAX_ROLL])
+    roll = map(clean, seat.roll[:MAX_ROLL])
     return pb.Seat(world=_world_to_pb(seat.world), base=_world_to_pb(seat.base), roll=roll)
 
 
@@ -144,7 +144,7 @@ def _charter_to_pb(charter: Charter | None) -> pb.Charter | None:
         world=_world_to_pb(charter.world),
         base=_world_to_pb(charter.base),
         prior=_world_to_pb(charter.prior),
-        roll=map(_clean, charter.roll[:MAX_ROLL]),
+        roll=map(clean, charter.roll[:MAX_ROLL]),
     )
 
 
