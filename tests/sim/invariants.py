@@ -148,10 +148,10 @@ class Rules:
         machine, group = agent.machine, agent.group
         for index, effect in enumerate(effects):
             if isinstance(effect, Finish):
-                _require("finish is last", index == len(effects) - 1, str(effects))
+                require("finish is last", index == len(effects) - 1, str(effects))
                 self.exit_status_is_right(agent, effect)
             elif isinstance(effect, StartWorkers):
-                _require("one start per event", machine.round == effect.assignment.round, str(effects))
+                require("one start per event", machine.round == effect.assignment.round, str(effects))
         if machine.phase in IDLE and group is not None and agent.finish is None:
             raise Violation("an idle agent has no workers", f"{agent.incarnation} is {machine.phase}")
         if machine.phase is AgentPhase.RUNNING and (group is None or group.round != machine.round):
@@ -176,9 +176,9 @@ class Rules:
     # -- rule 1: one world
 
     def one_world_per_round(self, world: World) -> None:
-        _require("rounds only grow", world.number > self._round, f"{world.number} after {self._round}")
+        require("rounds only grow", world.number > self._round, f"{world.number} after {self._round}")
         for other in self.worlds.get(world.number, []):
-            _require("one world per round", other.generation != world.generation, str(world.number))
+            require("one world per round", other.generation != world.generation, str(world.number))
 
     def ranks_are_exact(self, world: World) -> None:
         specs = {spec.name: spec for spec in self.scenario.nodes}
@@ -186,29 +186,29 @@ class Rules:
         first, roles = 0, dict[str, int]()
         for index, (name, seat) in enumerate(seats):
             spec = specs[name]
-            _require("group ranks are 0..n-1", seat.group_rank == index, name)
-            _require("global ranks are 0..n-1", seat.first_rank == first, name)
-            _require("role ranks are 0..n-1", seat.role_first_rank == roles.get(spec.role, 0), name)
+            require("group ranks are 0..n-1", seat.group_rank == index, name)
+            require("global ranks are 0..n-1", seat.first_rank == first, name)
+            require("role ranks are 0..n-1", seat.role_first_rank == roles.get(spec.role, 0), name)
             first += spec.local_world_size
             roles[spec.role] = roles.get(spec.role, 0) + spec.local_world_size
         for name, seat in seats:
             sizes = (seat.group_world_size, seat.world_size, seat.role_world_size)
             expected = (len(seats), first, roles[specs[name].role])
-            _require("sizes are sums", sizes == expected, f"{name}: {sizes}, not {expected}")
-            _require("the round is its own", seat.round == world.number, name)
+            require("sizes are sums", sizes == expected, f"{name}: {sizes}, not {expected}")
+            require("the round is its own", seat.round == world.number, name)
 
     def size_is_within_limits(self, world: World) -> None:
         size, limits = len(world.seats), self.scenario
-        _require("min <= nodes <= max", limits.min_nodes <= size <= limits.max_nodes, f"{size} nodes")
-        _require("nodes are divisible by the unit", size % limits.node_unit == 0, f"{size} nodes")
+        require("min <= nodes <= max", limits.min_nodes <= size <= limits.max_nodes, f"{size} nodes")
+        require("nodes are divisible by the unit", size % limits.node_unit == 0, f"{size} nodes")
 
     def store_belongs_to_rank_0(self, world: World) -> None:
         first = next(iter(world.seats))
         stores = {(seat.store_address, seat.store_port) for seat in world.seats.values()}
-        _require("one store", len(stores) == 1, str(stores))
+        require("one store", len(stores) == 1, str(stores))
         address, port = stores.pop()
-        _require("the store is rank 0's", address == f"address-{first}", address)
-        _require("the port is rank 0's", self._owner.get(port) == first, str(port))
+        require("the store is rank 0's", address == f"address-{first}", address)
+        require("the port is rank 0's", self._owner.get(port) == first, str(port))
 
     def no_member_runs_an_earlier_round(self, world: World) -> None:
         """Of all nodes, only those declared lost since may still run what was before."""
@@ -227,15 +227,15 @@ class Rules:
         if old.generation == self.generation and old.number < newest:
             lost_in = self._lost_in.get(agent.incarnation, -1)
             text = f"{agent.incarnation} runs {old.number}, newest is {newest}, lost in {lost_in}"
-            _require("only a lost node runs an earlier round", lost_in >= old.number, text)
+            require("only a lost node runs an earlier round", lost_in >= old.number, text)
 
     def before_start(self, agent: SimAgent, assignment: Assignment) -> None:
         """Check every rule about a start of workers."""
-        _require("no agent runs two rounds", agent.group is None, agent.incarnation)
+        require("no agent runs two rounds", agent.group is None, agent.incarnation)
         world = self.world_of(agent.name, assignment)
         if world is None:
             raise Violation("an assignment is the master's", f"{agent.incarnation}: {assignment}")
-        _require("a seat is started once", agent.name not in world.claimed, agent.incarnation)
+        require("a seat is started once", agent.name not in world.claimed, agent.incarnation)
         world.claimed.add(agent.name)
         if world.generation == self.generation:
             self._may_run(agent, assignment, self.sim.master.machine.round)
@@ -244,7 +244,7 @@ class Rules:
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, StartRound):
                 assignment = effect.message.assignment
-                _require("a start is for the newest round", assignment.round == machine.round, str(effect))
+                require("a start is for the newest round", assignment.round == machine.round, str(effect))
 
     # -- rule 2: stable ranks
 
@@ -256,22 +256,22 @@ class Rules:
         free = [name for name in new if given[name] is None]
         survivors = [name for name in free if name in before.seats]
         expected = [name for name in old if name in survivors]
-        _require("survivors keep their order", survivors == expected, f"{old} -> {new}")
+        require("survivors keep their order", survivors == expected, f"{old} -> {new}")
         if expected and free == new:
-            _require("rank 0 is a survivor's", new[0] in before.seats, f"{old} -> {new}")
+            require("rank 0 is a survivor's", new[0] in before.seats, f"{old} -> {new}")
         ranks = [rank for rank in given.values() if rank is not None]
-        _require("given ranks are obeyed", ranks == sorted(ranks), f"{new}: {given}")
+        require("given ranks are obeyed", ranks == sorted(ranks), f"{new}: {given}")
 
     # -- rule 3: the budget
 
     def only_failures_spend(self, before: Budget, after: Budget) -> None:
         world = self.newest
         assert world is not None
-        _require("used <= max", after.used <= self.scenario.max_restarts, str(after))
-        _require("one round spends at most one", after.used in (before.used, before.used + 1), str(after))
+        require("used <= max", after.used <= self.scenario.max_restarts, str(after))
+        require("one round spends at most one", after.used in (before.used, before.used + 1), str(after))
         if after.used > before.used:
             clashes = world.clash and before.port_retries >= MAX_PORT_RETRIES
-            _require("only a failure spends", world.genuine or clashes, f"round {world.number}: {after}")
+            require("only a failure spends", world.genuine or clashes, f"round {world.number}: {after}")
 
     def the_end_is_just(self, machine: JobMachine) -> None:
         self.ended = machine.phase
@@ -280,69 +280,70 @@ class Rules:
             assert world is not None
             specs = {spec.name: spec.local_world_size for spec in self.scenario.nodes}
             missing = [name for name in world.seats if world.done.get(name, 0) != specs[name]]
-            _require("success means that everybody finished", not missing, f"{missing} did not")
+            require("success means that everybody finished", not missing, f"{missing} did not")
         elif machine.phase is JobPhase.FAILED:
             assert world is not None
             failed = {w.number for ws in self.worlds.values() for w in ws if w.genuine or w.clash}
-            _require("only failures end a job", world.genuine or world.clash, machine.end_reason)
+            require("only failures end a job", world.genuine or world.clash, machine.end_reason)
             enough = len(failed) > self.scenario.max_restarts
-            _require("the budget was spent", enough, f"{machine.end_reason}: {sorted(failed)}")
+            require("the budget was spent", enough, f"{machine.end_reason}: {sorted(failed)}")
         else:
             self.sim.judge_timeout()
 
     # -- rule 4: progress; the simulator's bound asks whether a world forms, here whether facts fit
 
     def numbers_only_grow(self, machine: JobMachine) -> None:
-        _require("rounds only grow", machine.round >= self._round, f"{machine.round} after {self._round}")
-        _require("epochs only grow", machine.epoch >= self._epoch, f"{machine.epoch} after {self._epoch}")
+        require("rounds only grow", machine.round >= self._round, f"{machine.round} after {self._round}")
+        require("epochs only grow", machine.epoch >= self._epoch, f"{machine.epoch} after {self._epoch}")
         self._round, self._epoch = machine.round, machine.epoch
 
     def phase_follows_the_table(self, machine: JobMachine) -> None:
         allowed = REACHABLE.get(self._phase, set())
-        _require("phases follow the table", machine.phase in allowed, f"{self._phase} -> {machine.phase}")
+        require("phases follow the table", machine.phase in allowed, f"{self._phase} -> {machine.phase}")
 
     def facts_fit_the_phase(self, machine: JobMachine) -> None:
         current = machine.current
-        _require("who may run is seated", current.pending <= current.seats.keys(), str(current.pending))
+        require("who may run is seated", current.pending <= current.seats.keys(), str(current.pending))
         if machine.phase is JobPhase.GATHERING:
-            _require("gathering: nobody may run", not current.pending, str(current.pending))
+            require("gathering: nobody may run", not current.pending, str(current.pending))
         elif machine.phase is JobPhase.RUNNING:
-            _require("running: nothing stops it", current.stop is None, str(current.stop))
+            require("running: nothing stops it", current.stop is None, str(current.stop))
         elif machine.phase is JobPhase.STOPPING:
             waits = bool(current.pending) and current.stop is not None
-            _require("stopping: somebody is waited for", waits, str(current.stop))
+            require("stopping: somebody is waited for", waits, str(current.stop))
             known = all(name in machine.members.nodes for name in current.pending)
-            _require("stopping: only known nodes are waited for", known, str(current.pending))
+            require("stopping: only known nodes are waited for", known, str(current.pending))
         for name in machine.ready:
             node = machine.members.nodes.get(name)
-            _require("who is ready is attached and idle", node is not None and node.ready, name)
+            require("who is ready is attached and idle", node is not None and node.ready, name)
 
     # -- rule 5: replay and fences
 
     def replay_gives_the_same(self, expected: Any, machine: JobMachine) -> None:
         found = difference(expected, fingerprint(machine))
-        _require("a replay gives the same state", not found, found)
+        require("a replay gives the same state", not found, found)
 
     # -- the way out
 
     def exit_status_is_right(self, agent: SimAgent, finish: Finish) -> None:
         status, who = finish.exit_status, f"{agent.incarnation}: {finish}"
         if finish.outcome is not None:
-            _require("an outcome has its status", status == STATUS[finish.outcome], who)
+            require("an outcome has its status", status == STATUS[finish.outcome], who)
             known = self.sim.outcomes | ({OUTCOMES[self.ended]} if self.ended else set())
-            _require("the outcome is the master's", finish.outcome in known, who)
+            require("the outcome is the master's", finish.outcome in known, who)
         elif status == ExitCode.MASTER_LOST:
-            _require("the master was away", agent.longest_absence() >= TERMS.master_timeout, who)
+            require("the master was away", agent.longest_absence() >= TERMS.master_timeout, who)
         elif status == ExitCode.SUPERSEDED:
-            _require("a newer one took its place", self._known[agent.name] != agent.incarnation, who)
+            require("a newer one took its place", self._known[agent.name] != agent.incarnation, who)
         elif status == ExitCode.NODE_FAULT:
-            _require("its workers cannot be killed", agent.unkillable, who)
+            require("its workers cannot be killed", agent.unkillable, who)
         else:
-            _require("it was told to stop", status - 128 in agent.signalled, who)
+            require("it was told to stop", status - 128 in agent.signalled, who)
         if status != ExitCode.NODE_FAULT:
-            _require("no worker is left behind", agent.group is None, who)
+            require("no worker is left behind", agent.group is None, who)
 
 
-def _require(rule: str, holds: bool, text: str) -> None:
+def require(rule: str, holds: bool, text: str) -> None:
+    """Raise Violation unless the rule holds."""
     if not holds:
         raise Violation(rule, text)

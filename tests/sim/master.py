@@ -54,6 +54,9 @@ class SimMaster:
         self._tick_at: float | None = None
         self._crash: tuple[float, Memory] | None = None  # due at the next event
         self._expected: Any = None
+        self._begin()
+
+    def _begin(self) -> None:
         self.kernel.at(0.0, self._start)
 
     # -- the loop
@@ -66,7 +69,7 @@ class SimMaster:
         before = fingerprint(self.machine) if crash and crash[1] is Memory.TORN else None
         now = self.kernel.now + self._offset
         if not isinstance(event, Beat) and before is None:
-            self.journal.append((event, now))
+            self._write(event, now)
         effects = self.machine.handle(event, now)
         if self.kernel.tracing and not isinstance(event, Beat):
             self.kernel.say("master", f"{event} -> {', '.join(map(str, effects)) or '-'}")
@@ -77,6 +80,9 @@ class SimMaster:
         for effect in effects:
             self._carry_out(effect)
         self._arm()
+
+    def _write(self, event: JobEvent, now: float) -> None:
+        self.journal.append((event, now))
 
     def _carry_out(self, effect: JobEffect) -> None:
         match effect:
@@ -151,12 +157,15 @@ class SimMaster:
 
     def _die(self, down_for: float, memory: Memory, expected: Any) -> None:
         self.kernel.say("master", f"dies; its journal is {memory.value}")
+        self._stop_serving()
+        self._expected = expected
+        self.kernel.after(down_for, self._restart, memory)
+
+    def _stop_serving(self) -> None:
         self.up = False
         for stream in self._streams.values():
             stream.break_off("the master died", self.kernel.random(), 0.0)
         self._streams = {}
-        self._expected = expected
-        self.kernel.after(down_for, self._restart, memory)
 
     def _restart(self, memory: Memory) -> None:
         if memory is Memory.LOST:
@@ -169,10 +178,10 @@ class SimMaster:
             self.sim.rules.resume(self.machine)
         self._start()
 
-    def _start(self) -> None:
+    def _start(self, epoch: int | None = None) -> None:
         self.life += 1
         self.up = True
         self._sessions = 0
         self._tick_at = None
         self._offset = (self.journal[-1][1] if self.journal else 0.0) - self.kernel.now
-        self.handle(MasterStarted(self.machine.epoch + 1))
+        self.handle(MasterStarted(self.machine.epoch + 1 if epoch is None else epoch))

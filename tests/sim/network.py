@@ -25,6 +25,7 @@ class Stream:
     """One attempt of one agent to talk to one life of the master."""
 
     def __init__(self, kernel: Kernel, network: Network, agent: SimAgent, master: SimMaster) -> None:
+        self.master = master
         self.life = master.life
         self.generation = master.sim.rules.generation
         self.session = 0  # given by the master when Hello arrives
@@ -33,7 +34,6 @@ class Stream:
         self._kernel = kernel
         self._network = network
         self._agent = agent
-        self._master = master
         self._last_up = self._first_up = 0.0  # when the newest message arrives, and when the first one does
         self._last_down = self._first_down = 0.0
 
@@ -69,9 +69,9 @@ class Stream:
 
     def _arrive_up(self, message: AgentMessage) -> None:
         if not self.cut_up:
-            self._master.receive(self, message)
+            self.master.receive(self, message)
         elif self._kernel.random() < self._network.late and not isinstance(message, Hello):
-            self._kernel.after(LONGEST_LATENESS * self._kernel.random(), self._master.receive, self, message)
+            self._kernel.after(LONGEST_LATENESS * self._kernel.random(), self.master.receive, self, message)
 
     def _arrive_down(self, message: MasterMessage) -> None:
         if not self.cut_down:
@@ -83,15 +83,15 @@ class Stream:
         """Lose what is under way; each side learns of it after so many seconds."""
         self.cut_up = self.cut_down = True
         self._kernel.after(agent_learns, self._agent.stream_ended, self, reason)
-        self._kernel.after(master_learns, self._master.stream_ended, self, reason)
+        self._kernel.after(master_learns, self.master.stream_ended, self, reason)
 
     def hang_up(self) -> None:
         """The agent closes in good order: the master reads what was sent first."""
-        self._kernel.at(max(self._kernel.now, self._last_up), self._master.stream_ended, self, "hung up")
+        self._kernel.at(max(self._kernel.now, self._last_up), self.master.stream_ended, self, "hung up")
         self.cut_down = True
 
     def close(self) -> None:
         """The master closes in good order: the agent reads what was sent first."""
         last = max(self._kernel.now, self._last_down)
         self._kernel.at(last, self._agent.stream_ended, self, "closed by the master")
-        self._kernel.at(last, self._master.stream_ended, self, "closed")
+        self._kernel.at(last, self.master.stream_ended, self, "closed")

@@ -44,6 +44,7 @@ from tests.sim.network import Stream
 from tests.sim.scenario import NodeSpec
 
 if TYPE_CHECKING:
+    from tests.sim.master import SimMaster
     from tests.sim.simulator import Simulator
 
 TERMS = AgentTerms(shutdown_timeout=3.0, kill_timeout=4.0, master_timeout=60.0)
@@ -78,6 +79,7 @@ class SimAgent:
             local_world_size=spec.local_world_size,
             role=spec.role,
             node_rank=spec.node_rank,
+            position=self._position(),
         )
         self.machine = AgentMachine("job", "1", info, TERMS)
         self.group: Group | None = None
@@ -102,6 +104,9 @@ class SimAgent:
         self._tick_at: float | None = None
         self.kernel.after(spec.prepares, self.handle, Prepared(self._free_port()))
         self.connect()
+
+    def _position(self) -> int:
+        return -1
 
     @property
     def over(self) -> bool:
@@ -191,7 +196,10 @@ class SimAgent:
         if self.cuts or not self.sim.master.up:
             self.kernel.after(0.05 + self.kernel.random(), self.connect)
             return
-        stream = self.stream = Stream(self.kernel, self.sim.scenario.network, self, self.sim.master)
+        self._open(self.sim.master)
+
+    def _open(self, master: SimMaster) -> None:
+        stream = self.stream = Stream(self.kernel, self.sim.scenario.network, self, master)
         stream.send_up(self.machine.hello())
         self.kernel.after(ATTEMPT_TIMEOUT, self._give_up_attempt, stream)
 
@@ -230,8 +238,11 @@ class SimAgent:
             self._fenced = self._fenced or isinstance(message, StartRound | StopRound | JobEnded)
             self._leaving = self._leaving or isinstance(message, Rejected)
             self.handle(Directed(message))
-        elif self._fenced and stream.generation == self.sim.rules.generation:
+        elif self._fenced and self._may_be_late(stream):
             self.handle(Directed(message))
+
+    def _may_be_late(self, stream: Stream) -> bool:
+        return stream.generation == self.sim.rules.generation
 
     def _beat(self, stream: Stream, interval: float) -> None:
         if self.over or stream is not self.stream or self._park(self._beat, stream, interval):

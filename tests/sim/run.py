@@ -15,8 +15,8 @@ from pathlib import Path
 from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import Decided
 from elasticrun.master.journal import read_journal
+from tests.sim.failover import simulator
 from tests.sim.scenario import Scenario, generate
-from tests.sim.simulator import Simulator
 
 
 def literal(value: object) -> str:
@@ -35,12 +35,12 @@ def literal(value: object) -> str:
 
 def explain(scenario: Scenario) -> str:
     """The trace of a scenario, then what went wrong, then the scenario as a literal."""
-    simulator = Simulator(scenario, trace=True)
+    run = simulator(scenario, trace=True)
     try:
-        result = str(simulator.run())
+        result = str(run.run())
     except Exception:  # noqa: BLE001 - whatever went wrong is what is shown
         result = traceback.format_exc()
-    lines = simulator.kernel.lines or []
+    lines = run.kernel.lines or []
     return "\n".join(
         [*lines, result, f"seed {scenario.seed}; for tests/sim/regressions.py:", literal(scenario)]
     )
@@ -52,7 +52,7 @@ def run_seeds(seeds: Sequence[int], nodes: int) -> int:
     for seed in seeds:
         scenario = generate(seed, nodes)
         try:
-            result = Simulator(scenario).run()
+            result = simulator(scenario).run()
         except Exception:  # noqa: BLE001 - shown with its trace
             print(explain(scenario))
             return 1

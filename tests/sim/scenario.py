@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -141,6 +141,25 @@ class MasterCrash:
     memory: Memory = Memory.KEPT
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Nodes of different groups, and masters on their hosts, cannot talk until ``until``."""
+
+    at: float
+    groups: tuple[tuple[str, ...], ...]
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostCrash:
+    """A host loses power: its agent, and the master if it runs there. The agent starts again at ``back``."""
+
+    at: float
+    node: str
+    back: float | None = None  # None: never
+    keeps_disk: bool = False
+
+
 Fault = (
     WorkerFails
     | PortTaken
@@ -153,6 +172,8 @@ Fault = (
     | Stubborn
     | Unkillable
     | MasterCrash
+    | Split
+    | HostCrash
 )
 
 
@@ -173,11 +194,16 @@ class Scenario:
     spread: float = 0.5  # seconds between the first and the last worker to finish
     network: Network = Network()
     faults: tuple[Fault, ...] = ()
+    hosts: tuple[
+        str, ...
+    ] = ()  # nodes whose hosts are listed as endpoints; none: a master that always returns
 
 
 def generate(seed: int, nodes: int) -> Scenario:
-    """The scenario of a seed."""
+    """The scenario of a seed: every fourth has several listed hosts."""
     rng = random.Random(seed)
+    if seed % 4 == 3 and nodes > 1:
+        return _with_hosts(seed, rng, nodes)
     unit = rng.choice((1, 1, 1, 2))
     count = max(nodes, unit)
     largest = rng.choice((count, rng.randint(unit, count))) // unit * unit
@@ -189,7 +215,7 @@ def generate(seed: int, nodes: int) -> Scenario:
     count_of_faults = rng.randint(10, 25) if storm else rng.randint(0, 7)
     faults = [fault for _ in range(count_of_faults) for fault in _fault(rng, names, last_fault)]
     faults.sort(key=lambda fault: fault.at)
-    quiet_from = max([last_fault, *(spec.joins for spec in specs), *map(_ends, faults)])
+    quiet_from = max([last_fault, *(spec.joins for spec in specs), *map(ends, faults)])
     return Scenario(
         seed=seed,
         nodes=specs,
@@ -207,9 +233,54 @@ def generate(seed: int, nodes: int) -> Scenario:
     )
 
 
-def _ends(fault: Fault) -> float:
-    if isinstance(fault, Cut | Freeze):
+def _with_hosts(seed: int, rng: random.Random, nodes: int) -> Scenario:
+    """Hosts are lost and the network falls apart; at most one listed host forgets what it knew."""
+    base = generate(seed - 1, nodes)
+    names = [spec.name for spec in base.nodes]
+    hosts = tuple(rng.sample(names, rng.choice((2, 2, 3)) if nodes > 2 else 2))
+    last = rng.choice((15.0, 40.0, 80.0))
+    faults = [_split(rng, names, last) for _ in range(rng.randint(0, 4))]
+    if rng.random() < 0.8:
+        at = round(rng.uniform(0.5, last), 2)
+        back = rng.choice((None, round(at + rng.uniform(0.5, 30.0), 2)))
+        faults.append(HostCrash(at, hosts[0], back, rng.random() < 0.5))
+    faults += [each for _ in range(rng.randint(0, 4)) for each in _fault(rng, names, last)]
+    faults = [fault for fault in faults if not _forgets(fault, hosts[1:])]
+    hosts = tuple(rng.sample(hosts, len(hosts)))
+    faults.sort(key=lambda fault: fault.at)
+    return replace(
+        base,
+        seed=seed,
+        faults=tuple(faults),
+        hosts=hosts,
+        min_nodes=rng.choice((base.min_nodes, base.node_unit, base.node_unit)),
+        max_restarts=rng.choice((3, 10)),
+        quiet_from=round(max([last, *(spec.joins for spec in base.nodes), *map(ends, faults)]), 2),
+    )
+
+
+def _split(rng: random.Random, names: list[str], last: float) -> Fault:
+    at = round(rng.uniform(0.2, last), 2)
+    sides: tuple[list[str], ...] = ([], []) if rng.random() < 0.8 else ([], [], [])
+    for name in names:
+        rng.choice(sides).append(name)
+    until = round(at + rng.choice((1.0, 8.0, 30.0)) * rng.uniform(0.5, 1.5), 2)
+    return Split(at, tuple(map(tuple, sides)), until)
+
+
+def _forgets(fault: Fault, hosts: tuple[str, ...]) -> bool:
+    """Faults that restart the agent of a listed host, or wipe its disk: see ``core/quorum.py``."""
+    if isinstance(fault, MasterCrash):
+        return fault.memory is Memory.LOST
+    return isinstance(fault, AgentCrash | AgentStarts | Stop) and fault.node in hosts
+
+
+def ends(fault: Fault) -> float:
+    """When a fault is over."""
+    if isinstance(fault, Cut | Freeze | Split):
         return fault.until
+    if isinstance(fault, HostCrash):
+        return fault.back or fault.at
     return fault.at + fault.down_for if isinstance(fault, MasterCrash) else fault.at
 
 

@@ -29,6 +29,7 @@ from tests.sim.scenario import (
     Stubborn,
     Unkillable,
     WorkerFails,
+    ends,
 )
 
 SETTLE = 120.0  # seconds of quiet within which a world forms, if enough nodes are there
@@ -57,7 +58,7 @@ class Simulator:
         self.agents: list[SimAgent] = []
         self.outcomes: set[Outcome] = set()  # of masters that were forgotten
         self.specs = {spec.name: spec for spec in scenario.nodes}
-        self.rules = Rules(self)
+        self.rules = self._make_rules()
         self.config = JobConfig(
             job_id="job",
             min_nodes=scenario.min_nodes,
@@ -69,13 +70,14 @@ class Simulator:
             heartbeat_interval=5.0,
             heartbeat_timeout=15.0,
             reattach_timeout=8.0,
+            endpoints=max(1, len(scenario.hosts)),
         )
-        self.master = SimMaster(self, self.config)
+        self._make_masters()
         self.probes = Probes(self)
         self._incarnations: dict[str, int] = {}
         self._ports_to_take = 0
         self._last_end = max(
-            [scenario.quiet_from, *(spec.joins for spec in scenario.nodes), *map(_end_of, scenario.faults)]
+            [scenario.quiet_from, *(spec.joins for spec in scenario.nodes), *map(ends, scenario.faults)]
         )
         for spec in scenario.nodes:
             self.kernel.at(spec.joins, self._spawn, spec)
@@ -84,6 +86,12 @@ class Simulator:
         for _ in range(PROBES):
             self.kernel.at(self.kernel.random() * (self._last_end + 5), self.probes.probe)
         self.kernel.at(self._last_end + SETTLE, self._settled)
+
+    def _make_rules(self) -> Rules:
+        return Rules(self)
+
+    def _make_masters(self) -> None:
+        self.master = SimMaster(self, self.config)
 
     # -- running
 
@@ -174,7 +182,10 @@ class Simulator:
 
     def _spawn(self, spec: NodeSpec) -> None:
         number = self._incarnations[spec.name] = self._incarnations.get(spec.name, 0) + 1
-        self.agents.append(SimAgent(self, spec, number))
+        self.agents.append(self._make_agent(spec, number))
+
+    def _make_agent(self, spec: NodeSpec, number: int) -> SimAgent:
+        return SimAgent(self, spec, number)
 
     def _newest(self, name: str) -> SimAgent | None:
         return next((a for a in reversed(self.agents) if a.name == name and not a.over), None)
@@ -237,9 +248,3 @@ class Simulator:
 
     def _heal(self, agent: SimAgent) -> None:
         agent.cuts -= 1
-
-
-def _end_of(fault: Fault) -> float:
-    if isinstance(fault, Cut | Freeze):
-        return fault.until
-    return fault.at + (fault.down_for if isinstance(fault, MasterCrash) else 0.0)

@@ -13,6 +13,7 @@ from elasticrun.core.job_events import Attached, MasterStarted
 from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, NodeInfo, Outcome
 from elasticrun.master.journal import Entry, create_journal
 from tests.sim import run, scenario
+from tests.sim.failover import simulator
 from tests.sim.kernel import Violation
 from tests.sim.regressions import REGRESSIONS
 from tests.sim.scenario import Network, NodeSpec, Scenario, WorkerFails, generate
@@ -26,7 +27,7 @@ CHUNK = 25
 def hold_every_rule(case: Scenario) -> Outcome | None:
     """Run; a failure shows its trace and the scenario as a literal."""
     try:
-        return Simulator(case).run().outcome
+        return simulator(case).run().outcome
     except Exception:
         print(run.explain(case))
         raise
