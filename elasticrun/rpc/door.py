@@ -6,8 +6,8 @@ the trailing metadata, so it arrives whatever the client is doing, and nobody ha
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from asyncio import get_running_loop
 from typing import NoReturn
 from urllib.parse import unquote
 
@@ -35,13 +35,28 @@ def peer_of(context: Context) -> str:
     return unquote(context.peer().partition(":")[2])  # gRPC says ipv6:%5B::1%5D:40000
 
 
-async def enter(gate: Gate, context: Context) -> Guest:
-    """Lets a stream in, or refuses it."""
+async def enter(gate: Gate, context: Context, timeout: float) -> Guest:
+    """Lets a stream in once its turn to be read has come, or refuses it; within ``timeout`` seconds."""
     host = peer_of(context).rpartition(":")[0].strip("[]")
-    guest = gate.enter(host, get_running_loop().time())
+    guest = gate.enter(host, asyncio.get_running_loop().time())
     if not isinstance(guest, Guest):
         await refuse(context, Rejected(RejectCode.TOO_MANY, guest))
+    if not guest.reading:
+        await _turn(guest, context, timeout)
     return guest
+
+
+async def _turn(guest: Guest, context: Context, timeout: float) -> None:
+    turn = asyncio.Event()
+    guest.when_reading(turn.set)
+    try:
+        await asyncio.wait_for(turn.wait(), timeout)
+    except BaseException as error:
+        guest.leave()
+        if not isinstance(error, asyncio.TimeoutError):
+            raise
+        text = f"so many streams say no Hello that none could be heard for {timeout:g} s: try again"
+        await refuse(context, Rejected(RejectCode.TOO_MANY, text))
 
 
 async def refuse(context: Context, rejected: Rejected) -> NoReturn:
@@ -54,7 +69,7 @@ async def refuse(context: Context, rejected: Rejected) -> NoReturn:
 
 def complain(guest: Guest, peer: str, rejected: Rejected) -> None:
     """Charges the stream's address, and writes a line unless there have been too many."""
-    if guest.fail(get_running_loop().time()):
+    if guest.fail(asyncio.get_running_loop().time()):
         logger.warning("refused a stream from %s: %s", peer, rejected.message)
 
 

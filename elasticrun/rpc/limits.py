@@ -1,16 +1,19 @@
 """What strangers may cost the master, and who is let in.
 
-The Gate is a pure decision: times are arguments. It keeps two things for each address.
+The Gate is a pure decision: times are arguments. It keeps three things for each address.
 
-* *Streams.* A stream is ``pending`` until a Hello was accepted on it, then ``attached``. A pending one may
-  hold a message of the largest size in gRPC's core before anybody has looked at it, so few are allowed:
-  that number, times that size, is what an address without a token can make the master hold. An attached
-  one has proven the token, if there is one, and may have many beside it on its address: agents behind one
-  NAT, or a load test that plays a cluster. So that limit is a fuse, not a fence.
+* *Streams.* A stream is ``pending`` until a Hello was accepted on it, then attached. An attached one has
+  proven the token, if there is one, and may have many beside it on its address: agents behind one NAT, or a
+  load test that plays a cluster. So that limit is a fuse, not a fence.
+* *Readers.* Once a stream is read, gRPC's core collects for it a message of the largest size, about two
+  megabytes, before anybody has looked at a byte of it. So few of the pending streams are read at a time; the
+  others wait for their turn, which costs no more than the window of a stream. Addresses take turns, so a
+  crowd from one does not keep another waiting. What strangers can make the master hold is ``readers`` times
+  a message plus ``pending`` times a window, whatever they do.
 * *Joins.* A bucket that holds ``join_burst`` joins and gets ``joins_per_second`` new ones. A burst is
   legitimate: after a restart of the master a whole cluster comes back at once. What is dear is a stream
-  that ends before a Hello was accepted: a wrong token, garbage, silence. It costs ``failure_cost`` joins,
-  so that guessing is throttled to a few attempts per second and address while those who succeed are
+  that ends without an accepted Hello: a wrong token, garbage, silence. It costs ``failure_cost`` joins, on
+  credit if need be, so guesses are throttled to a few per second and address while those who succeed are
   not. The price of any limit by address: who shares an address with an attacker may be refused while the
   attack lasts. Streams that are attached already are never touched.
 
@@ -25,7 +28,8 @@ from __future__ import annotations
 
 import socket
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
 
@@ -38,8 +42,10 @@ class Limits:
     flush_timeout: float = 5.0  # seconds a closing stream may take to its end
     max_queued_bytes: int = 4 * MAX_MESSAGE_BYTES  # what waits for an agent that does not read
     streams_per_address: int = 4096
-    pending_per_address: int = 256
-    pending: int = 1024  # of all addresses together
+    pending_per_address: int = 2048
+    pending: int = 4096  # of all addresses together
+    readers_per_address: int = 32  # of the pending ones
+    readers: int = 128  # of all addresses together
     join_burst: float = 4096.0
     joins_per_second: float = 200.0
     failure_cost: float = 20.0  # joins that a stream costs on which no Hello was accepted
@@ -50,7 +56,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Bucket:
-    """Holds ``room`` drops at most and gets ``rate`` of them per second; full at first. May owe ``room``."""
+    """Holds at most ``room`` and gets ``rate`` per second; full at first. May owe as much as it holds."""
 
     room: float
     rate: float
@@ -79,13 +85,6 @@ class Bucket:
         self.since = max(self.since, now)
 
 
-@dataclass(slots=True)
-class _Address:
-    joins: Bucket
-    streams: int = 0
-    pending: int = 0
-
-
 class Guest:
     """One stream that was let in; exactly one of its ends is counted."""
 
@@ -94,12 +93,27 @@ class Guest:
         self._key = key
         self._pending = True
         self._inside = True
+        self._on_turn: Callable[[], None] | None = None
+        self.reading = False  # its turn has come
+
+    def when_reading(self, callback: Callable[[], None]) -> None:
+        """Calls back when its turn comes, which may be now."""
+        if self.reading:
+            callback()
+        else:
+            self._on_turn = callback
+
+    def take_turn(self) -> None:
+        """For the Gate: its turn has come."""
+        self.reading = True
+        if self._on_turn is not None:
+            self._on_turn()
 
     def attached(self) -> None:
         """Its Hello was accepted."""
         if self._pending:
             self._pending = False
-            self._gate.settle(self._key)
+            self._gate.settle(self._key, self)
 
     def fail(self, now: float) -> bool:
         """It is refused for what it said, or did not say; True if a log line about it is in order."""
@@ -113,14 +127,26 @@ class Guest:
             self._gate.release(self._key)
 
 
+@dataclass(slots=True)
+class _Address:
+    joins: Bucket
+    streams: int = 0
+    pending: int = 0
+    readers: int = 0
+    waiting: OrderedDict[Guest, None] = field(default_factory=OrderedDict)
+
+
 class Gate:
     """Lets streams in, or says in a sentence why not."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._pending = 0
+        self._readers = 0
         self._busy: dict[bytes, _Address] = {}
         self._idle: OrderedDict[bytes, _Address] = OrderedDict()
+        # The addresses that have somebody waiting and may have one more reader, in the order of their turns.
+        self._turns: OrderedDict[bytes, None] = OrderedDict()
         self._complaints: Bucket | None = None
 
     @property
@@ -143,12 +169,22 @@ class Gate:
         entry.pending += 1
         self._pending += 1
         self._busy[key] = entry
-        return Guest(self, key)
+        guest = Guest(self, key)
+        entry.waiting[guest] = None
+        self._next_turns(key)
+        return guest
 
-    def settle(self, key: bytes) -> None:
+    def settle(self, key: bytes, guest: Guest) -> None:
         """For Guest: a stream is pending no longer."""
+        entry = self._busy[key]
         self._pending -= 1
-        self._busy[key].pending -= 1
+        entry.pending -= 1
+        if guest.reading:
+            self._readers -= 1
+            entry.readers -= 1
+        else:
+            del entry.waiting[guest]
+        self._next_turns(key)
 
     def charge(self, key: bytes, now: float) -> bool:
         """For Guest: a stream has failed."""
@@ -164,6 +200,25 @@ class Gate:
         entry.streams -= 1
         if not entry.streams:
             self._put_idle(key, self._busy.pop(key))
+
+    def _next_turns(self, changed: bytes) -> None:
+        """Gives turns as far as there are any, after a change at one address."""
+        self._line_up(changed)
+        while self._turns and self._readers < self._limits.readers:
+            key, _ = self._turns.popitem(last=False)
+            entry = self._busy[key]
+            guest, _ = entry.waiting.popitem(last=False)
+            entry.readers += 1
+            self._readers += 1
+            self._line_up(key)
+            guest.take_turn()
+
+    def _line_up(self, key: bytes) -> None:
+        entry = self._busy[key]
+        if entry.waiting and entry.readers < self._limits.readers_per_address:
+            self._turns.setdefault(key)
+        else:
+            self._turns.pop(key, None)
 
     def _find(self, key: bytes, now: float) -> _Address:
         entry = self._busy.get(key) or self._idle.pop(key, None)

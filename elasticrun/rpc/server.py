@@ -99,7 +99,7 @@ class MasterServer:
             raise taken(endpoint) from None
 
     async def _serve(self, _requests: object, context: Context) -> None:
-        guest = await enter(self._gate, context)
+        guest = await enter(self._gate, context, self._limits.hello_timeout)
         stream = AgentStream(next(self._ids), context, guest, self._door)
         self._streams.add(stream)
         try:
@@ -110,7 +110,7 @@ class MasterServer:
 
     async def _obey(self, _requests: object, context: Context) -> None:
         assert self._orders is not None
-        guest = await enter(self._gate, context)
+        guest = await enter(self._gate, context, self._limits.hello_timeout)
         try:
             await obey(self._orders, context, guest, self._security.token, self._limits.hello_timeout)
         finally:

@@ -40,9 +40,8 @@ _COMMON: _Options = (
     ("grpc.http2.ping_timeout_ms", int(PING_TIMEOUT * 1000)),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # No extra ping and wake-up with each message to measure the bandwidth: any message fits the window.
+    # No extra ping and wake-up with each message to measure the bandwidth.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", MAX_MESSAGE_BYTES),
     # Above our own limit: what lies between the two gets our own sentence instead of gRPC's. Not far above,
     # as core collects a message of that size for a stranger before we see any of it.
     ("grpc.max_receive_message_length", 2 * MAX_MESSAGE_BYTES),
@@ -56,6 +55,8 @@ SERVER_OPTIONS: _Options = (
     # Agents ping more often than gRPC's default policy tolerates.
     ("grpc.http2.min_ping_interval_without_data_ms", int(PING_INTERVAL * 1000) // 2),
     ("grpc.http2.max_ping_strikes", 0),
+    # What a stream may send before it is read. Core makes room for a larger message once it has begun.
+    ("grpc.http2.lookahead_bytes", 65_536),
     # What strangers may hold open without a stream, and how many streams they may put on a connection; agents
     # have one for each. Milliseconds.
     ("grpc.server_handshake_timeout_ms", 10_000),
@@ -65,6 +66,8 @@ SERVER_OPTIONS: _Options = (
 
 CLIENT_OPTIONS: _Options = (
     *_COMMON,
+    # Any message of the master's fits the window.
+    ("grpc.http2.lookahead_bytes", MAX_MESSAGE_BYTES),
     # Each attempt has a connection of its own and none of gRPC's back-off or retries.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
 from elasticrun.config import Endpoint
 from elasticrun.core.protocol import Heartbeat, RejectCode, Rejected
-from elasticrun.errors import TooManyError, UnauthenticatedError
+from elasticrun.errors import MasterUnreachableError, TooManyError, UnauthenticatedError
 from elasticrun.rpc import codec
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.limits import Bucket, Gate, Guest, Limits, key_of
@@ -84,6 +85,68 @@ def test_streams_without_a_hello_are_limited_by_address_and_in_all() -> None:
     first.attached()
     let_in(gate, "10.0.0.3")
     refused(gate)  # all places are taken again
+
+
+def test_few_of_the_pending_are_read_and_the_others_take_turns() -> None:
+    gate = Gate(Limits(readers_per_address=2))
+    guests = [let_in(gate) for _ in range(5)]
+    heard: list[int] = []
+    for number, guest in enumerate(guests):
+        guest.when_reading(lambda number=number: heard.append(number))  # type: ignore[misc]
+    assert heard == [0, 1] == [number for number, guest in enumerate(guests) if guest.reading]
+    guests[0].attached()
+    assert heard == [0, 1, 2]
+    guests[3].leave()  # while it waits
+    guests[1].leave()
+    assert heard == [0, 1, 2, 4]
+    assert let_in(gate).reading is False
+    guests[2].leave()
+    assert heard == [0, 1, 2, 4] and gate.addresses == 1
+
+
+def test_addresses_take_turns() -> None:
+    gate = Gate(Limits(readers_per_address=3, readers=4))
+    crowd = [let_in(gate, "10.0.0.1") for _ in range(50)]
+    first, second = let_in(gate, "10.0.0.2"), let_in(gate, "10.0.0.2")
+    other = let_in(gate, "10.0.0.3")
+    assert [guest.reading for guest in (first, second, other)] == [True, False, False]
+    for guest in crowd[:2]:
+        guest.leave()
+    assert second.reading and other.reading, "they came last, and the crowd had its turns"
+    assert sum(guest.reading for guest in crowd[2:]) == 1
+
+
+def test_the_gate_keeps_count_whatever_happens() -> None:
+    """Guests come, are attached and leave in any order; at each moment the rules hold, and all are served."""
+    chance = random.Random(11)
+    limits = Limits(readers_per_address=3, readers=7, pending_per_address=9, pending=30)
+    gate = Gate(limits)
+    guests: list[tuple[str, Guest]] = []
+    attached: list[Guest] = []
+    for _ in range(20_000):
+        host = f"10.0.0.{chance.randrange(8)}"
+        match chance.randrange(5):
+            case 0 | 1:
+                if isinstance(guest := gate.enter(host, 0.0), Guest):
+                    guests.append((host, guest))
+            case 2 | 3 if guests:
+                _, guest = guests.pop(chance.randrange(len(guests)))
+                guest.leave()
+            case 4 if ready := [each for each in guests if each[1].reading]:
+                guests.remove(picked := chance.choice(ready))
+                picked[1].attached()
+                attached.append(picked[1])
+                if len(attached) > 20:
+                    attached.pop(0).leave()
+        reading = Counter(host for host, guest in guests if guest.reading)
+        waiting = {host for host, guest in guests if not guest.reading}
+        assert reading.total() <= 7 and max(reading.values(), default=0) <= 3
+        assert len(guests) <= 30
+        if reading.total() < 7:  # nobody waits who could be read
+            assert all(reading[host] == 3 for host in waiting)
+    for guest in [*attached, *(guest for _, guest in guests)]:
+        guest.leave()
+    assert let_in(gate).reading
 
 
 def test_every_end_of_a_stream_counts_once() -> None:
@@ -247,6 +310,50 @@ def test_streams_that_say_nothing_keep_others_out_only_as_long_as_they_may() -> 
                 await call.done_writing()
             stream = await let_in_at_last(endpoint)
             await stream.close()
+
+    run(main())
+
+
+def test_a_stream_waits_for_its_turn() -> None:
+    limits = Limits(readers_per_address=1, hello_timeout=0.3)
+
+    async def main() -> None:
+        async with serving(limits) as (recorder, endpoint), raw_calls(endpoint) as opened:
+            silent = opened().call
+            await silent.initial_metadata()
+            async with await let_in_at_last(endpoint):
+                assert len(recorder.sessions) == 1
+            silent.cancel()
+
+    run(main())
+
+
+def test_a_stream_whose_turn_does_not_come_is_refused() -> None:
+    limits = Limits(readers_per_address=1, hello_timeout=0.2, flush_timeout=DEADLINE)
+
+    async def main() -> None:
+        async with serving(limits) as (_, endpoint), raw_calls(endpoint) as opened:
+            silent = opened().call  # is rejected, but does not end its half
+            await silent.initial_metadata()
+            with pytest.raises(TooManyError, match="none could be heard for"):
+                await MasterStream.open(endpoint, hello(), DEADLINE)
+            silent.cancel()
+            async with await let_in_at_last(endpoint):
+                pass
+
+    run(main())
+
+
+def test_a_stream_that_is_gone_while_it_waits_takes_no_turn() -> None:
+    async def main() -> None:
+        async with serving(Limits(readers_per_address=1)) as (_, endpoint), raw_calls(endpoint) as opened:
+            silent = opened().call
+            await silent.initial_metadata()
+            with pytest.raises(MasterUnreachableError, match="did not answer Hello"):
+                await MasterStream.open(endpoint, hello(), 0.2)
+            silent.cancel()
+            async with await MasterStream.open(endpoint, hello(), DEADLINE):
+                pass
 
     run(main())
 
