@@ -4,8 +4,8 @@ What must never happen is that two masters act for one job. That means, and is c
 
 - *Exclusive*: at no time do two worlds each have the workers of all their members running. Only such a world
   can make a step.
-- *Chain*: of all worlds that ever had their workers started everywhere, in the order of their rounds, each has a
-  quorum of the members (incarnations) of the one before it.
+- *Chain*: of all worlds that ever had their workers started everywhere, in the order of their rounds, each
+  has a quorum of the members (incarnations) of the one before it.
 - *Identity*: no two masters form the same world, and nobody starts a world that was not formed.
 
 Live: some time after the last fault, if the voters suffice, all nodes are done.
@@ -13,6 +13,7 @@ Live: some time after the last fault, if the voters suffice, all nodes are done.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from elasticrun.core.agent_events import Finish
@@ -69,8 +70,7 @@ class ChainRules(Rules):
     # -- masters
 
     def resume(self, machine: JobMachine) -> None:
-        """A replay has put an equal round in the place of the one that was watched."""
-        self._watched = {position: current for position, current in self._watched.items()}
+        """Nothing to do: names of worlds are compared in ``after_master``."""
 
     def after_master(self, master: SimMaster, effects: list[JobEffect]) -> None:
         """Check every rule about one master."""
@@ -89,7 +89,6 @@ class ChainRules(Rules):
             self.size_is_within_limits(world)
             self.store_belongs_to_rank_0(world)
             self.formed[charter.world] = world
-            master.forming = charter.world
         elif charter is not None and machine.current is not self._watched.get(master.position):
             members = {name: seat.group_rank for name, seat in seats.items()}
             known = {name: seat.group_rank for name, seat in self.formed[charter.world].seats.items()}
@@ -136,16 +135,14 @@ class ChainRules(Rules):
         rounds = [world.number for world in complete]
         require("complete worlds have rounds of their own", len(set(rounds)) == len(rounds), str(rounds))
         complete.sort(key=lambda world: world.number)
-        place = complete.index(new)
-        for old, young in zip(complete[: place + 1], complete[1 : place + 2], strict=False):
-            self._follows(old, young)
+        for old, young in itertools.pairwise(complete):
+            if new in (old, young):
+                self._follows(old, young)
 
     def _follows(self, old: Formed, young: Formed) -> None:
         common = len(set(old.members.values()) & set(young.members.values()))
-        half = (
-            2 * common == len(old.seats) and not (old.id.epoch - young.id.epoch) % self.sim.config.endpoints
-        )
-        enough = 2 * common > len(old.seats) or half
+        is_same_host = (old.id.epoch - young.id.epoch) % self.sim.config.endpoints == 0
+        enough = 2 * common > len(old.seats) - is_same_host
         require("each world has a quorum of the last", enough, f"{old.members} -> {young.members}")
 
     # -- the way out
@@ -233,9 +230,8 @@ class Failover(Simulator):
         outcome = Outcome.SUCCEEDED if Outcome.SUCCEEDED in self.outcomes else None
         outcome = outcome or next(iter(sorted(self.outcomes, key=lambda each: each.value)), None)
         used = max(master.machine.budget.used for master in self.masters)
-        return Result(
-            outcome, kernel.now, kernel.steps, len(self.rules.formed), used, tuple(kernel.lines or ())
-        )
+        rounds, trace = len(self.rules.formed), tuple(kernel.lines or ())
+        return Result(outcome, kernel.now, kernel.steps, rounds, used, trace)
 
     def _over(self) -> bool:
         if self.kernel.now < self._last_end and not self.outcomes:

@@ -1,7 +1,7 @@
 """Hosts that may run the master: each with an agent, a disk, and a master that comes, steps down and dies.
 
-The link is as agent/link.py keeps it with a list of endpoints, and the start of a master as agent/hosting.py and
-master/service.py do it: only with what the disk of that host holds.
+The link is as agent/link.py keeps it with a list of endpoints, and the start of a master as agent/hosting.py
+and master/service.py do it: only with what the disk of that host holds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from elasticrun.config import JobConfig
 from elasticrun.core.agent_events import Broken, Finish, LinkDown
-from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import JobEffect, JobEvent, MasterStarted, StepDown
 from elasticrun.core.protocol import (
     AgentMessage,
@@ -147,10 +146,10 @@ class HostMaster(SimMaster):
     def receive(self, stream: Stream, message: AgentMessage) -> None:
         """A message arrives, perhaps long after its stream broke."""
         super().receive(stream, message)
-        if isinstance(message, Hello) and self.up and stream.life == self.life and self._is_holder(message):
-            if self.machine.members.node_of(stream.session) is not None:
-                self._holders[stream.session] = stream
-                self._send_copy(stream, 0)
+        served = self.up and stream.life == self.life and self.machine.members.node_of(stream.session)
+        if served and isinstance(message, Hello) and self._is_holder(message):
+            self._holders[stream.session] = stream
+            self._send_copy(stream, 0)
 
     def _is_holder(self, hello: Hello) -> bool:
         return hello.info.position not in (-1, self.position)
@@ -287,6 +286,3 @@ class HostAgent(SimAgent):
         if own is not None:
             own.starting = False
             own.release()
-
-
-__all__ = ["HostAgent", "HostMaster", "JobMachine"]

@@ -255,6 +255,7 @@ def _with_hosts(seed: int, rng: random.Random, nodes: int) -> Scenario:
         hosts=hosts,
         min_nodes=rng.choice((base.min_nodes, base.node_unit, base.node_unit)),
         max_restarts=rng.choice((3, 10)),
+        join_timeout=rng.choice((30.0, 150.0)),
         quiet_from=round(max([last, *(spec.joins for spec in base.nodes), *map(ends, faults)]), 2),
     )
 

@@ -20,11 +20,13 @@ from tests.sim.scenario import (
     Direction,
     Fault,
     Freeze,
+    HostCrash,
     MasterCrash,
     NodeSpec,
     PortTaken,
     Reset,
     Scenario,
+    Split,
     Stop,
     Stubborn,
     Unkillable,
@@ -199,6 +201,8 @@ class Simulator:
                 self._ports_to_take += 1
             case AgentStarts(_, node):
                 self._spawn(replace(self.specs[node], joins=fault.at))
+            case Split() | HostCrash():
+                raise ValueError(f"{fault} needs listed hosts")
             case _:
                 agent = self._newest(fault.node)
                 if agent is not None:
