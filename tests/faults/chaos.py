@@ -63,8 +63,9 @@ class Strike:
     kind: str
     node: int
     at: float  # seconds after the launch
-    back: float | None  # until the first epoch afterwards: in a new round, if the fault led to one
+    back: float | None  # until the first epoch in a new round; without one, after the fault was over
     whole: float | None  # until two nodes had trained an epoch together again
+    pause: float  # the longest without the end of an epoch
     rounds: int  # how many began
 
     def __str__(self) -> str:
@@ -73,7 +74,7 @@ class Strike:
         )
         return (
             f"{self.at:7.1f} s  {self.kind:8} node {self.node}: {self.rounds} new rounds, "
-            f"an epoch after {back}, two nodes after {whole}"
+            f"an epoch after {back}, two nodes after {whole}, longest pause {self.pause:.2f} s"
         )
 
 
@@ -93,7 +94,7 @@ class Outcome:
     pace: dict[int, float] = field(default_factory=dict)  # this run's own
     accuracy: float = 0.0
     leftovers: list[str] = field(default_factory=list)
-    descriptors: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    descriptors: dict[str, list[int]] = field(default_factory=dict)
 
     def goodput(self, pace: dict[int, float]) -> float:
         """Useful time over wall time while faults came."""
@@ -218,7 +219,7 @@ def strike(job: Job, kind: str) -> Strike:
     job.wait(lambda: job.calm(struck), f"calm training of two nodes after fault {kind!r} of node {node}")
     job.look()
     rounds = [it for it in job.ledger.rounds if it.moment > moment]
-    back = job.ledger.first_epoch(moment, new_round=bool(rounds))
+    back = job.ledger.first_epoch(moment if rounds else struck, new_round=bool(rounds))
     whole = min((it.epochs[0][0] for it in rounds if it.world == len(job.nodes) and it.epochs), default=back)
     return Strike(
         kind,
@@ -226,5 +227,6 @@ def strike(job: Job, kind: str) -> Strike:
         moment - job.begin,
         None if back is None else back - moment,
         None if whole is None else whole - moment,
+        job.ledger.longest_pause(moment),
         len(rounds),
     )

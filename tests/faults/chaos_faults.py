@@ -15,6 +15,10 @@ from tests.support.processes import kill_all, listener, marked, title, wait_end
 PREEMPTED = (128 + signal.SIGTERM, 14)
 WITHOUT_SPAWNER = (10,)
 FROZEN = (2.0, 12.0)  # seconds, from far too short to be taken for lost to long enough
+REPLACED = (
+    0.0,
+    8.0,
+)  # seconds until a platform starts the next agent; the other node may train alone meanwhile
 
 
 def kill_worker(job: Job, node: int) -> None:
@@ -37,7 +41,7 @@ def kill_node(job: Job, node: int) -> None:
     launcher = job.lose(node)
     job.lost_files |= temporary_of(launcher.mark)
     launcher.kill_node()
-    job.start(node)
+    _replace(job, node)
 
 
 def kill_agent(job: Job, node: int) -> None:
@@ -49,7 +53,7 @@ def kill_agent(job: Job, node: int) -> None:
     for pid in marked(launcher.mark):
         if not title(pid).startswith("elastic-run: master"):
             wait_end(pid)
-    job.start(node)
+    _replace(job, node)
 
 
 def freeze_agent(job: Job, node: int) -> None:
@@ -80,18 +84,24 @@ def kill_master(job: Job, node: int) -> None:
 def kill_spawner(job: Job, node: int) -> None:
     launcher = job.lose(node)
     os.kill(launcher.spawner, signal.SIGKILL)
-    _replace(job, node, launcher, WITHOUT_SPAWNER)
+    _ends(launcher, WITHOUT_SPAWNER)
+    _replace(job, node)
 
 
 def preempt(job: Job, node: int) -> None:
     launcher = job.lose(node)
     launcher.signal(signal.SIGTERM)
-    _replace(job, node, launcher, PREEMPTED)
+    _ends(launcher, PREEMPTED)
+    _replace(job, node)
 
 
-def _replace(job: Job, node: int, launcher: Launcher, statuses: tuple[int, ...]) -> None:
+def _ends(launcher: Launcher, statuses: tuple[int, ...]) -> None:
     status = launcher.wait_status()
     assert status in statuses, f"{launcher.name} ended with {status}, not with one of {statuses}"
+
+
+def _replace(job: Job, node: int) -> None:
+    job.rest(job.rng.uniform(*REPLACED))
     job.start(node)
 
 

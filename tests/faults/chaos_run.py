@@ -78,7 +78,7 @@ def by_kind(outcome: Outcome) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for kind, those in sorted(strikes.items()):
         found[kind] = {"count": len(those)}
-        for name in ("back", "whole"):
+        for name in ("back", "whole", "pause"):
             values = [value for it in those if (value := getattr(it, name)) is not None]
             found[kind][name] = [statistics.median(values), max(values)] if values else None
     return found
@@ -109,11 +109,11 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 def table(outcome: Outcome) -> Iterator[str]:
     """The report for people, line by line."""
     yield ""
-    yield "fault      count   first epoch after (s)   two nodes after (s)"
-    yield "                      median      most       median      most"
+    yield "fault      count   first epoch after (s)   two nodes after (s)     longest pause (s)"
+    yield "                      median      most       median      most       median      most"
     for kind, row in by_kind(outcome).items():
-        cells = [f"{value:10.2f}" for name in ("back", "whole") for value in row[name] or (0.0, 0.0)]
-        yield f"{kind:10} {row['count']:5}   {cells[0]}{cells[1]}   {cells[2]}{cells[3]}"
+        pairs = (row[name] or (0.0, 0.0) for name in ("back", "whole", "pause"))
+        yield f"{kind:10} {row['count']:5}" + "".join(f"   {mid:10.2f}{most:10.2f}" for mid, most in pairs)
     yield f"all        {len(outcome.strikes):5}"
     yield ""
     kept = ", ".join(f"{count} on {world} nodes" for world, count in sorted(outcome.kept.items()))
@@ -127,8 +127,8 @@ def table(outcome: Outcome) -> Iterator[str]:
         "accuracy": f"{outcome.accuracy:.4f}; undisturbed {outcome.reference.accuracy:.4f}, "
         f"tolerance {TOLERANCE}",
         **{
-            f"descriptors of one {role}": f"{first}, after {looks - 1} faults {last}"
-            for role, (looks, first, last) in outcome.descriptors.items()
+            f"descriptors of one {role}": f"{counts[0]}, after {len(counts) - 1} faults {counts[-1]}"
+            for role, counts in outcome.descriptors.items()
         },
         "leftovers": "; ".join(outcome.leftovers) or "none",
         "verdict": "good" if outcome.good else f"BAD {outcome.failure}",

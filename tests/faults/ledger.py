@@ -86,6 +86,11 @@ class Ledger:
         rounds = [it for it in self.rounds if it.moment > after] if new_round else self.rounds
         return min((moment for it in rounds for moment, _ in it.epochs if moment > after), default=None)
 
+    def longest_pause(self, after: float) -> float:
+        """The most seconds without the end of an epoch, from a moment until the newest one."""
+        ends = sorted(moment for it in self.rounds for moment, _ in it.epochs if moment > after)
+        return max((b - a for a, b in pairwise([after, *ends])), default=0.0)
+
     def pace(self) -> dict[int, float]:
         """The median seconds from the end of an epoch to the end of the next, by the size of the world."""
         spans: dict[int, list[float]] = defaultdict(list)

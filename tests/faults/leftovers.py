@@ -35,12 +35,12 @@ class Descriptors:
     def look(self, role: str, pid: int) -> None:
         self._seen[role, pid].append(descriptors(pid))
 
-    def longest(self) -> dict[str, tuple[int, int, int]]:
-        """For each role, of the process that was looked at most often: (looks, first count, last count)."""
-        found: dict[str, tuple[int, int, int]] = {}
+    def longest(self) -> dict[str, list[int]]:
+        """For each role, of the process that was looked at most often: the count at each look."""
+        found: dict[str, list[int]] = {}
         for (role, _), seen in self._seen.items():
-            entry = len(seen), seen[0].total(), seen[-1].total()
-            found[role] = max(found.get(role, entry), entry)
+            counts = [kinds.total() for kinds in seen]
+            found[role] = max(found.get(role, counts), counts, key=len)
         return found
 
     def leaks(self, slack: int) -> list[str]:

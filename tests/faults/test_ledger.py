@@ -70,6 +70,17 @@ def test_the_pace_is_the_median_within_rounds() -> None:
     assert useful({2: 10, 1: 3}, ledger.pace()) == 16
 
 
+def test_the_longest_pause_counts_from_the_fault_on() -> None:
+    ledger = Ledger()
+    begin(ledger, 0, "a", 2, 0)
+    epochs(ledger, 0, "a", 1, 9, 10)
+    begin(ledger, 12, "b", 1, 10)
+    epochs(ledger, 5, "b", 11)
+    assert ledger.longest_pause(8.5) == 6
+    assert ledger.longest_pause(2) == 7
+    assert ledger.longest_pause(20) == 0
+
+
 @pytest.mark.parametrize(
     ("text", "accuracy"), [("test accuracy 0.9917", 0.9917), ("rank 1 of 2: pid 3", None)]
 )
