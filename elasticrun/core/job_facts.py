@@ -213,8 +213,7 @@ class JobFacts:
     def _note_completion(self) -> None:
         """Once a world has started everywhere, its members' seats say so; see ``core/quorum.py``."""
         current = self.current
-        charters = [seat.charter for seat in current.seats.values()]
-        if not current.is_committed or not self.quorum.complete(charters[0]):
+        if not current.is_committed or not self.quorum.complete(next(iter(current.seats.values())).charter):
             return
         for name, seat in current.seats.items():
             if seat.charter is not None:
