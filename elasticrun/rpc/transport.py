@@ -27,8 +27,8 @@ CONTROL_PATH = f"/{SERVICE}/{CONTROL_METHOD}"
 REJECTED_KEY = "elasticrun-rejected-bin"
 
 #: Seconds of silence before a ping, and seconds to wait for its answer: a dead host is known after their sum.
-PING_INTERVAL = 2.0
-PING_TIMEOUT = 3.0
+PING_INTERVAL = 1.5
+PING_TIMEOUT = 2.5
 
 _Options = tuple[tuple[str, int], ...]
 
