@@ -111,4 +111,4 @@ def _note_if_open(flag: str, path: str, notes: Notes) -> None:
     except (OSError, ValueError):
         return  # reading it says why
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
-        notes.append(("warning", f"{flag} {path!r} can be read by every user of this host: chmod o-r {path}"))
+        notes.append(("warning", f"{flag} {path!r} can be read by every user of this host: chmod o-r it"))

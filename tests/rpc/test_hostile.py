@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from elasticrun import __version__
-from elasticrun.config import Endpoint, JobConfig
+from elasticrun.config import Endpoint
 from elasticrun.core.orders import ControlHello, DrainNode, ShowStatus
 from elasticrun.core.protocol import AgentMessage, Heartbeat, Leave, Rejected, Welcome
 from elasticrun.errors import ProtocolError
-from elasticrun.master.records import to_json
 from elasticrun.rpc import codec
 from elasticrun.rpc.auth import SIZE, Handshake, challenge_in
 from elasticrun.rpc.client import MasterStream
@@ -29,64 +25,13 @@ from elasticrun.rpc.control import give_order
 from elasticrun.rpc.transport import CONTROL_PATH, PATH
 from tests.rpc import raw_http2 as http2
 from tests.rpc.harness import DEADLINE, LOCKED, TOKEN, RawCall, hello, raw_calls, report, run
+from tests.rpc.process import ROOT, Master, master_process
 
-ROOT = Path(__file__).parent.parent.parent
 SEED = 20_031
 MESSAGES = 10_000
 STREAMS_PER_CONNECTION = 10
 CONNECTIONS_AT_ONCE = 16
 MAX_GROWTH = 50 << 20  # bytes
-JOB = JobConfig(job_id="job", min_nodes=1, max_nodes=2, last_call_timeout=0.0)
-
-
-@dataclass(frozen=True)
-class Master:
-    """A master process, as its agent would have started it."""
-
-    process: subprocess.Popen[bytes]
-    endpoint: Endpoint
-
-    def memory(self) -> int:
-        """Resident bytes."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-
-    def descriptors(self) -> int:
-        """How many files and sockets it has open."""
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))  # noqa: PTH208
-
-
-@contextmanager
-def master_process(directory: Path) -> Iterator[Master]:
-    settings = {
-        "job": to_json(JOB),
-        "host": "127.0.0.1",
-        "port": 0,
-        "state_dir": str(directory),
-        "log_level": "WARNING",
-        "temporary": False,
-        "resume": False,
-        "security": to_json(LOCKED),
-    }
-    log = directory / "log"
-    with log.open("wb") as stderr:
-        command = [sys.executable, "-m", "elasticrun.cli.master"]
-        env = {**os.environ, "GRPC_VERBOSITY": "NONE"}
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, cwd=ROOT, env=env
-        )
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(settings).encode() + b"\n")
-            process.stdin.flush()
-            port = json.loads(process.stdout.readline())["port"]
-            yield Master(process, Endpoint("127.0.0.1", port))
-        finally:
-            process.kill()
-            process.communicate()
-    words = log.read_text()
-    assert TOKEN not in words and "Traceback" not in words, words
-    assert len(words.splitlines()) < 100, "an attacker must not fill the log"
 
 
 # What an attacker says
@@ -299,7 +244,7 @@ def test_ten_thousand_hostile_messages(tmp_path: Path) -> None:
         assert growth < MAX_GROWTH
         assert left < 2 * CONNECTIONS_AT_ONCE
 
-    with master_process(tmp_path) as master:
+    with master_process(tmp_path, LOCKED) as master:
         run(main(master))
         assert master.process.poll() is None
         done = launch(master.endpoint, tmp_path)

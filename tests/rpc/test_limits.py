@@ -315,7 +315,7 @@ def test_streams_that_say_nothing_keep_others_out_only_as_long_as_they_may() -> 
 
 
 def test_a_stream_waits_for_its_turn() -> None:
-    limits = Limits(readers_per_address=1, hello_timeout=0.3)
+    limits = Limits(readers_per_address=1, hello_timeout=0.3, flush_timeout=0.1)
 
     async def main() -> None:
         async with serving(limits) as (recorder, endpoint), raw_calls(endpoint) as opened:

@@ -1,0 +1,148 @@
+"""The verbs of ``elastic-ctl`` against a real master, and their exit codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from elasticrun.config import SecurityConfig
+from elasticrun.errors import ExitCode
+from tests.rpc.process import ROOT, Master, master_process
+
+TOKEN = "a-token-of-some-length"
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Master]:
+    with master_process(tmp_path_factory.mktemp("master"), SecurityConfig(TOKEN)) as process:
+        yield process
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> str:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    path.chmod(0o600)
+    return str(path)
+
+
+def ctl(*argv: str, variable: str | None = None) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if name != "ELASTICRUN_TOKEN"}
+    if variable is not None:
+        env["ELASTICRUN_TOKEN"] = variable
+    done = subprocess.run(
+        [sys.executable, "-m", "elasticrun.cli.ctl", *argv],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        env=env,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr and TOKEN not in done.stdout + done.stderr
+    return done
+
+
+def target(master: Master, token: str, job_id: str = "job") -> list[str]:
+    return ["--endpoint", str(master.endpoint), "--token-file", token, "--rdzv-id", job_id]
+
+
+def test_status_is_shown(master: Master, token: str) -> None:
+    done = ctl("status", *target(master, token))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("job 'job'")
+
+
+def test_the_token_may_come_from_the_environment(master: Master) -> None:
+    done = ctl("status", "--endpoint", str(master.endpoint), "--rdzv-id", "job", variable=TOKEN)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_stacks_and_scale_are_done(master: Master, token: str) -> None:
+    for verb in (["stacks"], ["scale", "1:2"]):
+        done = ctl(*verb, *target(master, token))
+        assert (done.returncode, done.stderr) == (0, ""), verb
+        assert done.stdout
+
+
+def test_what_the_master_declines_ends_with_1(master: Master, token: str) -> None:
+    done = ctl("drain", "nobody", *target(master, token))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nobody" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "words"),
+    [
+        (["--rdzv-id", "other"], ExitCode.WRONG_JOB, "serves the job 'job', not 'other'"),
+        (["--token-file", "wrong"], ExitCode.UNAUTHENTICATED, "this node has another one"),
+        (["--token-file", "missing"], ExitCode.USAGE, "--token-file 'missing' cannot be read"),
+        (["--token-file", "empty"], ExitCode.USAGE, "is empty: give a token"),
+        (["--tls-ca", "wrong"], ExitCode.USAGE, "--tls-cert and --tls-key not given"),
+        (["--endpoint", "127.0.0.1:x"], ExitCode.USAGE, "--endpoint '127.0.0.1:x' is not valid"),
+        (["--endpoint", "127.0.0.1:1"], ExitCode.MASTER_UNREACHABLE, "Connection refused"),
+    ],
+)
+def test_errors_are_one_sentence_with_a_code(
+    master: Master,
+    token: str,
+    argv: list[str],
+    code: ExitCode,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong").write_text("another token, as long")
+    (tmp_path / "empty").write_text("\n")
+    given = [str(tmp_path / each) if each in ("wrong", "empty") else each for each in argv]
+    done = ctl("status", *target(master, token), *given)
+    assert (done.returncode, done.stdout) == (code, "")
+    lines = [line for line in done.stderr.splitlines() if "can be read by every user" not in line]
+    assert len(lines) == 1 and words in lines[0]
+
+
+def test_without_a_token_nothing_is_asked(master: Master) -> None:
+    done = ctl("status", "--endpoint", str(master.endpoint))
+    assert done.returncode == ExitCode.USAGE
+    assert "no token given" in done.stderr and "--token-file" in done.stderr
+
+
+def test_of_several_hosts_the_one_that_answers_is_asked(master: Master, token: str) -> None:
+    done = ctl("status", *target(master, token), "--endpoint", f"127.0.0.1:1,{master.endpoint}")
+    assert done.returncode == 0 and done.stdout.startswith("job 'job'")
+    assert "trying the next one" in done.stderr
+
+
+def test_a_job_without_a_token_takes_no_orders(tmp_path: Path, token: str) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    with master_process(state, SecurityConfig()) as master:
+        for verb in (["status"], ["drain", "n"], ["scale", "2"], ["stacks"]):
+            done = ctl(*verb, *target(master, token))
+            assert done.returncode == ExitCode.UNAUTHENTICATED, verb
+            assert "this job has no token, so it takes no orders" in done.stderr
+    log = (state / "log").read_text()
+    assert log.count("the job has no token") == 1, "said once, when it began"
+
+
+@pytest.mark.parametrize("nodes", ["0", "3:2", "many", ""])
+def test_a_number_of_nodes_that_is_none(master: Master, token: str, nodes: str) -> None:
+    done = ctl("scale", *target(master, token), "--", nodes)
+    assert done.returncode == ExitCode.USAGE
+    assert "is no number of nodes" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["status", "drain", "scale", "stacks"])
+def test_every_verb_tells_its_exit_codes(verb: str) -> None:
+    done = ctl(verb, "--help")
+    assert done.returncode == 0
+    words = " ".join(done.stdout.split())
+    for code in ("1 the master declines", "4 nothing answers", "6 it serves another job", "15 token or cert"):
+        assert code in words
+    assert max(map(len, done.stdout.splitlines())) <= 100
