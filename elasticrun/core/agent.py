@@ -314,11 +314,14 @@ class AgentMachine:
             assert self._checking is not None
             over = f"the probe did not end within {self._checking.timeout:g} s"
             self._probe_ended(ProbeReport(self._checking.check, over))
-        elif self.phase is AgentPhase.RUNNING:
+        elif self.phase is AgentPhase.RUNNING and self._stall is None:
             self._say(Level.WARNING, f"no master for {self._terms.master_timeout:g} s; the workers go on")
             self._timers.set(MASTER, self._now + self._terms.master_timeout)
         else:
-            reason = f"the master went away and did not come back within {self._terms.master_timeout:g} s"
+            hung = "" if self._stall is None else ", and the workers make no steps"
+            reason = (
+                f"the master went away and did not come back within {self._terms.master_timeout:g} s{hung}"
+            )
             self._end(Finish(ExitCode.MASTER_LOST, reason))
 
     def _give_up_on_node(self) -> None:

@@ -11,6 +11,7 @@ from elasticrun.core.agent_events import (
     Directed,
     DumpStacks,
     GroupGone,
+    LinkDown,
     LinkUp,
     Preempted,
     ProbeEnded,
@@ -150,6 +151,21 @@ def test_a_stall_of_another_round_or_of_no_round_is_nothing() -> None:
     agent.do(StallSeen(0, stall), StopSignal(15))
     assert not agent.do(StallSeen(0, stall))
     agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1))
+
+
+def test_workers_that_hang_are_not_kept_for_a_master_that_is_gone() -> None:
+    agent = running_agent()
+    agent.do(LinkDown("silent"))
+    agent.now += 61.0
+    agent.do(AgentTick())
+    assert agent.machine.phase is RUNNING
+    agent.do(StallSeen(0, Stall(0, 0, 7, 12.0, 10.0, True)))
+    agent.now += 61.0
+    agent.do(AgentTick())
+    assert agent.machine.phase is STOPPING
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
+    assert agent.finish.exit_status == ExitCode.MASTER_LOST
+    assert "no steps" in agent.finish.reason
 
 
 def test_stacks_are_saved_while_workers_run() -> None:
