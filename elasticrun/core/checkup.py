@@ -111,8 +111,10 @@ class HealthBook:
         """Which of the nodes that could start have to be checked first.
 
         Nodes about which a check could not tell are checked again only together with a node that was not
-        there before: nothing else could change the answer.
+        there before, or when there is one node left: nothing else could change the answer. One that is alone
+        has nobody to reach, so its self test decides, if it may work alone at all.
         """
+        ready = list(ready)
         if config.mode is HealthCheckMode.OFF and not config.only:
             return []
         if is_single and config.mode is not HealthCheckMode.ALWAYS and not config.only:
@@ -122,7 +124,7 @@ class HealthBook:
             if config.mode is HealthCheckMode.START:
                 return []
             unchecked = [name for name in unchecked if name in self.suspects or name in self.doubtful]
-        fresh = any(name not in self.doubtful for name in unchecked)
+        fresh = len(ready) == 1 or any(name not in self.doubtful for name in unchecked)
         return unchecked if fresh else []
 
     def suspect(self, name: str) -> None:

@@ -135,6 +135,16 @@ def test_a_spare_takes_the_place_of_a_faulty_node() -> None:
     assert job.started() == {"b", "c"}
 
 
+def test_whoever_met_only_a_faulty_node_is_checked_alone_if_it_may_work_alone() -> None:
+    job = Clinic("ab", min_nodes=1)
+    job.answer("a", error="no GPU")
+    job.answer("b", dead="a")
+    assert (job.phase(), set(job.asked)) == (JobPhase.CHECKING, {"b"})
+    assert not job.asked["b"].groups
+    job.answer_all()
+    assert job.started() == {"b"}
+
+
 def test_two_nodes_that_do_not_reach_each_other_end_the_job() -> None:
     job = Clinic("ab")
     job.answer_all(dead="a")

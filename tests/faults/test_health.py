@@ -1,0 +1,271 @@
+"""The health check of real agents: who is named, who is excluded, and who trains.
+
+Faults are drills (``elasticrun/probe/drill.py``) in the environment of one agent. Probes import torch only
+where a test is about that; otherwise they multiply in plain Python and meet by TCP.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cgroups import Cgroup, NoCgroupError, cgroup
+from tests.support.cluster import Cluster
+from tests.support.launcher import MODULE, ROOT, Launcher
+
+#: For worlds that have to be formed of everybody who was launched.
+UNHURRIED = "--last-call-timeout=60"
+CHECK = "--health-check=auto"
+CHECK_ONLY = "--health-check-only"
+#: A node that is silent holds its partners up for most of a step. Long enough for a good one, the first one
+#: where it meets only nodes about which nothing else is known.
+PATIENT = "--health-check-timeout=8"
+SHORT = "--health-check-timeout=6"
+FAULTY = 13
+UNHEALTHY = 16
+
+NO_TORCH = """raise ModuleNotFoundError("No module named 'torch'", name="torch")\n"""
+
+
+class Nodes:
+    """Launchers whose probes find no torch."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.director = cluster.director
+        modules = folder / "modules"
+        modules.mkdir()
+        (modules / "torch.py").write_text(NO_TORCH)
+        self.env = {"PYTHONPATH": f"{modules}:{ROOT}", "LOGLEVEL": "INFO"}
+
+    def add(self, nnodes: str, *args: str, fault: str = "", **rest: object) -> Launcher:
+        """A node that trains if it may."""
+        env = {**self.env, "ELASTICRUN_PROBE_FAULT": fault}
+        return self.cluster.node(nnodes, UNHURRIED, *args, env=env, **rest)
+
+    def check(self, nnodes: str, *args: str, fault: str = "", **rest: object) -> Launcher:
+        """A node that is checked and no more."""
+        env = {**self.env, "ELASTICRUN_PROBE_FAULT": fault}
+        options = self.cluster.options(nnodes)
+        return self.cluster.launch(*options, CHECK_ONLY, *args, env=env, **rest)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def nodes(cluster: Cluster, tmp_path: Path) -> Nodes:
+    return Nodes(cluster, tmp_path)
+
+
+def name(launcher: Launcher) -> str:
+    """The node's name, as the others know it."""
+    return launcher.wait_line(r"^elastic-run\[(\S+)\]: checking this node")[1]
+
+
+def master_says(nodes: Nodes) -> str:
+    return "\n".join(
+        line
+        for launcher in nodes.cluster.launchers
+        for line in launcher.err.splitlines()
+        if "master: " in line
+    )
+
+
+def train(nodes: Nodes, good: list[Launcher]) -> None:
+    """The good ones form the first world, nobody else ever does, and all end well."""
+    workers = nodes.director.round(0, len(good))
+    for worker in workers:
+        assert worker.env["TORCHELASTIC_RESTART_COUNT"] == "0"
+        worker.tell("exit 0")
+    for launcher in good:
+        assert launcher.wait() == 0, launcher.story()
+    assert nodes.director.last_round == 0
+
+
+def is_excluded(nodes: Nodes, launcher: Launcher, reason: str) -> None:
+    """It ended with 13 and a sentence, which the master's log has as well, under its name."""
+    assert launcher.wait() == FAULTY, launcher.story()
+    (last,) = re.findall(r"^elastic-run\[\S+\]: (this node was excluded.*)", launcher.err, re.MULTILINE)
+    assert re.search(f"^this node was excluded from the job: {reason}", last), last
+    assert re.search(f"{re.escape(name(launcher))} excluded: {reason}", master_says(nodes))
+    assert "Traceback" not in launcher.err
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("compute", "its self test failed: the CPU computes wrong results"),
+        pytest.param(
+            "network",
+            "no all-gather with it worked, also not with .*, which are good",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_one_of_three_is_faulty_and_the_others_train(nodes: Nodes, fault: str, reason: str) -> None:
+    good = [nodes.add("2:3", CHECK, PATIENT) for _ in range(2)]
+    bad = nodes.add("2:3", CHECK, PATIENT, fault=fault)
+    train(nodes, good)
+    is_excluded(nodes, bad, reason)
+
+
+def test_one_of_four_sends_damaged_data_and_the_others_train(nodes: Nodes) -> None:
+    bad = nodes.add("2:4", CHECK, PATIENT, fault="wrong")
+    good = [nodes.add("2:4", CHECK, PATIENT) for _ in range(3)]
+    train(nodes, good)
+    is_excluded(nodes, bad, "no all-gather with it worked, also not with .*, which are good: ")
+
+
+def test_a_spare_takes_the_place_of_a_node_whose_probe_crashes(nodes: Nodes) -> None:
+    first = nodes.add("2", CHECK, SHORT)
+    bad = nodes.add("2", CHECK, SHORT, fault="crash")
+    is_excluded(nodes, bad, r"its self test failed: .*SIGSEGV")
+    assert not nodes.director.workers, "one node is not enough"
+    spare = nodes.add("2", CHECK, SHORT)
+    train(nodes, [first, spare])
+
+
+def test_one_of_two_computes_wrongly_and_the_other_trains_alone(nodes: Nodes) -> None:
+    good = nodes.add("1:2", CHECK, SHORT)
+    bad = nodes.add("1:2", CHECK, SHORT, fault="compute")
+    train(nodes, [good])
+    is_excluded(nodes, bad, "its self test failed")
+
+
+@pytest.mark.slow
+def test_two_that_do_not_reach_each_other_are_both_named_and_so_is_the_link(nodes: Nodes) -> None:
+    both = [nodes.add("1:2", CHECK, SHORT, fault=fault) for fault in ("", "network")]
+    names = [re.escape(name(launcher)) for launcher in both]
+    for launcher in both:
+        assert launcher.wait() == UNHEALTHY, launcher.story()
+        last = launcher.err.splitlines()[-1]
+        found = re.search(
+            r"; (\S+): its self test .* it is at fault, or (\S+), or the link between them", last
+        )
+        assert found is not None, launcher.story()
+        assert sorted(map(re.escape, found.groups())) == sorted(names)
+        assert "Traceback" not in launcher.err
+    assert not nodes.director.workers
+
+
+# -- checking only
+
+
+def table(launcher: Launcher) -> dict[str, list[str]]:
+    """The rows of the table, by the names of the nodes."""
+    lines = launcher.out.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("node "))
+    return {row[0]: row[1:] for row in map(str.split, lines[start + 1 :])}
+
+
+def test_a_check_that_finds_nothing_ends_with_0_and_a_table(nodes: Nodes) -> None:
+    both = [nodes.check("2"), nodes.check("2")]
+    names = {name(launcher) for launcher in both}
+    for launcher in both:
+        assert launcher.wait() == 0, launcher.story()
+        rows = table(launcher)
+        assert set(rows) == names
+        # Of two that share this box with others, one may well be slow.
+        assert {row[4 if row[3] in ("us", "ms", "s") else 3] for row in rows.values()} <= {
+            "good",
+            "straggler",
+        }
+
+
+def test_a_check_that_finds_a_fault_ends_with_16_and_a_table_that_says_why(nodes: Nodes) -> None:
+    good, bad = nodes.check("2"), nodes.check("2", fault="compute")
+    culprit = name(bad)
+    for launcher in (good, bad):
+        assert launcher.wait() == UNHEALTHY, launcher.story()
+        rows = table(launcher)
+        assert set(rows) == {name(good), culprit}
+        assert "faulty" in rows[culprit], launcher.story()
+        assert "its self test failed: the CPU computes wrong results" in launcher.output()
+        assert "Traceback" not in launcher.err
+    assert not nodes.director.workers
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_with_torch_the_check_is_gloos_and_a_matrix_product_of_torch(cluster: Cluster) -> None:
+    both = [
+        cluster.launch(*cluster.options("2"), CHECK_ONLY, env={"LOGLEVEL": "INFO"}),
+        cluster.launch(
+            *cluster.options("2"),
+            CHECK_ONLY,
+            env={"LOGLEVEL": "INFO", "ELASTICRUN_PROBE_FAULT": "wrong"},
+        ),
+    ]
+    for launcher in both:
+        assert launcher.wait() == UNHEALTHY, launcher.story()
+        # Who sent it sees only that the other one has hung up, and may be heard first.
+        assert re.search("arrived damaged|the gloo all-gather with", launcher.output()), launcher.story()
+        for row in table(launcher).values():
+            assert float(row[0]) >= 0.001, "plain Python makes a hundredth of that"
+
+
+# -- slow nodes
+
+#: Far beyond what other work on this box does to a probe.
+SLOW = "slow=0.03"
+CLEARLY = "--straggler-ratio=8"
+
+
+def test_a_straggler_is_named_on_every_node_and_trains(nodes: Nodes) -> None:
+    launchers = [nodes.add("2", CHECK, CLEARLY), nodes.add("2", CHECK, CLEARLY, fault=SLOW)]
+    slow = name(launchers[1])
+    train(nodes, launchers)
+    for launcher in launchers:
+        assert re.search(
+            rf"health check: {re.escape(slow)} is slow: its matmul is \S+ times slower", launcher.err
+        ), launcher.story()
+
+
+def test_a_straggler_is_excluded_if_that_is_wanted(nodes: Nodes) -> None:
+    options = ("1:2", CHECK, CLEARLY, "--exclude-stragglers")
+    good, slow = nodes.add(*options), nodes.add(*options, fault=SLOW)
+    train(nodes, [good])
+    is_excluded(nodes, slow, r"its matmul is \S+ times slower than the median")
+
+
+@pytest.fixture
+def throttle() -> Iterator[Cgroup]:
+    """A control group that can be given less than a core."""
+    try:
+        with cgroup("cpu") as made:
+            made.limit_cpu(1.0)
+            yield made
+    except NoCgroupError as error:
+        pytest.skip(str(error))
+
+
+def core_of_its_own(core: int) -> tuple[str, ...]:
+    """On one core, on which everybody else has to give way."""
+    return ("nice", "-n", "-20", "taskset", "--cpu-list", str(core))
+
+
+#: Of a core, for the throttled node, check after check until it is named. Half is what the default ratio is
+#: for. But what shares a core with the other node unseen (another machine on the same host, the other half of
+#: a core) slows that one down as well, at times by half, so in the end the difference has to be a clear one.
+SHARES = (0.5, 0.5, 0.2, 0.2)
+
+
+@pytest.mark.root
+def test_a_throttled_node_is_a_straggler(nodes: Nodes, throttle: Cgroup) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2 or not shutil.which("taskset"):
+        pytest.skip("needs two cores, so that the nodes do not slow each other down, and taskset")
+    for share in SHARES:
+        throttle.limit_cpu(share)
+        fast = nodes.check("2", command=(*core_of_its_own(cores[0]), *MODULE))
+        slow = nodes.check("2", command=(*throttle.enter, *core_of_its_own(cores[1]), *MODULE))
+        assert (fast.wait(), slow.wait()) == (0, 0), fast.story()
+        found = dict(re.findall(r"health check: (\S+) is slow: (its matmul is .*)", fast.err))
+        print(f"{share:g} of a core: {found or 'nobody is named'}")
+        if name(slow) in found:
+            assert "straggler" in table(fast)[name(slow)]
+            return
+    pytest.fail("no check found it")
