@@ -24,20 +24,24 @@ def import_asyncio_without_ssl() -> None:
 def import_hmac_without_openssl() -> None:
     """Import hmac as on a Python without OpenSSL: with the digests that Python has of its own.
 
-    Loading OpenSSL to hash some hundred bytes per stream would cost agent and master 3.5 MB each.
+    Loading OpenSSL to hash some hundred bytes per stream would cost agent and master 3.5 MB each. A Python
+    that was built without digests of its own keeps OpenSSL's.
     """
-    if "_hashlib" in sys.modules or "hmac" in sys.modules:
+    if "_hashlib" in sys.modules or "hmac" in sys.modules or not _has_digests():
         return
     sys.modules["_hashlib"] = None  # type: ignore[assignment]
     try:
-        import hashlib
-
-        has_own_digest = "sha256" in hashlib.algorithms_available
         import hmac  # noqa: F401
-    except ImportError:
-        has_own_digest = False
     finally:
         del sys.modules["_hashlib"]
-    if not has_own_digest:  # a Python that was built to have none; OpenSSL's then
-        for name in ("hashlib", "hmac"):
-            sys.modules.pop(name, None)
+
+
+def _has_digests() -> bool:
+    """Whether hashlib finds all that it wants; it complains on stderr of what it misses."""
+    sha2 = ("_sha2",) if sys.version_info >= (3, 12) else ("_sha256", "_sha512")
+    try:
+        for name in ("_md5", "_sha1", *sha2, "_sha3", "_blake2"):
+            __import__(name)
+    except ImportError:
+        return False
+    return True

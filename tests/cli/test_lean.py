@@ -25,3 +25,36 @@ print("done")
 def test_asyncio_comes_without_ssl_and_ssl_can_still_be_had(flags: tuple[str, ...]) -> None:
     done = subprocess.run([sys.executable, *flags, "-c", CODE], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+DIGESTS = """
+import sys
+from elasticrun.cli.lean import import_hmac_without_openssl
+import_hmac_without_openssl()
+assert "_hashlib" not in sys.modules, "hmac brought OpenSSL in all the same"
+import hashlib, hmac
+assert hmac.digest(b"key", b"message", "sha256").hex().startswith("6e9ef29b75fffc5b")
+assert hmac.compare_digest(b"a", b"a") and not hmac.compare_digest(b"a", b"b")
+assert hashlib.new("sha256", b"").hexdigest().startswith("e3b0c442")
+import _hashlib
+import_hmac_without_openssl()
+print("done")
+"""
+
+NO_DIGESTS = """
+import sys
+for name in ("_sha256", "_sha2"):
+    sys.modules[name] = None
+from elasticrun.cli.lean import import_hmac_without_openssl
+import_hmac_without_openssl()
+import hmac
+assert hmac.digest(b"key", b"message", "sha256").hex().startswith("6e9ef29b75fffc5b")
+print("done")
+"""
+
+
+@pytest.mark.parametrize("code", [DIGESTS, NO_DIGESTS])
+def test_hmac_comes_without_openssl_if_python_has_digests_of_its_own(code: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
