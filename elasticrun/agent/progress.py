@@ -43,7 +43,8 @@ logger = logging.getLogger(__name__)
 
 VARIABLE = "ELASTICRUN_PROGRESS"
 VERSION = "1"
-SLOT = struct.Struct("=QQqQQQQQQ")  # owner, steps, step, sign, longest, busy since, signal, listens, checksum
+#: owner, steps, step, sign, longest, pause, busy since, signal, listens, checksum
+SLOT = struct.Struct("=QQqQQQQQQQ")
 SLOT_SIZE = 128
 HEADER = struct.Struct("=8sQ")  # token, drain deadline
 HEADER_SIZE = 128
@@ -120,7 +121,7 @@ class ProgressPage:
                 self._slots[local_rank] = None
                 break
             if checksum(tuple(fields)) == check:
-                self._slots[local_rank] = _slot(local_rank, *fields)
+                self._slots[local_rank] = _slot(local_rank, fields)
                 break
         return self._slots[local_rank]
 
@@ -152,19 +153,10 @@ class ProgressPage:
         self._pipes = []
 
 
-def _slot(
-    rank: int,
-    owner: int,
-    steps: int,
-    step: int,
-    sign: int,
-    longest: int,
-    busy: int,
-    signum: int,
-    listens: int,
-) -> Slot:
+def _slot(local_rank: int, fields: Sequence[int]) -> Slot:
+    owner, steps, step, sign, longest, pause, busy, signum, listens = fields
     busy_since = busy / _NS if busy else None
-    progress = WorkerProgress(rank, steps, step, sign / _NS, longest / _NS, busy_since)
+    progress = WorkerProgress(local_rank, steps, step, sign / _NS, longest / _NS, pause / _NS, busy_since)
     return Slot(owner, progress, signum, bool(listens))
 
 

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
-PY_SPY_TIMEOUT = 10.0  # seconds
-SIGNAL_TIMEOUT = 5.0  # seconds until the first line
+PY_SPY_TIMEOUT = 5.0  # seconds
+SIGNAL_TIMEOUT = 2.0  # seconds until the first line
 SETTLED = 0.25  # seconds without another line
 _READ_BYTES = 65536
 _PIPE_BYTES = 1 << 20  # a hundred deep threads
-_MOST_BYTES = 4 << 20
+_MOST_READS = 20_000  # of one answer, which comes in small pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,9 @@ class Taken:
 
     text: str  # "" if nothing
     problem: str = ""  # why not
+
+
+_SLOW = Taken("", "py-spy took too long and is not used again")
 
 
 class StackTaker:
@@ -86,6 +89,8 @@ class StackTaker:
             seen = Taken("", "py-spy is not installed")
         else:
             seen = await run_py_spy(self._py_spy, target.pid)
+        if seen == _SLOW:
+            self._py_spy = None  # those who are suspected are looked at several times
         if seen.text:
             return seen
         told = await ask_by_signal(target)
@@ -104,7 +109,7 @@ async def run_py_spy(program: str, pid: int) -> Taken:
     try:
         output, errors = await asyncio.wait_for(process.communicate(), PY_SPY_TIMEOUT)
     except asyncio.TimeoutError:
-        return Taken("", f"py-spy did not end within {PY_SPY_TIMEOUT:g} s")
+        return _SLOW
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -130,11 +135,13 @@ async def ask_by_signal(target: Target) -> Taken:
         nonlocal timer
         chunks.append(_read(target.pipe))
         timer.cancel()
-        full = sum(map(len, chunks)) > _MOST_BYTES
-        timer = loop.call_later(0 if full else SETTLED, _finish, done)
+        timer = loop.call_later(SETTLED, _finish, done)
+        if len(chunks) >= _MOST_READS:
+            _finish(done)
 
-    while _read(target.pipe):
-        pass  # of an answer that came too late
+    for _ in range(_MOST_READS):
+        if not _read(target.pipe):  # else of an answer that came too late
+            break
     loop.add_reader(target.pipe, readable)
     try:
         os.kill(target.pid, target.signum)

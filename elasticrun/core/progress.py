@@ -8,17 +8,19 @@ sign. A worker that is in a checkpoint suspends the judgement, up to a bound.
 How long may they be silent? ``MULTIPLE`` times the longest silence that training has shown so far, at least
 ``FLOOR``. Eight times a step is beyond what jitter, a slow batch or a busy network do to a step, and still in
 proportion to it; the floor covers what does not grow with a step (garbage collection, a file system that
-pauses). Start-up is no training: nothing is learnt from the first two steps, nothing judged before the third.
+pauses). A *pause* is a silence that was far longer than any step and is rare, as an evaluation: one that
+comes again is about as long, so twice the longest is enough; eight times it would be an hour for seven
+minutes. Start-up is no training: nothing is learnt from the first two steps, nothing judged before the third.
 
-A long silence may still be work without signs, as an evaluation without a data loader. So the rule asks
-twice. After one allowed silence the workers are suspect and their stacks are taken; after another one they
-are taken again. If no main thread has moved, the node is stalled. If one has, it works: twice the silence is
-allowed from now on. A hang is thus found after two allowed silences (and the time to take stacks), within
-three.
+A long silence may still be work without signs, as an evaluation without a data loader. So the rule looks
+again. After one allowed silence the workers are suspect and their stacks are taken, and then ``LOOKS`` times
+more during another one: a loop is easily found twice in its slowest line, but hardly every time. If no main
+thread was ever seen elsewhere, the node is stalled. If one was, it works: twice the silence is allowed from
+now on. A hang is thus found after two allowed silences (and the time to take stacks), within three.
 
 A timeout that the user fixed is taken at its word: stalled after that time, whatever the stacks say.
 
-Invariants. The second look comes no sooner than one allowed silence after the first, so that an agent, or a
+Invariants. The last look comes no sooner than one allowed silence after the first, so that an agent, or a
 whole host, that was frozen does not take its own absence for theirs. ``next_deadline`` is never later than
 the earliest instant at which some worker could be silent for too long, and nothing is looked at before it.
 """
@@ -33,8 +35,10 @@ from enum import Enum
 from elasticrun.core.protocol import Stall
 
 MULTIPLE = 8.0
+PAUSE_MULTIPLE = 2.0
 FLOOR = 10.0  # seconds
 STEPS_TO_ARM = 3
+LOOKS = 4  # at the stacks of suspects, after the first
 CHECKPOINT_LIMIT = 1800.0  # seconds; a checkpoint that takes longer hangs
 
 
@@ -56,7 +60,8 @@ class WorkerProgress:
     steps: int  # how many it reported in this round
     step: int  # the number of the last one; -1: none
     sign_at: float  # its latest sign of life
-    longest: float  # seconds: the longest silence between two signs
+    longest: float  # seconds: the longest silence between two signs, but for pauses
+    pause: float = 0.0  # seconds: the longest pause
     busy_since: float | None = None  # it is in a checkpoint since then
 
 
@@ -111,7 +116,7 @@ class Phase(Enum):
     """How far the suspicion goes."""
 
     CALM = "calm"
-    SUSPECT = "suspect"  # stacks were taken once
+    SUSPECT = "suspect"  # stacks were taken, and have not moved since
     STALLED = "stalled"
 
 
@@ -147,7 +152,8 @@ class HangMachine:
         self._workers: dict[int, WorkerProgress] = {}
         self._learnt = 0.0  # seconds that were shown to be work, for all their silence
         self._since: float | None = None  # the latest sign of life; None: nothing to judge
-        self._stacks: dict[int, Stack] = {}  # of the first look
+        self._stacks: dict[int, Stack] = {}  # of the look before
+        self._looks = 0  # that are still to come
         self._asked_at = 0.0  # when stacks were asked for
         self._is_waiting = False  # for StacksTaken
         self._deadline: float | None = None
@@ -178,13 +184,20 @@ class HangMachine:
         """Seconds of silence that are no hang by themselves."""
         if self._terms.timeout is not None:
             return self._terms.timeout
-        longest = max((worker.longest for worker in self._workers.values()), default=0.0)
-        return max(self._terms.floor, self._terms.multiple * longest, self._learnt)
+        shown = max(map(self._shown, self._workers.values()), default=0.0)
+        return max(self._terms.floor, shown, self._learnt)
+
+    def _shown(self, worker: WorkerProgress) -> float:
+        return max(self._terms.multiple * worker.longest, PAUSE_MULTIPLE * worker.pause)
 
     @property
     def _span(self) -> float:
-        """Seconds until the first look, and from there to the second."""
+        """Seconds until the first look, and from there to the last."""
         return self.allowed if self._terms.timeout is None else self.allowed / 2
+
+    @property
+    def _all_looks(self) -> int:
+        return LOOKS if self._terms.timeout is None else 1
 
     def _look(self, workers: tuple[WorkerProgress, ...], now: float) -> None:
         self._workers = {worker.local_rank: worker for worker in workers if worker.local_rank in self._alive}
@@ -217,8 +230,12 @@ class HangMachine:
         before, self._stacks = self._stacks, stacks
         if self.phase is Phase.CALM:
             self.phase = Phase.SUSPECT
+            self._looks = self._all_looks
         elif self._terms.timeout is None and have_moved(before, stacks):
+            self.phase = Phase.CALM
             self._learnt = 2 * self.allowed
+        elif self._looks > 1:
+            self._looks -= 1
         else:
             self.phase = Phase.STALLED
             self._effects.append(Stalled(self._describe(now)))
@@ -250,7 +267,8 @@ class HangMachine:
         if self._since is None or self.phase is Phase.STALLED:
             self._deadline = now + self._span
             return
-        due = self._span + (self._since if self.phase is Phase.CALM else self._asked_at)
+        is_calm = self.phase is Phase.CALM
+        due = self._since + self._span if is_calm else self._asked_at + self._span / self._all_looks
         if now < due:
             self._deadline = due
             return

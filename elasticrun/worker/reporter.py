@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 VARIABLE = "ELASTICRUN_PROGRESS"
 VERSION = "1"
 #: The agent's module has the same numbers; a test compares them.
-SLOT = struct.Struct("=QQqQQQQQQ")  # owner, steps, step, sign, longest, busy since, signal, listens, checksum
+#: owner, steps, step, sign, longest, pause, busy since, signal, listens, checksum
+SLOT = struct.Struct("=QQqQQQQQQQ")
 SLOT_SIZE = 128
 HEADER = struct.Struct("=8sQ")  # token, drain deadline
 HEADER_SIZE = 128
@@ -46,6 +47,9 @@ MEMFD = "/memfd:elasticrun-progress"  # what the kernel calls the page
 
 #: Silences before the second step are start-up (compilation, autotuning) and teach nothing.
 LEARN_AFTER = 2
+#: A silence longer than the longest by this factor is a pause, if the last one was so many signs ago.
+PAUSE = 8
+RARE = 10
 #: The pipe's descriptor goes up here, out of the way of scripts that count on the lowest numbers.
 HIGH_FD = 900
 #: Signals of the C library and of profilers lie at both ends of the real-time range.
@@ -73,6 +77,8 @@ class Reporter:
         self._explicit = False  # the script numbers its steps
         self._sign = time.monotonic_ns()
         self._longest = 0
+        self._pause = 0
+        self._since_pause = 0  # how many signs
         self._busy_since = 0
         self._depth = 0  # of checkpoints within checkpoints
         self._signum = 0
@@ -172,8 +178,16 @@ class Reporter:
     def _live(self) -> None:
         now = time.monotonic_ns()
         if self._steps >= LEARN_AFTER:
-            self._longest = max(self._longest, now - self._sign)
+            self._learn(now - self._sign)
         self._sign = now
+
+    def _learn(self, silence: int) -> None:
+        self._since_pause += 1
+        if silence > PAUSE * self._longest and self._since_pause > RARE:
+            self._pause = max(self._pause, silence)
+            self._since_pause = 0
+        else:
+            self._longest = max(self._longest, silence)
 
     def _write(self) -> None:
         if not self._is_owner:
@@ -184,6 +198,7 @@ class Reporter:
             self._step,
             self._sign,
             self._longest,
+            self._pause,
             self._busy_since,
             self._signum,
             int(self._listens),

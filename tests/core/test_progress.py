@@ -7,6 +7,7 @@ import pytest
 from elasticrun.core.progress import (
     CHECKPOINT_LIMIT,
     FLOOR,
+    LOOKS,
     MULTIPLE,
     Frame,
     HangMachine,
@@ -75,6 +76,17 @@ def suspect(*workers: WorkerProgress, text: str = HERE, terms: HangTerms | None 
     return watch
 
 
+def again(watch: Watch, texts: dict[int, str], *workers: WorkerProgress) -> list[ProgressEffect]:
+    """Look as often as the machine wants, up to an effect; all looks find the same."""
+    for _ in range(LOOKS):
+        due = watch.deadline
+        assert due is not None
+        assert watch.look(due, *workers) == [TakeStacks(tuple(range(len(workers))))]
+        if effects := watch.stacks(due, texts, *workers):
+            return effects
+    raise AssertionError("more looks than there should be")
+
+
 def only_stall(effects: list[ProgressEffect]) -> Stall:
     (effect,) = effects
     assert isinstance(effect, Stalled)
@@ -83,11 +95,13 @@ def only_stall(effects: list[ProgressEffect]) -> Stall:
 
 def test_a_hang_is_found_after_twice_the_allowed_silence() -> None:
     watch = suspect(worker())
-    assert watch.deadline == 100.0 + 2 * ALLOWED
-    assert watch.look(179.0, worker()) == []
-    assert watch.look(180.0, worker()) == [TakeStacks((0,))]
-    stall = only_stall(watch.stacks(180.5, {0: HERE}, worker()))
-    assert stall == Stall(10, 0, 8, 80.5, ALLOWED, False, "load (/a/train.py:7)")
+    for due in (150.0, 160.0, 170.0):
+        assert watch.deadline == due
+        assert watch.look(due - 1, worker()) == []
+        assert watch.look(due, worker()) == [TakeStacks((0,))]
+        assert watch.stacks(due + 0.5, {0: HERE}, worker()) == []
+    stall = only_stall(again(watch, {0: HERE}, worker()))
+    assert stall == Stall(10, 0, 8, 2 * ALLOWED, ALLOWED, False, "load (/a/train.py:7)")
     assert watch.machine.phase is Phase.STALLED
 
 
@@ -121,28 +135,41 @@ def test_while_stacks_are_taken_nothing_else_is_asked_for() -> None:
 
 def test_work_without_steps_is_allowed_twice_the_silence_from_then_on() -> None:
     watch = suspect(worker())
-    watch.look(180.0, worker())
-    assert watch.stacks(180.5, {0: THERE}, worker()) == []
+    watch.look(150.0, worker())
+    assert watch.stacks(150.5, {0: THERE}, worker()) == []
     assert watch.machine.allowed == 2 * ALLOWED
-    assert watch.deadline == 180.0 + 2 * ALLOWED
+    assert watch.deadline == 100.0 + 2 * ALLOWED
     watch.look(200.0, worker(sign_at=199.0))
     assert watch.deadline == 199.0 + 2 * ALLOWED
 
 
 def test_a_worker_that_hangs_after_such_work_is_found_by_its_second_stack() -> None:
     watch = suspect(worker())
+    watch.look(150.0, worker())
+    watch.stacks(150.0, {0: THERE}, worker())
     watch.look(180.0, worker())
     watch.stacks(180.0, {0: THERE}, worker())
-    watch.look(260.0, worker())
-    assert only_stall(watch.stacks(260.0, {0: THERE}, worker())).allowed == 2 * ALLOWED
+    stall = only_stall(again(watch, {0: THERE}, worker()))
+    assert (stall.allowed, stall.silence) == (2 * ALLOWED, 4 * ALLOWED)
+
+
+@pytest.mark.parametrize("moved_at", range(LOOKS))
+def test_one_look_that_finds_another_place_is_enough(moved_at: int) -> None:
+    watch = suspect(worker())
+    for look in range(moved_at + 1):
+        due = watch.deadline
+        assert due is not None
+        watch.look(due, worker())
+        watch.stacks(due, {0: THERE if look == moved_at else HERE}, worker())
+    assert watch.machine.allowed == 2 * ALLOWED
+    assert watch.machine.phase is Phase.CALM
 
 
 def test_without_stacks_silence_alone_decides() -> None:
     watch = Watch()
     watch.look(140.0, worker())
     watch.stacks(140.1, {}, worker())
-    watch.look(180.0, worker())
-    assert only_stall(watch.stacks(180.1, {}, worker())).where == ""
+    assert only_stall(again(watch, {}, worker())).where == ""
 
 
 def test_one_worker_that_works_keeps_all_from_being_suspect() -> None:
@@ -155,6 +182,12 @@ def test_the_slowest_worker_sets_the_allowed_silence() -> None:
     watch = Watch(2)
     watch.look(101.0, worker(0, longest=2.0), worker(1, longest=20.0))
     assert watch.deadline == 100.0 + MULTIPLE * 20.0
+
+
+def test_a_pause_needs_less_than_a_step() -> None:
+    watch = Watch()
+    watch.look(101.0, worker(pause=100.0))
+    assert watch.deadline == 100.0 + 2 * 100.0
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
@@ -172,8 +205,7 @@ def test_a_worker_that_reports_nothing_is_never_judged() -> None:
 
 def test_a_worker_with_too_few_steps_is_judged_with_its_group() -> None:
     watch = suspect(worker(0, step=3), worker(1, step=1, steps=2))
-    watch.look(180.0, worker(0, step=3), worker(1, step=1, steps=2))
-    stall = only_stall(watch.stacks(180.0, {1: HERE}, worker(0, step=3), worker(1, step=1, steps=2)))
+    stall = only_stall(again(watch, {1: HERE}, worker(0, step=3), worker(1, step=1, steps=2)))
     assert stall.local_rank == 1
 
 
@@ -202,13 +234,13 @@ def test_a_frozen_host_is_not_a_hang() -> None:
     watch.look(101.0, worker())
     assert watch.look(9_000.0, worker()) == [TakeStacks((0,))]
     assert watch.stacks(9_000.1, {0: HERE}, worker()) == []
-    assert watch.deadline == 9_000.0 + ALLOWED
+    assert watch.deadline == 9_000.0 + ALLOWED / LOOKS
+    assert only_stall(again(watch, {0: HERE}, worker())).silence == 8_900.0 + ALLOWED
 
 
 def test_stalled_workers_that_go_on_are_announced_once() -> None:
     watch = suspect(worker())
-    watch.look(180.0, worker())
-    watch.stacks(180.0, {0: HERE}, worker())
+    again(watch, {0: HERE}, worker())
     assert watch.deadline == 180.0 + ALLOWED
     assert watch.look(220.0, worker()) == []
     assert watch.look(260.0, worker(sign_at=250.0)) == [Resumed()]
@@ -217,8 +249,7 @@ def test_stalled_workers_that_go_on_are_announced_once() -> None:
 
 def test_late_stacks_change_nothing_for_stalled_workers() -> None:
     watch = suspect(worker())
-    watch.look(180.0, worker())
-    watch.stacks(180.0, {0: HERE}, worker())
+    again(watch, {0: HERE}, worker())
     assert watch.stacks(181.0, {0: THERE}, worker()) == []
     assert watch.machine.phase is Phase.STALLED
 
@@ -239,10 +270,8 @@ def test_nothing_is_watched_when_all_have_ended() -> None:
 
 def test_a_fixed_timeout_is_taken_at_its_word() -> None:
     watch = suspect(worker(steps=1, longest=0.0), terms=HangTerms(timeout=30.0))
-    assert watch.deadline == 130.0
-    watch.look(130.0, worker(steps=1))
-    stall = only_stall(watch.stacks(130.0, {0: THERE}, worker(steps=1)))  # although it has moved
-    assert stall.allowed == 30.0
+    stall = only_stall(again(watch, {0: THERE}, worker(steps=1)))  # although it has moved
+    assert (stall.silence, stall.allowed) == (30.0, 30.0)
 
 
 def test_a_timeout_of_zero_is_never() -> None:
@@ -268,8 +297,7 @@ def test_the_worker_that_lags_is_named(
     watch = Watch(2)
     watch.look(140.0, *workers)
     watch.stacks(140.0, texts, *workers)
-    watch.look(180.0, *workers)
-    stall = only_stall(watch.stacks(180.0, texts, *workers))
+    stall = only_stall(again(watch, texts, *workers))
     assert (stall.local_rank, stall.rank) == (laggard, 10 + laggard)
     assert stall.in_collective == (texts.get(laggard) == BARRIER)
 

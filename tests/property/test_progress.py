@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from elasticrun.core.progress import (
     FLOOR,
+    LOOKS,
     STEPS_TO_ARM,
     HangMachine,
     HangTerms,
@@ -85,7 +86,7 @@ def run(trainers: Sequence[Trainer], terms: HangTerms, delays: Sequence[float], 
 gap = st.floats(min_value=0.01, max_value=5.0)
 long_gap = st.floats(min_value=5.0, max_value=500.0)  # an evaluation, say
 gaps = st.lists(st.one_of(gap, gap, gap, long_gap), min_size=STEPS_TO_ARM, max_size=30)
-delays = st.lists(st.floats(min_value=0.0, max_value=FLOOR / 2), min_size=1, max_size=5)
+delays = st.lists(st.floats(min_value=0.0, max_value=FLOOR / LOOKS), min_size=1, max_size=5)
 
 
 @given(st.lists(gaps, min_size=1, max_size=3), delays)

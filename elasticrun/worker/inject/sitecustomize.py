@@ -9,12 +9,10 @@ Invariants. It needs nothing but the interpreter: ``elasticrun`` may be missing,
 it does wrong costs the reports, never the script.
 """
 
-from __future__ import annotations
-
 import os
 import sys
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # typing takes milliseconds, and nothing may be imported that the script does not have
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
@@ -45,7 +43,7 @@ def restore(here: str) -> None:
     sys.path_importer_cache.pop(here, None)
 
 
-def load_reporter() -> Any:
+def load_reporter() -> "Any":
     """The reporter, which lies beside this directory, without any import of its package."""
     if REPORTER in sys.modules:
         return sys.modules[REPORTER]
@@ -70,7 +68,7 @@ class Finder:
             "safetensors.torch",
         }
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         """What the other finders find, with a loader that tells us."""
         if name not in self.wanted:
             return None
@@ -90,10 +88,10 @@ class Finder:
             sys.meta_path.remove(self)
 
 
-def watch(loader: Any, name: str) -> None:
+def watch(loader: "Any", name: str) -> None:
     """Make the loader call us once, after the module's own code; then nothing is left of us in it."""
 
-    def exec_module(module: ModuleType) -> None:
+    def exec_module(module: "ModuleType") -> None:
         del loader.exec_module
         loader.exec_module(module)
         imported(name, module)
@@ -104,7 +102,7 @@ def watch(loader: Any, name: str) -> None:
         return  # a loader in C: this module stays as it is
 
 
-def imported(name: str, module: ModuleType) -> None:
+def imported(name: str, module: "ModuleType") -> None:
     """A module that we waited for is there."""
     try:
         if os.getpid() == pid:
