@@ -1,0 +1,152 @@
+"""Workers that run and make no steps: the hang is found, its stacks are saved, and the round starts again.
+
+``-rP`` shows how long it took; no test decides by that.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.launcher import ROOT, Launcher
+
+SUPPORT = ROOT / "tests" / "support"
+STEPPER = SUPPORT / "stepper.py"
+DDP_STEPPER = SUPPORT / "ddp_stepper.py"
+
+RESTART = "--max-restarts=1"
+#: A worker that is stuck in a lock needs no time to save its state.
+AT_ONCE = "--shutdown-timeout=5"
+INFO = {"LOGLEVEL": "INFO"}
+
+#: As much of torch as the hooks touch. Its one function makes a step.
+FAKE_TORCH = {
+    "torch/__init__.py": "from torch import compiler, cuda, optim\n",
+    "torch/compiler.py": "def is_compiling(): return False\n",
+    "torch/cuda.py": "def is_initialized(): return False\n",
+    "torch/optim/__init__.py": "from torch.optim import optimizer\n",
+    "torch/optim/optimizer.py": """
+import torch
+hooks = []
+def register_optimizer_step_post_hook(hook): hooks.append(hook)
+def step():
+    for hook in hooks: hook(None, (), {})
+""",
+}
+NO_TORCH = """raise ModuleNotFoundError("No module named 'torch'", name="torch")\n"""
+
+
+@dataclass(frozen=True)
+class Hang:
+    """What an agent said of one that it found."""
+
+    silence: float  # seconds until it was sure
+    allowed: float
+    rank: int
+    step: int
+    where: str
+    folder: Path  # of the stacks
+
+    def stacks(self, local_rank: int) -> str:
+        return (self.folder / str(local_rank) / "stacks_0.txt").read_text()
+
+
+def found(launcher: Launcher) -> Hang:
+    """The hang that this launcher found; prints how long that took."""
+    match = launcher.wait_line(
+        r"no worker of round 0 makes a step: for (\d+) s \(allowed: (\d+) s\); rank (\d+) lags: step (\d+), "
+        r"in (\S+) .*; all stacks are in (.*)"
+    )
+    silence, allowed, rank, step, where, folder = match.groups()
+    hang = Hang(float(silence), float(allowed), int(rank), int(step), where, Path(folder))
+    times = hang.silence / hang.allowed
+    print(f"allowed: {hang.allowed:g} s; found after {hang.silence:g} s, {times:.1f} times that")
+    return hang
+
+
+def blamed(launcher: Launcher) -> int:
+    """The rank that the round was stopped for."""
+    return int(launcher.wait_line(r"round 0 stops: rank (\d+) .* made no step for")[1])
+
+
+def modules(folder: Path, files: dict[str, str]) -> dict[str, str]:
+    """Environment in which Python finds these modules as well, and before others of the same name."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return {**INFO, "PYTHONPATH": f"{folder}:{ROOT}"}
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_worker_that_stops_is_named_and_not_the_one_that_waits_for_it(cluster: Cluster) -> None:
+    options = ("--standalone", "--nproc-per-node=2", "--hang-timeout=5", "--log-dir=logs", RESTART, AT_ONCE)
+    launcher = cluster.launch(*options, DDP_STEPPER, "20", "1:7", env=INFO)
+    hang = found(launcher)
+    assert (hang.rank, hang.step, hang.where, hang.allowed) == (1, 6, "stick", 5)
+    assert "stick" in hang.stacks(1)
+    assert "backward" in hang.stacks(0), "it waits for the gradients of the other"
+    assert hang.folder.is_relative_to(cluster.folder / "logs"), "beside the logs"
+    assert blamed(launcher) == 1
+    launcher.wait_line("round 1: .* ranks 0-1 of 2 .*restart 1 of 1")
+    assert launcher.wait() == 0, launcher.story()
+
+
+@pytest.mark.slow
+def test_the_allowed_silence_is_learnt(cluster: Cluster, tmp_path: Path) -> None:
+    """On two nodes one worker hangs; in another job one works on without a sign of life for as long."""
+    options = (*cluster.options("2"), "--health-check=auto", RESTART, AT_ONCE)
+    env = modules(tmp_path / "modules", {"torch.py": NO_TORCH})
+    nodes = [
+        cluster.launch(*options, f"--node-rank={n}", STEPPER, "20", "0:10:stick:0", env=env) for n in (0, 1)
+    ]
+    busy = cluster.launch("--standalone", STEPPER, "20", "0:10:evaluate:30")
+    for rank, launcher in enumerate(nodes):
+        hang = found(launcher)
+        assert (hang.rank, hang.step) == (rank, 9)
+        assert ("stick" if rank == 0 else "barrier") in hang.stacks(0)
+        assert blamed(launcher) == 0, "the other one waits for it"
+    for launcher in (*nodes, busy):
+        assert launcher.wait() == 0, launcher.story()
+    said = "\n".join(launcher.err for launcher in nodes)
+    assert (
+        said.count("checking host") or len(re.findall(r"master: .* checking: checking \S+, \S+", said)) == 2
+    )
+    assert "makes a step" not in busy.err, "whose stacks move does not hang"
+    assert "on it goes" in busy.out
+
+
+def test_a_hang_in_the_last_round_ends_the_job_with_its_place(cluster: Cluster) -> None:
+    launcher = cluster.launch(
+        "--standalone", "--nproc-per-node=2", "--hang-timeout=2", AT_ONCE, STEPPER, "20", "0:5:stick:0"
+    )
+    assert found(launcher).rank == 0
+    assert launcher.wait() == 1
+    summary = launcher.err.partition("Root Cause")[2]
+    assert "rank      : 0 (local_rank: 0)" in summary, launcher.story()
+    assert re.search(r"made no step for \S+ s after step\s+4", summary)
+    assert "no restart allowed" in launcher.err
+
+
+def test_what_is_no_hang(cluster: Cluster, tmp_path: Path) -> None:
+    """Two silent seconds are none in a checkpoint, nor where nobody looks for them."""
+    env = modules(tmp_path / "modules", FAKE_TORCH)
+    short = "--hang-timeout=1"
+    jobs = {
+        "in a checkpoint": (short, STEPPER, "20", "0:5:save:3"),
+        "switched off": ("--hang-timeout=off", STEPPER, "20", "0:5:pause:3"),
+        "not watched": (short, "--no-auto-progress", STEPPER, "20", "0:5:train:3"),
+        "a hang": (short, RESTART, AT_ONCE, STEPPER, "20", "0:5:train:3"),
+    }
+    launchers = {what: cluster.launch("--standalone", *argv, env=env) for what, argv in jobs.items()}
+    control = launchers.pop("a hang")
+    assert found(control).step == 4, "the script is one that can hang, and its optimizer is watched"
+    assert control.wait() == 0
+    for what, launcher in launchers.items():
+        assert launcher.wait() == 0, launcher.story()
+        assert "makes a step" not in launcher.err, what
+        assert "on it goes" in launcher.out
