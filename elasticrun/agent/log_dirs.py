@@ -5,7 +5,7 @@
 
 A round's number is never reused, so no directory is ever written twice and no log is ever deleted. Without
 a log directory the same tree lies in a private temporary directory; that one is removed at a good end if
-it holds no log.
+it holds no log, and no stacks of a hang.
 
 A wrong --log-dir is found before anything starts. What goes wrong with it later (a full disk) costs the
 logs at most, never the job.
@@ -163,7 +163,7 @@ def _without_files(number: int, local_world_size: int) -> RoundDirs:
 def _is_worth_keeping(directory: Path, failed: bool) -> bool:
     try:
         return any(
-            (failed or path.suffix == ".log") and path.stat().st_size > 0
+            (failed or path.suffix == ".log" or path.name.startswith("stacks_")) and path.stat().st_size > 0
             for path in directory.rglob("*")
             if path.is_file()
         )

@@ -192,17 +192,8 @@ class Reporter:
     def _write(self) -> None:
         if not self._is_owner:
             return
-        fields = (
-            self.pid,
-            self._steps,
-            self._step,
-            self._sign,
-            self._longest,
-            self._pause,
-            self._busy_since,
-            self._signum,
-            int(self._listens),
-        )
+        fields: tuple[int, ...] = (self.pid, self._steps, self._step, self._sign, self._longest, self._pause)
+        fields += (self._busy_since, self._signum, int(self._listens))
         SLOT.pack_into(self._page, self._offset, *fields, checksum(fields))
 
 

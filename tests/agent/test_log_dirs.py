@@ -97,6 +97,7 @@ def test_dev_null_keeps_nothing(temporary: Path) -> None:
         ("error.json", False, False),
         ("error.json", True, True),
         ("stdout.log", False, True),  # redirected: the only copy
+        ("stacks_0.txt", False, True),  # of a hang that the job has outlived
         ("", True, False),
     ],
 )

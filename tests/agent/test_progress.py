@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -15,7 +16,7 @@ import pytest
 
 from elasticrun.agent import progress
 from elasticrun.agent.progress import HEADER_SIZE, SLOT, SLOT_SIZE, HangWatch, ProgressPage
-from elasticrun.core.progress import MULTIPLE, HangTerms, WorkerProgress
+from elasticrun.core.progress import MULTIPLE, HangTerms, WorkerProgress, is_in_collective, main_stack
 from elasticrun.core.protocol import Stall
 from elasticrun.worker import reporter
 
@@ -159,11 +160,11 @@ class Stage:
         assert round_ == 3
         self.stalls.put_nowait(stall)
 
-    async def spawn(self, code: str) -> asyncio.subprocess.Process:
+    async def spawn(self, code: str, before: str = TRAIN, **variables: str) -> asyncio.subprocess.Process:
         local_rank = len(self.processes)
-        inherited = {**os.environ, "LOCAL_RANK": str(local_rank)}
+        inherited = {**os.environ, "LOCAL_RANK": str(local_rank), "RANK": str(local_rank), **variables}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", TRAIN + textwrap.dedent(code)),
+            *(sys.executable, "-c", before + textwrap.dedent(code)),
             env={**inherited, **self.watch.environment(local_rank, inherited)},
             start_new_session=True,
             stdin=subprocess.PIPE,
@@ -234,6 +235,42 @@ def test_of_two_workers_the_one_that_lags_is_named(tmp_path: Path) -> None:
     play(tmp_path, 2, scenario, QUICK)
     assert "all_reduce" in (tmp_path / "0/stacks_0.txt").read_text()
     assert "in stuck" in (tmp_path / "1/stacks_0.txt").read_text()
+
+
+DDP = """
+import os, threading, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def load(step):
+    lock = threading.Lock(); lock.acquire()
+    if step == 9 and dist.get_rank() == 1: lock.acquire()
+    return torch.ones(2, 3)
+for step in range(1000):
+    model(load(step)).sum().backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+
+
+@pytest.mark.torch
+def test_a_script_that_knows_nothing_of_us_is_watched(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+
+    async def scenario(stage: Stage) -> None:
+        for _ in range(2):
+            await stage.spawn("", DDP, **where)
+        stall = await stage.stall()
+        assert stall is not None
+        assert (stall.rank, stall.step, stall.in_collective) == (11, 8, False)
+        assert stall.where.startswith("load")
+        assert 2 * stall.allowed <= stall.silence <= 3 * stall.allowed
+
+    play(tmp_path, 2, scenario, HangTerms(floor=2.0))
+    waiting = main_stack((tmp_path / "0/stacks_0.txt").read_text())
+    assert waiting[0].function == "_engine_run_backward"
+    assert is_in_collective(waiting)
 
 
 def test_an_evaluation_is_no_hang(tmp_path: Path) -> None:
