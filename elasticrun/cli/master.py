@@ -15,6 +15,7 @@ import functools
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 
@@ -29,6 +30,8 @@ from elasticrun.master.service import MasterConfig, serve
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 _FLUSH_TIMEOUT = 1.0  # seconds
+#: One for each agent, and some for strangers; many systems give a process 1,024 unless it asks for more.
+_DESCRIPTORS = 65_536
 
 
 def main() -> int:
@@ -40,6 +43,7 @@ def main() -> int:
     if not line:
         return ExitCode.OK  # the agent ended before it could say what it wants
     config = from_json(MasterConfig, json.loads(line))
+    _raise_limit_of_descriptors()
     if config.security.token is not None:
         import_hmac_without_openssl()
     set_title(f"elastic-run: master {config.job.job_id}")
@@ -61,6 +65,13 @@ async def _serve(config: MasterConfig) -> None:
     logging.basicConfig(level=config.log_level, format="elastic-run: master: %(message)s", handlers=[handler])
     await serve(config, _announce_port, functools.partial(_watch_stdin, console))
     await console.flush(_FLUSH_TIMEOUT)
+
+
+def _raise_limit_of_descriptors() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _announce_port(port: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,8 +37,13 @@ class Master:
 
 
 @contextmanager
-def master_process(directory: Path, security: SecurityConfig) -> Iterator[Master]:
-    """A master of job "job" on the loopback; it must not write the token or very much."""
+def master_process(
+    directory: Path, security: SecurityConfig, descriptors: int | None = None
+) -> Iterator[Master]:
+    """A master of job "job" on the loopback; it must not write the token or very much.
+
+    ``descriptors`` is the limit that it starts with.
+    """
     settings = {
         "job": to_json(JOB),
         "host": "127.0.0.1",
@@ -56,6 +62,9 @@ def master_process(directory: Path, security: SecurityConfig) -> Iterator[Master
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, cwd=ROOT, env=env
         )
         assert process.stdin is not None and process.stdout is not None
+        if descriptors is not None:
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (descriptors, hard))
         try:
             process.stdin.write(json.dumps(settings).encode() + b"\n")
             process.stdin.flush()

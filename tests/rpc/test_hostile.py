@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import resource
 import subprocess
 import sys
 from collections import Counter
@@ -249,3 +250,31 @@ def test_ten_thousand_hostile_messages(tmp_path: Path) -> None:
         assert master.process.poll() is None
         done = launch(master.endpoint, tmp_path)
         assert (done.returncode, done.stdout.split()) == (0, ["trained"]), done.stderr
+
+
+@pytest.mark.slow
+def test_connections_that_say_nothing_do_not_keep_agents_out_for_long(tmp_path: Path) -> None:
+    """They take every descriptor that the master may have, until they are cut for their silence."""
+
+    async def main(master: Master) -> None:
+        most = master.descriptors() + 50
+        resource.prlimit(master.process.pid, resource.RLIMIT_NOFILE, (most, most))
+        silent = []
+        for number in range(3 * 50):
+            address = (f"127.9.0.{number + 1}", 0)
+            _, writer = await asyncio.open_connection(
+                master.endpoint.host, master.endpoint.port, local_addr=address
+            )
+            silent.append(writer)
+        await honest(master.endpoint, "patient")
+        for writer in silent:
+            writer.transport.abort()
+
+    with master_process(tmp_path, LOCKED) as master:
+        run(main(master))
+
+
+def test_a_master_may_have_more_descriptors_than_its_agent(tmp_path: Path) -> None:
+    with master_process(tmp_path, LOCKED, descriptors=300) as master:
+        soft, hard = resource.prlimit(master.process.pid, resource.RLIMIT_NOFILE)
+    assert soft == min(hard, 65_536) > 300
