@@ -31,7 +31,7 @@ from elasticrun.core.protocol import (
     Waiting,
     Welcome,
 )
-from elasticrun.core.quorum import Quorum, has_strayed, next_epoch
+from elasticrun.core.quorum import Quorum, accepts, next_epoch
 from elasticrun.core.recovery import Recovery
 from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.core.restart import Budget, StopCause
@@ -194,7 +194,7 @@ class JobFacts:
         self.newest = max(self.newest, status.round)
         self.quorum.hear(status.seats)
         if name in self.current.pending:
-            if has_strayed(status.seats, self.current.seats[name].charter):
+            if not accepts(status.seats, self.current.seats[name].charter):
                 self.current.lose(name, f"{name} followed another master")
             elif status.round == self.round:
                 self.current.absorb(name, status)

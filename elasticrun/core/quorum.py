@@ -6,12 +6,13 @@ that the others are dead. Nothing that one of them can measure refutes that, so 
 voting (Jajodia and Mutchler, 1990), with the nodes of the last world as the voters.
 
 **Words.** A world is named by its round and the epoch in which it was formed; epochs of the master on
-endpoint i of k are i modulo k, so no two endpoints ever form the same world. A member that starts its
-workers takes a *seat*, remembers it for as long as its incarnation lives, and shows its seats with each
-status. A world is *complete* once every member has its seat; only then can it train, as each step needs all
-of its members. The *base* of a world is the newest world that the master which formed it knew to be
-complete, be it by having heard of every seat, or because somebody's seat names it as a base. The very first
-world counts as a base as soon as it is formed, complete or not.
+endpoint i of k are i modulo k, and one that starts without a journal of its own draws its first epoch at
+random, so no two masters form the same world. A member that starts its workers takes a *seat*, remembers it
+for as long as its incarnation lives, and shows its seats with each status; in worlds of moderate size a
+seat also names the members. A world is *complete* once every member has its seat; only then can it train,
+as each step needs all of its members. The *base* of a world is the newest world that the master which
+formed it knew to be complete, be it by having heard of every seat, or because somebody's seat names it as a
+base. The very first world counts as a base as soon as it is formed, complete or not.
 
 **Rule.** A master forms a world W on the base B only if W has a *quorum* of B: more than half of B's
 members; or exactly half, if this master formed B and its journal goes back to that moment without a gap.
@@ -42,17 +43,20 @@ share a node, which takes only one seat in a round. Nothing in this depends on t
 where, or on any copy of a journal: a copy adds names, which can only show more seats to be void.
 
 **The first world** has no voters before it. Only the master on the first endpoint forms it, with a journal
-of its own from the job's beginning, and only while agents of more than half of the listed hosts are with
-it, none of which knows of a world. An agent that starts looks for masters on all endpoints before it serves
-the first one, so a host that comes back finds the job that goes on without it.
+of its own from the job's beginning, and only while an agent of each listed host is with it and ready, and
+none of the nodes has ever heard of a world. All that are there hear of it at once. So a listed host that
+lost its memory cannot begin the job a second time, even if the network hides from it what goes on; and the
+agent of a listed host looks for masters on the other endpoints before it serves the first one or follows
+it.
 
 **What is not promised.** If half of a world's nodes are lost at once (both halves of a network that broke
 in the middle, or one of two nodes), the job goes on only with the master that formed the world, and with
-less than half it does not go on at all; a third node or host decides. If the master is lost within the
-moment in which it tells a new world to its members, and no copy of its journal tells who they were, those
-that took a seat must be a majority of it. And the first world could be formed a second time if more than
-half of the listed hosts forget everything at once, by a restart with a temporary state directory, while
-they cannot reach the rest: name a ``--state-dir`` that survives to rule that out.
+less than half it does not go on at all, however many spares there are; a third node or host decides. If a
+master is lost in the moment in which it tells a world of more than ``MAX_ROLL`` nodes to its members, and
+no copy of its journal tells who they were, those that took a seat must be a majority of it. Without a copy
+the votes are still counted right, but the restart budget starts anew. And the job could begin a second time
+if all listed hosts forget everything, by a restart with a temporary state directory, while none of them can
+reach the rest: name a ``--state-dir`` that survives to rule that out.
 
 **Times.** They decide how soon a job goes on, never whether it is safe. An agent leaves an endpoint that
 does not answer after ``TAKEOVER_DELAY``: a master that was only killed is back in less than a second. A
@@ -98,11 +102,6 @@ def with_seat(seats: Seats, charter: Charter | None) -> Seats:
     base = _newer(bases)
     kept = (s for s in seats if s.world != charter.world and (base is None or s.world.round >= base.round))
     return (*kept, Seat(charter.world, base, charter.roll))
-
-
-def has_strayed(seats: Seats, charter: Charter | None) -> bool:
-    """Whether a member can no longer take its seat, because it took one in an unknown world."""
-    return not accepts(seats, charter)
 
 
 class Quorum:

@@ -1,0 +1,199 @@
+"""The rule by which a world may be formed, case by case; tests/property/test_quorum.py tries to break it."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticrun.core.protocol import MAX_ROLL, MAX_SEATS, Charter, Seat, World
+from elasticrun.core.quorum import (
+    FOUNDING_PATIENCE,
+    TAKEOVER_DELAY,
+    Quorum,
+    Seats,
+    accepts,
+    next_epoch,
+    with_seat,
+)
+
+FIRST = World(0, 2, 3)
+SECOND = World(1, 2, 2)
+
+
+def sits(*worlds: World, base: World | None = FIRST) -> Seats:
+    """The seats of a node in these worlds, all on one base."""
+    return tuple(Seat(world, base if world != FIRST else None) for world in worlds)
+
+
+def master(epoch: int, *heard: Seats, endpoints: int = 2) -> Quorum:
+    quorum = Quorum(endpoints)
+    quorum.start(epoch)
+    for seats in heard:
+        quorum.hear(seats)
+    return quorum
+
+
+def founder(*names: str) -> Quorum:
+    """The master that formed the first world, of these nodes."""
+    quorum = master(2)
+    quorum.form(0, 2, dict.fromkeys(names, ()))
+    return quorum
+
+
+@pytest.mark.parametrize("endpoints", [1, 2, 3])
+def test_each_endpoint_has_epochs_of_its_own(endpoints: int) -> None:
+    for above in range(7):
+        epochs = [next_epoch(above, endpoints, position) for position in range(endpoints)]
+        assert sorted(epochs) == list(range(above + 1, above + 1 + endpoints))
+        assert [epoch % endpoints for epoch in epochs] == list(range(endpoints))
+
+
+# -- a node's votes
+
+
+def test_a_seat_is_taken_once_and_for_all() -> None:
+    seats = with_seat((), Charter(FIRST, None, None, ("a", "b", "c")))
+    assert seats == (Seat(FIRST, None, ("a", "b", "c")),)
+    assert accepts(seats, Charter(FIRST, None, None)), "it is the one it has"
+    assert accepts(seats, Charter(SECOND, FIRST, FIRST))
+    assert not accepts(seats, Charter(SECOND, None, None)), "the master did not know of it"
+    assert accepts(seats, None)
+
+
+def test_seats_older_than_the_base_are_forgotten() -> None:
+    seats = with_seat(sits(FIRST, SECOND), Charter(World(2, 2, 2), SECOND, SECOND))
+    assert seats == (Seat(SECOND, FIRST), Seat(World(2, 2, 2), SECOND))
+
+
+def test_what_a_node_knows_of_the_base_it_keeps() -> None:
+    told = with_seat(sits(FIRST, SECOND), Charter(SECOND, SECOND, FIRST))
+    assert told == (Seat(SECOND, SECOND),)
+    assert with_seat(told, Charter(SECOND, FIRST, FIRST)) == told
+    assert with_seat(told, None) == told
+
+
+# -- with one endpoint
+
+
+def test_a_single_endpoint_asks_nobody() -> None:
+    quorum = master(1, endpoints=1)
+    assert not quorum.is_needed
+    assert not quorum.is_blank
+    assert quorum.obstacle_to_begin([], is_known=True) == ""
+    assert quorum.form(0, 1, {"a": ()}) == {}
+    assert quorum.obstacle({"z": ()}) == ""
+    assert not quorum.complete(None)
+    assert not quorum.is_voter("a", ())
+
+
+# -- the first world
+
+
+def test_the_job_begins_with_all_listed_hosts() -> None:
+    quorum = master(2)
+    assert quorum.patience == FOUNDING_PATIENCE
+    assert quorum.obstacle_to_begin([-1, 1, 0], is_known=False) == ""
+    assert "missing: number 2" in quorum.obstacle_to_begin([0, -1], is_known=False)
+    assert "has begun" in quorum.obstacle_to_begin([0, 1], is_known=True)
+    assert quorum.form(0, 2, {"a": ()}) == {"a": Charter(World(0, 2, 1), None, None, ("a",))}
+    assert quorum.obstacle_to_begin([], is_known=True) == ""
+
+
+def test_only_the_first_host_begins_and_only_with_a_journal_of_its_own() -> None:
+    other = master(3)
+    assert other.is_blank
+    assert "has begun" in other.obstacle_to_begin([0, 1], is_known=False)
+    other.start(4)  # the first host goes on with a copy
+    assert other.is_blank
+    assert not founder("a").is_blank
+    assert not master(3, sits(FIRST)).is_blank
+
+
+# -- the next ones
+
+
+def test_more_than_half_of_the_last_world() -> None:
+    quorum = master(3, sits(FIRST))
+    assert quorum.obstacle({"a": sits(FIRST), "b": sits(FIRST), "z": ()}) == ""
+    assert quorum.obstacle({"a": sits(FIRST), "y": (), "z": ()}) == (
+        "1 of 3 nodes of the last world is here; 2 are needed, as another master may have taken over"
+    )
+    assert quorum.is_voter("a", sits(FIRST))
+    assert not quorum.is_voter("z", ())
+
+
+def test_members_are_known_by_their_names_as_well() -> None:
+    quorum = founder("a", "b", "c")
+    assert quorum.obstacle({"a": (), "b": ()}) == ""
+    told = master(3, (Seat(FIRST, None, ("a", "b", "c")),))
+    assert told.obstacle({"a": sits(FIRST), "b": ()}) == ""
+
+
+def test_the_master_that_formed_the_last_world_goes_on_with_half() -> None:
+    quorum = founder("a", "b")
+    assert quorum.obstacle({"a": ()}) == ""
+    assert "0 of 2 nodes" in quorum.obstacle({"z": ()})
+    quorum.start(4)
+    assert quorum.obstacle({"a": ()}) == "", "its journal has no gap"
+    quorum.start(5)
+    assert "1 of 2 nodes" in quorum.obstacle({"a": ()}), "another host goes on with a copy"
+    quorum.start(6)
+    assert "1 of 2 nodes" in quorum.obstacle({"a": ()}), "a copy of a copy may lack what we did meanwhile"
+
+
+def test_a_world_in_doubt_has_to_agree_too() -> None:
+    third = World(2, 3, 5)
+    seats = sits(FIRST, third)
+    quorum = master(4, seats)
+    assert "1 of 5 nodes" in quorum.obstacle({"a": seats, "b": sits(FIRST)})
+    assert quorum.obstacle({"a": seats, "b": seats, "d": sits(third)}) == ""
+
+
+def test_a_world_of_which_a_member_is_here_without_a_seat_never_was() -> None:
+    third = World(2, 3, 3)
+    seats = (*sits(FIRST), Seat(third, FIRST, ("a", "b", "d")))
+    quorum = master(4, seats)
+    assert quorum.obstacle({"a": seats, "b": sits(FIRST)}) == ""
+    assert "1 of 3" in quorum.obstacle({"a": seats, "c": sits(FIRST)})
+
+
+def test_a_master_does_not_forget_what_it_formed_itself() -> None:
+    quorum = founder("a", "b", "c")
+    quorum.form(1, 2, {"a": sits(FIRST)})
+    assert "0 of 1 nodes" in quorum.obstacle({"b": sits(FIRST), "c": sits(FIRST)})
+
+
+def test_a_world_that_started_everywhere_is_the_next_base() -> None:
+    quorum = founder("a", "b", "c")
+    charters = quorum.form(1, 2, {"a": sits(FIRST), "b": sits(FIRST)})
+    assert charters["a"] == Charter(SECOND, FIRST, FIRST, ("a", "b"))
+    assert quorum.complete(charters["a"])
+    assert not quorum.complete(charters["a"]), "no news"
+    assert quorum.base == SECOND
+    assert quorum.obstacle({"a": sits(FIRST, SECOND)}) == ""
+
+
+def test_the_newest_base_anybody_names_counts() -> None:
+    quorum = master(3, sits(FIRST))
+    quorum.hear((Seat(World(5, 2, 2), SECOND),))
+    assert quorum.base == SECOND
+    quorum.hear(sits(FIRST))
+    assert quorum.base == SECOND
+
+
+def test_long_rolls_are_not_sent() -> None:
+    quorum = master(2)
+    charters = quorum.form(0, 2, {f"n{number}": () for number in range(MAX_ROLL + 1)})
+    assert charters["n0"].roll == ()
+    assert quorum.is_voter("n7", ()), "but the master knows"
+
+
+def test_a_node_with_too_many_votes_cannot_give_another() -> None:
+    seats = tuple(Seat(World(number, 2, 1), FIRST) for number in range(MAX_SEATS))
+    quorum = master(3, sits(FIRST))
+    assert "restart the job" in quorum.obstacle({"a": seats})
+
+
+def test_patience_outlasts_a_walk_and_differs_from_host_to_host() -> None:
+    patience = [master(6 + position, sits(FIRST), endpoints=3).patience for position in range(3)]
+    assert patience == sorted(set(patience))
+    assert patience[0] > 3 * TAKEOVER_DELAY

@@ -1,0 +1,238 @@
+"""Votes under an adversary: any master may form any world at any time from what it last heard of the nodes.
+
+Nothing here keeps masters apart: they never die unless they choose to, act on what was true long ago, and
+their offers arrive in any order or never. Nodes know nothing of epochs. What holds must hold by the votes
+alone.
+
+Schedules are drawn by seed, not by hypothesis: what breaks a broken rule is a handful of steps out of dozens,
+which plain chance finds in thousands of short runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from elasticrun.core.protocol import Charter, World
+from elasticrun.core.quorum import Quorum, Seats, accepts, next_epoch, with_seat
+
+NODES = 5
+STEPS = 70
+SEEDS = 400
+CHUNK = 100
+
+
+@dataclass
+class Node:
+    """One incarnation's memory."""
+
+    name: str
+    seats: Seats = ()
+    round: int = -1
+
+
+@dataclass
+class Master:
+    """One listed host's master and what it believes of the nodes."""
+
+    quorum: Quorum
+    epoch: int
+    known: dict[str, Seats] = field(default_factory=dict)
+    newest: int = -1
+
+
+class Adversary:
+    """One schedule. After each step the claim of core/quorum.py holds."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.endpoints = self.rng.choice((2, 2, 3))
+        self.drawn = 0
+        self.lives = itertools.count()
+        self.nodes = [Node(f"n{number}") for number in range(NODES)]
+        self.masters = [self.new_master(position) for position in range(self.endpoints)]
+        self.offers: dict[World, dict[str, Charter]] = {}
+        self.takers: dict[World, set[str]] = {}
+
+    def run(self) -> int:
+        """The number of worlds that became complete."""
+        steps = [self.hear, self.hear, self.form, self.form, self.deliver, self.deliver, self.notice]
+        rare = [self.restart, self.take_over, self.forget, self.die]
+        for _ in range(STEPS):
+            self.rng.choice(steps if self.rng.random() < 0.93 else rare)()
+            self.check()
+        return len(self.complete)
+
+    def new_master(self, position: int) -> Master:
+        """With an empty journal, and an epoch that none of its kind ever had."""
+        self.drawn += 100
+        master = Master(Quorum(self.endpoints), next_epoch(self.drawn, self.endpoints, position))
+        master.quorum.start(master.epoch)
+        return master
+
+    # -- masters
+
+    def hear(self) -> None:
+        master = self.rng.choice(self.masters)
+        for node in self.rng.sample(self.nodes, self.rng.randint(1, NODES)):
+            master.known.pop(node.name, None)
+            master.known[node.name] = node.seats
+            master.newest = max(master.newest, node.round)
+            master.quorum.hear(node.seats)
+
+    def form(self) -> None:
+        master = self.rng.choice(self.masters)
+        count = self.rng.randint(0, len(master.known))
+        chosen = {name: master.known[name] for name in self.rng.sample(list(master.known), count)}
+        known = master.newest >= 0
+        if not chosen or master.quorum.obstacle_to_begin(range(self.endpoints), known):
+            return
+        if master.quorum.obstacle(chosen):
+            return
+        master.newest += 1
+        charters = master.quorum.form(master.newest, master.epoch, chosen)
+        world = next(iter(charters.values())).world
+        assert world not in self.offers, "worlds have names of their own"
+        self.offers[world], self.takers[world] = charters, set()
+
+    def notice(self) -> None:
+        """A master finds that a world it formed has started everywhere, and tells."""
+        master = self.rng.choice(self.masters)
+        for world, charters in self.offers.items():
+            position = self.masters.index(master)
+            is_own = world.epoch % self.endpoints == position and world.epoch <= master.epoch
+            sits = [any(s.world == world for s in master.known.get(name, ())) for name in charters]
+            if is_own and all(sits) and master.quorum.complete(next(iter(charters.values()))):
+                self.offers[world] = {n: replace(charter, base=world) for n, charter in charters.items()}
+
+    def restart(self) -> None:
+        """With its journal."""
+        position = self.rng.randrange(self.endpoints)
+        master = self.masters[position]
+        master.epoch = next_epoch(master.epoch, self.endpoints, position)
+        master.quorum.start(master.epoch)
+        master.known = {}
+
+    def take_over(self) -> None:
+        """With a copy of another one's journal in place of its own."""
+        to, of = self.rng.sample(range(self.endpoints), 2)
+        old = self.masters[of]
+        if old.quorum.base is not None:
+            quorum = copy.deepcopy(old.quorum)
+            self.drawn = max(self.drawn, old.epoch) + 100
+            epoch = next_epoch(self.drawn, self.endpoints, to)
+            quorum.start(epoch)
+            self.masters[to] = Master(quorum, epoch, newest=old.newest)
+
+    def forget(self) -> None:
+        """A listed host comes back without its disk; that the first one does is a case of its own."""
+        position = self.rng.randrange(1, self.endpoints)
+        self.masters[position] = self.new_master(position)
+
+    # -- nodes
+
+    def deliver(self) -> None:
+        """Offers of a world arrive, at some of its members, perhaps again."""
+        if self.offers:
+            world = self.rng.choice(list(self.offers)[-4:])
+            charters = list(self.offers[world].items())
+            count = self.rng.choice((1, len(charters), len(charters)))
+            for name, charter in self.rng.sample(charters, count):
+                self.take(name, charter)
+
+    def take(self, name: str, charter: Charter) -> None:
+        """As core/agent.py does."""
+        node = next((node for node in self.nodes if node.name == name), None)
+        if node is None or not accepts(node.seats, charter):
+            return
+        if charter.world.round > node.round:
+            node.round = charter.world.round
+            node.seats = with_seat(node.seats, charter)
+            self.takers[charter.world].add(name)
+        elif node.seats and node.seats[-1].world == charter.world:
+            node.seats = with_seat(node.seats, charter)
+
+    def die(self) -> None:
+        """A new incarnation takes a node's place; half of the nodes are spared, or soon nobody could vote."""
+        which = self.rng.randrange(NODES // 2)
+        self.nodes[which] = Node(f"n{which}.{next(self.lives)}")
+
+    # -- what holds
+
+    @property
+    def complete(self) -> list[World]:
+        """Worlds that started everywhere, by round."""
+        found = [world for world, offers in self.offers.items() if self.takers[world] == offers.keys()]
+        return sorted(found, key=lambda world: world.round)
+
+    def check(self) -> None:
+        """The complete worlds are a chain."""
+        for old, young in itertools.pairwise(self.complete):
+            assert old.round < young.round, f"{old} and {young}"
+            common = len(self.offers[old].keys() & self.offers[young].keys())
+            is_same_host = (old.epoch - young.epoch) % self.endpoints == 0
+            assert 2 * common > old.size - is_same_host, f"{old} and {young} share {common}"
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_the_complete_worlds_are_a_chain(first: int) -> None:
+    complete = [Adversary(seed).run() for seed in range(first, first + CHUNK)]
+    assert sum(complete) > CHUNK, "where no world starts, nothing is tested"
+
+
+Nodes = Mapping[str, Seats]
+IN_DOUBT: Callable[[Quorum, World, Nodes], list[World]] = Quorum._in_doubt
+
+
+def none(quorum: Quorum, base: World, nodes: Nodes) -> list[World]:
+    return []
+
+
+def newest_only(quorum: Quorum, base: World, nodes: Nodes) -> list[World]:
+    return IN_DOUBT(quorum, base, nodes)[-1:]
+
+
+def only_seen(quorum: Quorum, base: World, nodes: Nodes) -> list[World]:
+    seen = {seat.world for seats in nodes.values() for seat in seats}
+    return [world for world in IN_DOUBT(quorum, base, nodes) if world in seen]
+
+
+@pytest.mark.parametrize(("seed", "weaker"), [(0, none), (6712, newest_only), (140, only_seen)])
+def test_a_weaker_rule_about_doubt_breaks_the_chain(
+    seed: int, weaker: Callable[..., list[World]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Quorum, "_in_doubt", weaker)
+    with pytest.raises(AssertionError, match="share"):
+        Adversary(seed).run()
+
+
+@pytest.mark.parametrize(
+    ("seed", "owns"),
+    [
+        (2, lambda quorum, world: True),
+        (6907, lambda quorum, world: world.epoch % quorum.endpoints == quorum.position),
+    ],
+)
+def test_half_of_the_voters_suffice_only_for_the_unbroken_journal_of_the_master_that_formed_their_world(
+    seed: int, owns: Callable[[Quorum, World], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Quorum, "_is_own", owns)
+    with pytest.raises(AssertionError, match="share"):
+        Adversary(seed).run()
+
+
+def test_a_vote_has_to_be_a_compare_and_swap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "accepts", lambda seats, charter: True)
+    with pytest.raises(AssertionError, match="share"):
+        Adversary(16).run()
+
+
+def test_only_one_master_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Quorum, "obstacle_to_begin", lambda quorum, positions, is_known: "x" * is_known)
+    with pytest.raises(AssertionError):
+        Adversary(19).run()
