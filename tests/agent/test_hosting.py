@@ -25,7 +25,7 @@ from elasticrun.agent.hosting import (
     MasterRefusedError,
 )
 from elasticrun.agent.whereabouts import Place, Survey
-from elasticrun.config import Endpoint, JobConfig, RendezvousConfig
+from elasticrun.config import Endpoint, JobConfig, RendezvousConfig, SecurityConfig
 from elasticrun.errors import MasterUnreachableError, NodeFaultError, UsageError
 from elasticrun.master.records import to_json
 
@@ -63,7 +63,12 @@ class Hosts:
     ) -> MasterHost:
         def settings(host: str, port: int, state_dir: str) -> dict[str, object]:
             self.settings.append({"host": host, "port": port, "state_dir": state_dir})
-            return {"job": to_json(JobConfig()), "log_level": "WARNING", **self.settings[-1]}
+            return {
+                "job": to_json(JobConfig()),
+                "log_level": "WARNING",
+                "security": to_json(SecurityConfig()),
+                **self.settings[-1],
+            }
 
         script = argv or (sys.executable, "-c", SCRIPT.format(lines=lines, then=then))
         alone = RendezvousConfig(Endpoint("127.0.0.1", 0), standalone=True)
