@@ -15,7 +15,6 @@ from tests.support.processes import kill_all, listener, marked, title, wait_end
 PREEMPTED = (128 + signal.SIGTERM, 14)
 WITHOUT_SPAWNER = (10,)
 FROZEN = (2.0, 12.0)  # seconds, from far too short to be taken for lost to long enough
-REPLACED = (
     0.0,
     8.0,
 )  # seconds until a platform starts the next agent; the other node may train alone meanwhile
@@ -101,7 +100,7 @@ def _ends(launcher: Launcher, statuses: tuple[int, ...]) -> None:
 
 
 def _replace(job: Job, node: int) -> None:
-    job.rest(job.rng.uniform(*REPLACED))
+    job.rest(job.rng.uniform(0, job.replaced))
     job.start(node)
 
 
@@ -116,6 +115,3 @@ FAULTS: dict[str, Callable[[Job, int], None]] = {
     "spawner": kill_spawner,
     "preempt": preempt,
 }
-
-#: Faults that are struck unless others are named.
-USUAL = tuple(kind for kind in FAULTS if kind != "hang")

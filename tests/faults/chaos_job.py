@@ -31,6 +31,7 @@ class Job:
     epochs: int
     options: Sequence[str] = ()
     rng: random.Random = field(default_factory=random.Random)
+    replaced: float = 0.0  # most seconds until a platform starts a lost node's next agent
     ledger: Ledger = field(default_factory=Ledger)
     descriptors: Descriptors = field(default_factory=Descriptors)
     lost_files: set[Path] = field(default_factory=set)  # of agents that had no chance to remove them

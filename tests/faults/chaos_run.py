@@ -6,7 +6,7 @@ import argparse
 import json
 import secrets
 import statistics
-import time
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.chaos import TOLERANCE, Outcome, Plan, Reference, disturb, reference
-from tests.faults.chaos_faults import FAULTS, USUAL
+from tests.faults.chaos_faults import FAULTS
 
+#: A hung worker would cost more than a minute: as long until it is noticed as until it is given up.
+QUICK = "--hang-timeout=10 --shutdown-timeout=5"
 STORY_LINES = 150  # of a failed run on the console; all of it goes to a file
 
 
@@ -31,10 +33,16 @@ def add_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--minutes", type=float, default=30.0, help="how long faults come (default 30)")
     group.add_argument("--every", type=float, default=20.0, help="seconds between faults (default 20)")
     group.add_argument("--seed", type=int, help="of the faults and their victims (default: a fresh one)")
-    group.add_argument("--faults", type=kinds, default=USUAL, help=f"default {','.join(USUAL)}")
+    group.add_argument("--faults", type=kinds, default=tuple(FAULTS), help=f"default {','.join(FAULTS)}")
     group.add_argument("--health-check", default="off", help="of elastic-run (default off)")
-    group.add_argument("--elastic-run", default="", help="more options of elastic-run, between spaces")
-    group.add_argument("--report", type=Path, help="JSON file to write; the story goes beside it as .log")
+    group.add_argument(
+        "--elastic-run", default=QUICK, help=f'more options of elastic-run (default "{QUICK}")'
+    )
+    group.add_argument(
+        "--report",
+        type=Path,
+        help="JSON file to write (default: a temporary one); the story goes beside it as .log",
+    )
     group.add_argument(
         "--reference",
         type=Path,
@@ -55,7 +63,7 @@ def run(options: argparse.Namespace) -> bool:
         flush=True,
     )
     outcome = disturb(plan, given)
-    report = options.report or Path(f"chaos-{seed}-{time.monotonic_ns()}.json")
+    report = options.report or Path(tempfile.gettempdir()) / f"elasticrun-chaos-{seed}.json"
     report.write_text(json.dumps(as_json(outcome), indent=2) + "\n")
     report.with_suffix(".log").write_text(outcome.story + "\n")
     if outcome.failure:
