@@ -24,7 +24,7 @@ REPORTER = "elasticrun.worker.reporter"
 
 #: The agent's page as the variable described it; "" if this is no worker of ours.
 page = ""
-pid = os.getpid()  # a child that is forked later is not the worker
+pid = os.getpid()  # the page is for this process: a child that is forked later is not the worker
 
 
 def restore(here: str) -> None:
@@ -105,8 +105,7 @@ def watch(loader: "Any", name: str) -> None:
 def imported(name: str, module: "ModuleType") -> None:
     """A module that we waited for is there."""
     try:
-        if os.getpid() == pid:
-            load_reporter().imported(name, module)
+        load_reporter().imported(name, module)
     except Exception:  # noqa: BLE001 whatever it is, the script goes on without reports
         return
 
