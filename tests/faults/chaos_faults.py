@@ -15,9 +15,6 @@ from tests.support.processes import kill_all, listener, marked, title, wait_end
 PREEMPTED = (128 + signal.SIGTERM, 14)
 WITHOUT_SPAWNER = (10,)
 FROZEN = (2.0, 12.0)  # seconds, from far too short to be taken for lost to long enough
-    0.0,
-    8.0,
-)  # seconds until a platform starts the next agent; the other node may train alone meanwhile
 
 
 def kill_worker(job: Job, node: int) -> None:
