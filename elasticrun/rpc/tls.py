@@ -14,6 +14,11 @@ import grpc
 from elasticrun.config import Endpoint, TlsConfig
 from elasticrun.errors import ElasticRunError, UnauthenticatedError, UsageError
 
+_OTHER_NAME = (
+    "the certificate of the master at {endpoint} is for another name than {host}: "
+    "name the host in --rdzv-endpoint as its --tls-cert does"
+)
+
 #: What core writes -> what it means; the first match counts. {endpoint} and {host} are filled in.
 _MEANINGS: tuple[tuple[str, str], ...] = (
     (
@@ -29,11 +34,8 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
         "the certificate of the master at {endpoint} is not signed by the authority of --tls-ca: "
         "give every node the same --tls-ca, and a certificate that it signed",
     ),
-    (
-        "Hostname Verification",
-        "the certificate of the master at {endpoint} is for another name than {host}: "
-        "name the host in --rdzv-endpoint as its --tls-cert does",
-    ),
+    ("Hostname Verification", _OTHER_NAME),
+    ("is not in peer certificate", _OTHER_NAME),  # gRPC before it had that check
     (
         "WRONG_VERSION_NUMBER",
         "{endpoint} answers without TLS: give every node --tls-ca, --tls-cert and --tls-key, or none",
