@@ -14,6 +14,7 @@ from pathlib import Path
 
 from elasticrun.config import Endpoint, JobConfig, SecurityConfig
 from elasticrun.master.records import to_json
+from elasticrun.master.service import MasterConfig
 
 ROOT = Path(__file__).parent.parent.parent
 JOB = JobConfig(job_id="job", min_nodes=1, max_nodes=2, last_call_timeout=0.0)
@@ -44,16 +45,7 @@ def master_process(
 
     ``descriptors`` is the limit that it starts with.
     """
-    settings = {
-        "job": to_json(JOB),
-        "host": "127.0.0.1",
-        "port": 0,
-        "state_dir": str(directory),
-        "log_level": "WARNING",
-        "temporary": False,
-        "resume": False,
-        "security": to_json(security),
-    }
+    settings = to_json(MasterConfig(JOB, "127.0.0.1", 0, str(directory), security=security))
     log = directory / "log"
     with log.open("wb") as stderr:
         command = [sys.executable, "-m", "elasticrun.cli.master"]
