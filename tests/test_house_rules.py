@@ -22,7 +22,7 @@ MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_METHODS = 20
 #: A state machine is read as one thing, and its imports alone take eighty lines.
-MAX_MACHINE_LINES = 450
+MAX_MACHINE_LINES = 460
 MACHINES = ("elasticrun/core/agent.py",)
 #: One class each on purpose: a whole state machine, whose methods are its transitions.
 STATE_MACHINES = frozenset({"JobFacts", "JobMachine", "AgentMachine"})

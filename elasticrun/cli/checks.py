@@ -169,7 +169,8 @@ def check_module(name: str, python: str, environ: Mapping[str, str]) -> None:
         return
     if _child_misses(name, python, environ):
         raise UsageError(
-            f"-m {name if name.isprintable() else repr(name)}: {python} finds no module of this name that it can run{_module_hint(name)}: "
+            f"-m {name if name.isprintable() else repr(name)}: {python} finds no module of this name"
+            f" that it can run{_module_hint(name)}: "
             f"give one on its path or in {os.getcwd()!r}"
         )
 

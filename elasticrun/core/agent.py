@@ -83,6 +83,8 @@ GRACE = "grace"
 KILL = "kill"
 MASTER = "master"
 PROBE = "probe"
+#: Seconds between the stop signal and SIGKILL for workers that make no steps any more.
+HUNG_GRACE = 3.0
 
 
 class AgentMachine:
@@ -305,7 +307,7 @@ class AgentMachine:
 
     def _expire(self, timer: str) -> None:
         if timer == GRACE:
-            grace = f"{self._terms.shutdown_timeout:g} s after the stop signal"
+            grace = f"{self._grace:g} s after the stop signal"
             self._say(Level.WARNING, f"{len(self.alive)} workers are still alive {grace}: killing them")
             self._sweep()
         elif timer == KILL:
@@ -413,7 +415,13 @@ class AgentMachine:
             self._sweep()
             return
         self._effects.append(SignalWorkers(signum, drain))
-        self._timers.set(GRACE, self._now + self._terms.shutdown_timeout)
+        self._timers.set(GRACE, self._now + self._grace)
+
+    @property
+    def _grace(self) -> float:
+        """Seconds for workers to end by themselves; those that hang would only use them up."""
+        timeout = self._terms.shutdown_timeout
+        return timeout if self._stall is None else min(timeout, HUNG_GRACE)
 
     def _sweep(self) -> None:
         self._timers.cancel(GRACE)

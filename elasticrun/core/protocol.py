@@ -48,7 +48,8 @@ class Failure:
     @property
     def summary(self) -> str:
         """One line: which worker, where, and how it ended."""
-        return f"rank {self.rank} (local rank {self.local_rank}, pid {self.pid}, {self.host}) {self._ending}"
+        pid = f"pid {self.pid}, " if self.pid else ""
+        return f"rank {self.rank} (local rank {self.local_rank}, {pid}{self.host}) {self._ending}"
 
     @property
     def _ending(self) -> str:

@@ -168,6 +168,14 @@ def test_workers_that_hang_are_not_kept_for_a_master_that_is_gone() -> None:
     assert "no steps" in agent.finish.reason
 
 
+def test_workers_that_hang_get_less_time_to_end() -> None:
+    agent = running_agent()
+    agent.do(StallSeen(0, Stall(0, 0, 7, 12.0, 10.0, True)), Directed(StopRound(1, 2, 0, "a hang")))
+    agent.now += 3.1
+    agent.do(AgentTick())
+    assert agent.of(SweepWorkers)
+
+
 def test_stacks_are_saved_while_workers_run() -> None:
     agent = running_agent()
     agent.do(Directed(SaveStacks(1)))

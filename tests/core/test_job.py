@@ -448,14 +448,14 @@ def test_who_does_not_come_back_is_lost() -> None:
 
 
 def test_no_world_forms_while_known_nodes_are_about_to_come_back() -> None:
-    job = Job(min_nodes=1, max_nodes=3, last_call_timeout=5.0)
+    job = Job(min_nodes=1, max_nodes=3, last_call_timeout=5.0, reattach_timeout=5.0)
     job.attach("a")
     job.attach("b")
     job.pass_time(4.0)
     job.do(MasterStarted(2))
     assert "master epoch 2 starts; 2 known nodes may re-attach" in [it.text for it in job.of(Decided)]
     job.attach("a", epoch=1)
-    job.pass_time(9.0)
+    job.pass_time(4.0)
     assert job.phase() == JobPhase.GATHERING
     job.attach("b", epoch=1)
     job.pass_time(5.0)
