@@ -6,6 +6,10 @@ agents of one host need not agree beforehand, and a master that died is started 
 its host, and finds its journal in the same state directory: unless the user names one, it is a temporary
 directory that the agents of one user on one host derive from the endpoint.
 
+Of a list of endpoints this agent serves one at most, and only when it is that one's turn: the link walks
+along the list, and asks for the endpoint whose turn it is. A master whose agent follows another one is let
+go, and one that found itself unable to lead ends by itself; its exit status says so.
+
 A temporary state directory is removed once the master that used it has ended, never before: a master
 that outlives this agent removes it itself, and one that another agent started holds its lock.
 """
@@ -25,10 +29,13 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from elasticrun.agent.whereabouts import Place, Survey, survey
+from elasticrun.agent.journal_copy import KeptCopy
+from elasticrun.agent.whereabouts import Place, Survey, own_position, survey
 from elasticrun.config import Endpoint, RendezvousConfig
+from elasticrun.core.protocol import JournalCopy
 from elasticrun.errors import ElasticRunError, ExitCode, MasterUnreachableError, NodeFaultError, UsageError
 
 _READ_LIMIT = 65_536
@@ -37,6 +44,7 @@ ANSWER_TIMEOUT = 15.0
 #: Seconds in which a master ends that nobody needs.
 _END_TIMEOUT = 2.0
 _PREFIX = "elasticrun_master_"
+COPY_NAME = "copy.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,11 @@ class MasterHost:
     def __init__(self, config: RendezvousConfig, command: MasterCommand) -> None:
         self._config = config
         self._command = command
-        self._endpoint = config.endpoint
+        self._endpoints = (config.endpoint, *config.successors)
+        self._turn = 0
+        self._endpoint = config.endpoint  # whose turn it is
+        self._copy: KeptCopy | None = None
+        self.position = -1 if config.successors else 0  # of this host in the list of endpoints; -1: none
         self._process: subprocess.Popen[bytes] | None = None
         self._answered = True  # the process has said whether it serves
         self._heard = b""  # the beginning of its answer
@@ -80,7 +92,46 @@ class MasterHost:
             UsageError: the endpoint's port may not be bound, or there is no room for the journal.
             NodeFaultError: no process can be started.
         """
-        self._take_turn(survey(self._endpoint, self._config.is_host))
+        if not self.has_list:
+            self._take_turn(survey(self._endpoint, self._config.is_host))
+            return
+        self.position, self.found = own_position(self._endpoints, self._config.is_host)
+        if self.position == self._turn:
+            self._take_turn(self.found)
+
+    @property
+    def has_list(self) -> bool:
+        """Several hosts may become the master's."""
+        return len(self._endpoints) > 1
+
+    @property
+    def own(self) -> Endpoint:
+        """The endpoint that this host serves, or else the first."""
+        return self._endpoints[max(self.position, 0)]
+
+    @property
+    def others(self) -> tuple[Endpoint, ...]:
+        """Where the agent of a listed host looks for a master before it begins: the job may be older."""
+        return self._endpoints[1:] if self.has_list and self.position >= 0 else ()
+
+    def next_turn(self) -> None:
+        """The endpoint does not answer: it is the next one's turn."""
+        self._turn = (self._turn + 1) % len(self._endpoints)
+        self._endpoint = self._endpoints[self._turn]
+
+    def followed(self, endpoint: Endpoint) -> None:
+        """This agent follows the master there: one that was started here is not needed for it."""
+        if not self.has_list:
+            return
+        self._turn, self._endpoint = self._endpoints.index(endpoint), endpoint
+        if self._process is not None and self._turn != self.position:
+            _let_go(self._process)
+
+    def keep_copy(self, message: JournalCopy) -> None:
+        """Keep lines of the journal, in case that this host has to take over."""
+        if self._copy is None:
+            self._copy = KeptCopy(Path(self._state_dir()) / COPY_NAME)
+        self._copy.take(message)
 
     async def endpoint(self) -> Endpoint:
         """Where to reach the master, once it serves if it is ours.
@@ -89,8 +140,12 @@ class MasterHost:
             MasterRefusedError: our master cannot serve, and says why.
             MasterCrashedError: our master ended without a word to us.
             MasterUnreachableError: our master was killed, or takes very long to start.
+            SteppedDownError: our master could not lead.
         """
+        if self._turn != self.position and self.has_list:
+            return self._endpoint
         if not self.hosts:
+            self._notice_step_down()
             # In a thread, as it looks up names. It changes nothing, so it may be left alone at any time.
             loop = asyncio.get_running_loop()
             found = await loop.run_in_executor(None, survey, self._endpoint, self._config.is_host)
@@ -123,6 +178,11 @@ class MasterHost:
                 return
         self._clean_up()
 
+    def _notice_step_down(self) -> None:
+        if self._process is not None and self._answered and self._process.returncode == ExitCode.MASTER_LOST:
+            self._reap()
+            raise SteppedDownError("the master on this host stepped down")
+
     def _take_turn(self, found: Survey) -> None:
         self._reap()
         if found.place is Place.OCCUPIED and self._config.standalone:
@@ -138,6 +198,8 @@ class MasterHost:
             **self._command.settings(self.found.listen_host, self._endpoint.port, self._state_dir()),
             "resume": self.resume,
             "temporary": self._temporary is not None,
+            "position": max(self.position, 0),
+            "copy": self._copy_path,
         }
         try:
             # In a session of its own from the start: a terminal's signals are meant for agents.
@@ -156,12 +218,16 @@ class MasterHost:
         with contextlib.suppress(BrokenPipeError):  # it died at once; its silence says so
             self._process.stdin.write(json.dumps(settings).encode() + b"\n")
 
+    @property
+    def _copy_path(self) -> str:
+        return str(Path(self._state_dir()) / COPY_NAME) if self.has_list else ""
+
     def _state_dir(self) -> str:
         if self._config.state_dir is not None:
             return self._config.state_dir
         if self._temporary is None:
             try:
-                self._temporary = _temporary_directory(self._config.endpoint)
+                self._temporary = _temporary_directory(self.own)
             except OSError as error:
                 raise UsageError(
                     f"no temporary directory for the master's journal can be made ({error.strerror});"
@@ -218,6 +284,8 @@ class MasterHost:
 
     def _clean_up(self) -> None:
         self._reap()
+        if self._copy is not None:
+            self._copy.close()
         if self._temporary is not None:
             _remove_unless_locked(self._temporary)
             self._temporary = None
@@ -225,6 +293,10 @@ class MasterHost:
 
 class MasterRefusedError(UsageError):
     """The master that this agent started cannot serve; the sentence is the master's."""
+
+
+class SteppedDownError(MasterUnreachableError):
+    """The master that this agent started cannot lead: another endpoint's turn."""
 
 
 class MasterCrashedError(ElasticRunError):

@@ -5,6 +5,10 @@ the status of the moment, pass on what the master says until the stream breaks, 
 everything, so nothing has to be remembered from one stream to the next; messages sent while there is no
 stream are dropped.
 
+With a list of endpoints an attempt that fails for ``TAKEOVER_DELAY`` passes the turn to the next one; so does
+at once a master on this host that steps down, and one that hangs up instead of welcoming an agent that is
+new. Hello carries our votes, so it does not matter which master we find; see ``core/quorum.py``.
+
 Errors that another attempt cannot mend end the agent only before the first Welcome. Afterwards workers may
 be running, and a port that answers strangely for a moment is no reason to stop them: the agent's machine
 decides when it has waited long enough. The exception is another agent in this one's place, as its workers
@@ -18,10 +22,11 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from elasticrun.agent.hosting import MasterHost
+from elasticrun.agent.hosting import MasterHost, SteppedDownError
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.agent_events import Broken, Directed, LinkDown, LinkUp
-from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Leave, Rejected
+from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, JournalCopy, Leave, Rejected
+from elasticrun.core.quorum import TAKEOVER_DELAY
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,
@@ -42,6 +47,8 @@ LONGEST_DELAY = 1.0
 QUIET_TIME = 3.0
 #: Seconds in which a port that another program seems to hold may prove to be a master that comes or goes.
 FOREIGN_TIME = 2.0
+#: Seconds for a look at an endpoint that may have a master already.
+LOOK_TIMEOUT = 1.0
 #: Seconds after which a cancellation is repeated.
 CANCEL_TIME = 1.0
 
@@ -73,6 +80,7 @@ class Link:
         self._security = security
         self._stream: MasterStream | None = None
         self._was_up = False
+        self._turn_since = 0.0  # when the turn of the endpoint began
         self._leaving = False
         self._beat: asyncio.TimerHandle | None = None
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -105,6 +113,8 @@ class Link:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         since, delay, told = loop.time(), FIRST_DELAY, False
+        self._turn_since = since
+        await self._look_around()
         while not self._leaving:
             try:
                 stream = await self._attach(loop.time() - since)
@@ -116,18 +126,48 @@ class Link:
                 if waited > QUIET_TIME and not told:
                     told = True
                     logger.warning("%s; still trying after %.0f s", error, waited)
+                if self._host.has_list and self._is_turn_over(error):
+                    self._host.next_turn()
+                    self._turn_since, delay = loop.time(), FIRST_DELAY
             else:
                 await self._follow(stream)
                 since, delay, told = loop.time(), FIRST_DELAY, False
+                self._turn_since = since
             await _pause(delay)
             delay = min(2 * delay, LONGEST_DELAY)
+
+    def _is_turn_over(self, error: ElasticRunError) -> bool:
+        if isinstance(error, SteppedDownError):
+            return True
+        if isinstance(error, StreamBrokenError) and not self._was_up:
+            return True
+        return asyncio.get_running_loop().time() - self._turn_since >= TAKEOVER_DELAY
+
+    async def _look_around(self) -> None:
+        """On a listed host: follow a master elsewhere, if there is one, before one is served here."""
+        for endpoint in self._host.others:
+            try:
+                stream = await MasterStream.open(
+                    endpoint, self._machine.hello(), LOOK_TIMEOUT, self._security
+                )
+            except ElasticRunError as error:
+                logger.debug("no master to follow: %s", error)
+            else:
+                self._host.followed(endpoint)
+                await self._follow(stream)
+                self._turn_since = asyncio.get_running_loop().time()
+                return
 
     async def _attach(self, waited: float) -> MasterStream:
         endpoint: Endpoint = await self._host.endpoint()
         timeout = ATTEMPT_TIMEOUT
         if not self._was_up:
             timeout = min(timeout, max(self._connect_timeout - waited, LONGEST_DELAY))
-        return await MasterStream.open(endpoint, self._machine.hello(), timeout, self._security)
+        if self._host.has_list:
+            timeout = min(timeout, TAKEOVER_DELAY)
+        stream = await MasterStream.open(endpoint, self._machine.hello(), timeout, self._security)
+        self._host.followed(endpoint)
+        return stream
 
     def _is_final(self, error: ElasticRunError, waited: float) -> bool:
         if self._was_up:
@@ -160,6 +200,9 @@ class Link:
         reason = "the stream ended"
         try:
             async for message in stream:
+                if isinstance(message, JournalCopy):
+                    self._host.keep_copy(message)
+                    continue
                 self._on_event(Directed(message))
                 self._leaving = self._leaving or isinstance(message, Rejected)
         except ElasticRunError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -66,6 +67,23 @@ def survey(endpoint: Endpoint, is_host: bool | None) -> Survey:
     if 0 in refusals:
         return Survey(Place.HERE, _listen_host(endpoint), is_local=True)
     return Survey(Place.HERE, _any_address()) if is_host else Survey(Place.ELSEWHERE)
+
+
+def own_position(endpoints: Sequence[Endpoint], is_host: bool | None) -> tuple[int, Survey]:
+    """Which of several endpoints a master on this host would listen at, or -1; with what was found there.
+
+    Of several addresses of this host it is the first whose port is free. ``is_host`` is the user's word:
+    False never hosts; True hosts the first endpoint if none is an address of this host.
+
+    Raises:
+        UsageError: the port of one may not be bound by this user.
+    """
+    found = [survey(endpoint, False if is_host is False else None) for endpoint in endpoints]
+    for place in (Place.HERE, Place.OCCUPIED):
+        for position, each in enumerate(found):
+            if each.place is place:
+                return position, each
+    return (0, survey(endpoints[0], True)) if is_host else (-1, found[0])
 
 
 def address_for_others(endpoint: Endpoint, found: Survey) -> str:

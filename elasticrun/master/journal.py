@@ -83,8 +83,7 @@ def create_journal(path: Path, config: JobConfig) -> Journal:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            path.rename(_free_name(path))
+        keep_aside(path)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         journal = Journal(path, fd)
         journal.write_line({"format": FORMAT, "config": to_json(config)})
@@ -93,6 +92,12 @@ def create_journal(path: Path, config: JobConfig) -> Journal:
             f"cannot write the master's journal {path}: {error.strerror}; name a writable --state-dir"
         ) from error
     return journal
+
+
+def keep_aside(path: Path) -> None:
+    """Rename a journal that is in the way, if one is."""
+    if path.exists():
+        path.rename(_free_name(path))
 
 
 def resume_journal(path: Path) -> Journal:

@@ -33,6 +33,7 @@ from elasticrun.core.job_events import (
     Reported,
     ScaleOrdered,
     Send,
+    StepDown,
 )
 from elasticrun.core.orders import (
     ControlReply,
@@ -51,6 +52,7 @@ from elasticrun.core.protocol import (
     Report,
     SaveStacks,
 )
+from elasticrun.master.copies import Copies
 from elasticrun.master.journal import Entry, Journal
 from elasticrun.rpc.server import Session
 
@@ -68,6 +70,8 @@ class MasterLoop:
         self._machine = machine
         self._journal = journal
         self._clock = clock
+        self.stepped_down = ""  # why this master ends although there is a job
+        self._copies = Copies(journal, lambda: machine.epoch)
         self._sessions: dict[int, Session] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._host_gone = False
@@ -93,6 +97,9 @@ class MasterLoop:
         """A stream was admitted."""
         self._sessions[session.id] = session
         self._handle(Attached(session.id, hello))
+        own = self._machine.quorum.position
+        if hello.info.position not in (-1, own) and self._machine.members.node_of(session.id) is not None:
+            self._copies.begin(session)
 
     def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
         """An attached agent said something."""
@@ -107,6 +114,7 @@ class MasterLoop:
     def detached(self, session: Session, why: str) -> None:
         """A stream is over."""
         self._sessions.pop(session.id, None)
+        self._copies.end(session.id)
         self._handle(Detached(session.id, why))
         self._finish_if_idle()
 
@@ -151,6 +159,7 @@ class MasterLoop:
     def _write(self, entry: Entry) -> None:
         try:
             self._journal.append(entry)
+            self._copies.spread()
         except OSError as error:
             logger.error(
                 "cannot write the journal %s (%s): the job goes on, but a master that restarts will not"
@@ -172,6 +181,10 @@ class MasterLoop:
                     session_.close()
             case Decided(text, phase, round_):
                 self._log_decision(text, phase.value, round_)
+            case StepDown(reason):
+                logger.warning("this host's master steps down: %s", reason)
+                self.stepped_down = reason
+                self.done.set()
             case Ended():
                 asyncio.get_running_loop().call_later(FAREWELL_TIMEOUT, self.done.set)
 

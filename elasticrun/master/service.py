@@ -15,8 +15,10 @@ from elasticrun import __version__
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import JobConfig, SecurityConfig
 from elasticrun.core.job import JobMachine
-from elasticrun.errors import EndpointTakenError, UsageError
-from elasticrun.master.journal import Journal, create_journal, read_journal, resume_journal
+from elasticrun.core.job_events import MasterStarted
+from elasticrun.core.quorum import next_epoch
+from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode, UsageError
+from elasticrun.master.journal import Journal, create_journal, keep_aside, read_journal, resume_journal
 from elasticrun.master.loop import MasterLoop, admit
 from elasticrun.rpc.server import MasterServer, Orders
 
@@ -38,6 +40,8 @@ class MasterConfig:
     log_level: str = "WARNING"
     temporary: bool = False  # the state directory goes with the job; what is in it may be of an earlier one
     resume: bool = False  # the agent has been part of the job: take it up, even if it has ended
+    position: int = 0  # of this host in the list of endpoints
+    copy: str = ""  # path of a copy of another host's journal, if one may be there
     security: SecurityConfig = field(default_factory=SecurityConfig)  # goes into no file
 
 
@@ -58,10 +62,12 @@ async def serve(
         held.callback(os.close, _lock(Path(config.state_dir)))
         path = Path(config.state_dir) / JOURNAL_NAME
         anew = config.temporary and not config.resume
+        is_adopted = config.copy != "" and config.resume and adopt(Path(config.copy), path)
         machine, journal, clock = recover(path, config.job, config.resume, anew)
         held.callback(journal.close)
         loop = MasterLoop(machine, journal, clock)
-        loop.start(machine.epoch + 1)
+        is_own = machine.epoch > 0 and not is_adopted
+        loop.start(first_epoch(machine.epoch, is_own, machine.config.endpoints, config.position))
         server = _server(loop, config)
         try:
             ready(await _listen(server, config))
@@ -70,8 +76,47 @@ async def serve(
             await loop.done.wait()
         finally:
             await server.stop(STOP_GRACE)
-            if config.temporary and loop.is_orphan:
+            # Of several hosts' masters one may be let go by an agent that lives on, and keeps a copy there.
+            if config.temporary and loop.is_orphan and not config.copy:
                 shutil.rmtree(config.state_dir, ignore_errors=True)
+        if loop.stepped_down:
+            raise SteppedDownError(f"this host's master steps down: {loop.stepped_down}")
+
+
+class SteppedDownError(ElasticRunError):
+    """The master cannot lead; its agents look for another one."""
+
+    exit_code = ExitCode.MASTER_LOST  # by which the agent that started it knows
+
+
+def first_epoch(last: int, is_own: bool, endpoints: int, position: int) -> int:
+    """The epoch of a master that starts with a journal whose last epoch was ``last``.
+
+    ``is_own`` says that the journal is this host's own, so that no master here ever had a later one. If not,
+    an epoch is drawn at random, since worlds of two masters must never have the same name.
+    """
+    jump = endpoints * int.from_bytes(os.urandom(2), "big") if endpoints > 1 and not is_own else 0
+    return next_epoch(last + jump, endpoints, position)
+
+
+def adopt(copy: Path, path: Path) -> bool:
+    """Put the copy of another host's journal in the place of our own, if it is newer."""
+    try:
+        if _last_epoch(copy) <= _last_epoch(path):
+            return False
+        keep_aside(path)
+        shutil.copyfile(copy, path)
+        path.chmod(0o600)
+    except (UsageError, OSError) as error:
+        logger.warning("the copy of the master's journal %s is of no use: %s", copy, error)
+        return False
+    return True
+
+
+def _last_epoch(path: Path) -> int:
+    found = read_journal(path)
+    events = [entry.event for entry in found[1]] if found is not None else []
+    return max((event.epoch for event in events if isinstance(event, MasterStarted)), default=-1)
 
 
 def _server(loop: MasterLoop, config: MasterConfig) -> MasterServer:

@@ -11,7 +11,7 @@ import pytest
 
 from elasticrun import __version__
 from elasticrun.agent import link as module
-from elasticrun.agent.hosting import MasterHost, MasterRefusedError
+from elasticrun.agent.hosting import MasterHost, MasterRefusedError, SteppedDownError
 from elasticrun.agent.link import Link
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.agent_events import Broken, Directed, LinkDown, LinkUp
@@ -21,6 +21,7 @@ from elasticrun.core.protocol import (
     AgentStatus,
     Heartbeat,
     Hello,
+    JournalCopy,
     Leave,
     MasterMessage,
     NodeInfo,
@@ -44,6 +45,7 @@ from elasticrun.rpc.server import MasterServer, Session
 
 DEADLINE = 30.0
 ENDPOINT = Endpoint("127.0.0.1", 29400)
+LIST = (ENDPOINT, Endpoint("127.0.0.1", 29401))
 SECURITY = SecurityConfig("the token of a test")
 Event = LinkUp | LinkDown | Directed | Broken
 BROKEN = StreamBrokenError("it broke")
@@ -61,11 +63,25 @@ class FakeHost:
         self.resume = False
         self.trouble = ""
         self.problems: list[Exception] = []
+        self.has_list = False
+        self.others: tuple[Endpoint, ...] = ()
+        self.turns = 0
+        self.visited: list[Endpoint] = []
+        self.copies: list[JournalCopy] = []
 
     async def endpoint(self) -> Endpoint:
         if self.problems:
             raise self.problems.pop(0)
-        return ENDPOINT
+        return LIST[self.turns % 2] if self.has_list else ENDPOINT
+
+    def next_turn(self) -> None:
+        self.turns += 1
+
+    def followed(self, endpoint: Endpoint) -> None:
+        self.visited.append(endpoint)
+
+    def keep_copy(self, message: JournalCopy) -> None:
+        self.copies.append(message)
 
 
 class FakeMachine:
@@ -116,11 +132,13 @@ class Bench:
         *results: FakeStream | Exception,
         connect_timeout: float = 60.0,
         on_event: Callable[[Event], None] | None = None,
+        host: FakeHost | None = None,
     ) -> None:
-        self.host = FakeHost()
+        self.host = host or FakeHost()
         self.machine = FakeMachine()
         self.events: list[Event] = []
         self.attempts: list[float] = []
+        self.asked: list[Endpoint] = []
         self.hellos: list[Hello] = []
         self._results = list(results)
         self._changed = asyncio.Event()
@@ -135,7 +153,9 @@ class Bench:
     async def _open(
         self, endpoint: Endpoint, hello: Hello, timeout: float, security: SecurityConfig
     ) -> FakeStream:
-        assert (endpoint, security) == (ENDPOINT, SECURITY)
+        assert endpoint in LIST
+        assert security == SECURITY
+        self.asked.append(endpoint)
         self.attempts.append(timeout)
         self.hellos.append(hello)
         self._changed.set()
@@ -177,6 +197,106 @@ def test_up_down_and_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
         assert bench.host.resume
         await bench.link.close()
         assert second.closed == [2.0]
+
+    run(main())
+
+
+def listed(*others: Endpoint) -> FakeHost:
+    """A host with two endpoints on its list."""
+    host = FakeHost()
+    host.has_list, host.others = True, others
+    return host
+
+
+def test_an_endpoint_that_does_not_answer_loses_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TAKEOVER_DELAY", 0.02)
+
+    async def main() -> None:
+        first, second = FakeStream(), FakeStream()
+        silence = [UNREACHABLE] * 30
+        bench = Bench(monkeypatch, first, *silence, second, host=listed())
+        first.said.put_nowait(BROKEN)
+        await bench.events_until(3)
+        assert bench.host.turns > 0
+        assert set(bench.asked) == set(LIST), "and after the last one comes the first again"
+        assert bench.asked[1] == LIST[0], "its own master comes first"
+        assert max(bench.attempts[1:]) <= 0.02
+        assert len(bench.host.visited) == 2
+        await bench.link.close()
+
+    run(main())
+
+
+def test_a_master_that_comes_back_at_once_keeps_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        first, second = FakeStream(), FakeStream()
+        bench = Bench(monkeypatch, first, UNREACHABLE, BROKEN, second, host=listed())
+        first.said.put_nowait(BROKEN)
+        await bench.events_until(3)
+        assert bench.host.turns == 0
+        await bench.link.close()
+
+    run(main())
+
+
+def test_a_master_that_steps_down_here_loses_its_turn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        host = listed()
+        host.problems = [SteppedDownError("it stepped down")]
+        bench = Bench(monkeypatch, FakeStream(), host=host)
+        await bench.events_until(1)
+        assert bench.asked == [LIST[1]]
+        await bench.link.close()
+
+    run(main())
+
+
+def test_a_new_agent_that_is_not_welcome_goes_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        bench = Bench(monkeypatch, BROKEN, FakeStream(), host=listed())
+        await bench.events_until(1)
+        assert bench.asked == list(LIST)
+        await bench.link.close()
+
+    run(main())
+
+
+def test_the_agent_of_a_listed_host_looks_for_the_job_before_it_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        first, second = FakeStream(), FakeStream()
+        bench = Bench(monkeypatch, first, second, host=listed(LIST[1]))
+        await bench.events_until(1)
+        assert bench.asked == bench.host.visited == [LIST[1]]
+        first.said.put_nowait(BROKEN)
+        await bench.events_until(3)
+        await bench.link.close()
+
+    run(main())
+
+
+def test_if_there_is_no_job_elsewhere_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        bench = Bench(monkeypatch, UNREACHABLE, FakeStream(), host=listed(LIST[1]))
+        await bench.events_until(1)
+        assert bench.asked == [LIST[1], LIST[0]]
+        assert bench.attempts[0] == module.LOOK_TIMEOUT
+        await bench.link.close()
+
+    run(main())
+
+
+def test_the_journal_is_for_the_host_not_for_the_agents_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        stream = FakeStream()
+        bench = Bench(monkeypatch, stream, host=listed())
+        lines = JournalCopy(7, 0, ("{}",))
+        stream.said.put_nowait(lines)
+        stream.said.put_nowait(Waiting(7, "wait"))
+        assert (await bench.events_until(2))[1] == Directed(Waiting(7, "wait"))
+        assert bench.host.copies == [lines]
+        await bench.link.close()
 
     run(main())
 

@@ -1,0 +1,68 @@
+"""What this host keeps of the master's journal, in case that it has to take over.
+
+The master sends all lines so far, then each new one. A copy only ever grows, or begins anew in a new file: a
+master that was started from the old one may have it open. A message of an earlier epoch, or one that would
+leave a gap, is dropped. The copy is a convenience: without it a master that takes over still forms the right
+worlds (``core/quorum.py``), but has forgotten the restart budget. So a full disk is no reason to stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from elasticrun.core.protocol import JournalCopy
+
+logger = logging.getLogger(__name__)
+
+
+class KeptCopy:
+    """The copy in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+        self._epoch = -1
+        self._lines = 0
+
+    def take(self, message: JournalCopy) -> None:
+        """Keep some lines."""
+        if message.epoch < self._epoch:
+            return
+        try:
+            if message.first == 0:
+                self._begin()
+            if self._fd is None or message.first != self._lines:
+                return
+            self._epoch = message.epoch
+            _write_all(self._fd, "".join(f"{line}\n" for line in message.lines).encode())
+            self._lines += len(message.lines)
+        except OSError as error:
+            logger.warning(
+                "cannot keep a copy of the master's journal in %s (%s): a master that takes over on this host"
+                " will not know how many restarts were used",
+                self.path,
+                error.strerror,
+            )
+            self.close()
+
+    def close(self) -> None:
+        """Keep no more; the file stays."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _begin(self) -> None:
+        self.close()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.unlink(missing_ok=True)
+        self._fd = os.open(
+            self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        self._lines = 0
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]

@@ -1,0 +1,80 @@
+"""Copies of the journal for the agents of other listed hosts, one of which may have to take over.
+
+Each holder gets the lines in order: all so far, in pieces, then each new one as soon as it is written and
+before any of its effects leaves the process. A holder that lags is not waited for. The journal's file is the
+only buffer: what a holder lacks is read from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from elasticrun.core.protocol import JournalCopy
+from elasticrun.master.journal import Journal
+from elasticrun.rpc.server import Session
+
+#: Bytes of a piece, unless a single line is longer, and seconds between two pieces: a long journal must not
+#: fill a session's queue, which would end the session.
+PIECE = 60_000
+PACE = 0.02
+
+
+@dataclass
+class _Holder:
+    session: Session
+    offset: int = 0  # of the first byte it does not have yet
+    lines: int = 0  # how many it has
+    timer: asyncio.TimerHandle | None = None  # until the next piece may be sent
+
+
+class Copies:
+    """Who holds copies of one journal, and how far each has come."""
+
+    def __init__(self, journal: Journal, epoch: Callable[[], int]) -> None:
+        self._journal = journal
+        self._epoch = epoch
+        self._holders: dict[int, _Holder] = {}
+
+    def begin(self, session: Session) -> None:
+        """Send everything to an agent, now and from now on."""
+        holder = self._holders[session.id] = _Holder(session)
+        self._send(holder)
+
+    def end(self, number: int) -> None:
+        """A session is over."""
+        holder = self._holders.pop(number, None)
+        if holder is not None and holder.timer is not None:
+            holder.timer.cancel()
+
+    def spread(self) -> None:
+        """A line was written."""
+        for holder in self._holders.values():
+            if holder.timer is None:
+                self._send(holder)
+
+    def _send(self, holder: _Holder) -> None:
+        holder.timer = None
+        piece, is_last = _read_lines(self._journal, holder.offset)
+        if not piece:
+            return
+        lines = tuple(piece.decode().removesuffix("\n").split("\n"))
+        holder.session.send(JournalCopy(self._epoch(), holder.lines, lines))
+        holder.offset += len(piece)
+        holder.lines += len(lines)
+        if not is_last:
+            holder.timer = asyncio.get_running_loop().call_later(PACE, self._send, holder)
+
+
+def _read_lines(journal: Journal, offset: int) -> tuple[bytes, bool]:
+    """Whole lines from there on, a piece of them or one that is longer; and whether those are all."""
+    try:
+        with journal.path.open("rb") as file:
+            file.seek(offset)
+            piece = file.read(PIECE)
+            if b"\n" not in piece:
+                piece += file.readline()
+    except OSError:  # removed with the state directory, or no descriptor left: nothing to copy now
+        return b"", True
+    return piece[: piece.rfind(b"\n") + 1], len(piece) < PIECE
