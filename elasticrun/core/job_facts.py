@@ -216,8 +216,8 @@ class JobFacts:
         if not current.is_committed or not self.quorum.complete(next(iter(current.seats.values())).charter):
             return
         for name, seat in current.seats.items():
-            if seat.charter is not None:
-                current.seats[name] = replace(seat, charter=replace(seat.charter, base=seat.charter.world))
+            assert seat.charter is not None
+            current.seats[name] = replace(seat, charter=replace(seat.charter, base=seat.charter.world))
         if self.phase is JobPhase.RUNNING:
             self._direct_all([name for name in current.seats if name in current.pending])
 

@@ -55,14 +55,14 @@ def failure(node: str = "a", kind: FailureKind = FailureKind.EXIT, rank: int = 0
 class Job:
     """A job machine with agents that are said to do this and that. ``now`` stands still unless moved."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, epoch: int = 1, **config: Any) -> None:
         self.machine = JobMachine(JobConfig(**({"last_call_timeout": 0.0} | config)))
         self.now = 0.0
         self.said: list[JobEffect] = []  # by the newest event
         self.sessions: dict[str, int] = {}
         self._newest = 0
         self._sequences: dict[str, int] = {}
-        self.do(MasterStarted(1))
+        self.do(MasterStarted(epoch))
 
     def do(self, event: JobEvent) -> list[JobEffect]:
         self.said = self.machine.handle(event, self.now)

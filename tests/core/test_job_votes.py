@@ -1,0 +1,211 @@
+"""The job's machine where several hosts may become the master's: who begins, who leads, who steps down."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from elasticrun.core.job_events import Attached, JobPhase, MasterStarted, Reported, StepDown
+from elasticrun.core.protocol import (
+    AgentPhase,
+    AgentStatus,
+    Hello,
+    JobEnded,
+    Outcome,
+    Seat,
+    StartRound,
+    StopRound,
+    Waiting,
+    Welcome,
+    World,
+)
+from elasticrun.core.quorum import FOUNDING_PATIENCE, with_seat
+from tests.core.build import Job, info
+
+READY, RUNNING = AgentPhase.READY, AgentPhase.RUNNING
+FIRST = World(0, 2, 3)
+
+
+class Host(Job):
+    """The master on one of two listed hosts; a and b are those hosts' nodes."""
+
+    def __init__(self, epoch: int = 2, **config: Any) -> None:
+        super().__init__(epoch, **({"min_nodes": 1, "max_nodes": 3, "endpoints": 2} | config))
+        self.epoch = epoch
+        self.seats: dict[str, tuple[Seat, ...]] = {}
+
+    def come(self, node: str, phase: AgentPhase = READY, round_: int = -1) -> None:
+        """A node attaches with the seats it has."""
+        self._newest += 1
+        self.sessions[node] = self._newest
+        who = info(node, position={"a": 0, "b": 1}.get(node, -1))
+        epoch = max([seat.world.epoch for seat in self.seats.get(node, ())], default=-1)
+        self.do(Attached(self._newest, Hello("job", "1", who, self.votes(node, phase, round_), epoch)))
+
+    def say(self, node: str, phase: AgentPhase, round_: int) -> None:
+        self.do(Reported(self.sessions[node], self.votes(node, phase, round_)))
+
+    def votes(self, node: str, phase: AgentPhase, round_: int) -> AgentStatus:
+        return replace(self.status(node, phase, round_), seats=self.seats.get(node, ()))
+
+    def take(self, node: str) -> None:
+        """A node takes the seat that it is offered."""
+        assignment = self.machine.current.seats[node]
+        self.seats[node] = with_seat(self.seats.get(node, ()), assignment.charter)
+        self.say(node, RUNNING, assignment.round)
+
+
+def begun() -> Host:
+    """Round 0 runs on a, b and c."""
+    job = Host(last_call_timeout=1.0)
+    for node in "abc":
+        job.come(node)
+    for node in "abc":
+        job.take(node)
+    return job
+
+
+def successor(**config: Any) -> Host:
+    """The second host's master, which knows nothing, and the seats of the nodes of round 0."""
+    job = Host(epoch=3, **config)
+    job.seats = {node: (Seat(FIRST, None, ("a.1", "b.1", "c.1")),) for node in "abc"}
+    return job
+
+
+def test_the_job_begins_when_all_listed_hosts_are_here() -> None:
+    job = Host()
+    job.come("a")
+    job.come("c")
+    assert job.phase() is JobPhase.GATHERING
+    job.pass_time(10.0)
+    assert "missing: number 2" in job.told("c", Waiting)[0].text
+    job.come("b", AgentPhase.PREPARING)
+    assert job.phase() is JobPhase.GATHERING
+    job.say("b", READY, -1)
+    assert job.phase() is JobPhase.RUNNING
+
+
+def test_whoever_is_here_hears_that_the_job_begins() -> None:
+    job = Host(max_nodes=1)
+    job.come("a")
+    job.come("b")
+    assert job.told("a", StartRound)
+    assert job.told("b", StopRound)[0].round == 0
+
+
+def test_a_host_that_waits_too_long_for_the_others_lets_its_agents_look_elsewhere() -> None:
+    job = Host()
+    job.come("a")
+    job.pass_time(FOUNDING_PATIENCE)
+    assert job.of(StepDown)
+    assert [drop.session for drop in job.drops()] == [job.sessions["a"]]
+
+
+def test_a_world_that_started_everywhere_is_told_so() -> None:
+    job = begun()
+    assert not job.told("a", StartRound), "the first world needs nobody to say so"
+    job.say("c", AgentPhase.FAILED, 0)
+    for node in "abc":
+        job.say(node, READY, 0)
+    assert job.machine.round == 1
+    charter = job.machine.current.seats["a"].charter
+    assert charter is not None
+    assert (charter.base, charter.prior) == (FIRST, FIRST)
+    for node in "abc":
+        job.take(node)
+    told = job.told("a", StartRound)[0].assignment.charter
+    assert told is not None
+    assert told.base == told.world == charter.world
+
+
+def test_that_a_world_was_complete_is_noted_while_it_stops_as_well() -> None:
+    job = begun()
+    job.say("c", AgentPhase.FAILED, 0)
+    for node in "abc":
+        job.say(node, READY, 0)
+    job.take("a")
+    job.take("b")
+    job.say("a", AgentPhase.FAILED, 1)
+    job.do(Reported(job.sessions["a"], replace(job.votes("a", READY, 1))))
+    assert job.machine.phase is JobPhase.STOPPING
+    job.take("c")
+    assert job.machine.quorum.base == World(1, 2, 3)
+    assert not job.told("a", StartRound)
+
+
+def test_a_member_that_followed_another_master_is_lost_for_the_round() -> None:
+    job = begun()
+    job.seats["c"] = (*job.seats["c"], Seat(World(0, 3, 2), None))
+    job.say("c", RUNNING, 0)
+    assert "c followed another master" in job.machine.current.stop_reason
+
+
+def test_a_successor_leads_with_more_than_half_of_the_last_world() -> None:
+    job = successor()
+    job.come("b", READY, 0)
+    assert job.phase() is JobPhase.GATHERING
+    job.come("c", READY, 0)
+    assert job.phase() is JobPhase.RUNNING
+    assert job.machine.round == 1
+    assert job.machine.epoch % 2 == 1
+
+
+def test_a_successor_without_votes_tells_why_and_steps_down() -> None:
+    job = successor()
+    job.come("b", READY, 0)
+    job.pass_time(10.0)
+    assert "1 of 3 nodes of the last world is here" in job.told("b", Waiting)[0].text
+    job.pass_time(job.machine.quorum.patience)
+    reasons = [down.reason for down in job.of(StepDown)]
+    assert ["1 of 3 nodes" in reason for reason in reasons] == [True]
+    assert job.machine.members.nodes == {}
+
+
+def test_an_arrival_restarts_the_patience() -> None:
+    job = successor()
+    job.come("b", READY, 0)
+    job.pass_time(job.machine.quorum.patience - 1.0)
+    job.come("x")
+    job.pass_time(job.machine.quorum.patience - 1.0)
+    assert not job.of(StepDown)
+
+
+def test_the_wait_for_votes_ends_some_time_whatever_masters_come_and_go() -> None:
+    job = successor(join_timeout=20.0)
+    for _ in range(4):
+        job.come("b", READY, 0)
+        job.pass_time(8.0)
+        job.epoch += 2
+        job.do(MasterStarted(job.epoch))
+        if job.machine.ended:
+            break
+    assert job.machine.phase is JobPhase.TIMED_OUT
+    job.come("b", READY, 0)
+    assert job.told("b", JobEnded)[0].outcome is Outcome.TIMED_OUT
+
+
+def test_a_successor_that_knows_nothing_does_not_welcome_a_node_that_knows_nothing() -> None:
+    job = successor()
+    job.come("x")
+    assert [drop.session for drop in job.drops()] == [job.sessions["x"]]
+    assert not job.told("x", Welcome)
+    job.come("b", READY, 0)
+    job.come("x")
+    assert job.told("x", Welcome)
+
+
+def test_members_of_the_last_world_come_first_even_if_others_came_before() -> None:
+    job = successor(max_nodes=2)
+    job.come("b", RUNNING, 0)
+    job.come("x")
+    job.come("y")
+    job.come("c", READY, 0)
+    job.say("b", READY, 0)
+    assert sorted(job.machine.current.seats) == ["b", "c"]
+
+
+def test_epochs_stay_the_endpoints_own() -> None:
+    job = successor()
+    job.seats["b"] = (*job.seats["b"], Seat(World(4, 8, 1), FIRST))
+    job.come("b", READY, 4)
+    assert job.machine.epoch == 9
