@@ -52,7 +52,7 @@ class Nodes:
         """A node that is checked and no more."""
         env = {**self.env, "ELASTICRUN_PROBE_FAULT": fault}
         options = self.cluster.options(nnodes)
-        return self.cluster.launch(*options, CHECK_ONLY, *args, env=env, **rest)  # type: ignore[arg-type]
+        return self.cluster.launch(*options, CHECK_ONLY, *args, env=env, **rest)
 
 
 @pytest.fixture
