@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,7 +76,7 @@ def test_the_next_host_takes_over_and_the_rest_of_the_world_trains_on(hosts: Hos
         for line in hosts.journal("journal.jsonl")
         if line.get("kind") == "MasterStarted"
     ]
-    assert [epoch % 2 for epoch in started][-1] == 1
+    assert max(started) % 2 == 1  # the newest master is the second host's
     after[0].tell("exit 1")
     last = hosts.cluster.director.round(2, 2)
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in last} == {"1"}
@@ -96,9 +98,6 @@ def test_a_copy_of_the_journal_is_kept_where_it_may_be_needed(hosts: Hosts) -> N
 def test_a_master_that_is_killed_is_back_before_another_host_takes_over(hosts: Hosts) -> None:
     launchers = hosts.start("3", 3)
     workers = hosts.cluster.director.round(0, 3)
-    import os
-    import signal
-
     os.kill(hosts.cluster.master_of(launchers[0]), signal.SIGKILL)
     for launcher in launchers:
         launcher.wait_line("the master is back")
