@@ -192,7 +192,7 @@ class JobFacts:
         """Draw the consequences of a node's newest status."""
         name, status = node.info.node, node.status
         self.newest = max(self.newest, status.round)
-        self.quorum.hear(status.seats)
+        self.quorum.hear(status.seats, node.info.position, status.round)
         if name in self.current.pending:
             if not accepts(status.seats, self.current.seats[name].charter):
                 self.current.lose(name, f"{name} followed another master")

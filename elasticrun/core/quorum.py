@@ -44,10 +44,10 @@ where, or on any copy of a journal: a copy adds names, which can only show more 
 
 **The first world** has no voters before it. Only the master on the first endpoint forms it, with a journal
 of its own from the job's beginning, and only while an agent of each listed host is with it and ready, and
-none of the nodes has ever heard of a world. All that are there hear of it at once. So a listed host that
-lost its memory cannot begin the job a second time, even if the network hides from it what goes on; and the
-agent of a listed host looks for masters on the other endpoints before it serves the first one or follows
-it.
+none of the nodes has ever heard of a world; the same hosts must be there for each further world until every
+one of their agents has heard of a world. So a listed host that lost its memory cannot begin the job a
+second time, even if the network hides from it what goes on; and the agent of a listed host looks for
+masters on the other endpoints before it serves the first one or follows it.
 
 **What is not promised.** If half of a world's nodes are lost at once (both halves of a network that broke
 in the middle, or one of two nodes), the job goes on only with the master that formed the world, and with
@@ -116,6 +116,7 @@ class Quorum:
         self.base: World | None = None
         self._line = -1  # the first epoch from which on this journal has seen all that this endpoint did
         self._is_founder = False
+        self._informed: set[int] = set()  # positions of listed hosts whose agents have heard of a world
         self._rolls: dict[World, frozenset[str]] = {}  # incarnations; of the base and later worlds, if known
         self._formed: list[World] = []  # by masters of this journal; the base and later ones
 
@@ -144,8 +145,10 @@ class Quorum:
             self._line, self._is_founder = epoch, False
         self.position = position
 
-    def hear(self, seats: Seats) -> None:
-        """Learn from a node's seats which worlds were complete."""
+    def hear(self, seats: Seats, position: int = -1, round_: int = -1) -> None:
+        """Learn from a node's status which worlds were complete, and whether a listed host knows of one."""
+        if round_ >= 0:
+            self._informed.add(position)
         for seat in seats:
             self._learn(seat.base or seat.world)
         for seat in seats:
@@ -157,22 +160,22 @@ class Quorum:
         return self.base is not None and self._has(self.base, incarnation, seats)
 
     def obstacle_to_begin(self, positions: Iterable[int], is_known: bool) -> str:
-        """Why the first world may not be formed; "" if it may, or if there is one already.
+        """Why the first world may not be formed; "" if it may, or if the job has begun.
 
         ``positions`` are those of the listed hosts whose agents are ready; ``is_known`` says whether any node
         has heard of a world.
         """
-        if not self.is_needed or self.base is not None:
+        hosts = set(range(self.endpoints))
+        has_begun = self.base is not None and (not self._is_founder or hosts <= self._informed)
+        if not self.is_needed or has_begun:
             return ""
-        if is_known or not self._is_founder:
+        if self.base is None and (is_known or not self._is_founder):
             return "the job has begun, but none of its last world's nodes is here"
-        missing = sorted(set(range(self.endpoints)) - set(positions))
+        missing = sorted(hosts - set(positions))
         if not missing:
             return ""
-        hosts = ", ".join(str(position + 1) for position in missing)
-        return (
-            f"the job begins once all hosts of --rdzv-endpoint are here; missing: number {hosts} of the list"
-        )
+        numbers = ", ".join(str(position + 1) for position in missing)
+        return f"the job begins once all hosts of --rdzv-endpoint are here; missing: number {numbers}"
 
     def obstacle(self, nodes: Mapping[str, Seats]) -> str:
         """Why nodes (incarnations with their seats) may not form the next world; "" if they may."""

@@ -95,7 +95,17 @@ def test_the_job_begins_with_all_listed_hosts() -> None:
     assert "missing: number 2" in quorum.obstacle_to_begin([0, -1], is_known=False)
     assert "has begun" in quorum.obstacle_to_begin([0, 1], is_known=True)
     assert quorum.form(0, 2, {"a": ()}) == {"a": Charter(World(0, 2, 1), None, None, ("a",))}
+
+
+def test_the_job_has_begun_once_all_listed_hosts_have_heard_of_it() -> None:
+    quorum = founder("a")
+    assert "missing: number 2" in quorum.obstacle_to_begin([0], is_known=True)
+    quorum.hear((), 0, 0)
+    quorum.hear((), -1, 0)
+    assert "missing: number 2" in quorum.obstacle_to_begin([0], is_known=True)
+    quorum.hear((), 1, 0)
     assert quorum.obstacle_to_begin([], is_known=True) == ""
+    assert master(3, sits(FIRST)).obstacle_to_begin([], is_known=True) == "", "who takes over does not begin"
 
 
 def test_only_the_first_host_begins_and_only_with_a_journal_of_its_own() -> None:

@@ -83,7 +83,7 @@ class Adversary:
             master.known.pop(node.name, None)
             master.known[node.name] = node.seats
             master.newest = max(master.newest, node.round)
-            master.quorum.hear(node.seats)
+            master.quorum.hear(node.seats, self.nodes.index(node), node.round)
 
     def form(self) -> None:
         master = self.rng.choice(self.masters)

@@ -246,7 +246,7 @@ class Simulator:
             stream.cut_down = stream.cut_down or direction is not Direction.TO_MASTER
             learns = 6 * self.kernel.random(), 6 * self.kernel.random()
             self.kernel.after(learns[0], agent.stream_ended, stream, "silent")
-            self.kernel.after(learns[1], self.master.stream_ended, stream, "silent")
+            self.kernel.after(learns[1], stream.master.stream_ended, stream, "silent")
         agent.cuts += 1
         self.kernel.at(until, self._heal, agent)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ import pytest
 from elasticrun.config import JobConfig
 from elasticrun.core.job_events import Attached, MasterStarted
 from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, NodeInfo, Outcome
+from elasticrun.core.quorum import Quorum
 from elasticrun.master.journal import Entry, create_journal
 from tests.sim import run, scenario
 from tests.sim.failover import simulator
 from tests.sim.kernel import Violation
 from tests.sim.regressions import REGRESSIONS
-from tests.sim.scenario import Network, NodeSpec, Scenario, WorkerFails, generate
+from tests.sim.scenario import HostCrash, Network, NodeSpec, Scenario, WorkerFails, generate
 from tests.sim.simulator import Simulator
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +68,46 @@ def test_a_failure_is_charged() -> None:
     faults = (WorkerFails(5.0, "a"), WorkerFails(15.0, "b"))
     case = Scenario(0, nodes, 2, 2, max_restarts=1, quiet_from=20.0, faults=faults)
     assert hold_every_rule(case) is Outcome.FAILED
+
+
+MOVES = [name for name, case in REGRESSIONS.items() if case.hosts]
+
+
+def test_the_next_host_takes_over() -> None:
+    nodes = tuple(NodeSpec(f"n{number}") for number in range(3))
+    case = Scenario(0, nodes, 2, 3, quiet_from=60.0, hosts=("n0", "n1"), faults=(HostCrash(10.0, "n0"),))
+    result = simulator(case).run()
+    assert (result.outcome, result.rounds, result.used) == (Outcome.SUCCEEDED, 2, 0)
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_whatever_happens_to_masters_the_job_succeeds(name: str) -> None:
+    assert hold_every_rule(REGRESSIONS[name]) is Outcome.SUCCEEDED
+
+
+def violated(cases: Iterable[Scenario]) -> set[str]:
+    """The rules that do not hold in these cases."""
+    rules = set()
+    for case in cases:
+        try:
+            simulator(case).run()
+        except Violation as violation:
+            rules.add(violation.rule)
+    return rules
+
+
+def test_without_votes_two_masters_would_act(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Quorum, "obstacle", lambda quorum, nodes: "")
+    assert "each world has a quorum of the last" in violated(generate(seed, 8) for seed in range(3, 83, 4))
+
+
+def test_two_hosts_could_begin_the_job_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def majority(quorum: Quorum, positions: Iterable[int], is_known: bool) -> str:
+        begins = quorum._is_founder and len(set(positions) - {-1}) >= 2
+        return "" if quorum.base is not None or begins else "too few"
+
+    monkeypatch.setattr(Quorum, "obstacle_to_begin", majority)
+    assert violated([REGRESSIONS[MOVES[0]]]) == {"each world has a quorum of the last"}
 
 
 def test_the_same_seed_gives_the_same_trace_under_any_hash_seed() -> None:
