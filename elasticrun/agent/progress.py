@@ -266,8 +266,9 @@ class HangWatch:
         match effect:
             case TakeStacks(local_ranks):
                 self._spawn(self._take_and_judge(local_ranks))
-            case Stalled(stall):
-                self._tell(stall)
+            case Stalled(stall, again):
+                if not again:
+                    self._tell(stall)
                 self._on_stall(self._round, stall)
             case Resumed():
                 logger.warning("the workers of round %d make steps again", self._round)

@@ -20,6 +20,9 @@ now on. A hang is thus found after two allowed silences (and the time to take st
 
 A timeout that the user fixed is taken at its word: stalled after that time, whatever the stacks say.
 
+A node that is stalled is looked at again and again, and says so each time: it may only have waited for
+another node, and whoever judges all nodes has to know that what was true is true still.
+
 Invariants. The last look comes no sooner than one allowed silence after the first, so that an agent, or a
 whole host, that was frozen does not take its own absence for theirs. ``next_deadline`` is never later than
 the earliest instant at which some worker could be silent for too long, and nothing is looked at before it.
@@ -102,6 +105,7 @@ class Stalled:
     """The workers hang; ``stall`` is about the one that lags."""
 
     stall: Stall
+    again: bool = False  # they still do, as was said before
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,20 +229,22 @@ class HangMachine:
         return any(worker.steps >= enough for worker in self._workers.values())
 
     def _compare(self, stacks: dict[int, Stack], now: float) -> None:
-        if self._since is None or self._since > self._asked_at or self.phase is Phase.STALLED:
+        if self._since is None or self._since > self._asked_at:
             return  # there was a sign while the stacks were taken
         before, self._stacks = self._stacks, stacks
         if self.phase is Phase.CALM:
             self.phase = Phase.SUSPECT
             self._looks = self._all_looks
         elif self._terms.timeout is None and have_moved(before, stacks):
+            if self.phase is Phase.STALLED:
+                self._effects.append(Resumed())
             self.phase = Phase.CALM
             self._learnt = 2 * self.allowed
         elif self._looks > 1:
             self._looks -= 1
         else:
+            self._effects.append(Stalled(self._describe(now), again=self.phase is Phase.STALLED))
             self.phase = Phase.STALLED
-            self._effects.append(Stalled(self._describe(now)))
 
     def _describe(self, now: float) -> Stall:
         """About the worker that lags: fewest steps, else not waiting for others, else silent for longest."""
@@ -264,11 +270,14 @@ class HangMachine:
         self._deadline = None
         if self._is_waiting or not self._alive or self._terms.timeout == 0:
             return
-        if self._since is None or self.phase is Phase.STALLED:
+        if self._since is None:
             self._deadline = now + self._span
             return
-        is_calm = self.phase is Phase.CALM
-        due = self._since + self._span if is_calm else self._asked_at + self._span / self._all_looks
+        due = {
+            Phase.CALM: self._since + self._span,
+            Phase.SUSPECT: self._asked_at + self._span / self._all_looks,
+            Phase.STALLED: self._asked_at + self._span,
+        }[self.phase]
         if now < due:
             self._deadline = due
             return

@@ -72,6 +72,8 @@ class Round:
         for failure in status.failures:
             self.hear(failure)
         if status.phase is AgentPhase.FINISHED:
+            if name not in self.finished:
+                self.stalls.clear()  # who only waited for this one goes on; who hangs will say so again
             self.finished.add(name)
         elif status.phase is AgentPhase.READY:
             self.pending.discard(name)

@@ -250,6 +250,15 @@ def test_a_stall_that_ends_is_no_hang() -> None:
     assert job.phase() is JobPhase.RUNNING
 
 
+def test_who_waited_for_a_node_that_has_finished_has_to_say_again_that_it_hangs() -> None:
+    job = running("ab", max_restarts=1)
+    stalled(job, "b", STALL)
+    job.report("a", AgentPhase.FINISHED, 0)
+    assert job.phase() is JobPhase.RUNNING, "b may have been let go a moment ago"
+    stalled(job, "b", replace(STALL, silence=22.0))
+    assert job.phase() is JobPhase.STOPPING
+
+
 def test_a_hang_that_a_lost_node_explains_is_free() -> None:
     job = running("ab", min_nodes=1)
     stalled(job, "a", STALL)

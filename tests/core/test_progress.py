@@ -87,6 +87,11 @@ def again(watch: Watch, texts: dict[int, str], *workers: WorkerProgress) -> list
     raise AssertionError("more looks than there should be")
 
 
+def first_of(effects: list[ProgressEffect]) -> Stalled:
+    assert isinstance(effects[0], Stalled)
+    return effects[0]
+
+
 def only_stall(effects: list[ProgressEffect]) -> Stall:
     (effect,) = effects
     assert isinstance(effect, Stalled)
@@ -242,16 +247,27 @@ def test_stalled_workers_that_go_on_are_announced_once() -> None:
     watch = suspect(worker())
     again(watch, {0: HERE}, worker())
     assert watch.deadline == 180.0 + ALLOWED
-    assert watch.look(220.0, worker()) == []
+    assert watch.look(219.0, worker()) == []
     assert watch.look(260.0, worker(sign_at=250.0)) == [Resumed()]
     assert watch.look(261.0, worker(sign_at=260.5)) == []
 
 
-def test_late_stacks_change_nothing_for_stalled_workers() -> None:
+@pytest.mark.parametrize("terms", [None, HangTerms(timeout=ALLOWED)])
+def test_stalled_workers_are_looked_at_again_and_still_are(terms: HangTerms | None) -> None:
+    watch = suspect(worker(), terms=terms)
+    assert not first_of(again(watch, {0: HERE}, worker())).again
+    for _ in range(3):
+        (effect,) = again(watch, {0: HERE}, worker())
+        assert first_of([effect]).again
+        assert watch.machine.phase is Phase.STALLED
+
+
+def test_stalled_workers_whose_stacks_move_are_not_stalled_any_more() -> None:
     watch = suspect(worker())
     again(watch, {0: HERE}, worker())
-    assert watch.stacks(181.0, {0: THERE}, worker()) == []
-    assert watch.machine.phase is Phase.STALLED
+    assert watch.look(220.0, worker()) == [TakeStacks((0,))]
+    assert watch.stacks(220.5, {0: THERE}, worker()) == [Resumed(), TakeStacks((0,))]
+    assert watch.machine.phase is Phase.CALM
 
 
 def test_the_end_of_the_only_worker_that_worked_leaves_those_that_are_silent() -> None:
