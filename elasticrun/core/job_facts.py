@@ -119,7 +119,6 @@ class JobFacts:
             self._effects.append(Drop(replaced))
         self._effects.append(Send(session, Welcome(self.epoch, self.config.heartbeat_interval)))
         self._decide(f"{info.node} {admission.value}")
-        self._timers.cancel((STEP_DOWN, ""))  # an arrival restarts it
         self._touch(node)
         self._absorb(node)
         self._direct(node)

@@ -60,9 +60,10 @@ reach the rest: name a ``--state-dir`` that survives to rule that out.
 
 **Times.** They decide how soon a job goes on, never whether it is safe. An agent leaves an endpoint that
 does not answer after ``TAKEOVER_DELAY``: a master that was only killed is back in less than a second. A
-master that cannot get a quorum steps down after its ``patience``, which is longer than agents need to walk
-the list of endpoints, so that all who can come have come; and which grows along the list, so that of two
-masters that wait for each other's nodes one goes first.
+master that cannot get a quorum steps down after its ``patience``. That doubles along the list, so it is
+longer than the patience of all masters before it and the walk along the list together: whatever masters are
+alive and wait for one another's nodes, while the last of them waits, all the others step down and their
+agents come.
 """
 
 from __future__ import annotations
@@ -133,8 +134,8 @@ class Quorum:
     @property
     def patience(self) -> float:
         """For how many seconds a master without a quorum waits for one."""
-        walk = TAKEOVER_DELAY * (self.endpoints + 1 + self.position)
-        return walk if self.base is not None else FOUNDING_PATIENCE
+        walk = TAKEOVER_DELAY * (self.endpoints + 1)
+        return FOUNDING_PATIENCE if self.base is None and self._is_founder else walk * 2**self.position
 
     def start(self, epoch: int) -> None:
         """A master takes up the journal, perhaps a copy of another one's."""

@@ -23,9 +23,11 @@ from elasticrun.agent.hosting import (
     MasterCrashedError,
     MasterHost,
     MasterRefusedError,
+    SteppedDownError,
 )
 from elasticrun.agent.whereabouts import Place, Survey
 from elasticrun.config import Endpoint, JobConfig, RendezvousConfig, SecurityConfig
+from elasticrun.core.protocol import JournalCopy
 from elasticrun.errors import MasterUnreachableError, NodeFaultError, UsageError
 from elasticrun.master.records import to_json
 
@@ -40,6 +42,7 @@ print({lines!r}.format(**settings), end="", flush=True)
 {then}
 """
 LIVE = "sys.stdin.read()"
+ANSWER = "print(json.dumps({'port': 1}), flush=True)"
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -433,6 +436,125 @@ def test_a_master_has_a_session_of_its_own_and_none_of_our_files(hosts: Hosts, t
     own_session, fds = json.loads(out.read_text())
     assert own_session
     assert [fd for fd in fds if int(fd) > 3] == []  # 3 is the listing's own
+
+
+# -- a list of endpoints
+
+
+def of_two(tmp_path: Path) -> tuple[Endpoint, Endpoint, RendezvousConfig]:
+    """A host that owns the second of two endpoints, as somebody listens at the first."""
+    first, second = Endpoint("192.0.2.1", 29400), free_endpoint()
+    return first, second, RendezvousConfig(first, successors=(second,))
+
+
+def test_only_its_own_endpoint_is_served_and_only_when_it_is_its_turn(hosts: Hosts, tmp_path: Path) -> None:
+    first, second, config = of_two(tmp_path)
+
+    async def main() -> None:
+        host = hosts(config=config)
+        host.begin()
+        assert (host.position, host.own, host.others) == (1, second, (second,))
+        assert not host.hosts
+        assert await host.endpoint() == first
+        host.next_turn()
+        assert (await host.endpoint()).port == 4711  # as the script says
+        assert process_of(host).poll() is None
+        host.next_turn()
+        assert await host.endpoint() == first, "and after the last one comes the first"
+        await host.close(DEADLINE)
+        assert hosts.temporary == []
+
+    run(main())
+
+
+def test_the_first_endpoints_host_serves_at_once(hosts: Hosts) -> None:
+    async def main() -> None:
+        config = RendezvousConfig(free_endpoint(), successors=(Endpoint("192.0.2.1", 1),))
+        host = hosts(config=config)
+        host.begin()
+        assert (host.position, host.hosts) == (0, True)
+        assert host.others == config.successors
+        await host.close(DEADLINE)
+
+    run(main())
+
+
+def test_a_host_that_is_not_listed_serves_nothing(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts(
+            config=RendezvousConfig(Endpoint("192.0.2.1", 1), successors=(Endpoint("203.0.113.1", 1),))
+        )
+        host.begin()
+        assert (host.position, host.others, host.has_list) == (-1, (), True)
+        for port in (1, 1, 1):
+            assert (await host.endpoint()).port == port
+            host.next_turn()
+        assert hosts.settings == []
+
+    run(main())
+
+
+def test_a_master_is_let_go_when_its_agent_follows_another_one(hosts: Hosts, tmp_path: Path) -> None:
+    first, second, config = of_two(tmp_path)
+
+    async def main() -> None:
+        host = hosts('{{"port": {port}}}\n', config=config)
+        host.begin()
+        host.next_turn()
+        assert await host.endpoint() == second
+        process = process_of(host)
+        host.followed(second)
+        assert host.hosts
+        host.followed(first)
+        await asyncio.get_running_loop().run_in_executor(None, wait_end, process)
+        assert await host.endpoint() == first
+        await host.close(DEADLINE)
+
+    run(main())
+
+
+def test_a_master_that_stepped_down_is_not_started_again_before_others_had_their_turn(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    _, second, config = of_two(tmp_path)
+
+    async def main() -> None:
+        host = hosts('{{"port": {port}}}\n', "sys.exit(8)", config=config)
+        host.begin()
+        host.next_turn()
+        assert await host.endpoint() == second
+        wait_end(process_of(host))
+        with pytest.raises(SteppedDownError, match="stepped down"):
+            await host.endpoint()
+        assert await host.endpoint() == second
+        assert len(hosts.settings) == 2
+        await host.close(DEADLINE)
+
+    run(main())
+
+
+def test_the_copy_of_the_journal_is_where_a_master_started_here_finds_it(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    _, _, config = of_two(tmp_path)
+    tell = f"open({str(told)!r}, 'w').write(json.dumps(settings)); {ANSWER}; {LIVE}"
+
+    async def main() -> dict[str, Any]:
+        host = hosts("", tell, config)
+        host.begin()
+        host.keep_copy(JournalCopy(2, 0, ("{}",)))
+        host.next_turn()
+        await host.endpoint()
+        settings: dict[str, Any] = json.loads(told.read_text())
+        settings["content"] = await asyncio.to_thread(Path(settings["copy"]).read_text)
+        await host.close(DEADLINE)
+        return settings
+
+    settings = asyncio.run(asyncio.wait_for(main(), DEADLINE))
+    assert (settings["position"], settings["content"]) == (1, "{}\n")
+    assert Path(settings["copy"]).parent == Path(settings["state_dir"])
+    assert hosts.temporary == []
 
 
 # -- the real master

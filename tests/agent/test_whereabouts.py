@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from elasticrun.agent import whereabouts as module
-from elasticrun.agent.whereabouts import Address, Place, Survey, address_for_others, survey
+from elasticrun.agent.whereabouts import Address, Place, Survey, address_for_others, own_position, survey
 from elasticrun.config import Endpoint
 from elasticrun.errors import UsageError
 
@@ -182,6 +182,24 @@ def test_a_privileged_port_of_another_host_is_its_own_affair(
 def test_a_zone_that_is_none_of_ours_is_elsewhere_or_unknown() -> None:
     found = survey(Endpoint("fe80::1%lo", 29400), None)
     assert found.place in (Place.ELSEWHERE, Place.UNKNOWN)
+
+
+# -- a list of endpoints
+
+
+def test_of_a_list_the_first_free_address_of_this_host_is_ours(free_port: int, held_port: int) -> None:
+    elsewhere, held = Endpoint(ELSEWHERE, 1), Endpoint("127.0.0.1", held_port)
+    free = Endpoint("127.0.0.1", free_port)
+    assert own_position([elsewhere, held, free], None) == (2, Survey(Place.HERE, "127.0.0.1", is_local=True))
+    assert own_position([held, elsewhere], None) == (0, Survey(Place.OCCUPIED, is_local=True))
+    assert own_position([elsewhere, elsewhere], None) == (-1, Survey(Place.ELSEWHERE))
+
+
+def test_the_users_word_about_a_list(free_port: int) -> None:
+    elsewhere, free = Endpoint(ELSEWHERE, 29400), Endpoint("127.0.0.1", free_port)
+    assert own_position([elsewhere, free], False)[0] == -1
+    assert own_position([elsewhere, free], True)[0] == 1
+    assert own_position([elsewhere, elsewhere], True) == (0, Survey(Place.HERE, ANY))
 
 
 # -- how others reach us

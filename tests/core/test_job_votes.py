@@ -161,15 +161,6 @@ def test_a_successor_without_votes_tells_why_and_steps_down() -> None:
     assert job.machine.members.nodes == {}
 
 
-def test_an_arrival_restarts_the_patience() -> None:
-    job = successor()
-    job.come("b", READY, 0)
-    job.pass_time(job.machine.quorum.patience - 1.0)
-    job.come("x")
-    job.pass_time(job.machine.quorum.patience - 1.0)
-    assert not job.of(StepDown)
-
-
 def test_the_wait_for_votes_ends_some_time_whatever_masters_come_and_go() -> None:
     job = successor(join_timeout=20.0)
     for _ in range(4):

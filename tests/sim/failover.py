@@ -165,6 +165,7 @@ class ChainRules(Rules):
 class Failover(Simulator):
     """The world of one scenario with several listed hosts."""
 
+    settle = 240.0  # masters that wait for one another's nodes have to step down first
     rules: ChainRules
     masters: list[HostMaster]
 

@@ -164,10 +164,10 @@ REGRESSIONS: dict[str, Scenario] = {
         nodes=(NodeSpec("n0"), NodeSpec("n1", node_rank=0), NodeSpec("n2"), NodeSpec("n3")),
         min_nodes=1,
         max_nodes=1,
-        join_timeout=100.0,
-        quiet_from=60.0,
+        join_timeout=200.0,
+        quiet_from=150.0,
         hosts=("n0", "n1", "n2"),
-        faults=(Split(8.0, (("n0", "n2"), ("n1", "n3")), 40.0), HostCrash(12.0, "n0", 17.0)),
+        faults=(Split(8.0, (("n0", "n2"), ("n1", "n3")), 140.0), HostCrash(12.0, "n0", 17.0)),
     ),
     "the master's host is lost while it tells a new world": Scenario(
         seed=3,

@@ -54,6 +54,8 @@ class Result:
 class Simulator:
     """The world of one scenario."""
 
+    settle = SETTLE
+
     def __init__(self, scenario: Scenario, trace: bool = False) -> None:
         self.scenario = scenario
         self.kernel = Kernel(scenario.seed, trace)
@@ -87,7 +89,7 @@ class Simulator:
             self.kernel.at(fault.at, self._inflict, fault)
         for _ in range(PROBES):
             self.kernel.at(self.kernel.random() * (self._last_end + 5), self.probes.probe)
-        self.kernel.at(self._last_end + SETTLE, self._settled)
+        self.kernel.at(self._last_end + self.settle, self._settled)
 
     def _make_rules(self) -> Rules:
         return Rules(self)

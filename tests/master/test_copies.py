@@ -1,0 +1,116 @@
+"""Copies of a real journal for sessions that only note what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from elasticrun.config import JobConfig
+from elasticrun.core.job_events import Left
+from elasticrun.core.protocol import JournalCopy, MasterMessage
+from elasticrun.master import copies as module
+from elasticrun.master.copies import Copies
+from elasticrun.master.journal import Entry, Journal, create_journal
+from elasticrun.rpc.server import Session
+
+DEADLINE = 30.0
+
+
+class Holder:
+    """A session whose agent keeps a copy."""
+
+    def __init__(self, number: int) -> None:
+        self.id = number
+        self.got = b""
+        self.sizes: list[int] = []
+        self.news = asyncio.Event()
+
+    def send(self, message: MasterMessage) -> None:
+        assert isinstance(message, JournalCopy)
+        assert message.first == self.got.count(b"\n"), "no gap, no repetition"
+        self.got += "".join(f"{line}\n" for line in message.lines).encode()
+        self.sizes.append(sum(map(len, message.lines)))
+        self.news.set()
+
+    async def has(self, wanted: bytes) -> None:
+        while self.got != wanted:
+            self.news.clear()
+            await self.news.wait()
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.journal: Journal = create_journal(folder / "journal.jsonl", JobConfig())
+        self.copies = Copies(self.journal, lambda: 2)
+
+    def write(self, reason: str = "because") -> None:
+        self.journal.append(Entry(0.0, Left(1, reason)))
+        self.copies.spread()
+
+    def hold(self, number: int = 1) -> Holder:
+        holder = Holder(number)
+        self.copies.begin(cast("Session", holder))
+        return holder
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, DEADLINE))
+
+
+def test_a_holder_has_each_line_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        bench.write()
+        early, late = bench.hold(), None
+        for number in range(5):
+            bench.write(str(number))
+            assert early.got == bench.journal.path.read_bytes()
+        late = bench.hold(2)
+        assert late.got == early.got
+        bench.copies.end(1)
+        bench.copies.end(1)
+        bench.write()
+        assert late.got == bench.journal.path.read_bytes() != early.got
+
+    run(main())
+
+
+def test_a_long_journal_is_sent_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PACE", 0.001)
+
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        for _ in range(300):
+            bench.write("x" * 1000)
+        holder, gone = bench.hold(1), bench.hold(2)
+        bench.copies.end(2)
+        bench.write("while pieces are under way")
+        await holder.has(bench.journal.path.read_bytes())
+        assert len(holder.sizes) > 4
+        assert max(holder.sizes) <= module.PIECE
+        assert len(gone.sizes) == 1
+
+    run(main())
+
+
+def test_a_line_longer_than_a_piece_is_sent_whole(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        bench.write("x" * 3 * module.PIECE)
+        bench.write("y")
+        await bench.hold().has(bench.journal.path.read_bytes())
+
+    run(main())
+
+
+def test_a_journal_that_is_gone_is_copied_no_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        bench.journal.path.unlink()
+        assert bench.hold().sizes == []
+
+    run(main())
