@@ -249,8 +249,8 @@ def core_of_its_own(core: int) -> tuple[str, ...]:
 
 #: Of a core, for the throttled node, check after check until it is named. Half is what the default ratio is
 #: for. But what shares a core with the other node unseen (another machine on the same host, the other half of
-#: a core) slows that one down as well, at times by half, so in the end the difference has to be a clear one.
-SHARES = (0.5, 0.5, 0.2, 0.2)
+#: a core) slows that one down as well, at times by far, so in the end the difference has to be a clear one.
+SHARES = (0.5, 0.25, 0.1, 0.1)
 
 
 @pytest.mark.root
@@ -259,9 +259,12 @@ def test_a_throttled_node_is_a_straggler(nodes: Nodes, throttle: Cgroup) -> None
     if len(cores) < 2 or not shutil.which("taskset"):
         pytest.skip("needs two cores, so that the nodes do not slow each other down, and taskset")
     for share in SHARES:
-        throttle.limit_cpu(share)
+        throttle.limit_cpu(1.0)
+        own = (*throttle.enter, *core_of_its_own(cores[1]))
+        slow = nodes.check("2", "--waiting-notice-interval=0.1", command=(*own, *MODULE))
+        slow.wait_line("1 missing")
+        throttle.limit_cpu(share)  # it need not have been slow at its start
         fast = nodes.check("2", command=(*core_of_its_own(cores[0]), *MODULE))
-        slow = nodes.check("2", command=(*throttle.enter, *core_of_its_own(cores[1]), *MODULE))
         assert (fast.wait(), slow.wait()) == (0, 0), fast.story()
         found = dict(re.findall(r"health check: (\S+) is slow: (its matmul is .*)", fast.err))
         print(f"{share:g} of a core: {found or 'nobody is named'}")
