@@ -37,15 +37,27 @@ from elasticrun.core.protocol import (
     FailureKind,
     Heartbeat,
     Hello,
+    JournalCopy,
     Leave,
     NodeInfo,
     Report,
+    Seat,
     StartRound,
+    World,
 )
+from elasticrun.core.quorum import Quorum
 from elasticrun.errors import EndpointTakenError, UsageError
 from elasticrun.master.journal import Entry, create_journal, read_journal
 from elasticrun.master.loop import MasterLoop
-from elasticrun.master.service import JOURNAL_NAME, MasterConfig, recover, serve
+from elasticrun.master.service import (
+    JOURNAL_NAME,
+    MasterConfig,
+    SteppedDownError,
+    adopt,
+    first_epoch,
+    recover,
+    serve,
+)
 from elasticrun.rpc.client import MasterStream
 
 DEADLINE = 30.0
@@ -395,3 +407,98 @@ def test_a_damaged_journal_is_refused_and_kept(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"line 1 of the master's journal .* is damaged"):
         run(serve(MasterConfig(JOB, "127.0.0.1", 0, str(tmp_path)), lambda port: None, lambda loop: None))
     assert path.read_bytes() == b"no json\n"
+
+
+# -- several hosts
+
+
+def written(path: Path, *epochs: int) -> Path:
+    journal = create_journal(path, JOB)
+    for epoch in epochs:
+        journal.append(Entry(0.0, MasterStarted(epoch)))
+    journal.close()
+    return path
+
+
+def test_a_newer_copy_takes_the_place_of_the_journal(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.jsonl", 3)
+    assert adopt(written(tmp_path / "copy.jsonl", 2, 4), path)
+    assert read_journal(path) == read_journal(tmp_path / "copy.jsonl")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(list(tmp_path.glob("journal.*.jsonl"))) == 1, "what was there is kept"
+
+
+def test_an_older_copy_and_none_at_all_change_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.jsonl", 5)
+    before = path.read_bytes()
+    assert not adopt(tmp_path / "copy.jsonl", path)
+    assert not adopt(written(tmp_path / "copy.jsonl", 2, 4), path)
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_copy_is_of_no_use(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    copy = tmp_path / "copy.jsonl"
+    copy.write_text("nonsense\n")
+    assert not adopt(copy, tmp_path / "journal.jsonl")
+    assert "is of no use" in caplog.text
+
+
+def test_where_a_copy_may_be_without_a_journal(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    assert adopt(written(tmp_path / "copy.jsonl", 2), path)
+    assert recover(path, JOB, resume=True)[0].epoch == 2
+
+
+def test_the_epochs_of_a_host_are_its_own_and_without_its_own_journal_drawn_anew() -> None:
+    assert first_epoch(0, False, 1, 0) == 1
+    assert first_epoch(4, True, 2, 0) == 6
+    drawn = {first_epoch(4, False, 3, 1) for _ in range(8)}
+    assert {epoch % 3 for epoch in drawn} == {1}
+    assert len(drawn) > 1
+    assert min(drawn) > 4
+
+
+def test_a_master_that_cannot_lead_ends_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows of a world whose nodes do not come."""
+    monkeypatch.setattr(Quorum, "patience", 0.01)
+    job = dataclasses.replace(JOB, endpoints=2)
+    seat = Seat(World(0, 2, 3), None)
+    state = dataclasses.replace(status(0, AgentPhase.READY, 0), seats=(seat,))
+    config = MasterConfig(job, "127.0.0.1", 0, str(tmp_path), position=1)
+
+    async def main() -> None:
+        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        serving = asyncio.ensure_future(serve(config, port.set_result, lambda loop: None))
+        stream = await MasterStream.open(Endpoint("127.0.0.1", await port), hello("a", state), DEADLINE)
+        assert stream.welcome.epoch % 2 == 1
+        with pytest.raises(SteppedDownError, match="1 of 3 nodes of the last world is here"):
+            await serving
+        await stream.close(0.0)
+
+    run(main())
+
+
+def test_agents_of_other_listed_hosts_get_copies(tmp_path: Path) -> None:
+    job = dataclasses.replace(JOB, endpoints=2)
+    config = MasterConfig(job, "127.0.0.1", 0, str(tmp_path))
+
+    async def main() -> None:
+        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        serving = asyncio.ensure_future(serve(config, port.set_result, lambda loop: None))
+        endpoint, state = Endpoint("127.0.0.1", await port), status(0, AgentPhase.READY)
+        streams = []
+        for position, node in enumerate("abc"):
+            said = hello(node, state)
+            who = dataclasses.replace(said.info, position=position if position < 2 else -1)
+            streams.append(await MasterStream.open(endpoint, dataclasses.replace(said, info=who), DEADLINE))
+        while not isinstance(first := await anext(aiter(streams[1])), JournalCopy):
+            pass
+        assert first.first == 0
+        written = (tmp_path / JOURNAL_NAME).read_text().splitlines()
+        assert list(first.lines) == written[: len(first.lines)]
+        for stream in streams:
+            await stream.close(0.0)
+        serving.cancel()
+        await asyncio.wait((serving,))
+
+    run(main())
