@@ -177,6 +177,7 @@ class JobFacts:
         if node is not None:
             farewell = Rejected(RejectCode.EXCLUDED, f"this node was excluded from the job: {reason}")
             self._dismiss(node, farewell, f"excluded: {reason}")
+            self._tell(self.members.nodes, f"{name} was excluded from the job: {reason}")
 
     def _scale(self, low: int, high: int) -> None:
         self.limits = WorldLimits(low, high, self.limits.node_unit)

@@ -121,6 +121,7 @@ def test_a_faulty_node_is_excluded_and_the_others_start(nodes: str, dead: str) -
         }
     assert seen == {job.sessions[node] for node in dead}
     assert (job.phase(), job.started()) == (JobPhase.RUNNING, set(nodes) - set(dead))
+    assert all(any(f"{node} was excluded" in line for line in job.lines) for node in dead)
 
 
 def test_a_spare_takes_the_place_of_a_faulty_node() -> None:
