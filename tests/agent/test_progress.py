@@ -346,7 +346,10 @@ def test_a_round_that_is_being_stopped_is_not_judged(tmp_path: Path) -> None:
 
 def test_stacks_are_saved_on_demand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(stage: Stage) -> None:
-        process = await stage.spawn("say('ready'); all_reduce()")
+        # From within, as the worker may still be on its way there when its word arrives.
+        process = await stage.spawn("""
+            def all_reduce(): say("ready"); stuck()
+            all_reduce()""")
         await line(process)
         stage.watch.save_stacks()
         await asyncio.wait_for(asyncio.gather(*stage.watch._tasks), DEADLINE)
