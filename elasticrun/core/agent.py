@@ -272,6 +272,7 @@ class AgentMachine:
         if self._checking is None or report.check != self._checking.check:
             return
         self._probe, self._checking = report, None
+        self._timers.cancel(PROBE)  # sweeping what is left of it may last beyond that
         if KILL not in self._timers:
             self._sweep()
 

@@ -2,13 +2,16 @@
 
 A check is a sequence of at most two probes, numbered over the whole job so that a late report of an earlier
 probe is not taken for one of this. A node has answered a probe once it is READY again and its status carries
-that probe's report; a node that is lost, or does not answer in time, has answered nothing, which counts
-against it.
+that probe's report; a node that does not answer in time has answered nothing, which counts against it.
+
+A node that is lost has answered nothing either, so it is no witness. But it is not judged: it is not there,
+and whoever comes back under its name, perhaps at once, has only lost its stream, or is another incarnation.
+It has to be checked anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from elasticrun.config import HealthCheckMode, HealthConfig
@@ -29,7 +32,7 @@ class Checkup:
         self.step = first_step(suspects, trusted)
         self.pending = set(self.step.nodes)
         self._reports: dict[str, ProbeReport | None] = {}
-        self._gone: set[str] = set()
+        self.gone: set[str] = set()  # nodes that were lost at some time since it began
         self._evidence = Evidence()
 
     def hear(self, node: Node) -> None:
@@ -41,7 +44,7 @@ class Checkup:
 
     def lose(self, name: str) -> None:
         """A node is gone."""
-        self._gone.add(name)
+        self.gone.add(name)
         if name in self.pending:
             self._answer(name, None)
 
@@ -54,15 +57,15 @@ class Checkup:
         self.pending.discard(name)
         self._reports[name] = report
 
-    def go_on(self, trusted: Sequence[str]) -> bool:
+    def go_on(self, number: int, trusted: Sequence[str]) -> bool:
         """Everybody has answered: begin the next probe, if there is one; ``trusted`` nodes may help."""
         self._evidence = self._evidence.after(self.step, self._reports)
         step = second_step(self._evidence, trusted)
         if step is None:
             return False
         self.step = step
-        self.number += 1
-        self.pending = set(step.nodes) - self._gone
+        self.number = number
+        self.pending = set(step.nodes) - self.gone
         self._reports = {}
         return True
 
@@ -143,18 +146,19 @@ class HealthBook:
         self.suspects.discard(name)
         self.doubtful.pop(name, None)
 
-    def conclude(self, check: Checkup, config: HealthConfig) -> Judgement:
-        """Take over what a check found, and say what follows."""
+    def conclude(self, check: Checkup, config: HealthConfig, present: Collection[str]) -> Judgement:
+        """Take over what a check found, and say what follows; ``present`` are the nodes there now."""
         verdict, table = check.judge(config.straggler_ratio)
-        self.doubtful = {found.node: found.reason for found in verdict.undecided}
-        self.trusted.update(verdict.good)
+        self.doubtful = {it.node: it.reason for it in verdict.undecided if it.node not in check.gone}
+        self.trusted.update(name for name in verdict.good if name not in check.gone)
         self.suspects.difference_update(verdict.good, self.doubtful)
+        self.suspects.update(name for name in check.gone if name in present)
         stragglers = verdict.stragglers if config.exclude_stragglers else ()
         doubt = "; ".join(f"{found.node}: {found.reason}" for found in verdict.undecided[:1])
         return Judgement(
             summary=verdict.summary,
             faulty=bool(verdict.faulty or verdict.undecided or verdict.bad_links or stragglers),
-            excluded=(*verdict.faulty, *stragglers),
+            excluded=tuple(it for it in (*verdict.faulty, *stragglers) if it.node not in check.gone),
             open_question="" if verdict.faulty else doubt,
             lines=tuple(_lines(verdict)),
             table=table,

@@ -228,7 +228,9 @@ class JobMachine(JobFacts):
         checkup = self.checkup
         assert checkup is not None
         while not checkup.pending:
-            if not checkup.go_on([name for name in self.ready if name in self.health.trusted]):
+            if not checkup.go_on(
+                self._probes + 1, [name for name in self.ready if name in self.health.trusted]
+            ):
                 self._judge(checkup)
                 return
             self._decide(f"probing again, to tell suspects and links apart: {name_some(checkup.step.nodes)}")
@@ -237,7 +239,7 @@ class JobMachine(JobFacts):
     def _judge(self, checkup: Checkup) -> None:
         self.checkup = None
         self._timers.cancel((CHECK, ""))
-        found = self.health.conclude(checkup, self.config.health)
+        found = self.health.conclude(checkup, self.config.health, self.members.nodes)
         self._decide(found.summary)
         for line in found.lines:
             self._decide(line)

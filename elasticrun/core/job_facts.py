@@ -69,7 +69,7 @@ class JobFacts:
         self.obstacle = ""  # why no world is formed although enough nodes are there
         self._timers: Deadlines[Timer] = Deadlines()
         self._last_called = False
-        self._probes = 0  # number of the newest one
+        self._probes = 0  # number of the newest one, perhaps of a master that was forgotten
         self._sequence = 0
         self._now = 0.0
         self._effects: list[JobEffect] = []
@@ -105,7 +105,8 @@ class JobFacts:
         info = hello.info
         admission = self.members.judge(session, info)
         if admission in (Admission.STALE, Admission.REFUSED):
-            farewell = superseded(info.node) if admission is Admission.REFUSED else None
+            known = self.members.farewell(info) or superseded(info.node)
+            farewell = known if admission is Admission.REFUSED else None
             self._effects.append(Drop(session, farewell))
             return
         if self.quorum.is_blank and not hello.status.seats:
@@ -161,7 +162,7 @@ class JobFacts:
 
     def _dismiss(self, node: Node, farewell: Rejected | None, reason: str) -> None:
         """A node goes for good. Its workers still stop, so this incarnation must not come back."""
-        self.members.retire(node)
+        self.members.retire(node, farewell)
         if node.session is not None:
             self._effects.append(Drop(node.session, farewell))
         self._lose(node, reason, StopCause.MEMBER_LEFT)
@@ -192,6 +193,8 @@ class JobFacts:
         """Draw the consequences of a node's newest status."""
         name, status = node.info.node, node.status
         self.newest = max(self.newest, status.round)
+        if status.probe is not None:  # else its answer to another probe would be taken for one to ours
+            self._probes = max(self._probes, status.probe.check)
         self.quorum.hear(status.seats, node.info.position, status.round)
         if name in self.current.pending:
             if not accepts(status.seats, self.current.seats[name].charter):

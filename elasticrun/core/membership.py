@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from elasticrun.core.protocol import AgentPhase, AgentStatus, NodeInfo
+from elasticrun.core.protocol import AgentPhase, AgentStatus, NodeInfo, Rejected
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Membership:
         self.detached = 0  # number of known nodes without a session
         self._by_session: dict[int, str] = {}
         self._latest: dict[str, str] = {}  # the incarnation of each node that was admitted last
-        self._retired: set[str] = set()
+        self._retired: dict[str, Rejected | None] = {}  # incarnations, and what each is told
         self._arrivals = 0
 
     def judge(self, session: int, info: NodeInfo) -> Admission:
@@ -68,7 +68,7 @@ class Membership:
         """Give a node its newest session. Also returns the older session that it replaces, if any."""
         latest = self._latest.setdefault(info.node, info.incarnation)
         if latest != info.incarnation:
-            self._retired.add(latest)
+            self._retired.setdefault(latest, None)
             self._latest[info.node] = info.incarnation
         node = self.nodes.get(info.node)
         if node is None:
@@ -95,9 +95,13 @@ class Membership:
         """Whether this incarnation was admitted before."""
         return self._latest.get(info.node) == info.incarnation
 
-    def retire(self, node: Node) -> None:
-        """Never again admit this incarnation."""
-        self._retired.add(node.info.incarnation)
+    def retire(self, node: Node, farewell: Rejected | None) -> None:
+        """Never again admit this incarnation; ``farewell`` says why, None that another one took its place."""
+        self._retired[node.info.incarnation] = farewell
+
+    def farewell(self, info: NodeInfo) -> Rejected | None:
+        """Why an incarnation was retired; it may not have heard it."""
+        return self._retired.get(info.incarnation)
 
     def remove(self, name: str) -> None:
         """Forget a node."""

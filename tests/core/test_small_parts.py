@@ -227,7 +227,7 @@ def test_detached_nodes_are_counted() -> None:
     members.attach(0, info("b"), AgentStatus(2, AgentPhase.RUNNING))  # sessions count anew with each master
     assert members.detached == 1
     assert members.nodes["b"].status.sequence == 2
-    members.retire(members.nodes["c"])
+    members.retire(members.nodes["c"], None)
     assert members.judge(9, info("c")) is Admission.REFUSED
 
 

@@ -24,8 +24,8 @@ from elasticrun.core.protocol import World as WorldId
 from elasticrun.errors import ExitCode
 from tests.sim.fingerprint import fingerprint
 from tests.sim.hosts import HostAgent, HostMaster
-from tests.sim.invariants import Rules, World, require
-from tests.sim.kernel import Violation
+from tests.sim.invariants import Rules, World
+from tests.sim.kernel import Violation, require
 from tests.sim.master import Journal, SimMaster, replay
 from tests.sim.node import TERMS, Group, SimAgent
 from tests.sim.scenario import Fault, HostCrash, MasterCrash, NodeSpec, Scenario, Split
@@ -304,7 +304,7 @@ class Failover(Simulator):
 
     def _lose_power(self, fault: HostCrash) -> None:
         position = self.position_of(fault.node)
-        agent = self._newest(fault.node)
+        agent = self.newest(fault.node)
         if position >= 0:
             self.masters[position].lose_power(fault.keeps_disk)
         if agent is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+from elasticrun.config import Action
 from elasticrun.core.agent_events import IDLE, AgentEffect, Finish, StartWorkers
 from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import OUTCOMES, JobEffect, JobPhase, Send
@@ -19,11 +20,14 @@ from elasticrun.core.protocol import (
     Outcome,
     StartRound,
 )
-from elasticrun.core.restart import MAX_PORT_RETRIES, Budget
+from elasticrun.core.rendezvous import WorldLimits
+from elasticrun.core.restart import MAX_PORT_RETRIES, Budget, StopCause
 from elasticrun.core.round import Round
 from elasticrun.errors import ExitCode
+from tests.sim.failure_rules import hang_is_real, the_error_came_back
 from tests.sim.fingerprint import difference, fingerprint
-from tests.sim.kernel import Violation
+from tests.sim.health_rules import HealthRules
+from tests.sim.kernel import Violation, require
 from tests.sim.node import TERMS, SimAgent
 from tests.sim.scenario import Scenario
 
@@ -31,16 +35,12 @@ if TYPE_CHECKING:
     from tests.sim.master import SimMaster
     from tests.sim.simulator import Simulator
 
-#: One event may take several transitions in a row.
-REACHABLE = {
-    JobPhase.GATHERING: {JobPhase.RUNNING, JobPhase.TIMED_OUT},
-    JobPhase.RUNNING: {JobPhase.STOPPING, JobPhase.SUCCEEDED, JobPhase.GATHERING, JobPhase.FAILED},
-    JobPhase.STOPPING: {JobPhase.GATHERING, JobPhase.RUNNING, JobPhase.FAILED, JobPhase.SUCCEEDED},
-}
 STATUS = {
     Outcome.SUCCEEDED: ExitCode.OK,
     Outcome.FAILED: ExitCode.JOB_FAILED,
     Outcome.TIMED_OUT: ExitCode.RENDEZVOUS_TIMEOUT,
+    Outcome.REPEATED_ERROR: ExitCode.REPEATED_ERROR,
+    Outcome.UNHEALTHY: ExitCode.UNHEALTHY,
 }
 
 
@@ -57,6 +57,15 @@ class World:
         self.done: dict[str, int] = {}  # name -> workers that ended with 0
         self.genuine = False  # a worker failed by itself
         self.clash = False  # the store's port was taken
+        self.errors: set[tuple[str, int]] = set()  # exceptions that its workers raised, with the step
+        self.stalled: set[str] = set()  # nodes whose workers were seen to make no steps
+
+    @property
+    def failed_by_itself(self) -> bool:
+        """Its stop was charged to its workers, as far as the master has heard."""
+        stop = self.current.stop
+        causes = (StopCause.WORKER_FAILED, StopCause.HANG)
+        return stop is not None and stop[0] in causes and bool(self.current.failures)
 
 
 class Rules:
@@ -65,6 +74,9 @@ class Rules:
     def __init__(self, sim: Simulator) -> None:
         self.sim = sim
         self.scenario: Scenario = sim.scenario
+        self.limits = self._limits()
+        self._ordered = {self.limits}  # limits that anybody ever asked for
+        self.health = HealthRules(sim)
         self.worlds: dict[int, list[World]] = {}  # by round; several only if a master forgot
         self.newest: World | None = None
         self.generation = 0
@@ -99,6 +111,16 @@ class Rules:
         self._current, self._phase, self._round, self._epoch = None, JobPhase.GATHERING, -1, 0
         self._budget = Budget(self.scenario.max_restarts)
         self.ended = None
+        self.limits = self._limits()
+        self.health.forget()
+
+    def _limits(self) -> WorldLimits:
+        case = self.scenario
+        return WorldLimits(case.min_nodes, case.max_nodes, case.node_unit)
+
+    def allow(self, low: int, high: int) -> None:
+        """An operator orders another number of nodes."""
+        self._ordered.add(WorldLimits(low, high, self.scenario.node_unit))
 
     def resume(self, machine: JobMachine) -> None:
         """A replay has put equal objects in the place of those that were watched."""
@@ -122,6 +144,10 @@ class Rules:
         if effects:
             self._note_losses(machine)
             self.directives_are_consistent(machine, effects)
+        self.health.after_master(machine, effects)
+        if machine.limits is not self.limits:
+            require("limits are as ordered", machine.limits in self._ordered, str(machine.limits))
+            self.limits = machine.limits
         if machine.budget != self._budget:
             self.only_failures_spend(self._budget, machine.budget)
             self._budget = machine.budget
@@ -133,15 +159,18 @@ class Rules:
             self.store_belongs_to_rank_0(world)
             self.no_member_runs_an_earlier_round(world)
             self.order_is_stable(self.newest, world)
+            self.health.world_formed(machine)
             self._current, self.newest = machine.current, world
             self.worlds.setdefault(world.number, []).append(world)
         self.numbers_only_grow(machine)
         if machine.phase is not self._phase:
-            self.phase_follows_the_table(machine)
             self._phase = machine.phase
             if machine.ended:
                 self.the_end_is_just(machine)
         self.facts_fit_the_phase(machine)
+        stop, newest = machine.current.stop, self.newest
+        if stop is not None and stop[0] is StopCause.HANG and newest is not None and not newest.genuine:
+            hang_is_real(self.scenario, newest)
 
     def after_agent(self, agent: SimAgent, effects: list[AgentEffect]) -> None:
         """Check every rule about one agent."""
@@ -198,7 +227,7 @@ class Rules:
             require("the round is its own", seat.round == world.number, name)
 
     def size_is_within_limits(self, world: World) -> None:
-        size, limits = len(world.seats), self.scenario
+        size, limits = len(world.seats), self.limits
         require("min <= nodes <= max", limits.min_nodes <= size <= limits.max_nodes, f"{size} nodes")
         require("nodes are divisible by the unit", size % limits.node_unit == 0, f"{size} nodes")
 
@@ -267,7 +296,7 @@ class Rules:
     def only_failures_spend(self, before: Budget, after: Budget) -> None:
         world = self.newest
         assert world is not None
-        require("used <= max", after.used <= self.scenario.max_restarts, str(after))
+        require("spent <= max", after.spent <= self.scenario.max_restarts, str(after))
         require("one round spends at most one", after.used in (before.used, before.used + 1), str(after))
         if after.used > before.used:
             clashes = world.clash and before.port_retries >= MAX_PORT_RETRIES
@@ -276,7 +305,9 @@ class Rules:
     def the_end_is_just(self, machine: JobMachine) -> None:
         self.ended = machine.phase
         world = self.newest
-        if machine.phase is JobPhase.SUCCEEDED:
+        if machine.phase is JobPhase.SUCCEEDED and self.scenario.health.only:
+            require("nothing was asked for but a check", world is None, machine.end_reason)
+        elif machine.phase is JobPhase.SUCCEEDED:
             assert world is not None
             specs = {spec.name: spec.local_world_size for spec in self.scenario.nodes}
             missing = [name for name in world.seats if world.done.get(name, 0) != specs[name]]
@@ -285,8 +316,14 @@ class Rules:
             assert world is not None
             failed = {w.number for ws in self.worlds.values() for w in ws if w.genuine or w.clash}
             require("only failures end a job", world.genuine or world.clash, machine.end_reason)
-            enough = len(failed) > self.scenario.max_restarts
+            rules = self.scenario.policy.rules
+            gives_up = world.genuine and any(rule.action is Action.GIVE_UP for rule in rules)
+            enough = len(failed) > self.scenario.max_restarts or gives_up
             require("the budget was spent", enough, f"{machine.end_reason}: {sorted(failed)}")
+        elif machine.phase is JobPhase.HOPELESS:
+            the_error_came_back(self, machine.end_reason)
+        elif machine.phase is JobPhase.UNHEALTHY:
+            self.health.unhealthy_is_just(machine)
         else:
             self.sim.judge_timeout()
 
@@ -296,10 +333,6 @@ class Rules:
         require("rounds only grow", machine.round >= self._round, f"{machine.round} after {self._round}")
         require("epochs only grow", machine.epoch >= self._epoch, f"{machine.epoch} after {self._epoch}")
         self._round, self._epoch = machine.round, machine.epoch
-
-    def phase_follows_the_table(self, machine: JobMachine) -> None:
-        allowed = REACHABLE.get(self._phase, set())
-        require("phases follow the table", machine.phase in allowed, f"{self._phase} -> {machine.phase}")
 
     def facts_fit_the_phase(self, machine: JobMachine) -> None:
         current = machine.current
@@ -335,15 +368,14 @@ class Rules:
             require("the master was away", agent.longest_absence() >= TERMS.master_timeout, who)
         elif status == ExitCode.SUPERSEDED:
             require("a newer one took its place", self._known[agent.name] != agent.incarnation, who)
+        elif status == ExitCode.EXCLUDED:
+            require("it was excluded", agent.incarnation in self.health.excluded, who)
+        elif status == ExitCode.DRAINED:
+            asked = agent.preempted or agent.incarnation in self.health.drained
+            require("it was to be drained", asked, who)
         elif status == ExitCode.NODE_FAULT:
             require("its workers cannot be killed", agent.unkillable, who)
         else:
             require("it was told to stop", status - 128 in agent.signalled, who)
         if status != ExitCode.NODE_FAULT:
             require("no worker is left behind", agent.group is None, who)
-
-
-def require(rule: str, holds: bool, text: str) -> None:
-    """Raise Violation unless the rule holds."""
-    if not holds:
-        raise Violation(rule, text)

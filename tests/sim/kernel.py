@@ -17,6 +17,12 @@ class Violation(AssertionError):
         self.rule = rule
 
 
+def require(rule: str, holds: bool, text: str) -> None:
+    """Raise Violation unless the rule holds."""
+    if not holds:
+        raise Violation(rule, text)
+
+
 class Kernel:
     """Runs actions in the order of their instants, and in the order of scheduling at one instant."""
 

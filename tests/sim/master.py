@@ -113,6 +113,11 @@ class SimMaster:
 
     # -- streams
 
+    @property
+    def streams(self) -> list[Stream]:
+        """Of all agents that are attached."""
+        return list(self._streams.values())
+
     def receive(self, stream: Stream, message: AgentMessage) -> None:
         """A message arrives, perhaps long after its stream broke."""
         if not self.up or stream.life != self.life:

@@ -12,12 +12,16 @@ from elasticrun.core.agent_events import (
     AgentTerms,
     AgentTick,
     Directed,
+    DumpStacks,
     Finish,
     GroupGone,
     LinkDown,
     LinkUp,
+    Preempted,
     Prepared,
+    RunProbe,
     SignalWorkers,
+    StallSeen,
     StartWorkers,
     StopSignal,
     SweepWorkers,
@@ -36,10 +40,13 @@ from elasticrun.core.protocol import (
     MasterMessage,
     NodeInfo,
     Rejected,
+    Stall,
+    StartProbe,
     StartRound,
     StopRound,
     Welcome,
 )
+from tests.sim.clinic import Visit
 from tests.sim.network import Stream
 from tests.sim.scenario import NodeSpec
 
@@ -60,6 +67,8 @@ class Group:
         self.alive = dict.fromkeys(range(size))
         self.finished = 0
         self.echoed = False
+        self.waits = False  # it makes no steps
+        self.hangs = False  # and is why others make none
 
 
 class SimAgent:
@@ -83,6 +92,9 @@ class SimAgent:
         )
         self.machine = AgentMachine("job", "1", info, TERMS)
         self.group: Group | None = None
+        self.probe: Visit | None = None  # until it is swept
+        self.disturbed = -1.0  # when it was frozen last
+        self.preempted = False
         self.stream: Stream | None = None
         self.linked = False  # Welcome was read on ``stream``
         self.cuts = 0  # cuts of the network that hold now
@@ -144,12 +156,25 @@ class SimAgent:
                 self._start(assignment)
             case SignalWorkers():
                 self._signal()
+            case RunProbe(start):
+                assert self.group is None and self.probe is None
+                self.sim.clinic.run(self, start)
+            case DumpStacks():
+                assert self.group is not None
             case SweepWorkers(round_):
-                assert self.group is not None and self.group.round == round_
-                if not self.unkillable:
-                    self.kernel.after(0.01 + 0.5 * self.kernel.random(), self._swept, self.group)
+                self._sweep(round_)
             case Finish():
                 self._leave(effect)
+
+    def _sweep(self, round_: int) -> None:
+        after = 0.01 + 0.5 * self.kernel.random() if not self.unkillable else None
+        if self.probe is not None:
+            if after is not None:
+                self.kernel.after(after, self._probe_swept, self.probe, round_)
+            return
+        assert self.group is not None and self.group.round == round_
+        if after is not None:
+            self.kernel.after(after, self._swept, self.group)
 
     def _leave(self, finish: Finish) -> None:
         self.finish = finish
@@ -168,6 +193,7 @@ class SimAgent:
     def thaw(self) -> None:
         """Handle what happened meanwhile."""
         self.frozen -= 1
+        self.disturbed = self.kernel.now
         if not self.frozen:
             parked, self._parked = self._parked, []
             for action, args in parked:
@@ -186,6 +212,11 @@ class SimAgent:
         """A signal for the launcher."""
         self.signalled.append(signum)
         self.handle(StopSignal(signum))
+
+    def preempt(self) -> None:
+        """The platform takes the node away."""
+        self.preempted = True
+        self.handle(Preempted("the platform says so"))
 
     # -- the link
 
@@ -235,7 +266,7 @@ class SimAgent:
                 self.handle(LinkUp(message.epoch))
                 self.kernel.after(message.heartbeat_interval, self._beat, stream, message.heartbeat_interval)
         elif stream is self.stream:
-            self._fenced = self._fenced or isinstance(message, StartRound | StopRound | JobEnded)
+            self._fenced = self._fenced or isinstance(message, StartRound | StopRound | StartProbe | JobEnded)
             self._leaving = self._leaving or isinstance(message, Rejected)
             self.handle(Directed(message))
         elif self._fenced and self._may_be_late(stream):
@@ -269,8 +300,15 @@ class SimAgent:
         if group is self.group and len(group.alive) == self.spec.local_world_size:
             self.sim.group_started(self, group)
 
-    def end_worker(self, group: Group, local_rank: int, code: int, kind: FailureKind) -> None:
-        """A worker ends by itself or by the launcher's signal."""
+    def end_worker(
+        self,
+        group: Group,
+        local_rank: int,
+        code: int,
+        kind: FailureKind,
+        told: dict[str, Any] | None = None,
+    ) -> None:
+        """A worker ends by itself or by the launcher's signal; ``told`` is what else is known of it."""
         if group is not self.group or local_rank not in group.alive:
             return
         del group.alive[local_rank]
@@ -280,7 +318,9 @@ class SimAgent:
             return
         self.sim.echo(self.name, group)
         rank = group.assignment.first_rank + local_rank
-        failure = Failure(self.name, self.spec.name, rank, local_rank, self.spec.role, 1, kind, code)
+        failure = Failure(
+            self.name, self.spec.name, rank, local_rank, self.spec.role, 1, kind, code, **told or {}
+        )
         self.handle(WorkerFailed(group.round, failure))
 
     def _signal(self) -> None:
@@ -301,3 +341,15 @@ class SimAgent:
             self.sim.echo(self.name, group)
         self.group = None
         self.handle(GroupGone(group.round, self._free_port()))
+
+    def _probe_swept(self, visit: Visit, round_: int) -> None:
+        if visit is self.probe:
+            self.probe = None
+            self.handle(GroupGone(round_, self._free_port()))
+
+    def stalls(self, group: Group, silence: float) -> None:
+        """The watch of the workers has seen no step for some seconds, or, if these are 0, one again."""
+        first = group.assignment.first_rank
+        rank = next(iter(group.alive), 0)
+        stall = Stall(first + rank, rank, 7, silence, 2.0, not group.hangs)
+        self.handle(StallSeen(group.round, stall if silence else None))

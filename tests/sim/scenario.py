@@ -7,6 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from elasticrun.config import HealthConfig, Policy
+from tests.sim.ills import Hang, Ill, draw_health, draw_ills, draw_policy
+
+NO_CHECKS = HealthConfig()
+USUAL = Policy()
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
@@ -174,6 +180,7 @@ Fault = (
     | MasterCrash
     | Split
     | HostCrash
+    | Ill
 )
 
 
@@ -197,10 +204,18 @@ class Scenario:
     hosts: tuple[
         str, ...
     ] = ()  # nodes whose hosts are listed as endpoints; none: a master that always returns
+    health: HealthConfig = NO_CHECKS
+    policy: Policy = USUAL
 
 
 def generate(seed: int, nodes: int) -> Scenario:
-    """The scenario of a seed: every fourth has several listed hosts."""
+    """The scenario of a seed: every fourth has several listed hosts, and two of four have ills."""
+    if seed % 4 in (1, 2):
+        return _with_ills(seed, _plain(seed, nodes))
+    return _plain(seed, nodes)
+
+
+def _plain(seed: int, nodes: int) -> Scenario:
     rng = random.Random(seed)
     if seed % 4 == 3 and nodes > 1:
         return _with_hosts(seed, rng, nodes)
@@ -233,9 +248,29 @@ def generate(seed: int, nodes: int) -> Scenario:
     )
 
 
+def _with_ills(seed: int, base: Scenario) -> Scenario:
+    """Health checks, what they find, and other faults, more of them while nodes are checked."""
+    rng = random.Random(f"ills {seed}")
+    names = [spec.name for spec in base.nodes]
+    last = rng.choice((5.0, 15.0, 40.0))
+    ills = draw_ills(rng, names, base.node_unit, last)
+    early = [each for _ in range(rng.choice((0, 0, 1, 3))) for each in _fault(rng, names, 6.0)]
+    kept = base.faults if rng.random() < 0.6 else ()
+    faults = sorted((*kept, *ills, *early), key=lambda fault: fault.at)
+    quiet_from = max([last, *(spec.joins for spec in base.nodes), *map(ends, faults)])
+    return replace(
+        base,
+        faults=tuple(faults),
+        health=draw_health(rng),
+        policy=draw_policy(rng),
+        min_nodes=rng.choice((base.min_nodes, base.node_unit, base.node_unit)),
+        quiet_from=round(quiet_from, 2),
+    )
+
+
 def _with_hosts(seed: int, rng: random.Random, nodes: int) -> Scenario:
     """Hosts are lost and the network falls apart; at most one listed host forgets what it knew."""
-    base = generate(seed - 1, nodes)
+    base = _plain(seed - 1, nodes)
     names = [spec.name for spec in base.nodes]
     hosts = tuple(rng.sample(names, rng.choice((2, 2, 3)) if nodes > 2 else 2))
     last = rng.choice((15.0, 40.0, 80.0))
@@ -282,6 +317,8 @@ def ends(fault: Fault) -> float:
         return fault.until
     if isinstance(fault, HostCrash):
         return fault.back or fault.at
+    if isinstance(fault, Hang):
+        return fault.until or fault.at
     return fault.at + fault.down_for if isinstance(fault, MasterCrash) else fault.at
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from elasticrun.config import JobConfig
-from elasticrun.core.job_events import JobPhase
+from elasticrun.core.job_events import OUTCOMES, JobPhase
 from elasticrun.core.protocol import FailureKind, Outcome
+from tests.sim.clinic import Clinic
 from tests.sim.fingerprint import fingerprint
+from tests.sim.ills import Ill
 from tests.sim.invariants import Rules, World
 from tests.sim.kernel import Kernel, Violation
 from tests.sim.master import SimMaster, replay
+from tests.sim.mishaps import Mishaps
 from tests.sim.node import Group, SimAgent
 from tests.sim.probes import Probes
 from tests.sim.scenario import (
@@ -37,6 +40,7 @@ from tests.sim.scenario import (
 SETTLE = 120.0  # seconds of quiet within which a world forms, if enough nodes are there
 PATIENCE = 400.0  # seconds of quiet, besides join_timeout and the spread, within which everybody has gone
 PROBES = 3
+WAITING = (JobPhase.GATHERING, JobPhase.CHECKING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,11 @@ class Simulator:
             heartbeat_timeout=15.0,
             reattach_timeout=8.0,
             endpoints=max(1, len(scenario.hosts)),
+            health=scenario.health,
+            policy=scenario.policy,
         )
+        self.clinic = Clinic(self)
+        self.mishaps = Mishaps(self)
         self._make_masters()
         self.probes = Probes(self)
         self._incarnations: dict[str, int] = {}
@@ -110,7 +118,7 @@ class Simulator:
         machine = self.master.machine
         if self.master.up:
             self.rules.replay_gives_the_same(fingerprint(machine), replay(self.config, self.master.journal))
-        outcome = Outcome[machine.phase.name] if machine.ended else None
+        outcome = OUTCOMES.get(machine.phase)
         trace = tuple(kernel.lines or ())
         return Result(outcome, kernel.now, kernel.steps, machine.round + 1, machine.budget.used, trace)
 
@@ -123,12 +131,14 @@ class Simulator:
 
     def healthy(self) -> int:
         """How many nodes could be members of a world."""
-        return sum(not agent.over and agent.machine.finish is None for agent in self.agents)
+        doubtful = self.master.machine.health.doubtful
+        well = [agent for agent in self.agents if not agent.over and agent.machine.finish is None]
+        return sum(agent.name not in doubtful for agent in well)
 
     def _settled(self) -> None:
         """Rule 4: faults have stopped long ago."""
         machine = self.master.machine
-        if machine.phase is JobPhase.GATHERING and self.healthy() >= machine.limits.smallest:
+        if machine.phase in WAITING and self.healthy() >= machine.limits.smallest:
             raise Violation(
                 "a world forms", f"{self.healthy()} healthy nodes, none {SETTLE:g} s after faults"
             )
@@ -152,6 +162,7 @@ class Simulator:
             agent.end_worker(group, 0, 98, FailureKind.PORT_TAKEN)
         elif len(world.started) == len(world.seats):
             self._work(world)
+        self.mishaps.start(agent, group)
 
     def _work(self, world: World) -> None:
         kernel, scenario = self.kernel, self.scenario
@@ -164,7 +175,9 @@ class Simulator:
 
     def _succeed(self, world: World, name: str, group: Group, local_rank: int) -> None:
         agent = world.started[name]
-        if group is agent.group and local_rank in group.alive:
+        if group.waits and group is agent.group:
+            self.kernel.after(1.0, self._succeed, world, name, group, local_rank)
+        elif group is agent.group and local_rank in group.alive:
             world.done[name] = world.done.get(name, 0) + 1
             agent.end_worker(group, local_rank, 0, FailureKind.EXIT)
 
@@ -191,7 +204,8 @@ class Simulator:
     def _make_agent(self, spec: NodeSpec, number: int) -> SimAgent:
         return SimAgent(self, spec, number)
 
-    def _newest(self, name: str) -> SimAgent | None:
+    def newest(self, name: str) -> SimAgent | None:
+        """The incarnation of a node that lives and came last."""
         return next((a for a in reversed(self.agents) if a.name == name and not a.over), None)
 
     def _inflict(self, fault: Fault) -> None:
@@ -203,10 +217,12 @@ class Simulator:
                 self._ports_to_take += 1
             case AgentStarts(_, node):
                 self._spawn(replace(self.specs[node], joins=fault.at))
+            case fault if isinstance(fault, Ill):
+                self.mishaps.happen(fault)
             case Split() | HostCrash():
                 raise ValueError(f"{fault} needs listed hosts")
             case _:
-                agent = self._newest(fault.node)
+                agent = self.newest(fault.node)
                 if agent is not None:
                     self._inflict_on(agent, fault)
 
@@ -225,6 +241,7 @@ class Simulator:
                     agent.stream.break_off("reset", self.kernel.random() / 10, self.kernel.random() / 10)
             case Freeze(_, _, until):
                 agent.frozen += 1
+                agent.disturbed = self.kernel.now
                 self.kernel.at(until, agent.thaw)
             case Stubborn():
                 agent.stubborn = True

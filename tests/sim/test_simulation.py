@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from elasticrun import config
 from elasticrun.config import JobConfig
 from elasticrun.core.job_events import Attached, MasterStarted
 from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, NodeInfo, Outcome
 from elasticrun.core.quorum import Quorum
 from elasticrun.master.journal import Entry, create_journal
-from tests.sim import run, scenario
+from tests.sim import ills, run, scenario
 from tests.sim.failover import simulator
 from tests.sim.kernel import Violation
 from tests.sim.regressions import REGRESSIONS
@@ -129,7 +130,7 @@ def test_the_same_seed_gives_the_same_trace_under_any_hash_seed() -> None:
 def test_what_is_printed_for_a_failing_seed_can_be_pasted() -> None:
     for seed in range(20):
         case = generate(seed, 4)
-        assert eval(run.literal(case), vars(scenario).copy()) == case
+        assert eval(run.literal(case), vars(config) | vars(ills) | vars(scenario)) == case
 
 
 def test_a_broken_rule_is_shown_with_its_trace_and_its_scenario(

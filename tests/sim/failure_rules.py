@@ -1,0 +1,35 @@
+"""The rules of hangs and of errors that come back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.kernel import require
+from tests.sim.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tests.sim.invariants import Rules, World
+
+
+def the_error_came_back(rules: Rules, reason: str) -> None:
+    """In the last rounds that failed, as many as the policy asks for, the same error was raised."""
+    needed = rules.scenario.policy.same_error_rounds
+    failed = [
+        world
+        for number in sorted(rules.worlds)
+        for world in rules.worlds[number]
+        if world.generation == rules.generation and world.failed_by_itself
+    ]
+    require("the same error came back", 0 < needed <= len(failed), reason)
+    errors = [world.errors for world in failed[-needed:]]
+    require("it is the same error", bool(set.intersection(*errors)), f"{reason}: {errors}")
+
+
+def hang_is_real(scenario: Scenario, world: World) -> None:
+    """Whoever has not finished made no steps."""
+    specs = {spec.name: spec.local_world_size for spec in scenario.nodes}
+    busy = [
+        name for name in world.seats if name not in world.stalled and world.done.get(name, 0) != specs[name]
+    ]
+    require("a hang is everybody's", not busy, f"{sorted(busy)} in round {world.number}")
+    world.genuine = True
