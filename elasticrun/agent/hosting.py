@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from elasticrun.agent.endpoints import Endpoints
 from elasticrun.agent.journal_copy import KeptCopy
 from elasticrun.agent.whereabouts import Place, Survey, own_position, survey
 from elasticrun.config import Endpoint, RendezvousConfig
@@ -61,11 +62,8 @@ class MasterHost:
     def __init__(self, config: RendezvousConfig, command: MasterCommand) -> None:
         self._config = config
         self._command = command
-        self._endpoints = (config.endpoint, *config.successors)
-        self._turn = 0
-        self._endpoint = config.endpoint  # whose turn it is
+        self.endpoints = Endpoints(config)
         self._copy: KeptCopy | None = None
-        self.position = -1 if config.successors else 0  # of this host in the list of endpoints; -1: none
         self._process: subprocess.Popen[bytes] | None = None
         self._answered = True  # the process has said whether it serves
         self._heard = b""  # the beginning of its answer
@@ -92,39 +90,18 @@ class MasterHost:
             UsageError: the endpoint's port may not be bound, or there is no room for the journal.
             NodeFaultError: no process can be started.
         """
-        if not self.has_list:
-            self._take_turn(survey(self._endpoint, self._config.is_host))
+        endpoints = self.endpoints
+        if not endpoints.are_several:
+            self._take_turn(survey(endpoints.current, self._config.is_host))
             return
-        self.position, self.found = own_position(self._endpoints, self._config.is_host)
-        if self.position == self._turn:
+        endpoints.position, self.found = own_position(endpoints.all, self._config.is_host)
+        if endpoints.is_ours:
             self._take_turn(self.found)
-
-    @property
-    def has_list(self) -> bool:
-        """Several hosts may become the master's."""
-        return len(self._endpoints) > 1
-
-    @property
-    def own(self) -> Endpoint:
-        """The endpoint that this host serves, or else the first."""
-        return self._endpoints[max(self.position, 0)]
-
-    @property
-    def others(self) -> tuple[Endpoint, ...]:
-        """Where the agent of a listed host looks for a master before it begins: the job may be older."""
-        return self._endpoints[1:] if self.has_list and self.position >= 0 else ()
-
-    def next_turn(self) -> None:
-        """The endpoint does not answer: it is the next one's turn."""
-        self._turn = (self._turn + 1) % len(self._endpoints)
-        self._endpoint = self._endpoints[self._turn]
 
     def followed(self, endpoint: Endpoint) -> None:
         """This agent follows the master there: one that was started here is not needed for it."""
-        if not self.has_list:
-            return
-        self._turn, self._endpoint = self._endpoints.index(endpoint), endpoint
-        if self._process is not None and self._turn != self.position:
+        self.endpoints.follow(endpoint)
+        if self._process is not None and not self.endpoints.is_ours:
             _let_go(self._process)
 
     def keep_copy(self, message: JournalCopy) -> None:
@@ -142,17 +119,17 @@ class MasterHost:
             MasterUnreachableError: our master was killed, or takes very long to start.
             SteppedDownError: our master could not lead.
         """
-        if self._turn != self.position and self.has_list:
-            return self._endpoint
+        if not self.endpoints.is_ours:
+            return self.endpoints.current
         if not self.hosts:
             self._notice_step_down()
             # In a thread, as it looks up names. It changes nothing, so it may be left alone at any time.
             loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(None, survey, self._endpoint, self._config.is_host)
+            found = await loop.run_in_executor(None, survey, self.endpoints.current, self._config.is_host)
             self._take_turn(found)
         if self._process is not None and not self._answered:
             await self._await_answer(self._process)
-        return self._endpoint
+        return self.endpoints.current
 
     async def close(self, timeout: float) -> None:
         """Let go of the master: it ends unless other agents need it. Waits ``timeout`` seconds for that."""
@@ -187,18 +164,18 @@ class MasterHost:
         self._reap()
         if found.place is Place.OCCUPIED and self._config.standalone:
             # The port was taken while our master was away. Nobody else knows it, so another one will do.
-            self._endpoint = self._config.endpoint
-            found = survey(self._endpoint, None)
+            self.endpoints.current = self._config.endpoint
+            found = survey(self.endpoints.current, None)
         self.found = found
         if found.place is Place.HERE:
             self._launch()
 
     def _launch(self) -> None:
         settings = {
-            **self._command.settings(self.found.listen_host, self._endpoint.port, self._state_dir()),
+            **self._command.settings(self.found.listen_host, self.endpoints.current.port, self._state_dir()),
             "resume": self.resume,
             "temporary": self._temporary is not None,
-            "position": max(self.position, 0),
+            "position": max(self.endpoints.position, 0),
             "copy": self._copy_path,
         }
         try:
@@ -220,14 +197,14 @@ class MasterHost:
 
     @property
     def _copy_path(self) -> str:
-        return str(Path(self._state_dir()) / COPY_NAME) if self.has_list else ""
+        return str(Path(self._state_dir()) / COPY_NAME) if self.endpoints.are_several else ""
 
     def _state_dir(self) -> str:
         if self._config.state_dir is not None:
             return self._config.state_dir
         if self._temporary is None:
             try:
-                self._temporary = _temporary_directory(self.own)
+                self._temporary = _temporary_directory(self.endpoints.own)
             except OSError as error:
                 raise UsageError(
                     f"no temporary directory for the master's journal can be made ({error.strerror});"
@@ -244,7 +221,7 @@ class MasterHost:
         self._answered = True
         self.trouble = answer.get("taken", "")
         if "port" in answer:
-            self._endpoint = Endpoint(self._endpoint.host, answer["port"])
+            self.endpoints.current = Endpoint(self.endpoints.current.host, answer["port"])
         elif "error" in answer:
             raise MasterRefusedError(answer["error"])
         elif not answer:

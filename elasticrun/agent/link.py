@@ -126,8 +126,8 @@ class Link:
                 if waited > QUIET_TIME and not told:
                     told = True
                     logger.warning("%s; still trying after %.0f s", error, waited)
-                if self._host.has_list and self._is_turn_over(error):
-                    self._host.next_turn()
+                if self._host.endpoints.are_several and self._is_turn_over(error):
+                    self._host.endpoints.advance()
                     self._turn_since, delay = loop.time(), FIRST_DELAY
             else:
                 await self._follow(stream)
@@ -145,7 +145,7 @@ class Link:
 
     async def _look_around(self) -> None:
         """On a listed host: follow a master elsewhere, if there is one, before one is served here."""
-        for endpoint in self._host.others:
+        for endpoint in self._host.endpoints.others:
             try:
                 stream = await MasterStream.open(
                     endpoint, self._machine.hello(), LOOK_TIMEOUT, self._security
@@ -163,7 +163,7 @@ class Link:
         timeout = ATTEMPT_TIMEOUT
         if not self._was_up:
             timeout = min(timeout, max(self._connect_timeout - waited, LONGEST_DELAY))
-        if self._host.has_list:
+        if self._host.endpoints.are_several:
             timeout = min(timeout, TAKEOVER_DELAY)
         stream = await MasterStream.open(endpoint, self._machine.hello(), timeout, self._security)
         self._host.followed(endpoint)

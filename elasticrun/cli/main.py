@@ -171,12 +171,12 @@ def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:
         node=f"{name}/{mark}",
         incarnation=incarnation,
         host=name,
-        address=rendezvous.local_addr or address_for_others(host.own, host.found),
+        address=rendezvous.local_addr or address_for_others(host.endpoints.own, host.found),
         local_world_size=config.workers.local_world_size,
         role=config.workers.role,
         node_rank=rendezvous.node_rank,
         pid=os.getpid(),
-        position=host.position if host.has_list else -1,
+        position=host.endpoints.position if host.endpoints.are_several else -1,
     )
 
 

@@ -453,13 +453,13 @@ def test_only_its_own_endpoint_is_served_and_only_when_it_is_its_turn(hosts: Hos
     async def main() -> None:
         host = hosts(config=config)
         host.begin()
-        assert (host.position, host.own, host.others) == (1, second, (second,))
+        assert (host.endpoints.position, host.endpoints.own, host.endpoints.others) == (1, second, (second,))
         assert not host.hosts
         assert await host.endpoint() == first
-        host.next_turn()
+        host.endpoints.advance()
         assert (await host.endpoint()).port == 4711  # as the script says
         assert process_of(host).poll() is None
-        host.next_turn()
+        host.endpoints.advance()
         assert await host.endpoint() == first, "and after the last one comes the first"
         await host.close(DEADLINE)
         assert hosts.temporary == []
@@ -472,8 +472,8 @@ def test_the_first_endpoints_host_serves_at_once(hosts: Hosts) -> None:
         config = RendezvousConfig(free_endpoint(), successors=(Endpoint("192.0.2.1", 1),))
         host = hosts(config=config)
         host.begin()
-        assert (host.position, host.hosts) == (0, True)
-        assert host.others == config.successors
+        assert (host.endpoints.position, host.hosts) == (0, True)
+        assert host.endpoints.others == config.successors
         await host.close(DEADLINE)
 
     run(main())
@@ -485,10 +485,10 @@ def test_a_host_that_is_not_listed_serves_nothing(hosts: Hosts) -> None:
             config=RendezvousConfig(Endpoint("192.0.2.1", 1), successors=(Endpoint("203.0.113.1", 1),))
         )
         host.begin()
-        assert (host.position, host.others, host.has_list) == (-1, (), True)
+        assert (host.endpoints.position, host.endpoints.others) == (-1, ())
         for port in (1, 1, 1):
             assert (await host.endpoint()).port == port
-            host.next_turn()
+            host.endpoints.advance()
         assert hosts.settings == []
 
     run(main())
@@ -500,7 +500,7 @@ def test_a_master_is_let_go_when_its_agent_follows_another_one(hosts: Hosts, tmp
     async def main() -> None:
         host = hosts('{{"port": {port}}}\n', config=config)
         host.begin()
-        host.next_turn()
+        host.endpoints.advance()
         assert await host.endpoint() == second
         process = process_of(host)
         host.followed(second)
@@ -521,7 +521,7 @@ def test_a_master_that_stepped_down_is_not_started_again_before_others_had_their
     async def main() -> None:
         host = hosts('{{"port": {port}}}\n', "sys.exit(8)", config=config)
         host.begin()
-        host.next_turn()
+        host.endpoints.advance()
         assert await host.endpoint() == second
         wait_end(process_of(host))
         with pytest.raises(SteppedDownError, match="stepped down"):
@@ -544,7 +544,7 @@ def test_the_copy_of_the_journal_is_where_a_master_started_here_finds_it(
         host = hosts("", tell, config)
         host.begin()
         host.keep_copy(JournalCopy(2, 0, ("{}",)))
-        host.next_turn()
+        host.endpoints.advance()
         await host.endpoint()
         settings: dict[str, Any] = json.loads(told.read_text())
         settings["content"] = await asyncio.to_thread(Path(settings["copy"]).read_text)

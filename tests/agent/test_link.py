@@ -63,7 +63,8 @@ class FakeHost:
         self.resume = False
         self.trouble = ""
         self.problems: list[Exception] = []
-        self.has_list = False
+        self.endpoints = self
+        self.are_several = False
         self.others: tuple[Endpoint, ...] = ()
         self.turns = 0
         self.visited: list[Endpoint] = []
@@ -72,9 +73,9 @@ class FakeHost:
     async def endpoint(self) -> Endpoint:
         if self.problems:
             raise self.problems.pop(0)
-        return LIST[self.turns % 2] if self.has_list else ENDPOINT
+        return LIST[self.turns % 2] if self.are_several else ENDPOINT
 
-    def next_turn(self) -> None:
+    def advance(self) -> None:
         self.turns += 1
 
     def followed(self, endpoint: Endpoint) -> None:
@@ -204,7 +205,7 @@ def test_up_down_and_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def listed(*others: Endpoint) -> FakeHost:
     """A host with two endpoints on its list."""
     host = FakeHost()
-    host.has_list, host.others = True, others
+    host.are_several, host.others = True, others
     return host
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from elasticrun import __version__
 from elasticrun.agent import runtime as module
+from elasticrun.agent.endpoints import Endpoints
 from elasticrun.agent.hosting import MasterHost
 from elasticrun.agent.logs import LogRouter
 from elasticrun.agent.ports import PortReserve
@@ -75,6 +76,7 @@ class FakeHost:
 
     def __init__(self) -> None:
         self.port = 0
+        self.endpoints = Endpoints(RendezvousConfig(Endpoint("127.0.0.1", 0)))
         self.resume = False
         self.trouble = ""
         self.hurried = 0
@@ -82,6 +84,9 @@ class FakeHost:
 
     async def endpoint(self) -> Endpoint:
         return Endpoint("127.0.0.1", self.port)
+
+    def followed(self, endpoint: Endpoint) -> None:
+        """Its master answers."""
 
     async def close(self, timeout: float) -> None:
         self.patience = timeout
