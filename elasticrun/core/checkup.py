@@ -20,8 +20,8 @@ from elasticrun.core.health_plan import Evidence, first_step, second_step
 from elasticrun.core.membership import Node
 from elasticrun.core.protocol import AgentPhase, NodeCheck, ProbeGroup, ProbeReport
 
-#: The address of a group whose first member is gone, with port 0: nobody answers there.
-GONE = "127.0.0.1"
+#: Where a group meets whose first member is gone: nobody answers there.
+GONE = ("127.0.0.1", 0)
 
 
 class Checkup:
@@ -31,9 +31,20 @@ class Checkup:
         self.number = number  # of the probe that runs
         self.step = first_step(suspects, trusted)
         self.pending = set(self.step.nodes)
+        self._places: dict[str, tuple[str, int]] = {}  # address and port of each node that others meet
         self._reports: dict[str, ProbeReport | None] = {}
         self.gone: set[str] = set()  # nodes that were lost at some time since it began
         self._evidence = Evidence()
+
+    def meet(self, nodes: Mapping[str, Node]) -> None:
+        """Settle where the groups of this probe meet: ports are offered only by nodes that are READY.
+
+        Once, so that a member that hears of its probe later than others goes to the same place.
+        """
+        hosts = {group[0] for slot in self.step.slots for group in slot}
+        self._places = {
+            name: (nodes[name].info.address, nodes[name].status.store_port) for name in hosts if name in nodes
+        }
 
     def hear(self, node: Node) -> None:
         """A node's status changed."""
@@ -74,16 +85,10 @@ class Checkup:
         verdict = judge(self._evidence, ratio)
         return verdict, checkup(self._evidence, verdict)
 
-    def groups_of(self, name: str, nodes: Mapping[str, Node]) -> tuple[ProbeGroup, ...]:
+    def groups_of(self, name: str) -> tuple[ProbeGroup, ...]:
         """The part of one node in the probe that runs; its groups' first members are where they meet."""
         return tuple(
-            ProbeGroup(
-                slot=slot,
-                rank=group.index(name),
-                nodes=group,
-                address=nodes[group[0]].info.address if group[0] in nodes else GONE,
-                port=nodes[group[0]].status.store_port if group[0] in nodes else 0,
-            )
+            ProbeGroup(slot, group.index(name), group, *self._places.get(group[0], GONE))
             for slot, group in zip(self.step.slots_of(name), self.step.groups_of(name), strict=True)
         )
 
@@ -149,8 +154,11 @@ class HealthBook:
     def conclude(self, check: Checkup, config: HealthConfig, present: Collection[str]) -> Judgement:
         """Take over what a check found, and say what follows; ``present`` are the nodes there now."""
         verdict, table = check.judge(config.straggler_ratio)
-        self.doubtful = {it.node: it.reason for it in verdict.undecided if it.node not in check.gone}
+        for name in verdict.good:
+            self.doubtful.pop(name, None)
+        self.doubtful |= {it.node: it.reason for it in verdict.undecided if it.node not in check.gone}
         self.trusted.update(name for name in verdict.good if name not in check.gone)
+        self.trusted.difference_update(self.doubtful)  # one that was to help may have failed as well
         self.suspects.difference_update(verdict.good, self.doubtful)
         self.suspects.update(name for name in check.gone if name in present)
         stragglers = verdict.stragglers if config.exclude_stragglers else ()

@@ -25,7 +25,7 @@ def directive(job: JobFacts, node: Node, sequence: int) -> MasterMessage | None:
     if job.ended:
         return _ending(job, stamp)
     if job.checkup is not None and name in job.checkup.pending:
-        groups = job.checkup.groups_of(name, job.members.nodes)
+        groups = job.checkup.groups_of(name)
         slots = len(job.checkup.step.slots)
         return StartProbe(*stamp, job.checkup.number, groups, slots, job.config.health.timeout)
     if name in job.current.pending:

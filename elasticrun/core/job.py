@@ -221,6 +221,7 @@ class JobMachine(JobFacts):
 
     def _probe(self, checkup: Checkup) -> None:
         self._probes = checkup.number
+        checkup.meet(self.members.nodes)
         self._timers.set((CHECK, ""), self._now + self.config.health.timeout + CHECK_GRACE)
         self._direct_all(sorted(checkup.pending))
 

@@ -14,7 +14,15 @@ from hypothesis.stateful import (
     rule,
 )
 
-from elasticrun.config import JobConfig
+from elasticrun.config import (
+    Action,
+    FailureClass,
+    HealthCheckMode,
+    HealthConfig,
+    JobConfig,
+    Policy,
+    PolicyRule,
+)
 from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import (
     OUTCOMES,
@@ -22,6 +30,7 @@ from elasticrun.core.job_events import (
     Beat,
     Decided,
     Detached,
+    DrainOrdered,
     Drop,
     Ended,
     JobEvent,
@@ -29,25 +38,49 @@ from elasticrun.core.job_events import (
     Left,
     MasterStarted,
     Reported,
+    ScaleOrdered,
     Send,
 )
+from elasticrun.core.job_facts import BACKOFF, CHECK
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
     Failure,
     FailureKind,
+    GroupReport,
     Hello,
     JobEnded,
     MasterMessage,
     NodeInfo,
+    ProbeReport,
+    RejectCode,
+    Seat,
+    Stall,
+    StartProbe,
     StartRound,
     StopRound,
     Waiting,
     Welcome,
+    World,
 )
 from tests.sim.fingerprint import difference, fingerprint
 
 BUSY = (AgentPhase.RUNNING, AgentPhase.FINISHED)
+TEXTS = [
+    "",
+    "ValueError: no",
+    "RuntimeError: uncorrectable ECC error",
+    "RuntimeError: Connection closed by peer",
+]
+TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n'
+SEATS = (Seat(World(3, 2, 1), None), Seat(World(4, 2, 1), World(3, 2, 1)))
+POLICIES = [
+    Policy(),
+    Policy(same_error_rounds=2, fast_failures_free=0, backoff_first=3.0),
+    Policy(refill_after=20.0, rules=(PolicyRule(FailureClass.USER_ERROR, Action.RECHECK),)),
+    Policy(rules=tuple(PolicyRule(each, Action.LEAVE) for each in (FailureClass.HANG, FailureClass.UNKNOWN))),
+    Policy(rules=(PolicyRule(FailureClass.NETWORK, Action.GIVE_UP),)),
+]
 NAMES = ["a", "b", "c", "d", "e"]
 
 
@@ -64,11 +97,17 @@ class Agent:
         self.epoch = -1
         self.failures: tuple[Failure, ...] = ()
         self.session: int | None = None
+        self.probe: ProbeReport | None = None
+        self.stall: Stall | None = None
+        self.seats: tuple[Seat, ...] = ()
         self.told: MasterMessage | None = None  # the newest directive
 
     def status(self) -> AgentStatus:
         port = 7000 if self.phase is AgentPhase.READY else 0
-        return AgentStatus(self.sequence, self.phase, self.round, self.failures, port)
+        stall = self.stall if self.phase is AgentPhase.RUNNING else None
+        return AgentStatus(
+            self.sequence, self.phase, self.round, self.failures, port, self.probe, stall, self.seats
+        )
 
 
 class JobRules(RuleBasedStateMachine):
@@ -82,8 +121,21 @@ class JobRules(RuleBasedStateMachine):
         unit=st.sampled_from([1, 1, 2]),
         restarts=st.integers(0, 3),
         last_call=st.sampled_from([0.0, 2.0]),
+        mode=st.sampled_from(HealthCheckMode),
+        stragglers=st.booleans(),
+        policy=st.sampled_from(POLICIES),
     )
-    def begin(self, smallest: int, more: int, unit: int, restarts: int, last_call: float) -> None:
+    def begin(
+        self,
+        smallest: int,
+        more: int,
+        unit: int,
+        restarts: int,
+        last_call: float,
+        mode: HealthCheckMode,
+        stragglers: bool,
+        policy: Policy,
+    ) -> None:
         smallest = -(-smallest // unit) * unit
         self.config = JobConfig(
             min_nodes=smallest,
@@ -92,6 +144,8 @@ class JobRules(RuleBasedStateMachine):
             max_restarts=restarts,
             last_call_timeout=last_call,
             join_timeout=200.0,
+            health=HealthConfig(mode=mode, exclude_stragglers=stragglers),
+            policy=policy,
         )
         self.machine = JobMachine(self.config)
         self.journal: list[tuple[JobEvent, float]] = []
@@ -101,6 +155,8 @@ class JobRules(RuleBasedStateMachine):
         self.live: dict[int, Agent] = {}  # by session
         self.seen = (-1, -1, 0)  # round, epoch, used
         self.charged_rounds: set[int] = set()
+        self.gone: set[str] = set()  # incarnations that were excluded or drained
+        self.known = self.machine.current
         self.feed(MasterStarted(1))
 
     # -- feeding
@@ -114,18 +170,36 @@ class JobRules(RuleBasedStateMachine):
                 self.deliver(effect)
             elif isinstance(effect, Drop):
                 agent = self.live.pop(effect.session, None)
+                codes = (RejectCode.EXCLUDED, RejectCode.DRAINED)
+                if agent is not None and effect.farewell is not None and effect.farewell.code in codes:
+                    self.gone.add(agent.incarnation)
                 if agent is not None and agent.session == effect.session:
                     agent.session = None
             else:
                 assert isinstance(effect, Decided | Ended)
                 assert not isinstance(effect, Ended) or self.machine.ended
+        if self.machine.current is not self.known:
+            self.known = self.machine.current
+            self.welcome_world()
+
+    def welcome_world(self) -> None:
+        """A world was formed, or, by a replay, put in place of an equal one."""
+        machine = self.machine
+        size, limits = len(machine.current.seats), machine.limits
+        assert limits.min_nodes <= size <= limits.max_nodes
+        assert size % limits.node_unit == 0
+        members = {machine.members.nodes[name].info.incarnation for name in machine.current.seats}
+        assert not members & self.gone, "who had to go is no member again"
+        assert not machine.current.seats.keys() & machine.health.doubtful.keys()
+        phases = {machine.members.nodes[name].status.phase for name in machine.current.seats}
+        assert phases == {AgentPhase.READY}, "no member is being probed"
 
     def deliver(self, effect: Send) -> None:
         agent, message = self.live[effect.session], effect.message
         if isinstance(message, Welcome):
             agent.epoch = message.epoch
         elif not isinstance(message, Waiting):
-            assert isinstance(message, StartRound | StopRound | JobEnded)
+            assert isinstance(message, StartRound | StopRound | StartProbe | JobEnded)
             old = agent.told
             assert old is None or stamp(message) > stamp(old), "directives of one session are in order"
             agent.told = message
@@ -151,6 +225,7 @@ class JobRules(RuleBasedStateMachine):
         self.live[self.sessions] = agent
         hello = Hello("job", "1", agent.info, agent.status(), agent.epoch)
         self.feed(Attached(self.sessions, hello))
+        assert agent.session is None or agent.incarnation not in self.gone
 
     @rule(agent=agents)
     def prepare(self, agent: Agent) -> None:
@@ -164,9 +239,38 @@ class JobRules(RuleBasedStateMachine):
         if isinstance(told, StartRound) and agent.phase is AgentPhase.READY:
             if told.assignment.round > agent.round:
                 agent.phase, agent.round, agent.failures = AgentPhase.RUNNING, told.assignment.round, ()
+                agent.stall = None
+                self.say(agent)
+        elif isinstance(told, StartProbe) and agent.phase is AgentPhase.READY:
+            if agent.probe is None or agent.probe.check != told.check:
+                agent.phase = AgentPhase.CHECKING
                 self.say(agent)
         elif isinstance(told, StopRound) and told.round >= agent.round and agent.phase in BUSY:
             agent.phase = AgentPhase.STOPPING
+            self.say(agent)
+
+    @rule(
+        agent=agents,
+        error=st.sampled_from(["", "", "", "no GPU"]),
+        dead=st.sampled_from(["", "", "", "a", "ab", "abc"]),
+        flops=st.sampled_from([1e12, 1e12, 2e11]),
+    )
+    def answer(self, agent: Agent, error: str, dead: str, flops: float) -> None:
+        """A probe ends, well or because the master wants something else by now."""
+        if agent.phase is not AgentPhase.CHECKING:
+            return
+        agent.phase, told = AgentPhase.READY, agent.told
+        if isinstance(told, StartProbe):
+            bad = [bool(set(group.nodes) & set(dead)) for group in told.groups]
+            groups = tuple(GroupReport("no") if each else GroupReport("", 1e9, 1e-4) for each in bad)
+            agent.probe = ProbeReport(told.check, error, flops, groups)
+        self.say(agent)
+
+    @rule(agent=agents, step=st.integers(0, 1), in_collective=st.booleans(), ends=st.booleans())
+    def stall(self, agent: Agent, step: int, in_collective: bool, ends: bool) -> None:
+        if agent.phase is AgentPhase.RUNNING:
+            agent.stall = None if ends else Stall(0, 0, step, 9.0, 3.0, in_collective)
+            self.charged_rounds.add(agent.round)
             self.say(agent)
 
     @rule(agent=agents)
@@ -181,11 +285,17 @@ class JobRules(RuleBasedStateMachine):
             agent.phase = AgentPhase.FINISHED
             self.say(agent)
 
-    @rule(agent=agents, kind=st.sampled_from([FailureKind.EXIT, FailureKind.PORT_TAKEN]))
-    def fail(self, agent: Agent, kind: FailureKind) -> None:
+    @rule(
+        agent=agents,
+        kind=st.sampled_from([FailureKind.EXIT, FailureKind.PORT_TAKEN]),
+        text=st.sampled_from(TEXTS),
+        step=st.sampled_from([-1, 7]),
+    )
+    def fail(self, agent: Agent, kind: FailureKind, text: str, step: int) -> None:
         if agent.phase is AgentPhase.RUNNING:
             agent.phase = AgentPhase.FAILED
-            agent.failures = (Failure(agent.name, agent.name, 0, 0, "r", agent.round, kind, 1),)
+            failure = Failure(agent.name, agent.name, 0, 0, "r", agent.round, kind, 1, step=step)
+            agent.failures = (replace(failure, traceback=TRACEBACK + text) if text else failure,)
             if kind is FailureKind.EXIT:
                 self.charged_rounds.add(agent.round)
             self.say(agent)
@@ -206,6 +316,22 @@ class JobRules(RuleBasedStateMachine):
     def beat(self, agent: Agent) -> None:
         if agent.session is not None:
             self.feed(Beat(agent.session))
+
+    # -- orders
+
+    @rule(name=st.sampled_from(NAMES))
+    def drain(self, name: str) -> None:
+        node = self.machine.members.nodes.get(name)
+        if node is not None:
+            self.gone.add(node.info.incarnation)
+        self.feed(DrainOrdered(name, "an order"))
+        assert name not in self.machine.members.nodes
+
+    @rule(smallest=st.integers(1, 3), more=st.integers(0, 2))
+    def scale(self, smallest: int, more: int) -> None:
+        unit = self.config.node_unit
+        low = -(-smallest // unit) * unit
+        self.feed(ScaleOrdered(low, low + more))
 
     # -- time and the master
 
@@ -228,6 +354,7 @@ class JobRules(RuleBasedStateMachine):
             replayed.handle(event, now)
         assert difference(fingerprint(self.machine), fingerprint(replayed)) == ""
         self.machine = replayed
+        self.known = replayed.current
         for agent in self.live.values():
             agent.session = None
         self.live.clear()
@@ -253,26 +380,36 @@ class JobRules(RuleBasedStateMachine):
         assert self.machine.handle(Reported(agent.session, late), self.now) == []
         assert difference(before, fingerprint(self.machine)) == ""
 
-    @rule(agent=agents, phase=st.sampled_from(AgentPhase), far=st.integers(-3, 3))
-    def lie(self, agent: Agent, phase: AgentPhase, far: int) -> None:
+    @rule(
+        agent=agents,
+        phase=st.sampled_from(AgentPhase),
+        far=st.integers(-3, 3),
+        check=st.none() | st.integers(0, 3),
+        seats=st.sampled_from([(), SEATS]),
+    )
+    def lie(
+        self, agent: Agent, phase: AgentPhase, far: int, check: int | None, seats: tuple[Seat, ...]
+    ) -> None:
         """A status that no honest agent sends; the machine must stay within its own rules."""
-        honest = (agent.phase, agent.round)
+        honest = (agent.phase, agent.round, agent.probe, agent.seats)
         agent.phase, agent.round = phase, max(-1, self.machine.round + far)
+        if check is not None:
+            groups = (GroupReport("no"),) * check
+            agent.probe = ProbeReport(self.machine._probes + check - 1, "", 1.0, groups)
+        agent.seats = seats
         self.say(agent)
         if self.machine.round + far > self.machine.round:
             self.connect(agent)
-        agent.phase, agent.round = honest
+        agent.phase, agent.round, agent.probe, agent.seats = honest
         self.charged_rounds.update(range(-1, self.machine.newest + 5))
 
     # -- what holds
 
     @invariant()
-    def ranks_are_exact_and_sizes_are_allowed(self) -> None:
+    def ranks_are_exact(self) -> None:
         seats = list(self.machine.current.seats.values())
         if not seats:
             return
-        assert self.config.min_nodes <= len(seats) <= self.config.max_nodes
-        assert len(seats) % self.config.node_unit == 0
         assert [seat.group_rank for seat in seats] == list(range(len(seats)))
         assert {seat.round for seat in seats} == {self.machine.round}
         assert len({(seat.store_address, seat.store_port) for seat in seats}) == 1
@@ -284,7 +421,7 @@ class JobRules(RuleBasedStateMachine):
         machine = self.machine
         now = (machine.round, machine.epoch, machine.budget.used)
         assert all(new >= old for new, old in zip(now, self.seen, strict=True))
-        assert machine.budget.used <= self.config.max_restarts
+        assert machine.budget.spent <= self.config.max_restarts
         assert machine.newest >= machine.round
         self.seen = now
 
@@ -299,7 +436,14 @@ class JobRules(RuleBasedStateMachine):
         assert current.pending <= current.seats.keys()
         if machine.phase is JobPhase.GATHERING:
             assert not current.pending
-            assert machine.members.detached or not self.could_form(), "a world that can form is formed"
+            waits = machine.members.detached or (BACKOFF, "") in machine._timers
+            assert waits or not self.could_form(), "a world that can form is formed"
+        elif machine.phase is JobPhase.CHECKING:
+            assert machine.checkup is not None
+            assert not current.pending
+            assert machine.checkup.pending
+            assert machine.checkup.pending <= machine.members.nodes.keys()
+            assert (CHECK, "") in machine._timers
         elif machine.phase is JobPhase.RUNNING:
             assert current.stop is None
             assert not current.all_finished
@@ -309,11 +453,21 @@ class JobRules(RuleBasedStateMachine):
             assert current.pending <= machine.members.nodes.keys()
         else:
             assert machine.phase in OUTCOMES
+        assert (machine.checkup is not None) == (machine.phase is JobPhase.CHECKING)
+
+    @invariant()
+    def what_is_known_of_health_is_of_nodes_that_are_here(self) -> None:
+        health, here = self.machine.health, self.machine.members.nodes.keys()
+        assert health.trusted <= here
+        assert health.suspects <= here
+        assert health.doubtful.keys() <= here
+        assert not health.trusted & health.doubtful.keys()
+        assert not health.trusted & health.suspects
 
     def could_form(self) -> bool:
         machine = self.machine
         calls = machine._wants_last_call()
-        return machine.limits.usable(len(machine.ready)) > 0 and not calls
+        return machine.limits.usable(machine._available) > 0 and not calls
 
     @invariant()
     def the_tables_agree(self) -> None:
@@ -334,6 +488,9 @@ class JobRules(RuleBasedStateMachine):
         for agent in self.live.values():
             if machine.ended:
                 assert isinstance(agent.told, JobEnded)
+            elif machine.checkup is not None and agent.name in machine.checkup.pending:
+                assert isinstance(agent.told, StartProbe)
+                assert agent.told.check == machine.checkup.number
             elif agent.name in machine.current.pending:
                 wanted = StartRound if machine.phase is JobPhase.RUNNING else StopRound
                 assert isinstance(agent.told, wanted)
@@ -341,12 +498,12 @@ class JobRules(RuleBasedStateMachine):
     @invariant()
     def somebody_will_act(self) -> None:
         """While nothing runs, a deadline bounds the wait."""
-        if self.machine.phase is JobPhase.GATHERING:
+        if self.machine.phase in (JobPhase.GATHERING, JobPhase.CHECKING):
             assert self.machine.next_deadline() is not None
 
 
-def stamp(message: StartRound | StopRound | JobEnded | MasterMessage) -> tuple[int, int]:
-    assert isinstance(message, StartRound | StopRound | JobEnded)
+def stamp(message: MasterMessage) -> tuple[int, int]:
+    assert isinstance(message, StartRound | StopRound | StartProbe | JobEnded)
     return (message.epoch, message.sequence)
 
 

@@ -44,7 +44,7 @@ class HealthRules:
     def forget(self) -> None:
         """The master has lost its journal."""
         self._phase = JobPhase.GATHERING
-        self._sessions: dict[int | None, str] = {}
+        self._here: set[str] = set()  # incarnations that the master knows
         self._gone: dict[str, None] = {}  # incarnations that this master must not take again
         self._began = 0.0  # when the newest check began
         # By incarnation: when the check began that probed it last, and whether it was to meet anybody.
@@ -67,13 +67,10 @@ class HealthRules:
         for who in list(machine.members._retired)[len(self._gone) :]:
             self._note_farewell(machine, before, who)
         if effects:
-            nodes = machine.members.nodes.values()
-            lost = set(self._sessions.values()) - {node.info.incarnation for node in nodes}
-            for incarnation in lost:
+            here = {node.info.incarnation for node in machine.members.nodes.values()}
+            for incarnation in self._here - here:
                 self._checked.pop(incarnation, None)
-            self._sessions = {
-                node.session: node.info.incarnation for node in nodes if node.session is not None
-            }
+            self._here = here
         if before is JobPhase.CHECKING and machine.phase is not JobPhase.CHECKING:
             self.only_the_sound_are_trusted(machine)
 
