@@ -68,6 +68,16 @@ def running_agent() -> Agent:
 # -- probes
 
 
+def test_the_time_of_a_probe_may_end_while_what_it_left_behind_is_swept() -> None:
+    agent = ready_agent()
+    agent.do(Directed(PROBE))
+    agent.now = 29.0
+    agent.do(ProbeEnded(FINE))
+    agent.now = 31.0
+    agent.do(AgentTick(), GroupGone(-1, 7002))
+    assert status(agent).probe == FINE
+
+
 def test_a_probe_runs_and_its_report_comes_with_readiness() -> None:
     agent = ready_agent()
     agent.do(Directed(PROBE))

@@ -16,6 +16,7 @@ from elasticrun.core.job_events import (
     DrainOrdered,
     JobPhase,
     Left,
+    MasterStarted,
     Reported,
     ScaleOrdered,
 )
@@ -219,6 +220,83 @@ def test_an_agent_that_comes_back_during_its_probe_hears_the_same_again() -> Non
     job.attach("a", CHECKING, -1)
     (again,) = job.told("a", StartProbe)
     assert again.check == check
+
+
+def test_an_answer_to_another_masters_probe_is_no_answer_to_this() -> None:
+    job = Job(health=HealthConfig(mode=HealthCheckMode.AUTO), min_nodes=2, max_nodes=2)
+    for node in "ab":  # this master forgot that it checked them
+        job.attach(node, CHECKING)
+        status = replace(job.status(node, READY, -1), probe=ProbeReport(1, "", 1e12, (FINE,)))
+        job.do(Reported(job.sessions[node], status))
+    (start,) = job.told("b", StartProbe)
+    assert start.check == 2
+    assert job.machine.checkup is not None and job.machine.checkup.pending == {"a", "b"}
+
+
+def test_a_node_that_lost_its_stream_in_a_check_is_not_excluded() -> None:
+    job = Clinic("abcd", min_nodes=2)
+    job.do(Detached(job.sessions["d"], "reset"))
+    job.attach("d", CHECKING)
+    del job.asked["d"]
+    job.answer_all(dead="d")
+    while job.asked:
+        job.answer_all()
+    assert job.started() == set("abc")
+    assert "d" in job.machine.health.suspects and "d" not in job.machine.health.trusted
+    job.report("d", READY, -1)
+    job.hear()
+    job.all_report("abc", RUNNING, 0)
+    job.hear()
+    job.all_report("abc", READY, 0)
+    job.hear()
+    assert (job.phase(), set(job.asked)) == (JobPhase.CHECKING, {"d", "a"})
+    job.answer_all()
+    assert job.started() == set("abcd")
+
+
+def test_who_leaves_in_a_check_is_forgotten() -> None:
+    job = Clinic("abc", min_nodes=2)
+    job.answer("a")
+    job.do(Left(job.sessions["a"], "stopped"))
+    job.hear()
+    job.answer_all()
+    while job.asked:
+        job.answer_all()
+    assert job.started() == {"b", "c"}
+    assert job.machine.health.trusted == {"b", "c"}
+
+
+def test_a_helper_that_fails_is_trusted_no_more() -> None:
+    job = Clinic("a", HealthCheckMode.ALWAYS, max_nodes=2, last_call_timeout=0.0)
+    job.attach("b")
+    job.hear()
+    job.answer("a")
+    assert (job.phase(), set(job.asked)) == (JobPhase.CHECKING, {"a", "b"})  # a is trusted, and helps
+    while job.asked:
+        job.answer_all(dead="a")
+    assert set(job.machine.health.doubtful) == {"a", "b"}
+    assert not job.machine.health.trusted
+
+
+def test_who_hears_late_of_a_probe_meets_the_others_where_they_are() -> None:
+    job = Clinic("ab")
+    place = job.asked["b"].groups[0]
+    job.report("a", CHECKING, -1)  # it offers no port any more
+    job.do(MasterStarted(2))
+    job.attach("a", CHECKING)
+    job.attach("b")
+    (again,) = job.told("b", StartProbe)
+    assert again.groups[0] == place and place.port
+
+
+def test_who_did_not_hear_that_it_was_excluded_hears_it_when_it_comes_back() -> None:
+    job = running("ab", min_nodes=1)
+    job.do(MasterStarted(2))
+    job.do(DrainOrdered("b", "maintenance"))
+    assert not job.drops()
+    job.attach("b", RUNNING, 0)
+    (drop,) = job.drops()
+    assert drop.farewell is not None and drop.farewell.code is RejectCode.DRAINED
 
 
 # -- hangs
