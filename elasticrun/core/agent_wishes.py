@@ -43,7 +43,7 @@ class Wishes:
             case StopRound(round=number, drain=drain):
                 through = max(self.stop_through, number)
                 return replace(wishes, round=None, probe=None, stop_through=through, drains=drain)
-            case JobEnded():
+            case _:  # the job has ended
                 return wishes
 
     def outdates(self, running: int) -> bool:

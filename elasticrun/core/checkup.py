@@ -23,6 +23,9 @@ from elasticrun.core.protocol import AgentPhase, NodeCheck, ProbeGroup, ProbeRep
 #: Where a group meets whose first member is gone: nobody answers there.
 GONE = ("127.0.0.1", 0)
 
+#: Phases of a node that could take part.
+IDLE = frozenset({AgentPhase.PREPARING, AgentPhase.READY, AgentPhase.CHECKING})
+
 
 class Checkup:
     """A check in progress."""
@@ -50,7 +53,9 @@ class Checkup:
         """A node's status changed."""
         name, probe = node.info.node, node.status.probe
         answered = probe is not None and probe.check == self.number
-        if name in self.pending and answered and node.status.phase is AgentPhase.READY:
+        if name in self.pending and node.status.phase not in IDLE:
+            self.lose(name)  # it followed another master meanwhile, to a round that has to stop first
+        elif name in self.pending and answered and node.status.phase is AgentPhase.READY:
             self._answer(name, probe)
 
     def lose(self, name: str) -> None:

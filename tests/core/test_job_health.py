@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from elasticrun.config import HealthCheckMode, HealthConfig
+from elasticrun.config import (
+    Action,
+    FailureClass,
+    HealthCheckMode,
+    HealthConfig,
+    Policy,
+    PolicyRule,
+)
 from elasticrun.core.describe import describe
 from elasticrun.core.job_events import (
     Beat,
@@ -254,6 +261,23 @@ def test_a_node_that_lost_its_stream_in_a_check_is_not_excluded() -> None:
     assert job.started() == set("abcd")
 
 
+def test_a_node_that_followed_another_master_has_no_part_in_a_check_any_more() -> None:
+    job = Clinic("abcd", min_nodes=2)
+    job.do(MasterStarted(2))  # with what it knew long ago
+    for node in "abc":
+        job.attach(node)
+        job.hear()
+    job.attach("d", RUNNING, 3)
+    (stop,) = job.told("d", StopRound)
+    assert stop.round == 3
+    del job.asked["d"]
+    job.answer_all(dead="d")
+    while job.asked:
+        job.answer_all()
+    assert job.started() == set("abc")
+    assert "d" in job.machine.members.nodes
+
+
 def test_who_leaves_in_a_check_is_forgotten() -> None:
     job = Clinic("abc", min_nodes=2)
     job.answer("a")
@@ -358,6 +382,17 @@ def test_a_node_that_leaves_lets_the_others_save_their_state() -> None:
     job.report("a", READY, 0)
     job.report("c", READY, 0)
     assert (job.machine.round, job.machine.budget.used) == (1, 0)
+
+
+def test_a_node_that_is_to_leave_may_have_gone_already() -> None:
+    leave = tuple(PolicyRule(each, Action.LEAVE) for each in FailureClass)
+    job = running("ab", min_nodes=1, policy=Policy(rules=leave))
+    blame = replace(failure("a"), stderr_tail="RuntimeError: uncorrectable ECC error")
+    job.report("a", AgentPhase.FAILED, 0, blame)
+    job.report("a", READY, 0, blame)
+    job.do(Detached(job.sessions["a"], "reset"))
+    job.report("b", READY, 0)
+    assert (job.phase(), job.started(), job.machine.budget.used) == (JobPhase.RUNNING, {"b"}, 0)
 
 
 def test_an_operator_drains_a_node() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticrun.core.membership import Admission, Membership
+from elasticrun.core.orders import ControlHello, ControlReply
 from elasticrun.core.protocol import MAX_FAILURES, AgentPhase, AgentStatus, FailureKind, RejectCode
 from elasticrun.core.ranks import RoundTerms, assign_ranks, order_by_seat, order_members
 from elasticrun.core.rendezvous import Candidate, WorldLimits, choose_world
@@ -289,3 +290,7 @@ def test_deadlines_come_in_order_and_move_both_ways() -> None:
     assert timers.pop_due(2.9) == []
     assert timers.pop_due(9.0) == ["a", "c"]
     assert timers.next() is None
+
+
+def test_an_order_without_a_proof_proves_nothing() -> None:
+    assert (ControlHello("job", "1").proof, ControlReply(True, "done").proof) == (b"", b"")

@@ -101,7 +101,7 @@ def test_budget(causes: list[StopCause], most: int) -> None:
         charged += cause is StopCause.WORKER_FAILED
         if after is None:
             assert budget.used == most
-            assert cause in (StopCause.WORKER_FAILED, StopCause.PORT_TAKEN)
+            assert cause in (StopCause.WORKER_FAILED, StopCause.HANG, StopCause.PORT_TAKEN)
             return
         assert 0 <= after.used - budget.used <= 1
         assert after.used <= most

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from elasticrun.config import HealthCheckMode, HealthConfig
+from tests.sim.ills import Drain, FallsIll, Hang, Illness, LinkBreaks
 from tests.sim.scenario import (
     AgentCrash,
     AgentStarts,
@@ -28,6 +30,7 @@ def _nodes(count: int) -> tuple[NodeSpec, ...]:
     return tuple(NodeSpec(f"n{number}", joins=number / 10) for number in range(count))
 
 
+CHECKED = HealthConfig(HealthCheckMode.AUTO, timeout=10.0)
 HOSTILE = Network(delay=0.2, duplicate=0.2, reorder=0.3, late=0.8)
 
 REGRESSIONS: dict[str, Scenario] = {
@@ -159,6 +162,77 @@ REGRESSIONS: dict[str, Scenario] = {
             *(Cut(4.2 + 5 * number, "n3", 4.4 + 5 * number, Direction.TO_AGENT) for number in range(8)),
         ),
     ),
+    "a forgotten master's probes had the numbers of the new one's": Scenario(
+        seed=1,
+        nodes=_nodes(4),
+        min_nodes=2,
+        max_nodes=4,
+        quiet_from=30.0,
+        health=CHECKED,
+        faults=(FallsIll(0.0, "n0", Illness.NETWORK), MasterCrash(9.0, memory=Memory.LOST)),
+    ),
+    "a node loses its stream while it is probed": Scenario(
+        seed=2,
+        nodes=_nodes(4),
+        min_nodes=2,
+        max_nodes=4,
+        last_call=0.0,
+        quiet_from=30.0,
+        health=CHECKED,
+        faults=tuple(Reset(0.5 + tenth / 10, f"n{tenth % 4}") for tenth in range(12)),
+    ),
+    "the master starts again while nodes are probed": Scenario(
+        seed=3,
+        nodes=_nodes(8),
+        min_nodes=4,
+        max_nodes=8,
+        last_call=0.5,
+        quiet_from=30.0,
+        health=CHECKED,
+        faults=(
+            FallsIll(0.0, "n7", Illness.STUCK),
+            AgentCrash(2.0, "n5"),
+            *(MasterCrash(9.5 + second / 2, 0.1, Memory.HALF_SENT) for second in range(6)),
+        ),
+    ),
+    "a node that works alone helps to check one that it does not reach": Scenario(
+        seed=4,
+        nodes=(NodeSpec("n0"), NodeSpec("n1", joins=20.0), NodeSpec("n2", joins=40.0)),
+        min_nodes=1,
+        max_nodes=3,
+        last_call=0.0,
+        quiet_from=60.0,
+        health=HealthConfig(HealthCheckMode.ALWAYS, timeout=10.0),
+        faults=(FallsIll(0.0, "n0", Illness.NETWORK), WorkerFails(12.0, "n0")),
+    ),
+    "an excluded node does not hear why": Scenario(
+        seed=5,
+        nodes=_nodes(4),
+        min_nodes=2,
+        max_nodes=4,
+        quiet_from=40.0,
+        faults=(MasterCrash(5.0, 0.1), Cut(4.0, "n1", 8.0), Drain(6.0, "n1")),
+    ),
+    "a probe ends just in time, and is swept after that": Scenario(
+        seed=13,
+        nodes=_nodes(8),
+        min_nodes=1,
+        max_nodes=8,
+        quiet_from=40.0,
+        health=CHECKED,
+        network=Network(delay=0.5),
+        faults=(LinkBreaks(0.0, ("n6", "n3")), Freeze(2.5, "n0", 11.4), Freeze(2.5, "n3", 12.4)),
+    ),
+    "one member hangs when the others have finished": Scenario(
+        seed=6,
+        nodes=_nodes(3),
+        min_nodes=2,
+        max_nodes=3,
+        max_restarts=1,
+        work=9.0,
+        health=CHECKED,
+        faults=(Hang(9.0, "n1", alone=True), Hang(9.5, "n2", 14.0)),
+    ),
     "a host that forgot the job, with a spare one, would begin it again": Scenario(
         seed=1,
         nodes=(NodeSpec("n0"), NodeSpec("n1", node_rank=0), NodeSpec("n2"), NodeSpec("n3")),
@@ -217,5 +291,34 @@ REGRESSIONS: dict[str, Scenario] = {
             Split(40.0, (("n0", "n1"), ("n2", "n3", "n4")), 60.0),
             Split(65.0, (("n0",), ("n1", "n2"), ("n3", "n4")), 85.0),
         ),
+    ),
+    "a master that went on from an old copy checks a node that works": Scenario(
+        seed=1455,
+        nodes=(
+            NodeSpec(name="n0", joins=0.41, prepares=0.97, local_world_size=3, role="trainer"),
+            NodeSpec(name="n1", joins=0.05, prepares=0.28, local_world_size=4, role="trainer"),
+            NodeSpec(name="n2", joins=0.15, prepares=0.8, role="evaluator", node_rank=5),
+            NodeSpec(name="n3", joins=0.06, prepares=0.3, local_world_size=2, role="trainer"),
+            NodeSpec(name="n4", joins=0.15, prepares=0.39, local_world_size=2, role="trainer"),
+            NodeSpec(name="n5", joins=0.33, prepares=0.08, local_world_size=3, role="trainer", node_rank=2),
+            NodeSpec(name="n6", joins=0.02, prepares=0.68, local_world_size=4, role="trainer", node_rank=1),
+            NodeSpec(name="n7", joins=0.05, prepares=0.58, role="evaluator", node_rank=0),
+        ),
+        min_nodes=6,
+        max_nodes=8,
+        max_restarts=10,
+        last_call=0.0,
+        join_timeout=150.0,
+        work=2.31,
+        quiet_from=105.97,
+        spread=20.0,
+        network=Network(delay=0.05, reorder=0.2),
+        faults=(
+            WorkerFails(at=40.34, node="n2"),
+            Split(at=68.93, groups=(("n0", "n1", "n3", "n5"), ("n2", "n4", "n6", "n7")), until=76.07),
+            Cut(at=72.47, node="n3", until=105.97, direction=Direction.TO_AGENT),
+        ),
+        hosts=("n0", "n7", "n2"),
+        health=HealthConfig(mode=HealthCheckMode.AUTO, timeout=10.0),
     ),
 }

@@ -292,6 +292,7 @@ def _with_hosts(seed: int, rng: random.Random, nodes: int) -> Scenario:
         max_restarts=rng.choice((3, 10)),
         join_timeout=rng.choice((30.0, 150.0)),
         quiet_from=round(max([last, *(spec.joins for spec in base.nodes), *map(ends, faults)]), 2),
+        health=draw_health(other) if (other := random.Random(f"health {seed}")).random() < 0.3 else NO_CHECKS,
     )
 
 
