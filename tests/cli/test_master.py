@@ -15,8 +15,9 @@ from typing import IO, Any
 
 import pytest
 
-from elasticrun.config import JobConfig, SecurityConfig
+from elasticrun.config import JobConfig
 from elasticrun.master.records import to_json
+from elasticrun.master.service import MasterConfig
 
 DEADLINE = 60.0
 ROOT = Path(__file__).parent.parent.parent
@@ -36,17 +37,8 @@ class Process:
         )
 
     def tell(self, directory: Path, **changes: object) -> None:
-        settings = {
-            "job": to_json(JobConfig(job_id="a job")),
-            "host": "127.0.0.1",
-            "port": 0,
-            "state_dir": str(directory),
-            "log_level": "WARNING",
-            "temporary": False,
-            "resume": False,
-            "security": to_json(SecurityConfig()),
-            **changes,
-        }
+        config = MasterConfig(JobConfig(job_id="a job"), "127.0.0.1", 0, str(directory))
+        settings = {**to_json(config), **changes}
         assert self.popen.stdin is not None
         self.popen.stdin.write(json.dumps(settings).encode() + b"\n")
 
