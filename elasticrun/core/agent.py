@@ -258,9 +258,7 @@ class AgentMachine:
     def _group_gone(self, round_: int, store_port: int) -> None:
         if round_ != self.round or self.phase not in ENDING | {AgentPhase.CHECKING}:
             return
-        if self._checking is not None:  # it was swept before it could end by itself
-            self._probe = ProbeReport(self._checking.check, "the probe was stopped before its end")
-            self._checking = None
+        self._checking = None  # one that was stopped before its end says nothing about this node
         self.alive.clear()
         self._timers.cancel(GRACE)
         self._timers.cancel(KILL)
@@ -359,7 +357,8 @@ class AgentMachine:
         checking, wanted = self._checking, self._wishes.probe
         if checking is None or KILL in self._timers:
             return
-        if self.finish is not None or wanted is None or wanted.check != checking.check:
+        same = wanted is not None and (wanted.check, wanted.groups) == (checking.check, checking.groups)
+        if self.finish is not None or not same:
             self._sweep()
 
     def _outdated(self) -> bool:

@@ -28,6 +28,7 @@ from elasticrun.core.protocol import (
     AgentStatus,
     Charter,
     Leave,
+    ProbeGroup,
     ProbeReport,
     RejectCode,
     Rejected,
@@ -126,7 +127,16 @@ def test_a_probe_that_nobody_wants_any_more_is_stopped(event: Directed | StopSig
     if isinstance(event, StopSignal):
         assert agent.finish.exit_status == 143
     else:
-        assert status(agent).probe == ProbeReport(5, "the probe was stopped before its end")
+        assert status(agent).probe is None, "that says nothing about the node"
+        agent.do(Directed(replace(PROBE, sequence=3)))
+        assert agent.of(RunProbe)
+
+
+def test_a_probe_of_the_same_number_with_others_is_another_probe() -> None:
+    agent = ready_agent()
+    agent.do(Directed(PROBE))
+    agent.do(Directed(replace(PROBE, epoch=2, groups=(ProbeGroup(0, 0, ("a", "b"), "a.net", 7001),))))
+    assert agent.of(SweepWorkers)
 
 
 def test_what_another_probe_found_is_no_answer() -> None:
