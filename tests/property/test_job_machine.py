@@ -225,7 +225,7 @@ class JobRules(RuleBasedStateMachine):
         self.live[self.sessions] = agent
         hello = Hello("job", "1", agent.info, agent.status(), agent.epoch)
         self.feed(Attached(self.sessions, hello))
-        assert agent.session is None or agent.incarnation not in self.gone
+        assert agent.incarnation not in self.gone or self.sessions not in self.live
 
     @rule(agent=agents)
     def prepare(self, agent: Agent) -> None:
