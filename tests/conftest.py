@@ -16,6 +16,9 @@ import pytest
 def pytest_configure() -> None:
     # Under nohup, SIGHUP is ignored, and so it would be by every launcher that a test starts.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # And a shell without job control starts what it puts in the background with SIGINT ignored.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
