@@ -17,6 +17,13 @@ pytestmark = pytest.mark.root
 MOUNT = 'mount -t tmpfs -o size="$1" none "$2" && shift 2 && exec "$@"'
 
 
+def at_once(folder: Path) -> tuple[str | Path, ...]:
+    """Options for many restarts, none of which waits because failures come fast."""
+    policy = folder / "policy.yaml"
+    policy.write_text("backoff: {first: 0}\n")
+    return ("--max-restarts=50", "--policy", policy)
+
+
 def on_tiny_disk(cluster: Cluster, size: str, directory: Path, *args: str | Path) -> Launcher:
     directory.mkdir()
     mounted = ("unshare", "--mount", "sh", "-ec", MOUNT, "sh", size, str(directory))
@@ -25,7 +32,7 @@ def on_tiny_disk(cluster: Cluster, size: str, directory: Path, *args: str | Path
 
 def test_a_journal_on_a_full_disk(cluster: Cluster, tmp_path: Path) -> None:
     state = tmp_path / "state"
-    launcher = on_tiny_disk(cluster, "8k", state, "--state-dir", state, "--max-restarts=50")
+    launcher = on_tiny_disk(cluster, "8k", state, "--state-dir", state, *at_once(tmp_path))
     for number in range(20):
         (worker,) = cluster.director.round(number, 1)
         worker.tell("exit 1")
@@ -41,7 +48,7 @@ def test_a_journal_on_a_full_disk(cluster: Cluster, tmp_path: Path) -> None:
 def test_the_master_dies_after_its_journal_was_cut_off(cluster: Cluster, tmp_path: Path) -> None:
     """Its successor remembers less, and the job goes on all the same."""
     state = tmp_path / "state"
-    launcher = on_tiny_disk(cluster, "8k", state, "--state-dir", state, "--max-restarts=50")
+    launcher = on_tiny_disk(cluster, "8k", state, "--state-dir", state, *at_once(tmp_path))
     for number in range(20):
         (worker,) = cluster.director.round(number, 1)
         worker.tell("exit 1")
