@@ -156,6 +156,7 @@ class WorkerConfig:
     hang_timeout: float | None = None  # seconds without a step that are a hang; None: learnt, 0: never
     drain_signal: int = 15  # what workers get when another node leaves with grace
     preemption_file: str | None = None  # the node leaves with grace once this file exists
+    warm_imports: tuple[str, ...] | None = None  # what a warm parent imports; None: workers start cold
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,24 @@ be compared with what torchrun gives it, name by name.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterable, Mapping
 from string import Template
 
+import elasticrun
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
 from elasticrun.core.protocol import Assignment
 from elasticrun.errors import UsageError
 
 #: Ours: the number of the round, which unlike TORCHELASTIC_RESTART_COUNT never repeats.
 ROUND_VARIABLE = "ELASTICRUN_ROUND"
+
+#: What a worker's interpreter imports before anything else.
+INJECTED = os.path.join(os.path.dirname(os.path.abspath(elasticrun.__file__)), "worker", "inject")  # noqa: PTH100, PTH118, PTH120
+
+_NO_ASSIGNMENT = Assignment(0, 0, 1, 0, 1, 0, 1, "", 0, 0, 0)
 
 # Under --run-path torchrun calls runpy inside `record`: the script gets the error file without asking for
 # it. This does the same with the standard library alone, so that it costs no import of torch. With -c the
@@ -61,6 +68,17 @@ def worker_environment(
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": inherited.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         **_local_rank(config, inherited, local_rank),
     }
+
+
+def common_environment(config: WorkerConfig, local_rank: int) -> dict[str, str]:
+    """The part of a local rank's environment that is the same in every round: all but what names the round,
+    the rank and the job. A library that is imported before these are known sees the rest.
+
+    UsageError as for ``worker_environment``.
+    """
+    whole = worker_environment(config, "", _NO_ASSIGNMENT, local_rank, "")
+    own = {**_ranks(config, _NO_ASSIGNMENT, 0), **_elastic(config, "", _NO_ASSIGNMENT, ""), "LOCAL_RANK": ""}
+    return {name: value for name, value in whole.items() if name not in own}
 
 
 def _ranks(config: WorkerConfig, assignment: Assignment, local_rank: int) -> dict[str, str]:

@@ -17,6 +17,7 @@ from elasticrun.agent.log_dirs import LogDirs
 from elasticrun.agent.logs import LogRouter, RoundLogs
 from elasticrun.agent.progress import HangWatch
 from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WorkerStarter
+from elasticrun.agent.warm import warm_recipes
 from elasticrun.config import WorkerConfig
 from elasticrun.core.agent_events import WorkerFailed, WorkerFinished
 from elasticrun.core.protocol import Assignment, Failure, NodeInfo
@@ -50,6 +51,7 @@ class WorkerGroup:
         self._cpus = cpus
         self._on_event = on_event
         self._watch = watch
+        self._warm = [recipe.key for recipe in warm_recipes(config, cpus)]  # by local rank; empty: cold
         self._facts = FactCollector()
         self._local_ranks: dict[int, int] = {}  # by worker number, of workers that have not ended
         self._next_number = 0
@@ -181,4 +183,5 @@ class WorkerGroup:
             stdout=fds.stdout,
             stderr=fds.stderr,
             cpus=self._cpus[local_rank] if self._cpus else None,
+            warm=self._warm[local_rank] if self._warm else None,
         )

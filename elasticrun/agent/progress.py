@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import elasticrun
+from elasticrun.agent.env import INJECTED as INJECTED
 from elasticrun.agent.stacks import StackTaker, Taken, Target, open_pipe
 from elasticrun.core.progress import (
     HangMachine,
@@ -52,9 +52,6 @@ NAME = "elasticrun-progress"
 _MASK = 2**64 - 1
 _NS = 1e9
 _READS = 100  # of a slot that is being written; each is a microsecond
-
-#: What a worker's interpreter imports before anything else.
-INJECTED = os.path.join(os.path.dirname(os.path.abspath(elasticrun.__file__)), "worker", "inject")
 
 
 def checksum(fields: tuple[int, ...]) -> int:

@@ -40,8 +40,10 @@ from elasticrun.agent.spawner import (
     SpawnFailed,
     Started,
     Swept,
+    WarmNews,
 )
 from elasticrun.agent.timer import FileTimer
+from elasticrun.agent.warm import report_warm
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import EntrypointKind, LaunchConfig, WorkerConfig
 from elasticrun.core.agent import AgentMachine
@@ -190,6 +192,8 @@ class Agent:
                     self._group.on_exited(event)
             case Swept(_, left):
                 self._on_swept(left)
+            case WarmNews():
+                report_warm(event)
             case SpawnerDied():
                 reason = "the spawner process was killed, and the workers with it; this node cannot go on"
                 self._post(Broken(ExitCode.NODE_FAULT, reason))

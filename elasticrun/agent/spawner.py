@@ -17,7 +17,7 @@ import signal
 import socket
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,6 +40,18 @@ class Command:
     stdout: int
     stderr: int
     cpus: frozenset[int] | None = None  # None: the agent's affinity
+    warm: str | None = None  # the key of the recipe that its warm parent was started with
+
+
+@dataclass(frozen=True, slots=True)
+class WarmRecipe:
+    """A warm parent to start: a command that is held before its program's first line."""
+
+    key: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cpus: frozenset[int] | None
+    terms: str  # for the interpreter's part of it, ``worker/warm.py``
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +92,15 @@ class SpawnerDied:
     """The spawner ended unasked; the kernel has killed the workers, their descendants may live."""
 
 
-SpawnerEvent = Started | SpawnFailed | Exited | Swept | SpawnerDied
+@dataclass(frozen=True, slots=True)
+class WarmNews:
+    """A warm parent is ready, or why there is none."""
+
+    is_warm: bool
+    text: str
+
+
+SpawnerEvent = Started | SpawnFailed | Exited | Swept | SpawnerDied | WarmNews
 
 
 class WorkerStarter(Protocol):
@@ -129,6 +149,27 @@ def fork_spawner() -> SpawnerHandle:
     return SpawnerHandle(pid, agent_end)
 
 
+def start_warm_parents(handle: SpawnerHandle, recipes: Iterable[WarmRecipe], stdin: int) -> None:
+    """Have the spawner start these, before there is a loop. ``stdin`` is that of the workers."""
+    for recipe in recipes:
+        data = encode(
+            {
+                "op": "prepare",
+                "key": recipe.key,
+                "argv": list(recipe.argv),
+                "env": dict(recipe.env),
+                "cwd": None,
+                "cpus": None if recipe.cpus is None else sorted(recipe.cpus),
+                "terms": recipe.terms,
+            }
+        )
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [stdin]))]
+        try:
+            handle.control.sendall(data[handle.control.sendmsg([data], ancillary) :])
+        except OSError:
+            return  # it has ended, as the agent is about to hear
+
+
 @dataclass(slots=True)
 class _Unsent:
     """What the socket had no room for; ``fds`` are duplicates of ours."""
@@ -174,6 +215,7 @@ class Spawner:
             "env": dict(command.env),
             "cwd": command.cwd,
             "cpus": None if command.cpus is None else sorted(command.cpus),
+            "warm": command.warm,
         }
         try:
             self._send(request, [command.stdin, command.stdout, command.stderr])
@@ -296,4 +338,5 @@ _EVENTS: dict[str, Callable[..., SpawnerEvent]] = {
     "spawn_failed": SpawnFailed,
     "exited": Exited,
     "swept": Swept,
+    "warm": WarmNews,
 }

@@ -40,6 +40,28 @@ def load_prctl() -> Prctl:
     return prctl
 
 
+def fork_program(request: Message, fds: list[int], prctl: Prctl) -> tuple[int, int]:
+    """Start a program; its pid, and a pipe that ends without a word once it runs, else says why not.
+
+    OSError if the host refuses another process or descriptor.
+    """
+    # Until the child is ready a signal for it waits; ours wait as well, so that none is taken twice.
+    error_pipe, write_end = os.pipe()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        spawner = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            become_worker(request, fds, write_end, spawner, prctl)
+    except OSError:
+        os.close(error_pipe)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(write_end)
+    return pid, error_pipe
+
+
 def become_worker(request: Message, fds: list[int], error_pipe: int, spawner: int, prctl: Prctl) -> NoReturn:
     """Turn a forked child, all its signals blocked, into the requested program; never return."""
     try:

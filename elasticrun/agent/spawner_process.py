@@ -12,6 +12,7 @@ Invariants.
 - Once a sweep is answered, nothing is alive below the spawner. It kills its direct children only: the
   children of a child that died are already ours when its SIGCHLD comes. Each one is therefore killed
   under an exact pid, and the end of each is what triggers the next look; nothing is polled.
+- Warm parents are the only children that a sweep spares, and only those that are not giving birth.
 - The agent's end, however it comes (end of file on the control socket, or its pidfd), is a sweep
   followed by exit. The spawner's own end kills the workers by their parent-death signal.
 """
@@ -23,16 +24,16 @@ import fcntl
 import gc
 import json
 import os
-import select
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable
 from typing import NoReturn
 
 from elasticrun.agent.proctitle import set_title
-from elasticrun.agent.spawner_exec import PR_SET_CHILD_SUBREAPER, Prctl, become_worker, load_prctl
+from elasticrun.agent.spawner_exec import PR_SET_CHILD_SUBREAPER, Prctl, fork_program, load_prctl
+from elasticrun.agent.spawner_poll import Poller
 from elasticrun.agent.spawner_wire import STD_FDS, Frames, Message, encode, receive
+from elasticrun.agent.warm_parents import WarmParents
 
 _SPAWNER_CRASHED = 70  # EX_SOFTWARE
 _FILES_WITHOUT_PROC = 4096  # more is not looked for: the limit may be a billion
@@ -142,8 +143,8 @@ class SpawnerLoop:
         self._requests: deque[Message] = deque()
         self._workers: dict[int, _Worker] = {}  # by pid
         self._pids: dict[int, int] = {}  # worker -> pid
-        self._handlers: dict[int, Callable[[], None]] = {}
-        self._poll = select.poll()
+        self.poller = Poller()
+        self._warm = WarmParents(self, prctl)
         self._agent_gone = False
         self._sweeping = False
         self._reaped = 0  # children that ended during this sweep
@@ -155,10 +156,8 @@ class SpawnerLoop:
     def run(self) -> None:
         """Serve until the agent is gone and nothing is left below."""
         while self._sweeping or not self._agent_gone:
-            for fd, _ in self._poll.poll():
-                handler = self._handlers.get(fd)
-                if handler is not None:  # else an earlier one of this batch removed it
-                    handler()
+            self.poller.wait(self._warm.time_left())
+            self._warm.expire()
 
     def _listen(self, agent_pid: int) -> None:
         wakeup, self._sigchld = socket.socketpair()
@@ -166,20 +165,12 @@ class SpawnerLoop:
         self._sigchld.setblocking(False)
         signal.set_wakeup_fd(wakeup.detach(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda signum, frame: None)
-        self._watch(self._sigchld.fileno(), self._child_ended)
-        self._watch(self._control.fileno(), self._read)
+        self.poller.watch(self._sigchld.fileno(), self._child_ended)
+        self.poller.watch(self._control.fileno(), self._read)
         try:
-            self._watch(os.pidfd_open(agent_pid), self._agent_ended)
+            self.poller.watch(os.pidfd_open(agent_pid), self._agent_ended)
         except (AttributeError, OSError):
             return  # an old kernel; the control socket's end of file tells as well
-
-    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
-        self._handlers[fd] = handler
-        self._poll.register(fd, select.POLLIN)
-
-    def _unwatch(self, fd: int) -> None:
-        if self._handlers.pop(fd, None) is not None:
-            self._poll.unregister(fd)
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -202,31 +193,35 @@ class SpawnerLoop:
             request = self._requests.popleft()
             if request["op"] == "spawn":
                 self._spawn(request, self._batches.popleft())
+            elif request["op"] == "prepare":
+                self._warm.prepare(request, self._batches.popleft())
             elif request["op"] == "signal":
-                self._signal(request["worker"], request["signum"])
+                self.signal(request["worker"], request["signum"])
             else:
                 self._begin_sweep()
 
     def _agent_ended(self) -> None:
-        for fd, handler in list(self._handlers.items()):
-            if handler in (self._read, self._agent_ended):
-                self._unwatch(fd)
+        self.poller.forget(self._read, self._agent_ended)
         if self._agent_gone:
             return
         self._agent_gone = True
         self._requests.clear()
-        if not self._sweeping:
+        if self._sweeping:
+            self._warm.stop(for_good=True)  # their ends go on with the sweep
+        else:
             self._begin_sweep()
 
-    def _report(self, **event: object) -> None:
+    def report(self, **event: object) -> None:
         try:
             self._control.sendall(encode(event))
         except OSError:  # nobody listens any more
             self._agent_ended()
 
-    def _signal(self, worker: int, signum: int) -> None:
+    def signal(self, worker: int, signum: int) -> None:
+        """Signal a worker's process group, unless the worker has ended."""
         pid = self._pids.get(worker)
         if pid is None:
+            self._warm.signal(worker, signum)
             return
         try:
             os.killpg(pid, signum)
@@ -246,50 +241,47 @@ class SpawnerLoop:
     # -- starting ------------------------------------------------------------------------------
 
     def _spawn(self, request: Message, fds: list[int]) -> None:
+        if len(fds) != STD_FDS or not self._warm.take(request, fds):
+            self.start_cold(request, fds)
+
+    def start_cold(self, request: Message, fds: list[int]) -> None:
+        """Execute the program of a request; ``fds`` are closed."""
         try:
             if len(fds) != STD_FDS:
                 raise OSError(errno.EMFILE, "too many open files to pass the standard streams")
-            self._fork(request, fds)
+            pid, error_pipe = fork_program(request, fds, self._prctl)
+            worker = self._add(request["worker"], pid, error_pipe)
+            self.poller.watch(error_pipe, lambda: self._executed(worker))
         except OSError as error:
-            self._report_failure(request["worker"], error.errno or 0, error.strerror or str(error))
+            self.report_failure(request["worker"], error.errno or 0, error.strerror or str(error))
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _fork(self, request: Message, fds: list[int]) -> None:
-        # Until the child is ready a signal for it waits; ours wait as well, so that none is taken twice.
-        error_pipe, write_end = os.pipe()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            spawner = os.getpid()
-            pid = os.fork()
-            if pid == 0:
-                become_worker(request, fds, write_end, spawner, self._prctl)
-        except OSError:
-            os.close(error_pipe)
-            raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            os.close(write_end)
-        worker = _Worker(request["worker"], pid, error_pipe)
-        self._workers[pid] = worker
-        self._pids[worker.worker] = pid
-        self._watch(error_pipe, lambda: self._executed(worker))
+    def born(self, worker: int, pid: int) -> None:
+        """A warm parent has forked a worker, which is our child by now."""
+        self._add(worker, pid, error_pipe=-1)
+        self.report(event="started", worker=worker, pid=pid)
+
+    def _add(self, worker: int, pid: int, error_pipe: int) -> _Worker:
+        self._workers[pid] = made = _Worker(worker, pid, error_pipe)
+        self._pids[worker] = pid
+        return made
 
     def _executed(self, worker: _Worker) -> None:
         """The error pipe ended: empty if the program runs, else it says why not."""
-        self._unwatch(worker.error_pipe)
+        self.poller.unwatch(worker.error_pipe)
         with open(worker.error_pipe, "rb") as file:
             problem = file.read()
         worker.error_pipe = -1
         if problem:
             del self._pids[worker.worker]
-            self._report_failure(worker.worker, **json.loads(problem))
+            self.report_failure(worker.worker, **json.loads(problem))
         else:
-            self._report(event="started", worker=worker.worker, pid=worker.pid)
+            self.report(event="started", worker=worker.worker, pid=worker.pid)
 
-    def _report_failure(self, worker: int, code: int, text: str) -> None:
-        self._report(event="spawn_failed", worker=worker, errno=code, message=text)
+    def report_failure(self, worker: int, code: int, text: str) -> None:
+        self.report(event="spawn_failed", worker=worker, errno=code, message=text)
 
     # -- ending --------------------------------------------------------------------------------
 
@@ -321,26 +313,29 @@ class SpawnerLoop:
         self._reaped += self._sweeping
         self._killed.discard(pid)
         self._forbidden.discard(pid)
+        if pid not in self._workers:
+            self._warm.buried(pid, exit_code)  # one of them, or a worker that we have not heard of
         worker = self._workers.pop(pid, None)
         if worker is None:
-            return  # an orphan that we inherited
+            return  # a warm parent, or an orphan that we inherited
         if worker.error_pipe >= 0:
             self._executed(worker)  # it ended before we heard of its start
         if self._pids.pop(worker.worker, None) is not None:
-            self._report(event="exited", worker=worker.worker, exit_code=exit_code)
+            self.report(event="exited", worker=worker.worker, exit_code=exit_code)
 
     def _begin_sweep(self) -> None:
         self._sweeping = True
         self._reaped = 0
+        self._warm.stop(for_good=self._agent_gone)
         for worker in list(self._pids):
-            self._signal(worker, signal.SIGKILL)
+            self.signal(worker, signal.SIGKILL)
         self._reap()
 
     def _sweep_on(self, alive: bool) -> None:
-        children = set(children_of(os.getpid())) if alive else set()
+        children = set(children_of(os.getpid())) - self._warm.pids if alive else set()
         for pid in children - self._killed - self._forbidden:
             (self._killed if self._kill(pid, signal.SIGKILL) else self._forbidden).add(pid)
         if children <= self._forbidden:
             self._sweeping = False
-            self._report(event="swept", count=self._reaped, left=len(children))
+            self.report(event="swept", count=self._reaped, left=len(children))
             self._serve()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from elasticrun.core.protocol import NodeCheck, NodeInfo
 
 PROGRAM = "elastic-run"
+CpuPlan = tuple[frozenset[int], ...]  # by local rank; empty: no binding
 _INTERRUPTED = 130  # 128 + SIGINT
 _UNFOLDED = 100_000  # columns: a file has room, and programs read it line by line
 _MASTER_CODE = """\
@@ -93,6 +94,8 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
 
     inbox = SignalInbox((*config.workers.signals, _window_change()))
     spawner = fork_spawner()
+    cpus = _plan_cpus(config)
+    _start_warm_parents(config, cpus, spawner)
     # gRPC's core writes past our log, and would tell users of every connection that broke. The workers do
     # not see this: their environment was taken before.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -106,14 +109,16 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
 
         import asyncio
 
-        return asyncio.run(_run(config, inbox, spawner, host))
+        return asyncio.run(_run(config, cpus, inbox, spawner, host))
     except BaseException:
         spawner.control.close()  # it ends by that
         host.abandon()
         raise
 
 
-async def _run(config: LaunchConfig, inbox: SignalInbox, spawner: SpawnerHandle, host: MasterHost) -> int:
+async def _run(
+    config: LaunchConfig, cpus: CpuPlan, inbox: SignalInbox, spawner: SpawnerHandle, host: MasterHost
+) -> int:
     from elasticrun.agent.logs import LogRouter
     from elasticrun.agent.runtime import Agent
     from elasticrun.cli.logs import configure_logging
@@ -122,7 +127,7 @@ async def _run(config: LaunchConfig, inbox: SignalInbox, spawner: SpawnerHandle,
     router = LogRouter(config.workers.logs, config.workers.role)
     configure_logging(config, node, router.stderr.write)
     show = functools.partial(show_checkup, router.stdout)
-    return await Agent(config, node, spawner, host, router, _plan_cpus(config), show).run(inbox)
+    return await Agent(config, node, spawner, host, router, cpus, show).run(inbox)
 
 
 def show_checkup(console: Console, rows: Sequence[NodeCheck]) -> None:
@@ -180,7 +185,7 @@ def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:
     )
 
 
-def _plan_cpus(config: LaunchConfig) -> tuple[frozenset[int], ...]:
+def _plan_cpus(config: LaunchConfig) -> CpuPlan:
     binding = config.workers.numa_binding
     if binding is None:
         return ()
@@ -189,6 +194,17 @@ def _plan_cpus(config: LaunchConfig) -> tuple[frozenset[int], ...]:
     visible = dict(config.workers.env).get("CUDA_VISIBLE_DEVICES")
     topology = read_topology(os.sched_getaffinity(0), visible)
     return plan(binding, topology, config.workers.local_world_size)
+
+
+def _start_warm_parents(config: LaunchConfig, cpus: CpuPlan, spawner: SpawnerHandle) -> None:
+    """Here, so that they import while we do, and while the nodes meet."""
+    if config.workers.warm_imports is None:
+        return
+    from elasticrun.agent.spawner import start_warm_parents
+    from elasticrun.agent.warm import STDIN, warm_recipes
+
+    recipes = {recipe.key: recipe for recipe in warm_recipes(config.workers, cpus)}
+    start_warm_parents(spawner, recipes.values(), STDIN)
 
 
 if __name__ == "__main__":

@@ -295,6 +295,18 @@ NUMA_BINDING = Option(
     "Bind workers to the cores near their device: node, socket, exclusive or core-complex.",
     allowed="node, socket, exclusive or core-complex",
 )
+WARM = Option(
+    "warm", Group.PROGRAM, values.one_of("auto", "on", "off"), "WHEN",
+    "Fork workers from a process that has imported torch before: auto (a Python script or module whose own "
+    "source imports torch), on or off.",
+    allowed="auto, on or off", default="auto", origin=Origin.OURS,
+)
+WARM_IMPORT = Option(
+    "warm-import", Group.PROGRAM, values.module_names, "MODULE,...",
+    "Modules that this process imports as well; they must neither start threads nor touch CUDA.",
+    allowed="a comma list of full names of modules, such as numpy,torch._dynamo", origin=Origin.OURS,
+    blank=True,
+)
 
 LOG_DIR = Option(
     "log-dir", Group.LOGS, values.plain, "DIR",

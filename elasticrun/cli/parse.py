@@ -16,6 +16,7 @@ from elasticrun.cli import checks, nproc, options, values
 from elasticrun.cli.arguments import Given, ShowText, read_arguments
 from elasticrun.cli.rendezvous import Notes, is_alone, job_config, read_conf, rendezvous_config
 from elasticrun.cli.secrets import TOKEN_VARIABLE, read_security
+from elasticrun.cli.warm import warm_imports
 from elasticrun.config import (
     Entrypoint,
     EntrypointKind,
@@ -51,6 +52,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     log_level = _log_level(environ, notes)
     workers = _workers(given, environ, entrypoint, notes)
     _check_files(given, workers, environ)
+    workers = replace(workers, warm_imports=warm_imports(given, entrypoint, environ, notes))
     job = replace(job, policy=_policy(given), endpoints=1 + len(rendezvous.successors))
     security = read_security(given, environ, alone, notes)
     return LaunchConfig(

@@ -49,6 +49,15 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return convert
 
 
+def module_names(text: str) -> tuple[str, ...]:
+    """Full names of modules, in the order given."""
+    names = tuple(text.split(","))
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"{name!r} is not the full name of a module")
+    return names
+
+
 def whole(low: int, high: int = MAX_COUNT) -> Callable[[str], int]:
     """An integer within limits, both allowed."""
 

@@ -5,8 +5,11 @@ before the script's first line. It undoes that at once (PYTHONPATH, our variable
 neither the script nor its children see any of it; gives way to the sitecustomize that would have run without
 it, if there is one; and waits for torch with a finder on ``sys.meta_path``. It never imports torch itself.
 
+In a warm parent it does not return: it forks workers, and each of them goes on from here as if it had just
+been started, with all that the parent has imported.
+
 Invariants. It needs nothing but the interpreter: ``elasticrun`` may be missing, the Python another one. What
-it does wrong costs the reports, never the script.
+it does wrong costs the reports, never the script. A warm parent never gets to the script's first line.
 """
 
 import os
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 VARIABLE = "ELASTICRUN_PROGRESS"
+WARM = "ELASTICRUN_WARM"
 #: Under these names elasticrun's worker library finds this module and the reporter.
 NAME = "_elasticrun_sitecustomize"
 REPORTER = "elasticrun.worker.reporter"
@@ -27,33 +31,39 @@ page = ""
 pid = os.getpid()  # the page is for this process: a child that is forked later is not the worker
 
 
-def restore(here: str) -> None:
-    """Leave the environment and ``sys.path`` as they would be without us."""
-    global page
-    page = os.environ.pop(VARIABLE, "")
-    parts = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if here in parts:
-        parts.remove(here)
-        if parts or page.endswith(":set"):
-            os.environ["PYTHONPATH"] = os.pathsep.join(parts)
-        else:
-            del os.environ["PYTHONPATH"]
+def restore(here: str, was_set: bool) -> None:
+    """Leave PYTHONPATH and ``sys.path`` as they would be without us."""
+    parts = os.environ["PYTHONPATH"].split(os.pathsep)
+    parts.remove(here)
+    if parts or was_set:
+        os.environ["PYTHONPATH"] = os.pathsep.join(parts)
+    else:
+        del os.environ["PYTHONPATH"]
     while here in sys.path:
         sys.path.remove(here)
     sys.path_importer_cache.pop(here, None)
 
 
-def load_reporter() -> "Any":
-    """The reporter, which lies beside this directory, without any import of its package."""
-    if REPORTER in sys.modules:
-        return sys.modules[REPORTER]
-    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "reporter.py")  # noqa: PTH100, PTH118, PTH120 pathlib takes milliseconds
-    spec: Any = type(__spec__)(REPORTER, type(__loader__)(REPORTER, path), origin=path)  # type: ignore[name-defined]
-    module: Any = type(sys)(REPORTER)
+def is_injected(here: str) -> bool:
+    """Whether the agent put us in front of this process's path."""
+    return here in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+
+
+def load(name: str, file: str) -> "Any":
+    """A module that lies beside this directory, without any import of its package."""
+    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), file)  # noqa: PTH100, PTH118, PTH120 pathlib takes milliseconds
+    spec: Any = type(__spec__)(name, type(__loader__)(name, path), origin=path)  # type: ignore[name-defined]
+    module: Any = type(sys)(name)
     module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, path
     spec.loader.exec_module(module)
-    sys.modules[REPORTER] = module
     return module
+
+
+def load_reporter() -> "Any":
+    """The reporter, which all of this process shares."""
+    if REPORTER not in sys.modules:
+        sys.modules[REPORTER] = load(REPORTER, "reporter.py")
+    return sys.modules[REPORTER]
 
 
 class Finder:
@@ -110,17 +120,47 @@ def imported(name: str, module: "ModuleType") -> None:
         return
 
 
+def hear_of_torch() -> None:
+    """Hear of modules that will be imported, and of those that a warm parent has imported."""
+    finder = Finder()
+    there = [name for name in sorted(finder.wanted) if name in sys.modules]
+    finder.wanted.difference_update(there)
+    if finder.wanted:
+        sys.meta_path.insert(0, finder)
+    for name in there:
+        imported(name, sys.modules[name])
+
+
+def be_warm_parent(here: str, terms: str) -> None:
+    """Fork workers; only they return, each with the environment that it was to be started with."""
+    global pid
+    try:
+        restore(here, ":set:" in terms)
+        load("elasticrun.worker.warm", "warm.py").serve(terms)
+    except BaseException:  # noqa: BLE001 whatever it is, the script must not run here
+        os._exit(70)
+    pid = os.getpid()
+
+
 def start() -> None:
     """Undo the agent's doing, then run the sitecustomize that would have run without us.
 
     If there is none, its ImportError passes through us to ``site``, which ignores it: then there is no module
     of that name afterwards, as there would be none without us.
     """
-    restore(os.path.dirname(__file__))  # noqa: PTH120 pathlib takes milliseconds
+    global page
+    here = os.path.dirname(__file__)  # noqa: PTH120 pathlib takes milliseconds
+    terms = os.environ.pop(WARM, "")
+    if terms:
+        be_warm_parent(here, terms)
     name = __name__
-    sys.modules[NAME] = sys.modules.pop(name)
-    if page.count(":"):
-        sys.meta_path.insert(0, Finder())
+    module = sys.modules.pop(name)
+    if is_injected(here):  # else it is a warm parent's worker that has nothing to report
+        page = os.environ.pop(VARIABLE, "")
+        restore(here, page.endswith(":set"))
+        sys.modules[NAME] = module
+        if page.count(":"):
+            hear_of_torch()
     __import__(name)
 
 

@@ -1,0 +1,58 @@
+"""Which warm parents this node needs, and what the log says of them.
+
+A warm parent's environment is what all rounds have in common: whatever is read while modules are imported
+(PYTHON*, LD_*, OMP_*, CUDA_VISIBLE_DEVICES and so on) is in it and part of the key, while ranks, ports and
+files of a round are not. Local ranks share a parent unless one of these, or the CPUs, differ.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from elasticrun.agent.env import INJECTED, common_environment, worker_argv
+from elasticrun.agent.spawner import WarmNews, WarmRecipe
+from elasticrun.config import WorkerConfig
+from elasticrun.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+STDIN = 0
+
+
+def warm_recipes(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> list[WarmRecipe]:
+    """The recipe of each local rank's warm parent; none if workers start cold."""
+    if config.warm_imports is None or not os.path.isdir(INJECTED) or os.pathsep in INJECTED:
+        return []
+    try:
+        recipes = [_recipe(config, cpus, rank, config.warm_imports) for rank in range(config.local_world_size)]
+    except UsageError:
+        return []  # the start of the workers says what is wrong
+    # Equal but for arguments in which the local rank is expanded: a worker gets its own.
+    keys: list[tuple[object, ...]] = [(sorted(it.env.items()), it.cpus) for it in recipes]
+    first = [recipes[keys.index(key)] for key in keys]
+    return [replace(recipe, key=str(keys.index(key))) for recipe, key in zip(first, keys, strict=True)]
+
+
+def _recipe(
+    config: WorkerConfig, cpus: Sequence[frozenset[int]], local_rank: int, imports: Sequence[str]
+) -> WarmRecipe:
+    env = common_environment(config, local_rank)
+    before = env.get("PYTHONPATH")
+    return WarmRecipe(
+        key="",
+        argv=worker_argv(config.entrypoint, local_rank),
+        env={**env, "PYTHONPATH": os.pathsep.join(filter(None, (INJECTED, before)))},
+        cpus=cpus[local_rank] if cpus else None,
+        terms=f"{'unset' if before is None else 'set'}:{','.join(imports)}",
+    )
+
+
+def report_warm(news: WarmNews) -> None:
+    """Say in the log how workers start."""
+    if news.is_warm:
+        logger.info("workers are forked from a warm parent: %s", news.text)
+    else:
+        logger.warning("no warm parent, workers start cold: %s", news.text)

@@ -1,0 +1,356 @@
+"""The warm parent's own part: import once, then fork workers that go on where this one stopped.
+
+Theory. The warm parent is a worker's own command line, held before its first line: ``sitecustomize`` calls
+``serve``, which returns in forked workers only. What comes after that is the interpreter's ordinary start, so
+``sys.argv``, ``sys.path[0]``, ``__main__``, tracebacks and exit codes are right by construction, and only
+what a fresh process gets from its parent has to be made here: descriptors, environment, session, death signal
+and whatever libraries draw at random when they are loaded.
+
+The spawner asks with one byte and descriptors: the request as a memory file, the worker's stdin, stdout and
+stderr, and a pipe for the answer. A worker is forked twice, so that it is the spawner's child like any other:
+the process between ends at once, and the worker waits until it has been reaped.
+
+Invariants. A worker answers on the pipe before the script's first line, with its pid or with what is wrong;
+an end of file is a failure too. The parent runs nothing of the script and never initialises CUDA; what cannot
+be forked soundly, such as threads, it refuses. What the imports print is kept and shown by every worker, as
+each would have printed it.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import fcntl
+import gc
+import io
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+#: Descriptors go up here, out of the way of what the imports open.
+HIGH_FD = 900
+REQUEST_FDS = 5
+NAME = b"elasticrun-warm"  # the kernel keeps 15 bytes
+PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+MAX_REASON = 500  # characters
+
+
+class Origin:
+    """This process as it was before the imports."""
+
+    def __init__(self) -> None:
+        self.environ = dict(os.environ)
+        before = given()
+        self.added = {name: value for name, value in self.environ.items() if before.get(name) != value}
+        self.added.pop("PYTHONPATH", None)  # that change was ours
+        self.comm = read("/proc/self/comm").rstrip(b"\n")
+
+    def environment(self, wanted: dict[str, str]) -> dict[str, str]:
+        """A worker's environment, with what the interpreter and the imports changed in this one."""
+        now = dict(os.environ)
+        changed = {name: value for name, value in now.items() if self.environ.get(name) != value}
+        target = {**wanted, **self.added, **changed}
+        return {name: value for name, value in target.items() if name in now or name not in self.environ}
+
+
+def given() -> dict[str, str]:
+    """The environment that this program was executed with."""
+    pairs = (entry.partition(b"=") for entry in read("/proc/self/environ").split(b"\0") if entry)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def read(path: str) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123 pathlib takes milliseconds
+        return file.read()
+
+
+def serve(terms: str) -> None:
+    """Import the modules and fork workers until the spawner is gone. Returns in workers only.
+
+    ``terms`` are the control socket's number, a word for ``sitecustomize``, and the names of the modules.
+    """
+    number, _, names = terms.split(":")
+    control = socket.socket(fileno=move_up(int(number)))
+    origin = Origin()
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_NAME, NAME, 0, 0, 0)
+    begun = time.monotonic()
+    reason = prepare([name for name in names.split(",") if name])
+    if reason:
+        tell(control, refused=reason[:MAX_REASON])
+        os._exit(0)
+    printed = take_output(libc)
+    gc.collect()
+    gc.freeze()  # and never thawed: a collection in a worker would copy the pages that it shares
+    tell(control, seconds=time.monotonic() - begun, shared=resident())
+    while True:
+        fds = next_request(control)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        if fork():
+            break
+        for fd in fds:
+            os.close(fd)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    control.close()
+    be_born(fds, mask, origin, printed, libc)
+
+
+def move_up(fd: int) -> int:
+    """The same file under a high number, if the limits allow one."""
+    try:
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    except OSError:
+        os.set_inheritable(fd, False)
+        return fd
+    os.close(fd)
+    return moved
+
+
+def tell(control: socket.socket, **words: Any) -> None:
+    control.send(json.dumps(words).encode("ascii"))
+
+
+def resident() -> int:
+    """Bytes of memory that this process has in use."""
+    return int(read("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# -- before
+
+
+def prepare(names: list[str]) -> str:
+    """Import the modules as the script would; why no worker can be forked after that, "" if one can."""
+    path = script_folder()
+    if path is not None:
+        sys.path.insert(0, path)
+    try:
+        for name in names:
+            __import__(name)
+    except BaseException as error:  # noqa: BLE001 it is told; the script meets it again and shows it all
+        return f"importing {name} failed ({type(error).__name__}: {error})"
+    finally:
+        if path is not None and path in sys.path:
+            sys.path.remove(path)
+    return unsound()
+
+
+def script_folder() -> str | None:
+    """What the interpreter will put in front of ``sys.path`` for the script; None: nothing."""
+    if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
+        return None
+    script = sys.argv[0]
+    if script == "-c":
+        return ""
+    if script == "-m":
+        return os.getcwd()  # noqa: PTH109 pathlib takes milliseconds
+    script = os.path.realpath(script)
+    return script if os.path.isdir(script) else os.path.dirname(script)  # noqa: PTH112, PTH120
+
+
+def unsound() -> str:
+    """Why a fork of this process would not be a worker; "" if it would."""
+    if threading.active_count() > 1:
+        others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+        return f"the imports started threads ({', '.join(others)})"
+    if uses_cuda():
+        return "the imports initialised CUDA"
+    if has_children():
+        return "the imports started processes"
+    return ""
+
+
+def uses_cuda() -> bool:
+    """Whether a fork of this process could not use CUDA, as far as torch knows."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    tests = (getattr(cuda, name, None) for name in ("is_initialized", "_is_in_bad_fork"))
+    return any(test() for test in tests if test is not None)
+
+
+def has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def take_output(libc: Any) -> list[bytes]:
+    """What the imports printed, on stdout and on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    libc.fflush(None)
+    return [os.pread(number, os.fstat(number).st_size, 0) for number in (1, 2)]
+
+
+# -- forking
+
+
+def next_request(control: socket.socket) -> list[int]:
+    """The descriptors of the next request; ends this process with the spawner."""
+    room = socket.CMSG_SPACE(REQUEST_FDS * array.array("i").itemsize)
+    data, ancillary, _, _ = control.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
+    fds = array.array("i")
+    for _, _, raw in ancillary:
+        fds.frombytes(raw)
+    if not data or len(fds) != REQUEST_FDS:
+        os._exit(0)
+    return fds.tolist()
+
+
+def fork() -> bool:
+    """Fork a worker; True in it, once it is the spawner's child. Signals are blocked."""
+    waiting, reaped = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there are threads: those of BLAS know how to be forked
+        between = fork_once()
+        if between == 0 and fork_once() != 0:
+            os._exit(0)
+    if between == 0:
+        os.close(reaped)
+        wait_for_parent(waiting)
+        return True
+    os.close(waiting)
+    if between > 0:
+        os.waitpid(between, 0)
+        release(reaped)
+    os.close(reaped)
+    return False
+
+
+def fork_once() -> int:
+    """As ``os.fork``; -1 if the host refuses another process: the spawner learns of it from the pipe."""
+    try:
+        return os.fork()
+    except OSError:
+        return -1
+
+
+def wait_for_parent(waiting: int) -> None:
+    """Return once the spawner is this process's parent; end if the warm parent did instead."""
+    is_adopted = os.read(waiting, 1) == b"!"
+    os.close(waiting)
+    if not is_adopted:
+        os._exit(1)
+
+
+def release(reaped: int) -> None:
+    """The process in between is gone: let the worker go on."""
+    try:
+        os.write(reaped, b"!")
+    except OSError:
+        return  # the worker is gone as well; the spawner hears of that from the pipe
+
+
+# -- in the worker
+
+
+def be_born(fds: list[int], mask: set[Any], origin: Origin, printed: list[bytes], libc: Any) -> None:
+    """Make this process what a fresh one would be, then say so."""
+    request_file, *standard, answer = fds
+    try:
+        request = read_request(request_file)
+        become(request, standard, origin, libc)
+    except BaseException as error:  # noqa: BLE001 the spawner is told, and starts this worker cold
+        fail(answer, f"{type(error).__name__}: {error}")
+    if uses_cuda():
+        fail(answer, "CUDA was initialised")
+    os.write(answer, json.dumps({"pid": os.getpid()}).encode("ascii"))
+    os.close(answer)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    for number, output in zip((1, 2), printed, strict=True):
+        show(number, output)
+
+
+def fail(answer: int, reason: str) -> NoReturn:
+    try:
+        os.write(answer, json.dumps({"refused": reason[:MAX_REASON]}).encode("ascii"))
+    finally:
+        os._exit(1)
+
+
+def read_request(fd: int) -> dict[str, Any]:
+    with open(fd, "rb") as file:  # noqa: PTH123 pathlib takes milliseconds
+        file.seek(0)
+        request: dict[str, Any] = json.load(file)
+    return request
+
+
+def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: Any) -> None:
+    """What the spawner does with a process that it executes, and then what the program's start does."""
+    os.setsid()
+    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+        raise OSError("no death signal")
+    if os.getppid() != request["spawner"]:
+        os._exit(1)
+    for number, fd in enumerate(standard):
+        os.dup2(fd, number)
+        os.close(fd)
+    libc.prctl(PR_SET_NAME, origin.comm, 0, 0, 0)
+    set_environment(origin.environment(request["env"]))
+    set_arguments(request["argv"])
+    reopen(sys.__stdout__, 1)
+    reopen(sys.__stderr__, 2)
+    draw_again()
+
+
+def set_environment(target: dict[str, str]) -> None:
+    """In the order of a fresh process, and for libraries written in C as well."""
+    os.environ.clear()
+    os.environ.update(target)
+
+
+def set_arguments(argv: list[str]) -> None:
+    """They differ from the parent's where one of them holds the local rank."""
+    count = len(sys.argv) - 1
+    sys.argv[1:] = argv[len(argv) - count :]
+    sys.orig_argv[1:] = argv[len(argv) - len(sys.orig_argv) + 1 :]
+
+
+def reopen(stream: Any, number: int) -> None:
+    """Have a stream of the interpreter look again at what its descriptor is, as that was another file."""
+    raw = getattr(stream, "buffer", None)
+    if not isinstance(raw, io.FileIO):  # not as -u makes it: somebody else's
+        return
+    name = raw.name
+    raw.__init__(number, "wb", closefd=False)  # type: ignore[misc]
+    raw.name = name
+    stream.__init__(
+        raw,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        newline="\n",
+        line_buffering=stream.line_buffering,
+        write_through=True,
+    )
+
+
+def draw_again() -> None:
+    """What is drawn at random when a library is loaded has to be another in each worker.
+
+    ``random`` does so itself after a fork. The seed of torch's generators is always the same.
+    """
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def show(number: int, output: bytes) -> None:
+    """Print what the imports printed; a console that is gone is the script's affair."""
+    while output:
+        try:
+            output = output[os.write(number, output) :]
+        except OSError:
+            return
