@@ -21,7 +21,7 @@ from elasticrun.errors import UsageError
 ROUND_VARIABLE = "ELASTICRUN_ROUND"
 
 #: What a worker's interpreter imports before anything else.
-INJECTED = os.path.join(os.path.dirname(os.path.abspath(elasticrun.__file__)), "worker", "inject")  # noqa: PTH100, PTH118, PTH120
+INJECTED = os.path.join(os.path.dirname(os.path.abspath(elasticrun.__file__)), "worker", "inject")
 
 _NO_ASSIGNMENT = Assignment(0, 0, 1, 0, 1, 0, 1, "", 0, 0, 0)
 

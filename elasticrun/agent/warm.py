@@ -27,7 +27,9 @@ def warm_recipes(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> list[W
     if config.warm_imports is None or not os.path.isdir(INJECTED) or os.pathsep in INJECTED:
         return []
     try:
-        recipes = [_recipe(config, cpus, rank, config.warm_imports) for rank in range(config.local_world_size)]
+        recipes = [
+            _recipe(config, cpus, rank, config.warm_imports) for rank in range(config.local_world_size)
+        ]
     except UsageError:
         return []  # the start of the workers says what is wrong
     # Equal but for arguments in which the local rank is expanded: a worker gets its own.
@@ -52,7 +54,4 @@ def _recipe(
 
 def report_warm(news: WarmNews) -> None:
     """Say in the log how workers start."""
-    if news.is_warm:
-        logger.info("workers are forked from a warm parent: %s", news.text)
-    else:
-        logger.warning("no warm parent, workers start cold: %s", news.text)
+    logger.log(logging.INFO if news.is_warm else logging.WARNING, "%s", news.text)

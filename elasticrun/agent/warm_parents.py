@@ -15,24 +15,15 @@ Invariants.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import select
-import signal
 import socket
 import time
-from array import array
 from collections import deque
-from collections.abc import Iterator
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import Protocol
 
 from elasticrun.agent.spawner_exec import Prctl, fork_program
-from elasticrun.agent.spawner_poll import Poller
 from elasticrun.agent.spawner_wire import Message
+from elasticrun.agent.warm_birth import Birth, Host, Parent, State, memory_files, readable
 
 VARIABLE = "ELASTICRUN_WARM"
 #: Seconds that workers wait for an import before they start cold.
@@ -44,76 +35,14 @@ MAX_MISCARRIAGES = 3
 _ANSWER_BYTES = 4096  # a pipe takes that in one piece
 
 
-class Host(Protocol):
-    """What this module needs of the spawner."""
-
-    poller: Poller
-
-    def start_cold(self, request: Message, fds: list[int]) -> None:
-        """Execute the program."""
-
-    def born(self, worker: int, pid: int) -> None:
-        """A worker runs."""
-
-    def signal(self, worker: int, signum: int) -> None:
-        """Signal a worker."""
-
-    def report(self, **event: object) -> None:
-        """Tell the agent."""
-
-    def report_failure(self, worker: int, code: int, text: str) -> None:
-        """Tell the agent that a worker cannot be started."""
-
-
-class _State(Enum):
-    IMPORTING = auto()
-    READY = auto()
-    GONE = auto()  # no more requests for it
-
-
-@dataclass(slots=True, eq=False)
-class _Parent:
-    recipe: Message
-    stdin: int
-    pid: int = 0  # 0: none is left
-    state: _State = _State.IMPORTING
-    is_killed: bool = False
-    control: socket.socket | None = None
-    waiting: deque[_Birth] = field(default_factory=deque)
-    birth: _Birth | None = None
-    miscarriages: int = 0
-    deadline: float | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Birth:
-    """A spawn request on its way."""
-
-    parent: _Parent
-    request: Message
-    fds: list[int]
-    answer: int = -1  # the pipe; -1 until the parent was asked
-    signals: list[int] = field(default_factory=list)  # for a worker whose pid we do not know yet
-
-    @property
-    def worker(self) -> int:
-        number: int = self.request["worker"]
-        return number
-
-    def close(self) -> None:
-        for fd in self.fds:
-            os.close(fd)
-        self.fds = []
-
-
 class WarmParents:
     """All warm parents of one spawner."""
 
     def __init__(self, host: Host, prctl: Prctl) -> None:
         self._host = host
         self._prctl = prctl
-        self._parents: dict[str, _Parent] = {}
-        self._dying: list[_Parent] = []  # replaced or given up, not reaped yet
+        self._parents: dict[str, Parent] = {}
+        self._dying: list[Parent] = []  # replaced or given up, not reaped yet
         self._is_closed = False
 
     @property
@@ -127,28 +56,28 @@ class WarmParents:
         """Start the parent of a key. ``fds`` is the stdin of its workers."""
         if not fds:
             return  # the process has too many files open: workers start cold
-        parent = _Parent(request, fds[0])
+        parent = Parent(request, fds[0])
         self._parents[request["key"]] = parent
         self._start(parent)
 
     def take(self, request: Message, fds: list[int]) -> bool:
         """Take charge of a spawn request; False: it has to start cold."""
         parent = self._parents.get(request.get("warm") or "")
-        if parent is None or parent.state is _State.GONE or self._is_late(parent):
+        if parent is None or not parent.takes_requests:
             return False
-        parent.waiting.append(_Birth(parent, request, fds))
+        parent.waiting.append(Birth(parent, request, fds))
         self._go_on(parent)
         return True
 
     def signal(self, worker: int, signum: int) -> None:
-        """A signal for a worker that has no pid yet: one that waits is started cold, as it may be meant to end."""
+        """Signal a worker that has no pid yet; one that waits is started cold for it."""
         for parent in self._all():
             if parent.birth is not None and parent.birth.worker == worker:
                 parent.birth.signals.append(signum)
             for birth in [birth for birth in parent.waiting if birth.worker == worker]:
                 parent.waiting.remove(birth)
                 birth.signals.append(signum)
-                self._start_cold(birth)
+                birth.start_cold(self._host)
 
     def stop(self, for_good: bool) -> None:
         """A sweep begins: no worker may come to life any more. ``for_good``: nor may a parent stay."""
@@ -159,9 +88,9 @@ class WarmParents:
             if parent.birth is not None:
                 births.append(parent.birth)
                 self._forget_birth(parent)
-                self._kill(parent)
+                parent.kill()
             if for_good:
-                self._kill(parent)
+                parent.kill()
             for birth in births:
                 birth.close()
                 self._host.report_failure(birth.worker, 0, "it was stopped before it had started")
@@ -169,13 +98,13 @@ class WarmParents:
     # -- what happens
 
     def buried(self, pid: int, exit_code: int) -> None:
-        """A child ended that the spawner does not know: a parent, or a worker whose answer is still unread."""
+        """A child ended that the spawner does not know: a parent, or a worker whose answer is unread."""
         for parent in self._all():
             if parent.pid == pid:
                 self._ended(parent, exit_code)
                 return
         for parent in self._all():
-            if parent.birth is not None and _readable(parent.birth.answer):
+            if parent.birth is not None and readable(parent.birth.answer):
                 self._answered(parent)
 
     def time_left(self) -> float | None:
@@ -191,144 +120,118 @@ class WarmParents:
                 continue
             parent.deadline = None
             if parent.birth is not None:
-                self._kill(parent)  # that closes the pipe, and the worker starts cold
-            elif parent.state is _State.IMPORTING:
-                self._say(False, f"the import takes longer than {IMPORT_TIMEOUT:g} s")
-                self._all_cold(parent)
+                parent.kill()  # that closes the pipe, and the worker starts cold
+            elif parent.state is State.IMPORTING:
+                self._say(
+                    False, f"workers start cold: after {IMPORT_TIMEOUT:g} s the warm parent still imports"
+                )
+                parent.start_all_cold(self._host)
 
     # -- a parent's life
 
-    def _all(self) -> list[_Parent]:
+    def _all(self) -> list[Parent]:
         return [*self._parents.values(), *self._dying]
 
-    @staticmethod
-    def _is_late(parent: _Parent) -> bool:
-        return parent.state is _State.IMPORTING and parent.deadline is None
-
-    def _start(self, parent: _Parent) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        os.set_inheritable(theirs.fileno(), True)
-        env = {**parent.recipe["env"], VARIABLE: f"{theirs.fileno()}:{parent.recipe['terms']}"}
+    def _start(self, parent: Parent) -> None:
         try:
-            with _memory_files("elasticrun-stdout", "elasticrun-stderr") as output:
-                request = {**parent.recipe, "env": env}
-                parent.pid, error_pipe = fork_program(request, [parent.stdin, *output], self._prctl)
+            ours, error_pipe = self._fork(parent)
         except OSError as error:
-            ours.close()
-            self._give_up(parent, f"it cannot be started: {error.strerror}")
+            self._give_up(parent, f"the warm parent cannot be started: {error.strerror}")
             return
-        finally:
-            theirs.close()
         ours.setblocking(False)
         parent.control = ours
         parent.deadline = time.monotonic() + IMPORT_TIMEOUT
         self._host.poller.watch(ours.fileno(), lambda: self._heard(parent))
         self._host.poller.watch(error_pipe, lambda: self._executed(parent, error_pipe))
 
-    def _executed(self, parent: _Parent, error_pipe: int) -> None:
+    def _fork(self, parent: Parent) -> tuple[socket.socket, int]:
+        """Our end of its control socket, and its error pipe."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, memory_files("elasticrun-stdout", "elasticrun-stderr") as output:
+            os.set_inheritable(theirs.fileno(), True)  # until the end of this block, so by this child alone
+            env = {**parent.recipe["env"], VARIABLE: f"{theirs.fileno()}:{parent.recipe['terms']}"}
+            request = {**parent.recipe, "env": env}
+            parent.pid, error_pipe = fork_program(request, [parent.stdin, *output], self._prctl)
+        return ours, error_pipe
+
+    def _executed(self, parent: Parent, error_pipe: int) -> None:
         self._host.poller.unwatch(error_pipe)
         with open(error_pipe, "rb") as file:
             problem = file.read()
         if problem:
             self._give_up(parent, json.loads(problem)["text"])
 
-    def _heard(self, parent: _Parent) -> None:
+    def _heard(self, parent: Parent) -> None:
         assert parent.control is not None
         try:
             words = parent.control.recv(_ANSWER_BYTES)
         except ConnectionError:
             words = b""
         if not words:
-            self._hang_up(parent)  # its end follows
+            parent.hang_up(self._host.poller)  # its end follows
             return
         message = json.loads(words)
-        if parent.state is not _State.IMPORTING:
+        if parent.state is not State.IMPORTING:
             return  # it was given up meanwhile
         if "refused" in message:
             self._give_up(parent, message["refused"])
             return
-        parent.state, parent.deadline = _State.READY, None
+        parent.state, parent.deadline = State.READY, None
         shared = message["shared"] / 2**20
-        self._say(True, f"ready after {message['seconds']:.1f} s, with {shared:.0f} MiB that workers share")
+        self._say(
+            True,
+            f"workers are forked from a warm parent, ready after {message['seconds']:.1f} s; "
+            f"{shared:.0f} MiB of its memory are shared",
+        )
         self._go_on(parent)
 
-    def _ended(self, parent: _Parent, exit_code: int) -> None:
+    def _ended(self, parent: Parent, exit_code: int) -> None:
         """It was reaped."""
         parent.pid = 0
-        self._hang_up(parent)
+        parent.hang_up(self._host.poller)
         if parent in self._dying:
             if parent.birth is None:
                 self._dying.remove(parent)
-        elif parent.state is _State.READY and not self._is_closed:
+        elif parent.state is State.READY and not self._is_closed:
             self._replace(parent)
         else:
-            self._give_up(parent, f"it ended while it imported (exit code {exit_code})")
+            self._give_up(parent, f"the warm parent ended while it imported (exit code {exit_code})")
 
-    def _replace(self, parent: _Parent) -> None:
-        new = _Parent(parent.recipe, parent.stdin)
+    def _replace(self, parent: Parent) -> None:
+        new = Parent(parent.recipe, parent.stdin)
         self._parents[parent.recipe["key"]] = new
         new.waiting, parent.waiting = parent.waiting, deque()
         for birth in new.waiting:
             birth.parent = new
-        parent.state = _State.GONE
+        parent.state = State.GONE
         if parent.birth is not None:
             self._dying.append(parent)  # the end of its pipe is still to come
         self._start(new)
 
-    def _give_up(self, parent: _Parent, reason: str) -> None:
+    def _give_up(self, parent: Parent, reason: str) -> None:
         """Start the workers of this key cold from now on."""
-        if parent.state is not _State.GONE and not self._is_closed:
-            self._say(False, reason)
-        parent.state, parent.deadline = _State.GONE, None
-        self._kill(parent)
-        self._all_cold(parent)
-
-    def _kill(self, parent: _Parent) -> None:
-        if parent.pid:
-            os.kill(parent.pid, signal.SIGKILL)
-            parent.is_killed = True
-
-    def _hang_up(self, parent: _Parent) -> None:
-        if parent.control is not None:
-            self._host.poller.unwatch(parent.control.fileno())
-            parent.control.close()
-            parent.control = None
+        if parent.state is not State.GONE and not self._is_closed:
+            self._say(False, f"workers start cold: {reason}")
+        parent.state, parent.deadline = State.GONE, None
+        parent.kill()
+        parent.start_all_cold(self._host)
 
     def _say(self, is_warm: bool, text: str) -> None:
         self._host.report(event="warm", is_warm=is_warm, text=text)
 
     # -- births
 
-    def _go_on(self, parent: _Parent) -> None:
+    def _go_on(self, parent: Parent) -> None:
         """Ask for the next worker, if the parent is free."""
-        while parent.state is _State.READY and parent.birth is None and parent.waiting:
-            self._ask(parent, parent.waiting.popleft())
+        while parent.state is State.READY and parent.birth is None and parent.waiting:
+            birth = parent.waiting.popleft()
+            if parent.ask(birth):
+                parent.deadline = time.monotonic() + BIRTH_TIMEOUT
+                self._host.poller.watch(birth.answer, lambda: self._answered(parent))
+            else:
+                birth.start_cold(self._host)
 
-    def _ask(self, parent: _Parent, birth: _Birth) -> None:
-        body = {"argv": birth.request["argv"], "env": birth.request["env"], "spawner": os.getpid()}
-        try:
-            birth.answer, write_end = os.pipe()
-        except OSError:
-            self._start_cold(birth)
-            return
-        try:
-            with _memory_files("elasticrun-request") as (request,):
-                _write_all(request, json.dumps(body).encode("ascii"))
-                fds = array("i", [request, *birth.fds, write_end])
-                assert parent.control is not None
-                parent.control.sendmsg([b"?"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
-        except (OSError, AssertionError):  # it is gone; its end is about to be heard of
-            os.close(birth.answer)
-            birth.answer = -1
-            self._start_cold(birth)
-            return
-        finally:
-            os.close(write_end)
-        parent.birth = birth
-        parent.deadline = time.monotonic() + BIRTH_TIMEOUT
-        self._host.poller.watch(birth.answer, lambda: self._answered(parent))
-
-    def _answered(self, parent: _Parent) -> None:
+    def _answered(self, parent: Parent) -> None:
         """The worker has said its pid or what is wrong, or nobody is left who could."""
         birth = parent.birth
         assert birth is not None
@@ -342,50 +245,19 @@ class WarmParents:
             for signum in birth.signals:
                 self._host.signal(birth.worker, signum)
         else:
-            self._miscarried(parent, message.get("refused", "the worker ended before its first line"))
-            self._start_cold(birth)
+            parent.miscarriages += 1
+            reason = message.get("refused", "the new process ended before the program's first line")
+            if parent.miscarriages >= MAX_MISCARRIAGES:
+                self._give_up(parent, reason)
+            else:
+                self._say(False, f"one worker is started cold: {reason}")
+            birth.start_cold(self._host)
         self._go_on(parent)
 
-    def _miscarried(self, parent: _Parent, reason: str) -> None:
-        parent.miscarriages += 1
-        if parent.miscarriages >= MAX_MISCARRIAGES:
-            self._give_up(parent, reason)
-
-    def _forget_birth(self, parent: _Parent) -> None:
+    def _forget_birth(self, parent: Parent) -> None:
         assert parent.birth is not None
         self._host.poller.unwatch(parent.birth.answer)
         os.close(parent.birth.answer)
         parent.birth, parent.deadline = None, None
         if parent in self._dying and not parent.pid:
             self._dying.remove(parent)
-
-    def _all_cold(self, parent: _Parent) -> None:
-        while parent.waiting:
-            self._start_cold(parent.waiting.popleft())
-
-    def _start_cold(self, birth: _Birth) -> None:
-        fds, birth.fds = birth.fds, []
-        self._host.start_cold(birth.request, fds)
-        for signum in birth.signals:
-            self._host.signal(birth.worker, signum)
-
-
-def _readable(fd: int) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
-
-
-@contextlib.contextmanager
-def _memory_files(*names: str) -> Iterator[list[int]]:
-    """Files in memory of these names, closed at the end."""
-    with contextlib.ExitStack() as stack:
-        fds = [os.memfd_create(name) for name in names]
-        for fd in fds:
-            stack.callback(os.close, fd)
-        yield fds

@@ -9,7 +9,7 @@ known to read ``sitecustomize`` first, so anything but a plain Python binary is 
 """
 
 # pathlib would cost the start of every launch some milliseconds:
-# ruff: noqa: PTH112, PTH113, PTH118, PTH119, PTH123
+# ruff: noqa: PTH109, PTH113, PTH118, PTH119, PTH123
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ _MOST_SOURCE = 4 * 2**20  # bytes; nobody writes more by hand
 
 _IMPORTS_TORCH = re.compile(r"^\s*(?:import\s+(?:[\w.]+(?:\s+as\s+\w+)?\s*,\s*)*|from\s+)torch\b", re.M)
 #: Names that are read while torch, or a library below it, is loaded.
-_EARLY = r"(?:OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|TORCH\w*|PYTORCH|CUDA|NVIDIA|NCCL|GLOO|LD|PYTHON|HIP|ROCR)_?"
+_EARLY = (
+    r"(?:OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|TORCH\w*|PYTORCH|CUDA|NVIDIA|NCCL|GLOO|LD|PYTHON|HIP|ROCR)_?"
+)
 _SETS_EARLY = re.compile(
     rf"environ(?:b)?\s*\[\s*b?['\"]{_EARLY}\w*['\"]\s*\]\s*=(?!=)"
     rf"|(?:environ(?:b)?\s*\.\s*(?:setdefault|pop)|putenv|unsetenv|setenv)\s*\(\s*b?['\"]{_EARLY}\w*['\"]"
@@ -64,7 +66,9 @@ def _unfit(entrypoint: Entrypoint, environ: Mapping[str, str]) -> str:
     if entrypoint.kind is EntrypointKind.SCRIPT and entrypoint.target == "-":
         return "the program comes from stdin"
     if not _is_python(entrypoint.python, environ):
-        return f"{entrypoint.python} is not certain to be a Python interpreter (it may be a script around one)"
+        return (
+            f"{entrypoint.python} is not certain to be a Python interpreter (it may be a script around one)"
+        )
     return ""
 
 

@@ -70,6 +70,7 @@ def given() -> dict[str, str]:
 
 
 def read(path: str) -> bytes:
+    """The whole file."""
     with open(path, "rb") as file:  # noqa: PTH123 pathlib takes milliseconds
         return file.read()
 
@@ -117,6 +118,7 @@ def move_up(fd: int) -> int:
 
 
 def tell(control: socket.socket, **words: Any) -> None:
+    """One message to the spawner."""
     control.send(json.dumps(words).encode("ascii"))
 
 
@@ -177,6 +179,7 @@ def uses_cuda() -> bool:
 
 
 def has_children() -> bool:
+    """Whether there are processes that this one would have to wait for."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -272,6 +275,7 @@ def be_born(fds: list[int], mask: set[Any], origin: Origin, printed: list[bytes]
 
 
 def fail(answer: int, reason: str) -> NoReturn:
+    """End this worker before it has begun; the spawner starts another one cold."""
     try:
         os.write(answer, json.dumps({"refused": reason[:MAX_REASON]}).encode("ascii"))
     finally:
@@ -279,7 +283,8 @@ def fail(answer: int, reason: str) -> NoReturn:
 
 
 def read_request(fd: int) -> dict[str, Any]:
-    with open(fd, "rb") as file:  # noqa: PTH123 pathlib takes milliseconds
+    """The command line and environment that are wanted, and the spawner's pid; closes the file."""
+    with open(fd, "rb") as file:
         file.seek(0)
         request: dict[str, Any] = json.load(file)
     return request
@@ -321,11 +326,10 @@ def reopen(stream: Any, number: int) -> None:
     raw = getattr(stream, "buffer", None)
     if not isinstance(raw, io.FileIO):  # not as -u makes it: somebody else's
         return
-    name = raw.name
-    raw.__init__(number, "wb", closefd=False)  # type: ignore[misc]
-    raw.name = name
+    fresh = io.FileIO(number, "wb", closefd=False)
+    fresh.name = raw.name
     stream.__init__(
-        raw,
+        fresh,
         encoding=stream.encoding,
         errors=stream.errors,
         newline="\n",

@@ -82,6 +82,8 @@ SAMPLES = [
     Sample("role", "trainer", "trainer", lambda c: c.workers.role, "reader", "default"),
     Sample("numa-binding", "core-complex", NumaBinding.CORE_COMPLEX,
            lambda c: c.workers.numa_binding, "node"),
+    Sample("warm", "on", ("torch",), lambda c: c.workers.warm_imports, "off", None),
+    Sample("warm-import", "a,b.c", ("a", "b.c"), lambda c: c.workers.warm_imports, "d", ("torch",), ("--warm=on",)),
     Sample("log-dir", "logs", "logs", lambda c: c.workers.logs.log_dir, "other"),
     Sample("redirects", "3", StdByRank(Std.ALL), lambda c: c.workers.logs.redirects, "1", StdByRank()),
     Sample("tee", "0:1,12:3", StdByRank(Std.NONE, ((0, Std.OUT), (12, Std.ALL))),

@@ -1,0 +1,171 @@
+"""What a warm parent is to the spawner: a process, a socket, and the requests for workers.
+
+A request goes out as one byte with descriptors, its text in a memory file: so sending never blocks, however
+large an environment is and whatever the parent does. The answer comes on a pipe of its own, in one piece.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Protocol
+
+from elasticrun.agent.spawner_poll import Poller
+from elasticrun.agent.spawner_wire import Message
+
+
+class Host(Protocol):
+    """What this module needs of the spawner."""
+
+    poller: Poller
+
+    def start_cold(self, request: Message, fds: list[int]) -> None:
+        """Execute the program."""
+
+    def born(self, worker: int, pid: int) -> None:
+        """A worker runs."""
+
+    def signal(self, worker: int, signum: int) -> None:
+        """Signal a worker."""
+
+    def report(self, **event: object) -> None:
+        """Tell the agent."""
+
+    def report_failure(self, worker: int, code: int, text: str) -> None:
+        """Tell the agent that a worker cannot be started."""
+
+
+class State(Enum):
+    """How far a parent has come."""
+
+    IMPORTING = auto()
+    READY = auto()
+    GONE = auto()  # no more requests for it
+
+
+@dataclass(slots=True, eq=False)
+class Parent:
+    """One process, and the requests for it."""
+
+    recipe: Message
+    stdin: int
+    pid: int = 0  # 0: none is left
+    state: State = State.IMPORTING
+    is_killed: bool = False
+    control: socket.socket | None = None
+    waiting: deque[Birth] = field(default_factory=deque)
+    birth: Birth | None = None
+    miscarriages: int = 0
+    deadline: float | None = None
+
+    @property
+    def takes_requests(self) -> bool:
+        """Not if it is gone, nor once its import has taken too long."""
+        return self.state is State.READY or (self.state is State.IMPORTING and self.deadline is not None)
+
+    def kill(self) -> None:
+        """SIGKILL it; its end is heard of later."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            self.is_killed = True
+
+    def hang_up(self, poller: Poller) -> None:
+        """Hear no more of it."""
+        if self.control is not None:
+            poller.unwatch(self.control.fileno())
+            self.control.close()
+            self.control = None
+
+    def ask(self, birth: Birth) -> bool:
+        """Ask for a worker; False if that cannot be done, and it has to start cold."""
+        if self.control is None:
+            return False
+        try:
+            birth.answer = _send(self.control, birth)
+        except OSError:
+            return False
+        self.birth = birth
+        return True
+
+    def start_all_cold(self, host: Host) -> None:
+        """Wait no longer."""
+        while self.waiting:
+            self.waiting.popleft().start_cold(host)
+
+
+@dataclass(slots=True, eq=False)
+class Birth:
+    """A spawn request on its way."""
+
+    parent: Parent
+    request: Message
+    fds: list[int]
+    answer: int = -1  # the pipe; -1 until the parent was asked
+    signals: list[int] = field(default_factory=list)  # for a worker whose pid we do not know yet
+
+    @property
+    def worker(self) -> int:
+        """Its number."""
+        number: int = self.request["worker"]
+        return number
+
+    def start_cold(self, host: Host) -> None:
+        """Execute the program instead."""
+        fds, self.fds = self.fds, []
+        host.start_cold(self.request, fds)
+        for signum in self.signals:
+            host.signal(self.worker, signum)
+
+    def close(self) -> None:
+        """Let go of the worker's descriptors."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = []
+
+
+def readable(fd: int) -> bool:
+    """Whether there is something to read at this moment."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _send(control: socket.socket, birth: Birth) -> int:
+    """Send a request; the pipe on which the answer comes. OSError if it cannot be sent."""
+    body = {"argv": birth.request["argv"], "env": birth.request["env"], "spawner": os.getpid()}
+    answer, write_end = os.pipe()
+    try:
+        with memory_files("elasticrun-request") as (request,):
+            _write_all(request, json.dumps(body).encode("ascii"))
+            fds = array("i", [request, *birth.fds, write_end])
+            control.sendmsg([b"?"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+    except OSError:
+        os.close(answer)
+        raise
+    finally:
+        os.close(write_end)
+    return answer
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+@contextlib.contextmanager
+def memory_files(*names: str) -> Iterator[list[int]]:
+    """Files in memory of these names, closed at the end."""
+    with contextlib.ExitStack() as stack:
+        fds = [os.memfd_create(name) for name in names]
+        for fd in fds:
+            stack.callback(os.close, fd)
+        yield fds
