@@ -134,7 +134,7 @@ class WarmParents:
 
     def _start(self, parent: Parent) -> None:
         try:
-            ours, error_pipe = self._fork(parent)
+            ours, error_pipe = _fork(parent, self._prctl)
         except OSError as error:
             self._give_up(parent, f"the warm parent cannot be started: {error.strerror}")
             return
@@ -143,16 +143,6 @@ class WarmParents:
         parent.deadline = time.monotonic() + IMPORT_TIMEOUT
         self._host.poller.watch(ours.fileno(), lambda: self._heard(parent))
         self._host.poller.watch(error_pipe, lambda: self._executed(parent, error_pipe))
-
-    def _fork(self, parent: Parent) -> tuple[socket.socket, int]:
-        """Our end of its control socket, and its error pipe."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, memory_files("elasticrun-stdout", "elasticrun-stderr") as output:
-            os.set_inheritable(theirs.fileno(), True)  # until the end of this block, so by this child alone
-            env = {**parent.recipe["env"], VARIABLE: f"{theirs.fileno()}:{parent.recipe['terms']}"}
-            request = {**parent.recipe, "env": env}
-            parent.pid, error_pipe = fork_program(request, [parent.stdin, *output], self._prctl)
-        return ours, error_pipe
 
     def _executed(self, parent: Parent, error_pipe: int) -> None:
         self._host.poller.unwatch(error_pipe)
@@ -261,3 +251,14 @@ class WarmParents:
         parent.birth, parent.deadline = None, None
         if parent in self._dying and not parent.pid:
             self._dying.remove(parent)
+
+
+def _fork(parent: Parent, prctl: Prctl) -> tuple[socket.socket, int]:
+    """Start the process; our end of its control socket, and its error pipe."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, memory_files("elasticrun-stdout", "elasticrun-stderr") as output:
+        os.set_inheritable(theirs.fileno(), True)  # until the end of this block, so by this child alone
+        env = {**parent.recipe["env"], VARIABLE: f"{theirs.fileno()}:{parent.recipe['terms']}"}
+        request = {**parent.recipe, "env": env}
+        parent.pid, error_pipe = fork_program(request, [parent.stdin, *output], prctl)
+    return ours, error_pipe

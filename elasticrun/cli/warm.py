@@ -48,10 +48,11 @@ def warm_imports(
     mode, extra = given.get(options.WARM), given.find(options.WARM_IMPORT) or ()
     if mode == "off" or given.on(options.HEALTH_CHECK_ONLY):
         return None
-    source = _source(entrypoint)
+    source = None if entrypoint.kind is EntrypointKind.BINARY else _source(entrypoint)
     reason = _unfit(entrypoint, environ) or (_unwanted(source) if mode == "auto" else "")
     if reason:
-        notes.append(("warning" if mode == "on" else "info", f"workers start cold: {reason}"))
+        level = "info" if _imports_torch(source) else "debug"
+        notes.append(("warning" if mode == "on" else level, f"workers start cold: {reason}"))
         return None
     needs_torch = not extra or _imports_torch(source)
     return tuple(dict.fromkeys((*(("torch",) if needs_torch else ()), *extra)))

@@ -1,0 +1,385 @@
+"""Warm parents with real processes: what is forked, what starts cold, what a sweep spares and kills."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from elasticrun.agent import warm_parents
+from elasticrun.agent.env import INJECTED
+from elasticrun.agent.spawner import (
+    Command,
+    Exited,
+    Spawner,
+    SpawnerEvent,
+    SpawnFailed,
+    Started,
+    Swept,
+    WarmNews,
+    WarmRecipe,
+    fork_spawner,
+    start_warm_parents,
+)
+from tests.support.processes import wait_end
+
+DEADLINE = 30.0  # seconds; an event that takes longer is lost
+SCRIPT = """
+    import os, signal, sys
+    print(os.getppid(), "colorsys" in sys.modules, os.environ.get("RANK"), *sys.argv[1:])
+    if sys.argv[1:] == ["wait"]:
+        signal.pause()
+    sys.exit(3)
+    """
+
+
+class Node:
+    """A spawner with one warm parent of a script, and the record of its events."""
+
+    def __init__(self, folder: Path, imports: str) -> None:
+        self.folder = folder
+        self.script = folder / "script.py"
+        self.script.write_text(textwrap.dedent(SCRIPT))
+        self.env = {"PATH": os.defpath, "HOME": "/"}
+        self.events: list[SpawnerEvent] = []
+        self._changed = asyncio.Event()
+        self._handle = fork_spawner()
+        recipe = WarmRecipe("key", self.argv(), self.env | {"PYTHONPATH": INJECTED}, None, f"unset:{imports}")
+        start_warm_parents(self._handle, [recipe], 0)
+
+    def argv(self, *args: str) -> list[str]:
+        return [sys.executable, "-u", str(self.script), *(args or ("-",))]
+
+    def open(self) -> None:
+        self.spawner = Spawner(self._handle, self._note)
+
+    def _note(self, event: SpawnerEvent) -> None:
+        self.events.append(event)
+        self._changed.set()
+
+    async def wait(self, wanted: Callable[[SpawnerEvent], bool]) -> SpawnerEvent:
+        """The first event of the record that is wanted, now or later; it is taken out."""
+        while True:
+            for event in self.events:
+                if wanted(event):
+                    self.events.remove(event)
+                    return event
+            self._changed.clear()
+            await asyncio.wait_for(self._changed.wait(), DEADLINE)
+
+    async def news(self) -> WarmNews:
+        event = await self.wait(lambda event: isinstance(event, WarmNews))
+        assert isinstance(event, WarmNews)
+        return event
+
+    def spawn(self, worker: int, *args: str, warm: str | None = "key") -> None:
+        with (self.folder / f"out{worker}").open("wb") as out:
+            env = {**self.env, "RANK": str(worker)}
+            null = os.open(os.devnull, os.O_RDWR)
+            argv = self.argv(*args)
+            self.spawner.spawn(worker, Command(argv, env, None, null, out.fileno(), 2, warm=warm))
+            os.close(null)
+
+    async def pid(self, worker: int) -> int:
+        event = await self.wait(lambda event: isinstance(event, Started) and event.worker == worker)
+        assert isinstance(event, Started)
+        return event.pid
+
+    async def exit_code(self, worker: int) -> int:
+        event = await self.wait(lambda event: isinstance(event, Exited) and event.worker == worker)
+        assert isinstance(event, Exited)
+        return event.exit_code
+
+    async def run(self, worker: int, *args: str) -> str:
+        """What a worker printed that has ended as the script does."""
+        self.spawn(worker, *args)
+        await self.pid(worker)
+        assert await self.exit_code(worker) == 3
+        return (self.folder / f"out{worker}").read_text()
+
+    def told(self, worker: int, *args: str, forked: bool = True) -> str:
+        """What a worker of this script prints."""
+        return " ".join([f"{self.spawner.pid} {forked} {worker}", *(args or ("-",))]) + "\n"
+
+    @property
+    def parent(self) -> int:
+        """The pid of the warm parent, which is the only child when no worker runs."""
+        (pid,) = self.children()
+        return pid
+
+    def children(self) -> list[int]:
+        path = Path(f"/proc/{self.spawner.pid}/task/{self.spawner.pid}/children")
+        return [int(pid) for pid in path.read_text().split()]
+
+
+Drive = Callable[..., None]
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Drive:
+    """Run a scenario with a node, then close it; nobody may be left."""
+
+    def drive(scenario: Callable[[Node], Awaitable[None]], imports: str = "colorsys") -> None:
+        async def main() -> None:
+            node = Node(tmp_path, imports)
+            node.open()
+            try:
+                await scenario(node)
+                children = node.children()
+            finally:
+                await asyncio.wait_for(node.spawner.close(), DEADLINE)
+            for pid in children:
+                wait_end(pid, 0.0)
+
+        asyncio.run(main())
+
+    return drive
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Callable[[str], None]:
+    """Writes what ``import trouble`` finds beside the script."""
+
+    def module(code: str) -> None:
+        (tmp_path / "trouble.py").write_text(textwrap.dedent(code))
+
+    return module
+
+
+Module = Callable[[str], None]
+
+
+def test_workers_are_forked_and_are_children_of_the_spawner(drive: Drive) -> None:
+    async def scenario(node: Node) -> None:
+        assert (await node.news()).is_warm
+        assert await node.run(0) == node.told(0)
+        assert await node.run(1) == node.told(1)
+
+    drive(scenario)
+
+
+def test_a_worker_gets_its_own_arguments(drive: Drive) -> None:
+    async def scenario(node: Node) -> None:
+        assert await node.run(0, "rank0") == node.told(0, "rank0")
+
+    drive(scenario)
+
+
+def test_without_the_key_it_starts_cold(drive: Drive) -> None:
+    async def scenario(node: Node) -> None:
+        for number, key in enumerate((None, "another")):
+            node.spawn(number, warm=key)
+            assert await node.exit_code(number) == 3
+            assert (node.folder / f"out{number}").read_text() == node.told(number, forked=False)
+
+    drive(scenario)
+
+
+def test_signals_reach_the_group_of_a_forked_worker(drive: Drive) -> None:
+    async def scenario(node: Node) -> None:
+        node.spawn(0, "wait")
+        assert os.getpgid(pid := await node.pid(0)) == pid
+        assert os.getsid(pid) == pid
+        node.spawner.signal(0, signal.SIGTERM)
+        assert await node.exit_code(0) == -signal.SIGTERM
+
+    drive(scenario)
+
+
+def test_a_signal_for_a_worker_that_is_being_born_is_kept(drive: Drive) -> None:
+    async def scenario(node: Node) -> None:
+        await node.news()
+        node.spawn(0, "wait")
+        node.spawner.signal(0, signal.SIGTERM)
+        await node.pid(0)
+        assert await node.exit_code(0) == -signal.SIGTERM
+
+    drive(scenario)
+
+
+@pytest.fixture
+def gate(tmp_path: Path, module: Module) -> Iterator[Path]:
+    """A FIFO; the import lasts until something is written to it."""
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    module(f"open({str(path)!r}).read()")
+    yield path
+
+
+def test_a_spawn_during_the_import_waits_for_it(drive: Drive, gate: Path) -> None:
+    async def scenario(node: Node) -> None:
+        node.spawn(0)
+        node.spawn(1, warm=None)
+        assert await node.exit_code(1) == 3  # requests behind it do not wait
+        assert not [event for event in node.events if getattr(event, "worker", None) == 0]
+        await asyncio.to_thread(gate.write_text, "go on")
+        assert await node.exit_code(0) == 3
+        assert (node.folder / "out0").read_text() == node.told(0)
+
+    drive(scenario, "trouble,colorsys")
+
+
+def test_a_signal_for_a_worker_that_waits_starts_it_cold(drive: Drive, gate: Path) -> None:
+    async def scenario(node: Node) -> None:
+        node.spawn(0, "wait")
+        node.spawner.signal(0, signal.SIGKILL)
+        await node.pid(0)
+        assert await node.exit_code(0) == -signal.SIGKILL
+
+    drive(scenario, "trouble,colorsys")
+
+
+def test_a_sweep_answers_for_those_that_wait_and_spares_the_parent(drive: Drive, gate: Path) -> None:
+    async def scenario(node: Node) -> None:
+        node.spawn(0)
+        node.spawner.sweep()
+        failed = await node.wait(lambda event: isinstance(event, SpawnFailed))
+        assert failed == SpawnFailed(0, 0, "it was stopped before it had started")
+        await node.wait(lambda event: event == Swept(0))
+        await asyncio.to_thread(gate.write_text, "go on")
+        assert await node.run(1) == node.told(1)
+
+    drive(scenario, "trouble,colorsys")
+
+
+def test_an_import_that_takes_too_long(drive: Drive, gate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_parents, "IMPORT_TIMEOUT", 0.0)
+
+    async def scenario(node: Node) -> None:
+        assert not (news := await node.news()).is_warm
+        assert "after 0 s the warm parent still imports" in news.text
+        assert await node.run(0) == node.told(0, forked=False)
+        await asyncio.to_thread(gate.write_text, "go on")
+        assert (await node.news()).is_warm
+        assert await node.run(1) == node.told(1)
+
+    drive(scenario, "trouble,colorsys")
+
+
+def test_a_sweep_spares_the_parent_and_kills_its_workers(drive: Drive) -> None:
+    async def scenario(node: Node) -> None:
+        await node.news()
+        parent = node.parent
+        node.spawn(0, "wait")
+        await node.pid(0)
+        node.spawner.sweep()
+        assert await node.exit_code(0) == -signal.SIGKILL
+        assert await node.wait(lambda event: isinstance(event, Swept)) == Swept(1)
+        assert node.parent == parent
+        assert await node.run(1) == node.told(1)
+
+    drive(scenario)
+
+
+def test_a_sweep_during_births_leaves_nobody(drive: Drive) -> None:
+    async def scenario(node: Node) -> None:
+        await node.news()
+        for number in range(8):
+            node.spawn(number, "wait")
+        node.spawner.sweep()
+        await node.wait(lambda event: isinstance(event, Swept))
+        ended = {event.worker for event in node.events if isinstance(event, Exited | SpawnFailed)}
+        assert ended == set(range(8))
+        assert len(node.children()) == 1
+        assert await node.run(8) == node.told(8)
+
+    drive(scenario)
+
+
+def test_a_parent_that_is_killed_is_replaced_and_workers_go_on(drive: Drive) -> None:
+    async def scenario(node: Node) -> None:
+        await node.news()
+        parent = node.parent
+        node.spawn(0, "wait")
+        worker = await node.pid(0)
+        os.kill(parent, signal.SIGKILL)
+        assert (await node.news()).is_warm
+        assert worker in node.children()
+        assert await node.run(1) == node.told(1)
+        node.spawner.signal(0, signal.SIGTERM)
+        assert await node.exit_code(0) == -signal.SIGTERM
+
+    drive(scenario)
+
+
+def test_a_parent_that_does_not_answer_is_replaced(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_parents, "BIRTH_TIMEOUT", 0.5)
+
+    async def scenario(node: Node) -> None:
+        await node.news()
+        os.kill(node.parent, signal.SIGSTOP)
+        assert await node.run(0) == node.told(0, forked=False)
+        assert not (await node.news()).is_warm
+        assert (await node.news()).is_warm
+        assert await node.run(1) == node.told(1)
+
+    drive(scenario)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise RuntimeError('no driver')", r"importing trouble failed (RuntimeError: no driver)"),
+        ("import sys; sys.exit(0)", "importing trouble failed (SystemExit: 0)"),
+        ("import os; os._exit(5)", "the warm parent ended while it imported (exit code 5)"),
+        ("import os; os.kill(os.getpid(), 9)", "the warm parent ended while it imported (exit code -9)"),
+        (
+            """
+            import threading
+            threading.Thread(target=threading.Event().wait, name="t", daemon=True).start()
+            """,
+            "the imports started threads (t)",
+        ),
+        ("import subprocess; subprocess.Popen(['sleep', '9'])", "the imports started processes"),
+        (
+            """
+            import sys, types
+            cuda = types.SimpleNamespace(is_initialized=lambda: True)
+            sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+            """,
+            "the imports initialised CUDA",
+        ),
+    ],
+)
+def test_what_cannot_be_forked_starts_cold(drive: Drive, module: Module, code: str, reason: str) -> None:
+    module(code)
+
+    async def scenario(node: Node) -> None:
+        node.spawn(0)
+        assert await node.news() == WarmNews(False, f"workers start cold: {reason}")
+        assert await node.exit_code(0) == 3
+        assert (node.folder / "out0").read_text() == node.told(0, forked=False)
+        assert await node.run(1) == node.told(1, forked=False)
+        assert not [event for event in node.events if isinstance(event, WarmNews)]
+
+    drive(scenario, "trouble,colorsys")
+
+
+def test_what_the_imports_print_and_change_is_each_workers(drive: Drive, module: Module) -> None:
+    module("import os; print('imported'); os.environ['HOME'] = '/new'")
+
+    async def scenario(node: Node) -> None:
+        node.script.write_text(node.script.read_text().replace('get("RANK")', 'get("HOME")'))
+        for number in (0, 1):
+            assert await node.run(number) == f"imported\n{node.spawner.pid} True /new -\n"
+
+    drive(scenario, "trouble,colorsys")
+
+
+def test_births_that_fail_again_and_again_end_the_parent(drive: Drive, module: Module) -> None:
+    module("import os; os.register_at_fork(after_in_child=lambda: os._exit(1))")
+
+    async def scenario(node: Node) -> None:
+        await node.news()
+        for number in range(4):
+            assert await node.run(number) == node.told(number, forked=False)
+        told = [(await node.news()).text.partition(":")[0] for _ in range(3)]
+        assert told == ["one worker is started cold"] * 2 + ["workers start cold"]
+
+    drive(scenario, "trouble,colorsys")
