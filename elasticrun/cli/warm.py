@@ -37,7 +37,8 @@ _SETS_EARLY = re.compile(
     rf"|(?:environ(?:b)?\s*\.\s*(?:setdefault|pop)|putenv|unsetenv|setenv)\s*\(\s*b?['\"]{_EARLY}\w*['\"]"
     rf"|del\s+(?:os\s*\.\s*)?environ\s*\[\s*['\"]{_EARLY}"
     r"|environ(?:b)?\s*(?:\.\s*(?:update|clear)\s*\(|\|=|=\s*[\w{(])"
-    r"|(?:environ(?:b)?\s*\[|putenv\s*\(|environ\s*\.\s*setdefault\s*\()\s*(?!b?['\"])"
+    r"|environ(?:b)?\s*\[\s*(?!b?['\"])[^\]\n]*\]\s*=(?!=)"
+    r"|(?:putenv|environ(?:b)?\s*\.\s*setdefault)\s*\(\s*(?!b?['\"])"
 )
 
 
