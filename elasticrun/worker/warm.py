@@ -305,6 +305,7 @@ def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: A
     set_arguments(request["argv"])
     reopen(sys.__stdout__, 1)
     reopen(sys.__stderr__, 2)
+    number_main_thread()
     draw_again()
 
 
@@ -338,11 +339,21 @@ def reopen(stream: Any, number: int) -> None:
     )
 
 
+def number_main_thread() -> None:
+    """Before Python 3.13, ``threading`` keeps the parent's number of it after a fork."""
+    renew = getattr(threading.main_thread(), "_set_native_id", None)
+    if renew is not None:
+        renew()
+
+
 def draw_again() -> None:
     """What is drawn at random when a library is loaded has to be another in each worker.
 
-    ``random`` does so itself after a fork. The seed of torch's generators is always the same.
+    ``random`` does so itself after a fork.
     """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()  # ``torch.seed`` would leave something to be done in CUDA as well
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
