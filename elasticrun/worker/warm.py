@@ -351,9 +351,9 @@ def draw_again() -> None:
 
     ``random`` does so itself after a fork.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.seed()  # ``torch.seed`` would leave something to be done in CUDA as well
+    generator = getattr(sys.modules.get("torch"), "default_generator", None)
+    if generator is not None:
+        generator.seed()  # ``torch.seed`` would leave something to be done in CUDA as well
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
