@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 HIGH_FD = 900
 REQUEST_FDS = 5
 NAME = b"elasticrun-warm"  # the kernel keeps 15 bytes
+TITLE = b"elastic-run: warm parent"
+ARG_START, ARG_END = 45, 46  # fields of /proc/PID/stat, counted behind the command's ")"
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 MAX_REASON = 500  # characters
@@ -54,6 +56,7 @@ class Origin:
         self.added = {name: value for name, value in self.environ.items() if before.get(name) != value}
         self.added.pop("PYTHONPATH", None)  # that change was ours
         self.comm = read("/proc/self/comm").rstrip(b"\n")
+        self.command = read("/proc/self/cmdline")
 
     def environment(self, wanted: dict[str, str]) -> dict[str, str]:
         """A worker's environment, with what the interpreter and the imports changed in this one."""
@@ -91,6 +94,7 @@ def serve(terms: str) -> None:
         tell(control, refused=reason[:MAX_REASON])
         os._exit(0)
     printed = take_output(libc)
+    set_title(TITLE)
     gc.collect()
     gc.freeze()  # and never thawed: a collection in a worker would copy the pages that it shares
     tell(control, seconds=time.monotonic() - begun, shared=resident())
@@ -193,6 +197,19 @@ def take_output(libc: Any) -> list[bytes]:
         stream.flush()
     libc.fflush(None)
     return [os.pread(number, os.fstat(number).st_size, 0) for number in (1, 2)]
+
+
+def set_title(command: bytes) -> None:
+    """Have ``ps`` show this command, as far as there is room; a courtesy, as agents do it."""
+    try:
+        stat = read("/proc/self/stat")
+        fields = stat[stat.rindex(b")") + 1 :].split()
+        start, end = int(fields[ARG_START]), int(fields[ARG_END])
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:  # noqa: PTH123 as above
+            memory.seek(start)
+            memory.write(command[: end - start - 1].ljust(end - start, b"\0"))
+    except (OSError, ValueError, IndexError):
+        return
 
 
 # -- forking
@@ -301,6 +318,8 @@ def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: A
         os.dup2(fd, number)
         os.close(fd)
     libc.prctl(PR_SET_NAME, origin.comm, 0, 0, 0)
+    own = b"\0".join(map(os.fsencode, [*request["argv"], ""]))
+    set_title(own if len(own) == len(origin.command) else origin.command)
     set_environment(origin.environment(request["env"]))
     set_arguments(request["argv"])
     reopen(sys.__stdout__, 1)

@@ -27,13 +27,13 @@ from elasticrun.agent.spawner import (
     fork_spawner,
     start_warm_parents,
 )
-from tests.support.processes import wait_end
+from tests.support.processes import title, wait_end
 
 DEADLINE = 30.0  # seconds; an event that takes longer is lost
 SCRIPT = """
     import os, signal, sys
     print(os.getppid(), "colorsys" in sys.modules, os.environ.get("RANK"), *sys.argv[1:])
-    if sys.argv[1:] == ["wait"]:
+    if sys.argv[1:] in (["wait"], ["w"]):
         signal.pause()
     sys.exit(3)
     """
@@ -188,6 +188,16 @@ def test_signals_reach_the_group_of_a_forked_worker(drive: Drive) -> None:
         assert os.getsid(pid) == pid
         node.spawner.signal(0, signal.SIGTERM)
         assert await node.exit_code(0) == -signal.SIGTERM
+
+    drive(scenario)
+
+
+def test_what_ps_shows(drive: Drive) -> None:
+    async def scenario(node: Node) -> None:
+        await node.news()
+        assert title(node.parent) == "elastic-run: warm parent"
+        node.spawn(0, "w")
+        assert title(await node.pid(0)) == " ".join(node.argv("w")), "also where the local rank is in it"
 
     drive(scenario)
 
