@@ -23,6 +23,7 @@ import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.launcher import MARK, Launcher
+from tests.support.processes import wait_end
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -58,6 +59,7 @@ class Form:
 #: What each launch has of its own; what may contain another one of them comes first.
 PER_LAUNCH = ("TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "MASTER_PORT", MARK)
 MISSING = "nothing"
+COMPILATION = 600.0  # seconds; it takes twenty of a core
 
 #: Differences that no warm start can avoid, and why.
 INHERENT = {
@@ -67,9 +69,7 @@ INHERENT = {
     "environment in /proc": "the kernel shows what the interpreter was executed with",
 }
 #: The same in workers of local ranks other than 0.
-FURTHER = {
-    "cmdline": "the kernel shows the arguments that were expanded for local rank 0, whose command line the parent is"
-}
+FURTHER = {"cmdline": "the kernel shows the parent's arguments, which were expanded for local rank 0"}
 #: The same after torch was imported. Torch's own threads start at the first operation, warm or cold.
 LATER = {"Threads": "OpenBLAS starts its threads as it is loaded, and after a fork when it has to compute"}
 #: What importing torch changes is at the first line as it is in a cold worker after the import.
@@ -185,6 +185,7 @@ def prepare(folder: Path) -> None:
     for place in (folder, package):
         (place / "beside.py").write_text("VALUE = 1\n")
         (place / "pickletools.py").write_text(SHADOW)
+        shutil.copy(REPORTER.with_name("kernel_report.py"), place)
     (folder / "endings.py").write_text(ENDINGS)
     (folder / "policy.yaml").write_text("backoff: {first: 0}\n")
 
@@ -376,6 +377,7 @@ def test_the_endings_are_what_they_are_meant_to_be(endings: Pair, said: str) -> 
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler, as torch.compile does")
+@pytest.mark.timeout(900)
 def test_compilation_in_a_warm_worker(shared: Cluster) -> None:
     folder = shared.folder / "compiled"
     prepare(folder)
@@ -389,4 +391,5 @@ def test_compilation_in_a_warm_worker(shared: Cluster) -> None:
         cwd=folder,
         env={"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")},
     )
+    wait_end(launcher.pid, COMPILATION)
     assert over(launcher, folder).reports["0-0"]["tasks"]["compile"] == pytest.approx([0, 2.841471, 4.909297])

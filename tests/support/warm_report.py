@@ -19,9 +19,7 @@ NAMES = sorted(globals())  # before anything else adds some
 FIRST_MODULES = sorted(sys.modules)
 
 import atexit
-import ctypes
 import faulthandler
-import fcntl
 import gc
 import importlib
 import json
@@ -31,7 +29,6 @@ import multiprocessing
 import os
 import pickle
 import random
-import resource
 import secrets
 import signal
 import subprocess
@@ -44,32 +41,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+kernel_report = importlib.import_module("kernel_report")  # a copy beside this one, of the same edition
+
 EDITION = 1
 SHADOWED = "pickletools"  # of the standard library; torch imports it, and a file beside the script hides it
-STATUS = (
-    *(
-        "Umask",
-        "Groups",
-        "Threads",
-        "SigQ",
-        "SigPnd",
-        "ShdPnd",
-        "SigBlk",
-        "SigIgn",
-        "SigCgt",
-        "CapEff",
-        "CapBnd",
-    ),
-    *("NoNewPrivs", "Seccomp", "Cpus_allowed_list", "Mems_allowed_list", "THP_enabled", "TracerPid"),
-)
-PRCTL_VALUES = {
-    "dumpable": 3,
-    "keep capabilities": 7,
-    "timer slack": 30,
-    "no new privileges": 39,
-    "huge pages": 42,
-}
-PRCTL_POINTERS = {"death signal": 2, "subreaper": 37}
 CHILD = "import json, os, sys; print(json.dumps([dict(os.environ), sys.path, sys.argv, sorted(sys.modules)]))"
 
 
@@ -95,15 +70,9 @@ def interpreter() -> dict[str, Any]:
         "meta_path": [getattr(finder, "__name__", type(finder).__name__) for finder in sys.meta_path],
         "path_hooks": [getattr(hook, "__qualname__", repr(hook)) for hook in sys.path_hooks],
         "names of __main__": NAMES,
-        "__main__": [
-            *(__name__, __file__, repr(main.__doc__)[:20], __package__, globals().get("__cached__")),
-            *(
-                getattr(__spec__, "name", None),
-                type(main.__loader__).__name__,
-                __builtins__ is __import__("builtins"),
-            ),
-            *(main.__dict__ is globals(), sorted(set(main.__dict__) ^ set(globals()))),
-        ],
+        "__main__": [__name__, __file__, repr(main.__doc__)[:20], __package__, globals().get("__cached__")],
+        "specification": [getattr(__spec__, "name", None), type(main.__loader__).__name__],
+        "dictionaries": [main.__dict__ is globals(), __builtins__ is __import__("builtins")],
         "pickle": pickle.dumps(Point(3), 0).decode().replace("\n", " "),
         "pickled": pickle.loads(pickle.dumps(Point)) is Point,
         "stack": stack(),
@@ -113,17 +82,11 @@ def interpreter() -> dict[str, Any]:
             *(sys.unraisablehook is sys.__unraisablehook__, sys.breakpointhook is sys.__breakpointhook__),
             *(threading.excepthook is threading.__excepthook__, sys.gettrace(), sys.getprofile()),
         ],
-        "limits of the interpreter": [
-            sys.getrecursionlimit(),
-            sys.getswitchinterval(),
-            sys.get_int_max_str_digits(),
-        ],
+        "limits": [sys.getrecursionlimit(), sys.getswitchinterval(), sys.get_int_max_str_digits()],
         "gc": [gc.isenabled(), gc.get_threshold(), gc.get_debug(), len(gc.callbacks), gc.garbage],
         "faulthandler": faulthandler.is_enabled(),
         "debug of allocations": sys.modules.get("tracemalloc") and sys.modules["tracemalloc"].is_tracing(),
-        "hidden sitecustomize": sorted(
-            name for name in sys.modules if name.endswith(("sitecustomize", "usercustomize"))
-        ),
+        "customize": sorted(name for name in sys.modules if name.endswith("customize")),
     }
 
 
@@ -158,158 +121,46 @@ def shown_by_import() -> dict[str, Any]:
         "signal handlers": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
         "exit handlers": atexit._ncallbacks(),
         "shadowed": getattr(sys.modules.get(SHADOWED), "__file__", None),
-        **{name: value for name, value in status().items() if name in ("SigCgt",)},
+        **{name: value for name, value in kernel_report.status().items() if name in ("SigCgt",)},
     }
 
 
 def counters() -> dict[str, Any]:
     """Names that are numbered."""
-    thread = threading.Thread()
+    main, process = threading.main_thread(), multiprocessing.current_process()
     return {
-        "numbers": [int(thread.name.partition("-")[2]) > 0, multiprocessing.current_process().name],
         "first thread": FIRST_THREAD,
         "multiprocessing": [
-            *(multiprocessing.get_start_method(allow_none=True), multiprocessing.parent_process()),
-            *(multiprocessing.current_process().pid == os.getpid(), multiprocessing.current_process().daemon),
+            multiprocessing.get_start_method(allow_none=True),
+            multiprocessing.parent_process(),
+        ],
+        "process": [
+            process.name,
+            process.pid == os.getpid(),
+            process.daemon,
             multiprocessing.active_children(),
         ],
-        "main thread": [
-            *(threading.main_thread() is threading.current_thread(), threading.active_count()),
-            *(
-                threading.main_thread().ident == threading.get_ident(),
-                threading.get_native_id() == os.getpid(),
-            ),
-            *(threading.main_thread().native_id == os.getpid(), threading.main_thread().name),
-        ],
+        "main thread": [main is threading.current_thread(), main.name, threading.active_count()],
+        "number of the main thread": [main.ident == threading.get_ident(), main.native_id == os.getpid()],
     }
 
 
 def streams() -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
-        found[name] = [
-            *(stream.fileno(), stream.encoding, stream.errors, stream.line_buffering, stream.write_through),
-            *(
-                stream.isatty(),
-                stream.name,
-                stream.mode,
-                stream.newlines,
-                stream is getattr(sys, f"__{name}__"),
-            ),
-            *(type(stream.buffer).__name__, os.get_blocking(stream.fileno())),
-        ]
+        found[name] = {
+            it: getattr(stream, it)
+            for it in ("encoding", "errors", "line_buffering", "newlines", "name", "mode")
+        }
+        found[name]["number"] = [stream.fileno(), stream.isatty(), os.get_blocking(stream.fileno())]
+        found[name]["buffer"] = [type(stream.buffer).__name__, stream.write_through]
+        found[name]["first"] = stream is getattr(sys, f"__{name}__")
     return {
         **found,
         "locale": [locale.setlocale(locale.LC_ALL), locale.getpreferredencoding(), locale.getlocale()],
         "encodings": [sys.getdefaultencoding(), sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()],
         "time zone": [time.tzname, time.timezone],
-    }
-
-
-def status() -> dict[str, str]:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    values = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
-    values["SigQ"] = values["SigQ"][0].split("/")[1:]  # how many are queued is the whole user's
-    return {name: " ".join(values.get(name, ["none"])) for name in STATUS}
-
-
-def descriptors() -> list[list[Any]]:
-    """[number, kind, flags of the file, flags of the descriptor] of all that is open."""
-    found = []
-    for number in sorted(int(name) for name in os.listdir("/proc/self/fd")):  # noqa: PTH208 the numbers
-        try:
-            target = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115 may be no path
-            flags, own = fcntl.fcntl(number, fcntl.F_GETFL), fcntl.fcntl(number, fcntl.F_GETFD)
-        except OSError:
-            continue  # the one that listed them
-        found.append([number, target.partition(":[")[0], flags, own])
-    return found
-
-
-def kernel() -> dict[str, Any]:
-    me = Path("/proc/self")
-    stat = (me / "stat").read_text().rpartition(")")[2].split()
-    parent = Path(f"/proc/{os.getppid()}")
-    return {
-        **status(),
-        "cwd": os.getcwd(),  # noqa: PTH109
-        "files": descriptors(),
-        "ids": [os.getuid(), os.geteuid(), os.getgid(), os.getegid()],
-        "leads": [os.getpgrp() == os.getpid(), os.getsid(0) == os.getpid()],
-        "terminal": [stat[4], stat[5], can_open("/dev/tty")],
-        "end is told by signal": stat[35],
-        "scheduling": [
-            stat[15],
-            stat[16],
-            stat[38],
-            os.sched_getscheduler(0),
-            sorted(os.sched_getaffinity(0)),
-        ],
-        "parent": (parent / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip(),
-        "children": [
-            (me / f"task/{os.getpid()}/children").read_text(),
-            waits(),
-            resource.getrusage(-1).ru_utime,
-        ],
-        "limits": (me / "limits").read_text().splitlines(),
-        "resource limits": [resource.getrlimit(number) for number in range(16)],
-        "oom": (me / "oom_score_adj").read_text(),
-        "personality": (me / "personality").read_text(),
-        "cgroup": (me / "cgroup").read_text(),
-        "comm": (me / "comm").read_text(),
-        "cmdline": (me / "cmdline").read_text().split("\0"),
-        "exe": os.readlink(me / "exe"),  # noqa: PTH115
-        "root": os.readlink(me / "root"),  # noqa: PTH115
-        "namespaces": [os.readlink(entry) for entry in sorted((me / "ns").iterdir())],  # noqa: PTH115
-        "timers": [signal.getitimer(which) for which in (0, 1, 2)],
-        "prctl": prctl_values(),
-        "wakeup": wakeup(),
-        "C's random numbers": C_RANDOM,
-    }
-
-
-def can_open(path: str) -> str:
-    try:
-        os.close(os.open(path, os.O_RDWR))
-    except OSError as error:
-        return str(error)
-    return "yes"
-
-
-def waits() -> str:
-    try:
-        return str(os.waitpid(-1, os.WNOHANG))
-    except ChildProcessError:
-        return "no children"
-
-
-def wakeup() -> int:
-    old = signal.set_wakeup_fd(-1)
-    signal.set_wakeup_fd(old)
-    return old
-
-
-def prctl_values() -> dict[str, int]:
-    call = ctypes.CDLL(None).prctl
-    found = {name: int(call(option, 0, 0, 0, 0)) for name, option in PRCTL_VALUES.items()}
-    for name, option in PRCTL_POINTERS.items():
-        value = ctypes.c_int(-1)
-        call(option, ctypes.byref(value), 0, 0, 0)
-        found[name] = value.value
-    return found
-
-
-def environment() -> dict[str, Any]:
-    """As Python has it, and as C has it."""
-    pointers = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
-    in_c: list[str] = []
-    while entry := pointers[len(in_c)]:
-        in_c.append(entry.decode(errors="surrogateescape"))
-    return {
-        "environment": dict(sorted(os.environ.items())),
-        "environment in C": sorted(in_c),
-        "twice in the environment": len(in_c) - len(os.environ),
     }
 
 
@@ -333,20 +184,28 @@ def drawn() -> dict[str, Any]:
 
 
 def facts() -> dict[str, Any]:
-    return {**interpreter(), **shown_by_import(), **counters(), **streams(), **kernel(), **environment()}
+    return {
+        **interpreter(),
+        **shown_by_import(),
+        **counters(),
+        **streams(),
+        **kernel_report.kernel(),
+        **kernel_report.environment(),
+    }
 
 
 def of_torch() -> dict[str, Any]:
     import numpy
     import torch
 
+    cuda: Any = torch.cuda
     square = torch.ones(300, 300)
     for _ in range(3):  # every pool of threads has its threads afterwards
         (square @ square).sum().item()
         numpy.dot(square.numpy(), square.numpy())
     return {
         "torch's threads": [torch.get_num_threads(), torch.get_num_interop_threads()],
-        "threads after operations": status()["Threads"],
+        "threads after operations": kernel_report.status()["Threads"],
         "torch's modes": [
             str(torch.get_default_dtype()),
             torch.is_grad_enabled(),
@@ -356,7 +215,7 @@ def of_torch() -> dict[str, Any]:
             torch.get_float32_matmul_precision(),
             torch.are_deterministic_algorithms_enabled(),
         ],
-        "cuda": [torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork(), torch.cuda.device_count()],
+        "cuda": [cuda.is_initialized(), cuda._is_in_bad_fork(), cuda.device_count()],
         "numpy's errors": numpy.geterr(),
     }
 
@@ -371,7 +230,7 @@ def child_facts(_: object = None) -> dict[str, Any]:
         "environment": dict(sorted(os.environ.items())),
         "modules": "torch" in sys.modules,
         "parent": os.getppid() == multiprocessing.parent_process().pid,  # type: ignore[union-attr]
-        "signals": [status()[name] for name in ("SigBlk", "SigIgn", "SigPnd")],
+        "signals": [kernel_report.status()[name] for name in ("SigBlk", "SigIgn", "SigPnd")],
         "random": random.random(),
     }
 
@@ -444,7 +303,8 @@ def reduce(_: object) -> list[float]:
 def compiled(_: object) -> list[float]:
     import torch
 
-    return torch.compile(lambda x: torch.sin(x) + 2 * x)(torch.arange(3.0)).tolist()
+    found: list[float] = torch.compile(lambda x: torch.sin(x) + 2 * x)(torch.arange(3.0)).tolist()
+    return found
 
 
 def edit() -> None:
@@ -488,5 +348,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     FIRST_THREAD = threading.Thread().name
-    C_RANDOM = [ctypes.CDLL(None).rand() for _ in range(3)]
     main()
