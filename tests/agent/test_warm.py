@@ -1,0 +1,57 @@
+"""Which local ranks share a warm parent, and what it is started with."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+from elasticrun.agent.env import INJECTED, common_environment, worker_environment
+from elasticrun.agent.warm import warm_recipes
+from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
+from elasticrun.core.protocol import Assignment
+
+SCRIPT = Entrypoint(EntrypointKind.SCRIPT, "train.py", ("--out=${local_rank}",), python=sys.executable)
+ENV = (("HOME", "/home/a"), ("OMP_NUM_THREADS", "2"), ("RANK", "old"), ("CUDA_VISIBLE_DEVICES", "4,5,6"))
+CONFIG = WorkerConfig(
+    SCRIPT, local_world_size=3, env=ENV, signals=(15,), file_timer="/t", warm_imports=("torch", "json")
+)
+
+
+def keys(config: WorkerConfig, *cpus: frozenset[int]) -> list[str]:
+    return [recipe.key for recipe in warm_recipes(config, cpus)]
+
+
+def test_local_ranks_share_a_parent_although_their_arguments_differ() -> None:
+    assert keys(CONFIG) == ["0", "0", "0"]
+    (recipe, *_) = warm_recipes(CONFIG, ())
+    assert recipe.argv == [sys.executable, "-u", "train.py", "--out=0"]
+    assert recipe.terms == "unset:torch,json"
+
+
+def test_what_matters_to_imports_keeps_them_apart() -> None:
+    assert keys(replace(CONFIG, virtual_local_rank=True)) == ["0", "1", "2"]
+    assert keys(CONFIG, frozenset({0}), frozenset({1}), frozenset({0})) == ["0", "1", "0"]
+
+
+def test_the_environment_is_what_all_rounds_have_in_common() -> None:
+    common = common_environment(CONFIG, 1)
+    assert common == {
+        "HOME": "/home/a",
+        "OMP_NUM_THREADS": "2",
+        "CUDA_VISIBLE_DEVICES": "4,5,6",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+    assignment = Assignment(7, 1, 3, 4, 12, 2, 10, "10.0.0.1", 4567, 2, 5)
+    assert common.items() <= worker_environment(CONFIG, "job", assignment, 1, "/logs/error.json").items()
+
+
+def test_the_users_path_comes_behind_ours() -> None:
+    config = replace(CONFIG, env=(("PYTHONPATH", "/lib"),))
+    (recipe, *_) = warm_recipes(config, ())
+    assert recipe.env["PYTHONPATH"] == f"{INJECTED}:/lib"
+    assert recipe.terms.startswith("set:")
+
+
+def test_no_recipe() -> None:
+    assert warm_recipes(replace(CONFIG, warm_imports=None), ()) == []
+    assert warm_recipes(replace(CONFIG, virtual_local_rank=True, local_world_size=4), ()) == []
