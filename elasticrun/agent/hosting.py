@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import re
 import select
@@ -33,11 +34,13 @@ from pathlib import Path
 from typing import Any
 
 from elasticrun.agent.endpoints import Endpoints
-from elasticrun.agent.journal_copy import KeptCopy
+from elasticrun.agent.journal_copy import WITHOUT_COPY, KeptCopy
 from elasticrun.agent.whereabouts import Place, Survey, own_position, survey
 from elasticrun.config import Endpoint, RendezvousConfig
 from elasticrun.core.protocol import JournalCopy
 from elasticrun.errors import ElasticRunError, ExitCode, MasterUnreachableError, NodeFaultError, UsageError
+
+logger = logging.getLogger(__name__)
 
 _READ_LIMIT = 65_536
 #: Seconds in which a master says whether it serves; it goes on starting if they pass.
@@ -105,10 +108,14 @@ class MasterHost:
             _let_go(self._process)
 
     def keep_copy(self, message: JournalCopy) -> None:
-        """Keep lines of the journal, in case that this host has to take over."""
-        if self._copy is None:
-            self._copy = KeptCopy(Path(self._state_dir()) / COPY_NAME)
-        self._copy.take(message)
+        """Keep lines of the journal, in case that this host has to take over; or say that it cannot."""
+        if self._copy is None and message.first == 0:
+            try:
+                self._copy = KeptCopy(Path(self._state_dir()) / COPY_NAME)
+            except UsageError as error:
+                logger.warning("%s; %s", error, WITHOUT_COPY)
+        if self._copy is not None:
+            self._copy.take(message)
 
     async def endpoint(self) -> Endpoint:
         """Where to reach the master, once it serves if it is ours.
