@@ -100,15 +100,20 @@ def first_epoch(last: int, is_own: bool, endpoints: int, position: int) -> int:
 
 
 def adopt(copy: Path, path: Path) -> bool:
-    """Put the copy of another host's journal in the place of our own, if it is newer."""
+    """Put the copy of another host's journal in the place of our own if it is newer; all of it, or nothing."""
+    draft = path.with_suffix(".new")
     try:
         if _last_epoch(copy) <= _last_epoch(path):
             return False
+        draft.unlink(missing_ok=True)
+        draft.touch(0o600)
+        shutil.copyfile(copy, draft)
         keep_aside(path)
-        shutil.copyfile(copy, path)
-        path.chmod(0o600)
+        draft.replace(path)
     except (UsageError, OSError) as error:
         logger.warning("the copy of the master's journal %s is of no use: %s", copy, error)
+        with contextlib.suppress(OSError):
+            draft.unlink()
         return False
     return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import fcntl
 import os
 import shutil
@@ -441,6 +442,26 @@ def test_a_damaged_copy_is_of_no_use(tmp_path: Path, caplog: pytest.LogCaptureFi
     copy.write_text("nonsense\n")
     assert not adopt(copy, tmp_path / "journal.jsonl")
     assert "is of no use" in caplog.text
+
+
+def test_a_disk_that_is_full_leaves_the_journal_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, copy = written(tmp_path / "journal.jsonl", 3), written(tmp_path / "copy.jsonl", 2, 4)
+    before = path.read_bytes()
+
+    def full(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes()[:-10])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", full)
+        assert not adopt(copy, path)
+    assert "No space left on device" in caplog.text
+    assert path.read_bytes() == before
+    assert set(tmp_path.iterdir()) == {path, copy}
+    assert adopt(copy, path), "later there is room again"
+    assert path.read_bytes() == copy.read_bytes()
 
 
 def test_where_a_copy_may_be_without_a_journal(tmp_path: Path) -> None:
