@@ -100,7 +100,7 @@ def first_epoch(last: int, is_own: bool, endpoints: int, position: int) -> int:
 
 
 def adopt(copy: Path, path: Path) -> bool:
-    """Put the copy of another host's journal in the place of our own if it is newer; all of it, or nothing."""
+    """Put the copy of another host's journal in the place of ours if it is newer: all of it, or nothing."""
     draft = path.with_suffix(".new")
     try:
         if _last_epoch(copy) <= _last_epoch(path):

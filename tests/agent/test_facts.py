@@ -204,6 +204,18 @@ def test_a_log_that_is_faster_than_we_are(machine: Machine, monkeypatch: pytest.
     assert machine.collector.collect().kernel_log.count("flood") == MAX_LINES
 
 
+def test_a_terminal_in_the_place_of_the_log_is_left_alone(machine: Machine) -> None:
+    console, terminal = os.openpty()
+    (machine.root / "kmsg").symlink_to(os.ttyname(terminal))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    machine.collector.begin()
+    os.write(console, b"6,1,1,-;NVRM: typed by somebody\n")
+    assert machine.collector.collect().kernel_log == ""
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    os.close(console)
+    os.close(terminal)
+
+
 def test_this_machine(tmp_path: Path) -> None:
     collector = FactCollector()
     collector.begin()
