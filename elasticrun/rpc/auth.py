@@ -28,10 +28,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from elasticrun.core.orders import ControlHello
 from elasticrun.core.protocol import Hello
 from elasticrun.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from elasticrun.core.orders import ControlHello
 
 #: The key of the metadata that carries the challenge; gRPC encodes values of keys in -bin.
 CHALLENGE_KEY = "elasticrun-challenge-bin"

@@ -21,7 +21,7 @@ from elasticrun.core.orders import (
     ScaleJob,
     ShowStatus,
 )
-from elasticrun.core.protocol import RejectCode
+from elasticrun.core.protocol import MAX_FAILURE_TEXT, RejectCode
 from elasticrun.errors import (
     EndpointTakenError,
     MasterUnreachableError,
@@ -29,10 +29,11 @@ from elasticrun.errors import (
     UnauthenticatedError,
     WrongJobError,
 )
-from elasticrun.rpc import codec
 from elasticrun.rpc.auth import CHALLENGE_KEY, SIZE, Handshake, challenge_in
-from elasticrun.rpc.checks import MAX_REPLY
+from elasticrun.rpc.checks import MAX_NAME, MAX_REPLY
 from elasticrun.rpc.client import MasterStream
+from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
+from elasticrun.rpc.codec import control as codec
 from elasticrun.rpc.control import give_order
 from elasticrun.rpc.server import Limits, MasterServer, Orders
 from elasticrun.rpc.transport import CONTROL_METHOD, CONTROL_PATH, SERVICE, rejected_in
@@ -211,7 +212,8 @@ HOSTILE: dict[str, tuple[Say, RejectCode]] = {
     ),
     "another version": (lambda shake: [said(shake, ORDER, version="9.9"), ORDER], RejectCode.WRONG_VERSION),
     "another job": (lambda shake: [said(shake, ORDER, "other"), ORDER], RejectCode.WRONG_JOB),
-    "too large": (lambda shake: [bytes(codec.MAX_MESSAGE_BYTES + 1), ORDER], RejectCode.MALFORMED),
+    "too large": (lambda shake: [bytes(MAX_MESSAGE_BYTES + 1), ORDER], RejectCode.MALFORMED),
+    "large together": (lambda shake: [said(shake, ORDER), bytes(65_536)], RejectCode.MALFORMED),
 }
 
 
@@ -261,6 +263,18 @@ def test_an_operator_who_does_not_stop_talking_is_cut_off() -> None:
                     while True:
                         await asyncio.wait_for(call.write(ORDER), DEADLINE)
             assert handler.orders == []
+
+    run(main())
+
+
+def test_what_an_order_may_have_fits() -> None:
+    longest = DrainNode("\U0001f600" * MAX_NAME, "\U0001f600" * MAX_FAILURE_TEXT)
+
+    async def main() -> None:
+        handler = Obedient()
+        async with serving(security=LOCKED, orders=Orders(handler, "job")) as (_, endpoint):
+            assert (await give_order(endpoint, "job", longest, LOCKED, DEADLINE)).ok
+        assert [order.node for order in handler.orders if isinstance(order, DrainNode)] == [longest.node]
 
     run(main())
 
