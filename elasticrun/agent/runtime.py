@@ -13,7 +13,7 @@ import random
 import signal
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticrun import __version__
 from elasticrun.agent.events import EventLog
@@ -24,7 +24,6 @@ from elasticrun.agent.hosting import MasterHost
 from elasticrun.agent.link import Link
 from elasticrun.agent.log_dirs import LogDirs
 from elasticrun.agent.logs import LogRouter
-from elasticrun.agent.notice import PreemptionNotice
 from elasticrun.agent.orphans import adopt_orphans, kill_orphans
 from elasticrun.agent.ports import PortReserve
 from elasticrun.agent.probe import ProbeRunner
@@ -70,6 +69,9 @@ from elasticrun.core.agent_events import (
 from elasticrun.core.progress import HangTerms
 from elasticrun.core.protocol import Assignment, NodeInfo, Report, Stall
 from elasticrun.errors import ElasticRunError, ExitCode
+
+if TYPE_CHECKING:
+    from elasticrun.agent.notice import PreemptionNotice
 
 logger = logging.getLogger(__name__)
 
@@ -139,9 +141,7 @@ class Agent:
             await self._health.start()
         self._prepare()
         if self._config.workers.preemption_file is not None:
-            self._notice = PreemptionNotice(
-                self._config.workers.preemption_file, lambda reason: self._post(Preempted(reason))
-            )
+            self._notice = _watch_for_notice(self._config.workers.preemption_file, self._post)
         finish = await self._finished
         await self._close(finish)
         inbox.detach()
@@ -347,6 +347,12 @@ class Agent:
             self._file_timer.close()
         if self._health is not None:
             await self._health.close()
+
+
+def _watch_for_notice(path: str, post: Callable[[AgentEvent], None]) -> PreemptionNotice:
+    from elasticrun.agent.notice import PreemptionNotice
+
+    return PreemptionNotice(path, lambda reason: post(Preempted(reason)))
 
 
 def _open_watch(workers: WorkerConfig, on_stall: Callable[[int, Stall | None], None]) -> HangWatch | None:
