@@ -74,6 +74,7 @@ failures = st.builds(
     oom_kills=counts,
     host_oom=st.booleans(),
     kernel_log=texts,
+    stacks=texts,
 )
 failure_tuples = st.lists(failures, max_size=3).map(tuple) | st.tuples(*[failures] * MAX_FAILURES)
 
@@ -107,6 +108,8 @@ stalls = st.builds(
     allowed=measures,
     in_collective=st.booleans(),
     where=texts,
+    stacks=texts,
+    timestamp=st.floats(allow_nan=False, allow_infinity=False),
 )
 
 

@@ -44,6 +44,7 @@ class Failure:
     oom_kills: int = 0  # by how much the cgroup's count of OOM kills grew in this round
     host_oom: bool = False  # the host ran out of memory in this round
     kernel_log: str = ""  # what the kernel's log said of hardware or memory in this round
+    stacks: str = ""  # of a hang: the directory on its host in which all stacks were saved
 
     @property
     def summary(self) -> str:
@@ -120,6 +121,8 @@ class Stall:
     allowed: float  # seconds that were allowed
     in_collective: bool  # by its stack: it waits for others
     where: str = ""  # the innermost frame of its stack
+    stacks: str = ""  # the directory on its host in which all stacks were saved; "": they were not
+    timestamp: float = 0.0  # wall clock of its host when it was found, in seconds; shown, never compared
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,9 @@ class Round:
             kind=FailureKind.HANG,
             exit_code=1,
             message=text,
+            timestamp=stall.timestamp,
             step=stall.step,
+            stacks=stall.stacks,
         )
         self.failures.append(failure)
         self.must_stop(StopCause.HANG, failure.summary)

@@ -336,11 +336,13 @@ def test_a_hang_needs_every_node_and_names_the_one_that_lags() -> None:
     job = running("ab", max_restarts=1)
     stalled(job, "a", STALL)
     assert job.phase() is JobPhase.RUNNING
-    stalled(job, "b", replace(STALL, rank=1, in_collective=False, where="load (data.py:3)"))
+    found = replace(STALL, where="load (data.py:3)", stacks="/logs/attempt_0", timestamp=5.0)
+    stalled(job, "b", replace(found, rank=1, in_collective=False))
     assert job.phase() is JobPhase.STOPPING
     (failed,) = job.machine.current.failures
     assert (failed.node, failed.rank, failed.kind, failed.step) == ("b", 1, FailureKind.HANG, 7)
     assert "made no step for 12.0 s after step 7" in failed.summary and "data.py:3" in failed.summary
+    assert (failed.stacks, failed.timestamp) == ("/logs/attempt_0", 5.0), "for whoever looks for the cause"
     job.all_report("ab", READY, 0)
     assert (job.machine.budget.used, job.machine.round) == (1, 1)
 

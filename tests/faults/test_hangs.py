@@ -130,11 +130,14 @@ def test_a_hang_in_the_last_round_ends_the_job_with_its_place(cluster: Cluster) 
     launcher = cluster.launch(
         "--standalone", "--nproc-per-node=2", "--hang-timeout=2", AT_ONCE, STEPPER, "20", "0:5:stick:0"
     )
-    assert found(launcher).rank == 0
+    hang = found(launcher)
+    assert hang.rank == 0
     assert launcher.wait() == 1
     summary = launcher.err.partition("Root Cause")[2]
     assert "rank      : 0 (local_rank: 0)" in summary, launcher.story()
     assert re.search(r"made no step for \S+ s after step\s+4", summary)
+    assert f"  stacks    : {hang.folder}\n" in summary and "stick" in hang.stacks(0)
+    assert re.search(r"  time      : \d{4}-", summary)
     assert "no restart allowed" in launcher.err
 
 

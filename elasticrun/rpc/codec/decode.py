@@ -210,6 +210,8 @@ def _stall(stall: pb.Stall) -> Stall:
         allowed=checks.measure("stall.allowed", stall.allowed),
         in_collective=stall.in_collective,
         where=checks.text("stall.where", stall.where, checks.MAX_SENTENCE),
+        stacks=checks.text("stall.stacks", stall.stacks, checks.MAX_PATH),
+        timestamp=checks.finite("stall.timestamp", stall.timestamp),
     )
 
 
@@ -262,6 +264,7 @@ def _failure(failure: pb.Failure) -> Failure:
         oom_kills=checks.integer("failure.oom_kills", failure.oom_kills, 0),
         host_oom=failure.host_oom,
         kernel_log=checks.text("failure.kernel_log", failure.kernel_log),
+        stacks=checks.text("failure.stacks", failure.stacks, checks.MAX_PATH),
     )
 
 

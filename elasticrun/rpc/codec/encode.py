@@ -125,6 +125,8 @@ def _stall_to_pb(stall: Stall) -> pb.Stall:
         allowed=_finite(stall.allowed),
         in_collective=stall.in_collective,
         where=head(stall.where, checks.MAX_SENTENCE),
+        stacks=_tail(stall.stacks, checks.MAX_PATH),
+        timestamp=_finite(stall.timestamp),
     )
 
 
@@ -171,6 +173,7 @@ def _failure_to_pb(failure: Failure) -> pb.Failure:
         oom_kills=failure.oom_kills,
         host_oom=failure.host_oom,
         kernel_log=_tail(failure.kernel_log),
+        stacks=_tail(failure.stacks, checks.MAX_PATH),
     )
 
 
