@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elasticrun import __version__
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import JobConfig, SecurityConfig
 from elasticrun.core.job import JobMachine
@@ -128,7 +127,7 @@ def _server(loop: MasterLoop, config: MasterConfig) -> MasterServer:
     job_id = config.job.job_id
     return MasterServer(
         loop,
-        lambda hello: admit(hello, job_id, __version__),
+        lambda hello: admit(hello, job_id),
         security=config.security,
         orders=Orders(loop, job_id),
     )

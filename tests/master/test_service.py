@@ -25,11 +25,13 @@ from elasticrun.core.job_events import (
     Attached,
     Beat,
     Detached,
+    DrainOrdered,
     JobEvent,
     JobPhase,
     Left,
     MasterStarted,
     Reported,
+    ScaleOrdered,
 )
 from elasticrun.core.protocol import (
     AgentPhase,
@@ -98,10 +100,11 @@ def plain(value: object) -> Any:
 
 # -- replay
 
+STEPS = ("attach", "restart agent", "report", "beat", "leave", "detach", "drain", "scale", "wait", "master")
 Step = tuple[str, int, AgentPhase, int, bool, float]
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["attach", "restart agent", "report", "beat", "leave", "detach", "wait", "master"]),
+        st.sampled_from(STEPS),
         st.integers(0, 2),
         st.sampled_from(AgentPhase),
         st.integers(-1, 1),  # how far the agent's round is from the newest one
@@ -153,6 +156,8 @@ class Life:
                 "beat": lambda: Beat(session),
                 "leave": lambda: Left(session, "told to"),
                 "detach": lambda: Detached(session, "broke"),
+                "drain": lambda: DrainOrdered("abc"[which], "an order"),
+                "scale": lambda: ScaleOrdered(1, 1 + which),
             }
             self.feed(kinds[what]())
 
