@@ -173,7 +173,7 @@ LAST_CALL_TIMEOUT = Option(
 )
 MASTER_TIMEOUT = Option(
     "master-timeout", Group.RESTART, values.seconds, "SECONDS",
-    "How long to train on without a master before giving up.",
+    "How long a node waits for a master that went away before it gives up; never while its workers run.",
     allowed=_SECONDS, default="60", origin=Origin.OURS,
 )
 WAITING_NOTICE_INTERVAL = Option(
