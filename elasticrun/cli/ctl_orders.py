@@ -44,7 +44,7 @@ _FILE = click.Path(dir_okay=False)
 EXIT_CODES = """\
 Exit codes: 0 done; 1 the master declines, and says why; 2 wrong usage; 4 nothing answers at the endpoint;
 5 another program holds it; 6 it serves another job; 7 another version of elasticrun; 11 broken protocol;
-15 token or certificate missing or wrong; 17 too many connections from here.
+15 token or certificate wrong; 17 too many connections from here.
 """
 
 
@@ -132,10 +132,16 @@ def _run(given: dict[str, Any], request: Callable[[], ControlRequest]) -> None:
     try:
         reply = _ask(_target(given), request())
     except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {error}", err=True)
+        click.echo(f"elastic-ctl: error: {error}{_advice(error)}", err=True)
         sys.exit(error.exit_code)
     click.echo(reply.text, err=not reply.ok)
     sys.exit(ExitCode.OK if reply.ok else ExitCode.JOB_FAILED)
+
+
+def _advice(error: ElasticRunError) -> str:
+    if isinstance(error, MasterUnreachableError):
+        return "; look at --endpoint, and whether the job runs there"
+    return ""
 
 
 def _node_range(text: str) -> tuple[int, int]:

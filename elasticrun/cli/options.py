@@ -155,7 +155,8 @@ LOCAL_ADDR = Option(
 )
 STATE_DIR = Option(
     "state-dir", Group.RENDEZVOUS, values.plain, "DIR",
-    "Where the master keeps its journal (default: a temporary directory of the job).",
+    "Where the master keeps its journal, the same for all agents of a host (default: a temporary directory "
+    "of the job).",
     allowed="a directory", origin=Origin.OURS, blank=True,
 )
 

@@ -19,6 +19,7 @@ from elasticrun.core.quorum import next_epoch
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode, UsageError
 from elasticrun.master.journal import Journal, create_journal, keep_aside, read_journal, resume_journal
 from elasticrun.master.loop import MasterLoop, admit
+from elasticrun.rpc.codec import clean
 from elasticrun.rpc.server import MasterServer, Orders
 
 logger = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ def _last_epoch(path: Path) -> int:
 
 
 def _server(loop: MasterLoop, config: MasterConfig) -> MasterServer:
-    job_id = config.job.job_id
+    job_id = clean(config.job.job_id)  # as agents' words arrive, if it is no text
     return MasterServer(
         loop,
         lambda hello: admit(hello, job_id),

@@ -210,7 +210,8 @@ class AgentStream:
             self._arm(0.0, None)
             self._guest.attached()
             self._hello = message
-            self._handler.attached(self, message)
+            # What proved this stream is of no use to anybody else, and the handler keeps a journal.
+            self._handler.attached(self, replace(message, nonce=b"", proof=b""))
 
     def _refuse(self, hello: Hello) -> Rejected | None:
         """Why not to let the agent in; the order is the module's theory."""

@@ -308,6 +308,17 @@ def test_a_job_from_hello_to_the_end(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_job_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
+    async def main() -> None:
+        master = Master(tmp_path, JobConfig(job_id="caf\udce9"))
+        said = dataclasses.replace(hello("a", status(0, AgentPhase.READY)), job_id="caf\udce9")
+        async with await MasterStream.open(await master.endpoint(), said, DEADLINE):
+            pass
+        await master.host_leaves()
+
+    run(main())
+
+
 def test_a_master_that_is_started_again_takes_its_agents_back(tmp_path: Path) -> None:
     async def main() -> None:
         first = Master(tmp_path / "first", ONE_NODE)

@@ -90,6 +90,16 @@ def test_challenges_and_nonces_are_long_and_never_the_same() -> None:
     assert len(drawn) == 1000 and {len(each) for each in drawn} == {SIZE}
 
 
+def test_who_hears_of_an_agent_does_not_hear_its_proof() -> None:
+    async def main() -> None:
+        async with serving(security=LOCKED) as (recorder, endpoint):
+            stream = await MasterStream.open(endpoint, hello(), DEADLINE, LOCKED)
+            assert [(said.nonce, said.proof) for said in recorder.hellos] == [(b"", b"")]
+            await stream.close()
+
+    run(main())
+
+
 def test_the_token_is_in_no_text() -> None:
     assert TOKEN not in repr(Handshake(TOKEN, CHALLENGE)) + repr(LOCKED)
 

@@ -86,8 +86,8 @@ def test_an_answer_is_proven_as_it_arrives(text: str) -> None:
 @pytest.mark.parametrize(
     ("master", "operator", "words"),
     [
-        (LOCKED, SecurityConfig("another token"), "this node has another one"),
-        (LOCKED, OPEN, "this node has none"),
+        (LOCKED, SecurityConfig("another token"), "give the one that its nodes have"),
+        (LOCKED, OPEN, "give the one that its nodes have"),
         (OPEN, LOCKED, "this job has no token, so it takes no orders"),
         (OPEN, OPEN, "this job has no token, so it takes no orders"),
     ],

@@ -19,6 +19,7 @@ from elasticrun.rpc.codec.decode import (
 )
 from elasticrun.rpc.codec.encode import (
     GOODBYE,
+    clean,
     encode_agent,
     encode_master,
 )
@@ -26,6 +27,7 @@ from elasticrun.rpc.codec.encode import (
 __all__ = [
     "GOODBYE",
     "MAX_MESSAGE_BYTES",
+    "clean",
     "decode_agent",
     "decode_master",
     "encode_agent",
