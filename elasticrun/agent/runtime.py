@@ -112,8 +112,8 @@ class Agent:
         )
         self._machine = AgentMachine(config.job.job_id, __version__, node, terms)
         self._ports = PortReserve(random.Random(node.incarnation))
-        self._dirs = LogDirs(workers.logs.log_dir, config.job.job_id)
         self._spawner = Spawner(spawner, self._on_spawner)
+        self._dirs = LogDirs(workers.logs.log_dir, config.job.job_id, self._spawner.inherit)
         self._watch = _open_watch(workers, lambda round_, stall: self._post(StallSeen(round_, stall)))
         self._group = WorkerGroup(
             workers, config.job.job_id, node, self._spawner, router, self._dirs, cpus, self._post, self._watch

@@ -14,6 +14,8 @@ Invariants.
   under an exact pid, and the end of each is what triggers the next look; nothing is polled.
 - The agent's end, however it comes (end of file on the control socket, or its pidfd), is a sweep
   followed by exit. The spawner's own end kills the workers by their parent-death signal.
+- An agent that ends in good order closes one direction of the control socket and waits for that exit. One
+  that was killed has lost both; then the temporary directory is cleared here, as nobody else will.
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ def spawner_main(agent_end: socket.socket, control: socket.socket, agent_pid: in
     try:
         agent_end.close()
         own_end = _isolate(control)
-        SpawnerLoop(own_end, agent_pid, load_prctl()).run()
+        loop = SpawnerLoop(own_end, agent_pid, load_prctl())
+        loop.run()
+        if loop.legacy and _is_lost(own_end, agent_pid):
+            _clear(loop.legacy)
         status = 0
     except BaseException:  # noqa: BLE001 the frames below belong to the agent: report, then leave without unwinding
         import traceback
@@ -63,6 +68,21 @@ def spawner_main(agent_end: socket.socket, control: socket.socket, agent_pid: in
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def _is_lost(control: socket.socket, agent_pid: int) -> bool:
+    """Whether the agent was killed. Its files are closed a moment before its children have another parent."""
+    poll = select.poll()
+    poll.register(control, 0)
+    return os.getppid() != agent_pid or any(events & select.POLLHUP for _, events in poll.poll(0))
+
+
+def _clear(temporary: str) -> None:
+    from pathlib import Path  # nothing of this is imported as long as the agent lives
+
+    from elasticrun.agent.log_dirs import clear
+
+    clear(Path(temporary))
 
 
 def _isolate(control: socket.socket) -> socket.socket:
@@ -135,6 +155,7 @@ class SpawnerLoop:
     """Carries out the agent's requests one after the other; the only owner of the children."""
 
     def __init__(self, control: socket.socket, agent_pid: int, prctl: Prctl) -> None:
+        self.legacy = ""  # the agent's temporary directory
         self._control = control
         self._prctl = prctl
         self._frames = Frames()
@@ -202,6 +223,8 @@ class SpawnerLoop:
             request = self._requests.popleft()
             if request["op"] == "spawn":
                 self._spawn(request, self._batches.popleft())
+            elif request["op"] == "inherit":
+                self.legacy = request["path"]
             elif request["op"] == "signal":
                 self._signal(request["worker"], request["signum"])
             else:
