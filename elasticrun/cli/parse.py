@@ -46,7 +46,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     entrypoint = _entrypoint(given, environ, notes)
     conf = read_conf(given, notes)
     alone = is_alone(given, notes)
-    job = job_config(given, conf, alone)
+    job = job_config(given, conf, alone, notes)
     rendezvous = rendezvous_config(given, conf, alone, notes)
     log_level = _log_level(environ, notes)
     workers = _workers(given, environ, entrypoint, notes)

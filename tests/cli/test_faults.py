@@ -55,6 +55,37 @@ def test_a_check_alone_needs_and_starts_no_script(flags: list[str], command: lis
     ]
 
 
+@pytest.mark.parametrize(
+    ("argv", "level", "sentence"),
+    [
+        (
+            ["--health-check=off", "--exclude-stragglers", "--straggler-ratio=3"],
+            "warning",
+            "--straggler-ratio, --exclude-stragglers without effect: the health check is off; "
+            "see --health-check",
+        ),
+        (
+            ["--health-check-timeout=5"],
+            "info",
+            "--health-check-timeout without effect: one node alone is not checked; see --health-check",
+        ),
+        (
+            ["--health-check=off", "--health-check-only", "--exclude-stragglers"],
+            "info",
+            "--health-check off is not used: --health-check-only checks the nodes once",
+        ),
+        (["--health-check=always", "--exclude-stragglers"], "", ""),
+        (["--nnodes=2", "--rdzv-endpoint=host", "--exclude-stragglers"], "", ""),
+        (["--health-check=off"], "", ""),
+    ],
+)
+def test_what_is_said_of_options_without_effect(
+    parse: Parse, argv: list[str], level: str, sentence: str
+) -> None:
+    notes = [note for note in parse(*argv).notes if "check" in note[1] and "started" not in note[1]]
+    assert notes == ([(level, sentence)] if sentence else [])
+
+
 @pytest.mark.parametrize("mode", ["auto", "off", "start", "always"])
 def test_a_check_alone_takes_place_in_every_mode(mode: str) -> None:
     health = parse_command_line(["--health-check-only"], {"PET_HEALTH_CHECK": mode}).job.health
