@@ -32,6 +32,7 @@ class Round:
     stalls: dict[str, Stall] = field(default_factory=dict)  # of members whose workers make no steps
     start_reason: str = ""
     started_at: float = 0.0  # seconds of the master's clock
+    lasted: float = 0.0  # seconds until it was told to stop
     stop: tuple[StopCause, str] | None = None
 
     @property
