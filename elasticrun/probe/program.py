@@ -24,17 +24,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import torch_gather
-from .compute import benchmark, cpu_engine, gpu_engine
+from .compute import DURATION, STRETCH, WARM_UP, benchmark, cpu_engine, gpu_engine
 from .drill import Drill, parse_drill
 from .rendezvous import Door, Group, Meeting, lead, visit
 from .ring import Ring, join_ring
 from .sockets import ProbeError, listen, remaining, why
 from .transport import Measurement, Transport, measure
+from .turns import alone, beside
 
 #: The slots end here, as a share of the time, so that the result is there before the time is over.
 USABLE = 0.85
 #: The last part of a slot belongs to the all-gather: by then everybody has to be there.
 MEASURING = 0.2
+#: Seconds that a node waits for others of its host: with its benchmark for theirs, and with an all-gather.
+PATIENCE = 10.0
+COURTESY = 2.0
 #: Seconds and bytes for an all-gather within this node.
 LOCAL_PATIENCE = 5.0
 LOCAL_BLOCK = 1024 * 1024
@@ -75,6 +79,7 @@ class Schedule:
 
     def __init__(self, start: float, timeout: float, slots: int) -> None:
         self._start = start
+        self._slots = slots
         self._share = timeout * USABLE / (slots + 1)
 
     def end_of(self, slot: int) -> float:
@@ -84,6 +89,13 @@ class Schedule:
     def last_arrival(self, slot: int) -> float:
         """The moment until which everybody has to be there."""
         return self.end_of(slot) - MEASURING * self._share
+
+    def last_turn(self) -> float:
+        """The moment until which the benchmark has to begin, to be over before the first slot's last arrival.
+
+        Twice its duration before, because who did not get a turn is slower.
+        """
+        return (self.last_arrival(0) if self._slots else self.end_of(-1)) - 2 * (WARM_UP + DURATION)
 
 
 class Probe:
@@ -121,17 +133,25 @@ class Probe:
             for door in self._doors.values():
                 door.open()  # a port that is taken may be free when its slot begins
         self._drill.strike()
-        self._torch = load_torch()
-        check_local_network(self._settings.address)
+        turn = min(self._schedule.last_turn(), time.monotonic() + PATIENCE)
+        with beside(turn):
+            self._torch = load_torch()
+            check_local_network(self._settings.address)
         gpus = count_gpus(self._torch, self._around.hides_gpus)
-        spoils = self._drill.kind == "compute"
-        if gpus:
-            check_copies(self._torch, gpus)
-            flops = min(benchmark(gpu_engine(self._torch, index), spoils) for index in range(gpus))
-            self._torch.cuda.empty_cache()
-        else:
-            flops = benchmark(cpu_engine(self._torch), spoils)
+        with alone(turn):
+            flops = self._compute(gpus)
         return flops * self._drill.speed
+
+    def _compute(self, gpus: int) -> float:
+        spoils = self._drill.kind == "compute"
+        if not gpus:
+            return benchmark(cpu_engine(self._torch), spoils)
+        check_copies(self._torch, gpus)
+        seconds = max(STRETCH, DURATION / gpus)
+        engines = (gpu_engine(self._torch, index) for index in range(gpus))
+        slowest = min(benchmark(engine, spoils, seconds) for engine in engines)
+        self._torch.cuda.empty_cache()
+        return slowest
 
     # -- together with others
 
@@ -175,7 +195,8 @@ class Probe:
         return torch_gather.host_store(self._torch, address, deadline)
 
     def _measure(self, group: Group, meeting: Meeting) -> Measurement:
-        with contextlib.closing(self._join(group, meeting)) as transport:
+        turn = min(self._schedule.last_arrival(group.slot), time.monotonic() + COURTESY)
+        with beside(turn), contextlib.closing(self._join(group, meeting)) as transport:
             return measure(transport)
 
     def _join(self, group: Group, meeting: Meeting) -> Transport:

@@ -101,11 +101,11 @@ def results(child: subprocess.Popen[str]) -> list[Result]:
 def assert_fine(found: list[Result], groups: int = 1) -> None:
     """The self test and every group of a child worked, and were timed."""
     own, *rest = found
-    assert own["error"] == ""
+    assert own["error"] == "", own
     assert own["matmul_flops"] > 0
     assert len(rest) == groups
     for result in rest:
-        assert result["error"] == ""
+        assert result["error"] == "", found
         assert result["bandwidth"] > 0
         assert 0 < result["latency"] < DEADLINE
 

@@ -24,8 +24,8 @@ def test_a_node_that_is_alone_tests_itself(children: Children) -> None:
 
 def test_a_peer_that_never_comes_costs_its_slot_only(children: Children) -> None:
     port = free_port()
-    a = children.start("a", [group("xa", "a", free_port()), group("ab", "a", port, slot=1)], 6.0, 2)
-    b = children.start("b", [group("bx", "b", free_port()), group("ab", "b", port, slot=1)], 6.0, 2)
+    a = children.start("a", [group("xa", "a", free_port()), group("ab", "a", port, slot=1)], 9.0, 2)
+    b = children.start("b", [group("bx", "b", free_port()), group("ab", "b", port, slot=1)], 9.0, 2)
     visitor, host = results(a), results(b)
     assert visitor[1]["error"].startswith("no answer from x at 127.0.0.1:")
     assert "refused" in visitor[1]["error"]

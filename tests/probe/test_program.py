@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from elasticrun.probe import program
+from elasticrun.probe.compute import DURATION, WARM_UP
 from elasticrun.probe.drill import Drill, parse_drill
 from elasticrun.probe.program import MEASURING, USABLE, Schedule, check_copies, count_gpus, parse_settings
 from elasticrun.probe.rendezvous import Group, Meeting
@@ -25,6 +26,13 @@ def test_slots_end_at_the_same_times_for_all_nodes() -> None:
     )
     assert schedule.end_of(2) < 140.0
     assert schedule.end_of(1) - schedule.last_arrival(1) == pytest.approx(MEASURING * share)
+
+
+@pytest.mark.parametrize("slots", [0, 1, 3])
+def test_who_begins_its_benchmark_last_is_not_late(slots: int) -> None:
+    schedule = Schedule(100.0, 40.0, slots)
+    over = schedule.last_turn() + 2 * (WARM_UP + DURATION)
+    assert over == pytest.approx(schedule.last_arrival(0) if slots else 100 + 40 * USABLE)
 
 
 def test_settings_are_read() -> None:
