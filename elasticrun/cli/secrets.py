@@ -46,6 +46,11 @@ def fresh_token() -> str:
     return os.urandom(32).hex()
 
 
+def without_token(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the user's programs get of an environment."""
+    return {name: value for name, value in environ.items() if name != TOKEN_VARIABLE}
+
+
 def read_token(path: str | None, environ: Mapping[str, str], notes: Notes) -> str | None:
     """The token in the file, else that in the environment, else None."""
     if path is not None:

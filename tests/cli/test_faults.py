@@ -186,6 +186,19 @@ def test_a_file_with_a_secret_that_is_no_good(option: str, path: str, script: st
     assert refusal("--nnodes=2", *pems, option, path, script).startswith(f"{option} {path!r} ")
 
 
+def test_a_package_that_is_looked_into_does_not_see_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("import json, os; json.dump(dict(os.environ), open('seen', 'w'))")
+    said = refusal("-m", "package.missing", environ={"ELASTICRUN_TOKEN": TOKEN, "HOME": "/nowhere"})
+    assert "package.missing" in said
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert seen["HOME"] == "/nowhere" and TOKEN not in seen.values()
+
+
 def test_workers_are_not_given_the_token(parse: Parse) -> None:
     config = parse(environ={"ELASTICRUN_TOKEN": TOKEN, "HOME": "/nowhere"})
     assert config.workers.env == (("HOME", "/nowhere"),)
