@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -492,6 +492,42 @@ def test_a_host_that_is_not_listed_serves_nothing(hosts: Hosts) -> None:
         assert hosts.settings == []
 
     run(main())
+
+
+UNKNOWN, OURS = (-1, Survey(Place.UNKNOWN)), (0, Survey(Place.HERE, "127.0.0.1", is_local=True))
+
+
+@pytest.mark.parametrize(
+    ("seen", "stopped", "patience", "lookups", "position"),
+    [
+        ([UNKNOWN, UNKNOWN, OURS], False, DEADLINE, 3, 0),
+        ([(-1, Survey(Place.ELSEWHERE))], False, DEADLINE, 1, -1),
+        ([UNKNOWN], True, DEADLINE, 1, -1),
+        ([UNKNOWN], False, 0.0, 1, -1),
+    ],
+    ids=["it comes", "it is another's", "a signal", "it does not come"],
+)
+def test_the_name_of_this_host_may_come_later_than_its_agent(
+    hosts: Hosts,
+    monkeypatch: pytest.MonkeyPatch,
+    seen: list[tuple[int, Survey]],
+    stopped: bool,
+    patience: float,
+    lookups: int,
+    position: int,
+) -> None:
+    done: list[tuple[int, Survey]] = []
+
+    def look_up(endpoints: Sequence[Endpoint], is_host: bool | None) -> tuple[int, Survey]:
+        done.append(seen[len(done)])
+        return done[-1]
+
+    monkeypatch.setattr(module, "own_position", look_up)
+    monkeypatch.setattr(module, "NAMES_TIMEOUT", patience)
+    host = hosts(config=of_two()[2])
+    host.begin(lambda seconds: stopped)
+    assert (len(done), host.endpoints.position, host.hosts) == (lookups, position, position == 0)
+    host.abandon()
 
 
 def test_a_master_is_let_go_when_its_agent_follows_another_one(hosts: Hosts) -> None:
