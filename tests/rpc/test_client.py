@@ -45,8 +45,8 @@ from elasticrun.errors import (
 from elasticrun.rpc import codec
 from elasticrun.rpc.client import MasterStream, StreamBrokenError, rejection
 from elasticrun.rpc.server import MasterServer, Session
-from elasticrun.rpc.transport import METHOD, SERVICE
-from tests.rpc.harness import DEADLINE, Recorder, admit, hello, run, serving
+from elasticrun.rpc.transport import METHOD
+from tests.rpc.harness import DEADLINE, Recorder, admit, hello, impersonating, run, serving
 
 #: Seconds for an endpoint that stays silent; nothing in these tests needs as long otherwise.
 SHORT = 0.3
@@ -258,15 +258,8 @@ async def saying(*answers: bytes, then_end: bool = False) -> AsyncIterator[Endpo
         while isinstance(await context.read(), bytes):
             pass
 
-    method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(attach)
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield Endpoint("127.0.0.1", port)
-    finally:
-        await server.stop(1.0)
+    async with impersonating(METHOD, attach) as endpoint:
+        yield endpoint
 
 
 WELCOME = codec.encode_master(Welcome(1, 10.0))

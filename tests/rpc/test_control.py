@@ -36,8 +36,20 @@ from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
 from elasticrun.rpc.codec import control as codec
 from elasticrun.rpc.control import give_order
 from elasticrun.rpc.server import Limits, MasterServer, Orders
-from elasticrun.rpc.transport import CONTROL_METHOD, CONTROL_PATH, SERVICE, rejected_in
-from tests.rpc.harness import DEADLINE, LOCKED, OPEN, TOKEN, Obedient, Recorder, admit, hello, run, serving
+from elasticrun.rpc.transport import CONTROL_METHOD, CONTROL_PATH, rejected_in
+from tests.rpc.harness import (
+    DEADLINE,
+    LOCKED,
+    OPEN,
+    TOKEN,
+    Obedient,
+    Recorder,
+    admit,
+    hello,
+    impersonating,
+    run,
+    serving,
+)
 
 NONCE = b"n" * SIZE
 DRAIN = DrainNode("n0", "maintenance")
@@ -312,15 +324,9 @@ def test_an_answer_of_somebody_else_is_not_believed(forged: ControlReply) -> Non
         await context.write(codec.encode_reply(forged))
 
     async def main() -> None:
-        method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(control)
-        server = grpc.aio.server()
-        handler = grpc.method_handlers_generic_handler(SERVICE, {CONTROL_METHOD: method})
-        server.add_generic_rpc_handlers((handler,))
-        endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
-        await server.start()
-        with pytest.raises(UnauthenticatedError, match="not of somebody who knows the job's token"):
-            await give_order(endpoint, "job", DRAIN, LOCKED, DEADLINE)
-        await server.stop(1.0)
+        async with impersonating(CONTROL_METHOD, control) as endpoint:
+            with pytest.raises(UnauthenticatedError, match="not of somebody who knows the job's token"):
+                await give_order(endpoint, "job", DRAIN, LOCKED, DEADLINE)
 
     run(main())
 
