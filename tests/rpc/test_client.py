@@ -525,8 +525,9 @@ def test_a_master_that_dies_or_freezes_breaks_the_stream_quietly(
             endpoint = Endpoint("127.0.0.1", int(master.stdout.readline()))
             stream = await MasterStream.open(endpoint, hello(), DEADLINE)
             os.kill(master.pid, how)
-            with pytest.raises(StreamBrokenError):
+            with pytest.raises(StreamBrokenError) as caught:
                 await asyncio.wait_for(anext(stream), DEADLINE)
+            assert ("broke: no answer for 4 s" in str(caught.value)) == (how == signal.SIGSTOP)
             await stream.close()
 
     run(main())
