@@ -85,11 +85,10 @@ def _common(command: F) -> F:
         click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM."),
         click.option(
             "--timeout",
-            type=click.FloatRange(min=0.0, min_open=True),
-            default=15.0,
+            default="15",
             show_default=True,
             metavar="SECONDS",
-            help="How long to try.",
+            help="How long to try each host of the endpoint.",
         ),
     )
     for option in reversed(options):
@@ -169,7 +168,14 @@ def _target(given: dict[str, Any]) -> Target:
     for level, sentence in notes:
         if level == "warning":
             click.echo(f"elastic-ctl: {sentence}", err=True)
-    return Target(endpoints, given["rdzv_id"], SecurityConfig(token, tls), given["timeout"])
+    return Target(endpoints, given["rdzv_id"], SecurityConfig(token, tls), _timeout(given["timeout"]))
+
+
+def _timeout(text: str) -> float:
+    try:
+        return values.some_seconds(text)
+    except ValueError:
+        raise UsageError(f"--timeout {text!r} is not valid: give a number of seconds above 0") from None
 
 
 def _ask(target: Target, request: ControlRequest) -> ControlReply:

@@ -84,6 +84,12 @@ def test_what_the_master_declines_ends_with_1(master: Master, token: str) -> Non
         (["--token-file", "missing"], ExitCode.USAGE, "--token-file 'missing' cannot be read"),
         (["--token-file", "empty"], ExitCode.USAGE, "is empty: give a token"),
         (["--tls-ca", "wrong"], ExitCode.USAGE, "--tls-cert and --tls-key not given"),
+        (
+            ["--timeout", "nan"],
+            ExitCode.USAGE,
+            "'nan' is not valid: give a number of seconds above 0",
+        ),
+        (["--timeout", "0"], ExitCode.USAGE, "--timeout '0' is not valid"),
         (["--endpoint", "127.0.0.1:x"], ExitCode.USAGE, "--endpoint '127.0.0.1:x' is not valid"),
         (
             ["--endpoint", "127.0.0.1:1"],
