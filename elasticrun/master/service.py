@@ -57,6 +57,7 @@ async def serve(
     Raises:
         EndpointTakenError: the port or the state directory is in use.
         UsageError: the address is none of this host, or the journal cannot be read or written.
+        SteppedDownError: another master leads, or may.
     """
     with contextlib.ExitStack() as held:
         held.callback(os.close, _lock(Path(config.state_dir)))

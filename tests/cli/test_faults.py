@@ -186,6 +186,20 @@ def test_a_file_with_a_secret_that_is_no_good(option: str, path: str, script: st
     assert refusal("--nnodes=2", *pems, option, path, script).startswith(f"{option} {path!r} ")
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\n",
+        "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n",
+    ],
+)
+def test_a_key_with_a_passphrase_is_refused(key: str, script: str, tmp_path: Path) -> None:
+    (tmp_path / "good.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+    (tmp_path / "key.pem").write_text(key)
+    said = refusal("--nnodes=2", "--tls-ca=good.pem", "--tls-cert=good.pem", "--tls-key=key.pem", script)
+    assert said.startswith("--tls-key 'key.pem' needs a passphrase") and "give a key without one" in said
+
+
 def test_a_package_that_is_looked_into_does_not_see_the_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
