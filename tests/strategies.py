@@ -96,8 +96,9 @@ probes = st.builds(
     error=texts,
     matmul_flops=measures,
     groups=st.lists(
-        st.builds(GroupReport, error=texts, bandwidth=measures, latency=measures), max_size=3
+        st.builds(GroupReport, error=texts, bandwidth=measures, latency=measures, transport=texts), max_size=3
     ).map(tuple),
+    engine=texts,
 )
 stalls = st.builds(
     Stall,
@@ -170,6 +171,7 @@ checks = st.builds(
     latency=measures,
     verdict=names,
     detail=texts,
+    engine=texts,
 )
 
 

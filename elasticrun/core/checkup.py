@@ -186,3 +186,5 @@ def _lines(verdict: Verdict) -> Iterable[str]:
         yield f"{found.node} does not take part: {found.reason}"
     for link in (*verdict.bad_links, *verdict.slow_links):
         yield link.reason
+    if verdict.engines:
+        yield verdict.engines

@@ -21,7 +21,10 @@ is assumed there, but not here: one that works at times is called good, and its 
 
 Slow nodes. Compute is compared with the upper median of all nodes that are not faulty, so that of two nodes
 the slower one is compared with the faster. Of several measurements of a node the fastest counts, because
-noise only ever slows down. The bandwidth of a group belongs to all its members, so it is read like a failure:
+noise only ever slows down. Only what was measured in the same way is compared: plain Python's products say
+nothing about torch's, nor TCP about NCCL; so each engine, and each transport, has a median of its own.
+
+The bandwidth of a group belongs to all its members, so it is read like a failure:
 a node is slow if no group of it ran at full speed, and two of its slow ones were with different nodes that
 ran at full speed elsewhere. Else the group is reported as a slow link, and its reason is sought among
 those of its members that were not fast elsewhere. Full speed is the upper median of all pairs that worked; a
@@ -37,11 +40,12 @@ from functools import cached_property
 from itertools import combinations
 
 from elasticrun.core.health_plan import WITNESSES, Evidence, Group, Meeting, short
-from elasticrun.core.protocol import MAX_CHECKS, GroupReport, NodeCheck
+from elasticrun.core.protocol import MAX_CHECKS, GroupReport, NodeCheck, ProbeReport
 from elasticrun.core.roster import name_some
 
 #: By how much a measurement may be off, as a share: a node at half speed may seem to be 1.8 times slower.
 TOLERANCE = 0.1
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +74,13 @@ class Verdict:
     stragglers: tuple[NodeFinding, ...] = ()  # slow, but not faulty
     bad_links: tuple[LinkFinding, ...] = ()
     slow_links: tuple[LinkFinding, ...] = ()
+    engines: str = ""  # a sentence if not all nodes computed with the same engine
 
     @property
     def fine(self) -> bool:
         """Whether there is nothing to report."""
-        return not (self.faulty or self.undecided or self.stragglers or self.bad_links or self.slow_links)
+        findings = (self.faulty, self.undecided, self.stragglers, self.bad_links, self.slow_links)
+        return not any(findings) and not self.engines
 
     @cached_property
     def summary(self) -> str:
@@ -110,6 +116,7 @@ def judge(evidence: Evidence, ratio: float = 2.0) -> Verdict:
         stragglers=stragglers,
         bad_links=_bad_links(evidence),
         slow_links=slow_links,
+        engines=_engines(evidence),
     )
 
 
@@ -132,24 +139,30 @@ def checkup(evidence: Evidence, verdict: Verdict) -> tuple[NodeCheck, ...]:
         ("faulty", verdict.faulty),
     ):
         words.update({found.node: (word, found.reason) for found in findings})
-    flops = _flops(evidence)
+    computed = _computed(evidence)
     groups = _worked(evidence)
-    rows = [_row(node, flops, groups, words.get(node, ("good", ""))) for node in evidence.nodes]
+    rows = [_row(node, computed, groups, words.get(node, ("good", ""))) for node in evidence.nodes]
     order = ("faulty", "undecided", "straggler", "good")
     return tuple(sorted(rows, key=lambda row: (order.index(row.verdict), not row.detail))[:MAX_CHECKS])
 
 
 def _row(
-    node: str, flops: Mapping[str, float], groups: Mapping[str, list[GroupReport]], words: tuple[str, str]
+    node: str,
+    computed: Mapping[str, ProbeReport],
+    groups: Mapping[str, list[GroupReport]],
+    words: tuple[str, str],
 ) -> NodeCheck:
+    own = computed.get(node, ProbeReport(0))
     worked = groups.get(node, [])
+    best = max(worked, key=lambda report: report.bandwidth, default=GroupReport())
     return NodeCheck(
         node=node,
-        matmul_flops=flops.get(node, 0.0),
-        bandwidth=max((report.bandwidth for report in worked), default=0.0),
+        matmul_flops=own.matmul_flops,
+        bandwidth=best.bandwidth,
         latency=min((report.latency for report in worked if report.latency), default=0.0),
         verdict=words[0],
         detail=words[1],
+        engine=" ".join(filter(None, (own.engine, best.transport))),
     )
 
 
@@ -257,15 +270,28 @@ def _link_reason(meeting: Meeting, worked: set[frozenset[str]]) -> str:
     return f"{one_of} between {names} is bad: their all-gather failed, but each works with others ({error})"
 
 
-def _flops(evidence: Evidence) -> dict[str, float]:
-    """The best matmul result of each node that has one, in floating point operations per second."""
-    best: dict[str, float] = {}
+def _computed(evidence: Evidence) -> dict[str, ProbeReport]:
+    """The report with the best matmul result of each node that has one."""
+    best: dict[str, ProbeReport] = {}
     for step, reports in evidence.steps:
         for node in step.nodes:
             report = reports.get(node)
-            if report is not None and report.matmul_flops > 0:
-                best[node] = max(report.matmul_flops, best.get(node, 0.0))
+            if report is not None and report.matmul_flops > best.get(node, ProbeReport(0)).matmul_flops:
+                best[node] = report
     return best
+
+
+def _engines(evidence: Evidence) -> str:
+    """Which nodes computed with which engine, if that is not the same for all."""
+    found: dict[str, list[str]] = {}
+    for node, report in _computed(evidence).items():
+        found.setdefault(report.engine or "unknown", []).append(node)
+    if len(found) < 2:
+        return ""
+    told = "; ".join(f"{engine}: {name_some(nodes)}" for engine, nodes in found.items())
+    return (
+        f"the nodes compute with different engines, and were compared only with nodes of their own ({told})"
+    )
 
 
 def _slow(
@@ -280,15 +306,13 @@ def _slow(
 
 
 def _slow_compute(evidence: Evidence, faulty: Mapping[str, str], allowed: float) -> dict[str, str]:
-    flops = {node: value for node, value in _flops(evidence).items() if node not in faulty}
-    if not flops:
-        return {}
-    usual = _upper_median(flops.values())
+    computed = {node: report for node, report in _computed(evidence).items() if node not in faulty}
+    usual = _usual((report.engine, report.matmul_flops) for report in computed.values())
     return {
-        node: f"its matmul is {usual / value:.1f} times slower than the median "
-        f"({_tera(value)} of {_tera(usual)} TFLOP/s)"
-        for node, value in flops.items()
-        if usual / value >= allowed
+        node: f"its matmul is {usual[report.engine] / report.matmul_flops:.1f} times slower than the median "
+        f"({_portion(report.matmul_flops, usual[report.engine], 'FLOP/s')})"
+        for node, report in computed.items()
+        if usual[report.engine] / report.matmul_flops >= allowed
     }
 
 
@@ -300,46 +324,60 @@ def _slow_network(
         for meeting in evidence.meetings
         if not meeting.error and meeting.bandwidth > 0 and not any(node in faulty for node in meeting.nodes)
     ]
-    pairs = [meeting.bandwidth for meeting in measured if len(meeting.nodes) == 2]
-    if not pairs:
-        return {}, ()
-    usual = _upper_median(pairs)
+    usual = _usual((meeting.transport, meeting.bandwidth) for meeting in measured if len(meeting.nodes) == 2)
     slow: list[Meeting] = []
     fast: set[str] = set()
     for meeting in measured:
-        if usual / (meeting.bandwidth * (len(meeting.nodes) - 1)) >= allowed:
+        if meeting.transport not in usual:
+            continue
+        if usual[meeting.transport] / (meeting.bandwidth * (len(meeting.nodes) - 1)) >= allowed:
             slow.append(meeting)
         else:
             fast.update(meeting.nodes)
-    nodes = _slow_nodes(slow, fast)
-    reasons = {
-        node: f"its network is {usual / max(values):.1f} times slower than the median "
-        f"({_giga(max(values))} of {_giga(usual)} GB/s)"
-        for node, values in nodes.items()
-    }
+    nodes = {node: _least_slow(told, usual) for node, told in _slow_nodes(slow, fast).items()}
+    reasons = {node: f"its network is {_slowness(meeting, usual)}" for node, meeting in nodes.items()}
     links = (meeting for meeting in slow if not any(node in nodes for node in meeting.nodes))
     return reasons, tuple(LinkFinding(it.nodes, _slow_reason(it, fast, usual)) for it in links)
 
 
-def _slow_nodes(slow: Iterable[Meeting], fast: set[str]) -> dict[str, list[float]]:
-    """Nodes that were slow with two nodes that are fast elsewhere, and at no time fast; with bandwidths."""
-    told: dict[str, dict[str, float]] = {}
+def _slow_nodes(slow: Iterable[Meeting], fast: set[str]) -> dict[str, list[Meeting]]:
+    """Nodes that were slow with two nodes that are fast elsewhere, and at no time fast; with these groups."""
+    told: dict[str, dict[str, Meeting]] = {}
     for meeting in slow:
         for node in meeting.nodes:
             others = meeting.others(node)
             if node not in fast and len(others) == 1 and others[0] in fast:
-                told.setdefault(node, {})[others[0]] = meeting.bandwidth
-    return {node: list(values.values()) for node, values in told.items() if len(values) >= WITNESSES}
+                told.setdefault(node, {})[others[0]] = meeting
+    return {node: list(groups.values()) for node, groups in told.items() if len(groups) >= WITNESSES}
 
 
-def _slow_reason(meeting: Meeting, fast: set[str], usual: float) -> str:
+def _least_slow(meetings: Iterable[Meeting], usual: Mapping[str, float]) -> Meeting:
+    return max(meetings, key=lambda meeting: meeting.bandwidth / usual[meeting.transport])
+
+
+def _slowness(meeting: Meeting, usual: Mapping[str, float]) -> str:
+    median = usual[meeting.transport]
+    return (
+        f"{median / meeting.bandwidth:.1f} times slower than the median "
+        f"({_portion(meeting.bandwidth, median, 'B/s')})"
+    )
+
+
+def _slow_reason(meeting: Meeting, fast: set[str], usual: Mapping[str, float]) -> str:
     names = _all_of(meeting.nodes)
     possible = [node for node in meeting.nodes if node not in fast]
     at_fault = " or ".join([*possible, "the link" if len(meeting.nodes) == 2 else "one of the links"])
     return (
-        f"the all-gather between {names} is {usual / meeting.bandwidth:.1f} times slower than the median "
-        f"({_giga(meeting.bandwidth)} of {_giga(usual)} GB/s), for which {at_fault} is the reason"
+        f"the all-gather between {names} is {_slowness(meeting, usual)}, for which {at_fault} is the reason"
     )
+
+
+def _usual(measured: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The upper median of what was measured in the same way; ``measured`` says how, and what."""
+    found: dict[str, list[float]] = {}
+    for how, value in measured:
+        found.setdefault(how, []).append(value)
+    return {how: _upper_median(values) for how, values in found.items()}
 
 
 def _upper_median(values: Iterable[float]) -> float:
@@ -352,9 +390,7 @@ def _all_of(names: Group) -> str:
     return ", ".join(names[:-1]) + f" and {names[-1]}"
 
 
-def _tera(value: float) -> str:
-    return f"{value / 1e12:.3g}"
-
-
-def _giga(value: float) -> str:
-    return f"{value / 1e9:.3g}"
+def _portion(value: float, whole: float, unit: str) -> str:
+    """Both, with the prefix that suits the whole."""
+    size, prefix = next((it for it in PREFIXES if whole >= it[0]), PREFIXES[-1])
+    return f"{value / size:.3g} of {whole / size:.3g} {prefix}{unit}"

@@ -102,6 +102,11 @@ class Meeting:
         """Bytes per second that the slowest member received; 0.0 if unknown."""
         return min(report.bandwidth for report in self.reports)
 
+    @property
+    def transport(self) -> str:
+        """What carried it; "" if unknown."""
+        return next((report.transport for report in self.reports if report.transport), "")
+
     def others(self, node: str) -> Group:
         """The members except ``node``."""
         return tuple(member for member in self.nodes if member != node)

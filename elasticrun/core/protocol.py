@@ -98,6 +98,7 @@ class GroupReport:
     error: str = ""  # "" if it was fine
     bandwidth: float = 0.0  # bytes per second that this node received
     latency: float = 0.0  # seconds for an all-gather of a few bytes
+    transport: str = ""  # what carried it, for example gloo; "": unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ class ProbeReport:
     error: str = ""  # of the self test: what is wrong with this node by itself; "" if nothing is
     matmul_flops: float = 0.0  # floating point operations per second
     groups: tuple[GroupReport, ...] = ()  # in the order in which they were asked for
+    engine: str = ""  # what multiplied, for example torch/cpu; "": unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,7 @@ class NodeCheck:
     latency: float  # seconds; 0.0: unknown
     verdict: str  # one word
     detail: str = ""
+    engine: str = ""  # what multiplied, and what carried the all-gather
 
 
 class Outcome(Enum):

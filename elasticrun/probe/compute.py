@@ -28,6 +28,7 @@ torch either, and of the same version of Python.
 from __future__ import annotations
 
 import random
+import sys
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -58,7 +59,8 @@ Matrix = list[list[float]]
 class Engine(Protocol):
     """Something that multiplies two fixed matrices."""
 
-    name: str
+    name: str  # of what computes, for sentences
+    kind: str  # of the engine: what can be compared
     flop: float  # floating point operations of one ``multiply``
 
     def multiply(self) -> None:
@@ -129,6 +131,7 @@ class PythonEngine:
     """Plain Python, for nodes without torch."""
 
     name = "the CPU"
+    kind = f"{sys.implementation.name.removeprefix('c')}{sys.version_info.major}.{sys.version_info.minor}"
     flop = 2.0 * PYTHON_SIZE**3
 
     def __init__(self) -> None:
@@ -161,6 +164,7 @@ class TorchEngine:
     def __init__(self, torch: Any, device: str, size: int, repeats: int) -> None:
         on_cpu = device == "cpu"
         self.name = "the CPU" if on_cpu else f"the GPU {device}"
+        self.kind = "torch/cpu" if on_cpu else "torch/gpu"
         self.flop = repeats * 2.0 * size**3
         self._repeats = repeats
         self._torch = torch

@@ -5,9 +5,9 @@ Settings are one JSON object::
     {"check": 7, "timeout": 60.0, "slots": 2, "node": "a", "address": "10.0.0.1",
      "groups": [{"slot": 0, "rank": 0, "names": ["a", "b"], "address": "10.0.0.1", "port": 12345}]}
 
-Results are JSON lines, each written when it is known: first ``{"error": "", "matmul_flops": 3.5e10}`` for the
-self test, then for each group, in the order of the settings, ``{"error": "", "bandwidth": 1.2e9,
-"latency": 5e-5}``. After a self test that failed nothing follows.
+Results are JSON lines, each written when it is known: first ``{"error": "", "matmul_flops": 3.5e10,
+"engine": "torch/cpu"}`` for the self test, then for each group, in the order of the settings, ``{"error": "",
+"bandwidth": 1.2e9, "latency": 5e-5, "transport": "gloo"}``. After a self test that failed nothing follows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import torch_gather
-from .compute import DURATION, STRETCH, WARM_UP, benchmark, cpu_engine, gpu_engine
+from .compute import DURATION, STRETCH, WARM_UP, Engine, benchmark, cpu_engine, gpu_engine
 from .drill import Drill, parse_drill
 from .rendezvous import Door, Group, Meeting, lead, visit
 from .ring import Ring, join_ring
@@ -116,18 +116,19 @@ class Probe:
     def run(self) -> None:
         """Test everything, and write what was found."""
         try:
-            flops = self._test_this_node()
+            flops, engine = self._test_this_node()
         except (ProbeError, OSError, RuntimeError) as error:
-            self._write({"error": why(error), "matmul_flops": 0.0})
+            self._write({"error": why(error), "matmul_flops": 0.0, "engine": ""})
             self._decline(f"{self._settings.node} failed its self test")
             return
-        self._write({"error": "", "matmul_flops": flops})
+        self._write({"error": "", "matmul_flops": flops, "engine": engine})
         for group in self._settings.groups:
             self._write(self._test_group(group))
 
     # -- this node
 
-    def _test_this_node(self) -> float:
+    def _test_this_node(self) -> tuple[float, str]:
+        """Floating point operations per second, and the kind of engine that did them."""
         self._drill = parse_drill(self._around.fault)
         if self._drill.kind != "network":
             for door in self._doors.values():
@@ -139,19 +140,20 @@ class Probe:
             check_local_network(self._settings.address)
         gpus = count_gpus(self._torch, self._around.hides_gpus)
         with alone(turn):
-            flops = self._compute(gpus)
-        return flops * self._drill.speed
+            flops, engine = self._compute(gpus)
+        return flops * self._drill.speed, engine
 
-    def _compute(self, gpus: int) -> float:
-        spoils = self._drill.kind == "compute"
+    def _compute(self, gpus: int) -> tuple[float, str]:
         if not gpus:
-            return benchmark(cpu_engine(self._torch), spoils)
+            return self._benchmark(cpu_engine(self._torch), DURATION)
         check_copies(self._torch, gpus)
         seconds = max(STRETCH, DURATION / gpus)
-        engines = (gpu_engine(self._torch, index) for index in range(gpus))
-        slowest = min(benchmark(engine, spoils, seconds) for engine in engines)
+        slowest = min(self._benchmark(gpu_engine(self._torch, index), seconds) for index in range(gpus))
         self._torch.cuda.empty_cache()
         return slowest
+
+    def _benchmark(self, engine: Engine, seconds: float) -> tuple[float, str]:
+        return benchmark(engine, self._drill.kind == "compute", seconds), engine.kind
 
     # -- together with others
 
@@ -159,12 +161,17 @@ class Probe:
         try:
             if self._drill.kind == "network":
                 raise ProbeError("a drill keeps this node out of every all-gather")
-            found = self._gather(group)
+            found, transport = self._gather(group)
         except ProbeError as error:
-            return {"error": str(error), "bandwidth": 0.0, "latency": 0.0}
-        return {"error": "", "bandwidth": found.bandwidth, "latency": found.latency}
+            return {"error": str(error), "bandwidth": 0.0, "latency": 0.0, "transport": ""}
+        return {
+            "error": "",
+            "bandwidth": found.bandwidth,
+            "latency": found.latency,
+            "transport": transport,
+        }
 
-    def _gather(self, group: Group) -> Measurement:
+    def _gather(self, group: Group) -> tuple[Measurement, str]:
         able = torch_gather.abilities(self._torch)
         arrival = self._schedule.last_arrival(group.slot)
         if group.rank == 0:
@@ -175,7 +182,7 @@ class Probe:
         with contextlib.closing(meeting):
             others = ", ".join(name for rank, name in enumerate(group.names) if rank != group.rank)
             try:
-                return self._measure(group, meeting)
+                return self._measure(group, meeting), meeting.transport
             except (OSError, RuntimeError) as error:
                 raise ProbeError(
                     f"the {meeting.transport} all-gather with {others} failed: {why(error)}"

@@ -200,26 +200,30 @@ class AgentStatus(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., round: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., store_port: _Optional[int] = ..., probe: _Optional[_Union[ProbeReport, _Mapping]] = ..., stall: _Optional[_Union[Stall, _Mapping]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ...) -> None: ...
 
 class GroupReport(_message.Message):
-    __slots__ = ("error", "bandwidth", "latency")
+    __slots__ = ("error", "bandwidth", "latency", "transport")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
     LATENCY_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     error: str
     bandwidth: float
     latency: float
-    def __init__(self, error: _Optional[str] = ..., bandwidth: _Optional[float] = ..., latency: _Optional[float] = ...) -> None: ...
+    transport: str
+    def __init__(self, error: _Optional[str] = ..., bandwidth: _Optional[float] = ..., latency: _Optional[float] = ..., transport: _Optional[str] = ...) -> None: ...
 
 class ProbeReport(_message.Message):
-    __slots__ = ("check", "error", "matmul_flops", "groups")
+    __slots__ = ("check", "error", "matmul_flops", "groups", "engine")
     CHECK_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MATMUL_FLOPS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     check: int
     error: str
     matmul_flops: float
     groups: _containers.RepeatedCompositeFieldContainer[GroupReport]
-    def __init__(self, check: _Optional[int] = ..., error: _Optional[str] = ..., matmul_flops: _Optional[float] = ..., groups: _Optional[_Iterable[_Union[GroupReport, _Mapping]]] = ...) -> None: ...
+    engine: str
+    def __init__(self, check: _Optional[int] = ..., error: _Optional[str] = ..., matmul_flops: _Optional[float] = ..., groups: _Optional[_Iterable[_Union[GroupReport, _Mapping]]] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class Stall(_message.Message):
     __slots__ = ("rank", "local_rank", "step", "silence", "allowed", "in_collective", "where", "stacks", "timestamp")
@@ -442,20 +446,22 @@ class Waiting(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class NodeCheck(_message.Message):
-    __slots__ = ("node", "matmul_flops", "bandwidth", "latency", "verdict", "detail")
+    __slots__ = ("node", "matmul_flops", "bandwidth", "latency", "verdict", "detail", "engine")
     NODE_FIELD_NUMBER: _ClassVar[int]
     MATMUL_FLOPS_FIELD_NUMBER: _ClassVar[int]
     BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
     LATENCY_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     node: str
     matmul_flops: float
     bandwidth: float
     latency: float
     verdict: str
     detail: str
-    def __init__(self, node: _Optional[str] = ..., matmul_flops: _Optional[float] = ..., bandwidth: _Optional[float] = ..., latency: _Optional[float] = ..., verdict: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+    engine: str
+    def __init__(self, node: _Optional[str] = ..., matmul_flops: _Optional[float] = ..., bandwidth: _Optional[float] = ..., latency: _Optional[float] = ..., verdict: _Optional[str] = ..., detail: _Optional[str] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -470,7 +472,77 @@ def test_a_node_with_a_slow_network_and_slow_compute() -> None:
     assert verdict.slow_links == ()
 
 
+def engines(
+    flops: dict[str, float], engine: Callable[[str], str], transport: Callable[[str], str] = lambda _: "tcp"
+) -> Evidence:
+    """Nodes that are pairs in the order given, and what each was measured with; names say what bandwidth."""
+    step = first_step(tuple(flops))
+    return Evidence().after(
+        step,
+        {
+            node: ProbeReport(
+                1,
+                matmul_flops=flops[node],
+                groups=(replace(FINE, transport=transport(node)),),
+                engine=engine(node),
+            )
+            for node in flops
+        },
+    )
+
+
+def test_only_nodes_with_the_same_engine_are_compared() -> None:
+    flops = {"t1": 1e11, "p1": 8e7, "t2": 9e10, "p2": 4e7, "p3": 8e7, "t3": 1e10}
+    verdict = judge(engines(flops, lambda node: {"t": "torch/cpu", "p": "python3.11"}[node[0]]))
+    assert [(found.node, found.reason) for found in verdict.stragglers] == [
+        ("p2", "its matmul is 2.0 times slower than the median (40 of 80 MFLOP/s)"),
+        ("t3", "its matmul is 9.0 times slower than the median (10 of 90 GFLOP/s)"),
+    ]
+    assert verdict.engines == (
+        "the nodes compute with different engines, and were compared only with nodes of their own "
+        "(torch/cpu: t1, t2, t3; python3.11: p1, p2, p3)"
+    )
+    assert not verdict.fine
+
+
+def test_the_only_node_with_its_engine_is_never_slow() -> None:
+    verdict = judge(engines({"a": 1e11, "b": 1e7}, lambda node: "" if node == "b" else "torch/cpu"))
+    assert verdict.stragglers == ()
+    assert verdict.engines.endswith("(torch/cpu: a; unknown: b)")
+    assert judge(engines({"a": 1e11, "b": 1e11}, lambda node: "torch/cpu")).fine
+
+
+def test_only_groups_with_the_same_transport_are_compared() -> None:
+    def by(transport: str, nodes: str, bandwidth: float) -> tuple[str, GroupReport]:
+        return nodes, GroupReport("", bandwidth, 1e-4, transport)
+
+    fast = [by("nccl", "ab", 100e9), by("nccl", "cd", 100e9), by("nccl", "ef", 100e9)]
+    assert seen(*fast, by("tcp", "gh", 1e9)).fine
+    [found] = seen(*fast, by("tcp", "gh", 1e9), by("tcp", "ij", 1e9), by("tcp", "kl", 1e8)).slow_links
+    assert found.reason.startswith(
+        "the all-gather between k and l is 10.0 times slower than the median (0.1 of 1 GB/s), "
+    )
+    assert seen(*fast, by("tcp", "ghi", 1e6)).fine, "no pair says how fast that should be"
+
+
+def seen(*meetings: tuple[str, GroupReport]) -> Verdict:
+    """What follows if each group, one slot after the other, is as its report says."""
+    told: dict[str, list[GroupReport]] = {}
+    for group, report in meetings:
+        for node in group:
+            told.setdefault(node, []).append(report)
+    step = Step(tuple(told), tuple((tuple(group),) for group, _ in meetings))
+    return judge(Evidence().after(step, {node: ProbeReport(1, groups=tuple(told[node])) for node in told}))
+
+
 # The table
+
+
+def test_the_table_says_with_what_each_node_was_measured() -> None:
+    evidence = engines({"a": 1e11, "b": 1e11}, lambda _: "torch/cpu", lambda _: "gloo")
+    assert [row.engine for row in checkup(evidence, judge(evidence))] == ["torch/cpu gloo"] * 2
+    evidence = engines({"a": 1e11}, lambda _: "torch/cpu")
+    assert [row.engine for row in checkup(evidence, judge(evidence))] == ["torch/cpu"]
 
 
 def test_the_table_has_the_worst_first() -> None:

@@ -98,15 +98,17 @@ def results(child: subprocess.Popen[str]) -> list[Result]:
     return [json.loads(line) for line in written.splitlines()]
 
 
-def assert_fine(found: list[Result], groups: int = 1) -> None:
-    """The self test and every group of a child worked, and were timed."""
+def assert_fine(found: list[Result], groups: int = 1, transport: str = "tcp") -> None:
+    """The self test and every group of a child worked, were timed, and say by what."""
     own, *rest = found
     assert own["error"] == "", own
     assert own["matmul_flops"] > 0
+    assert own["engine"].startswith(("python3", "torch/cpu"))
     assert len(rest) == groups
     for result in rest:
         assert result["error"] == "", found
         assert result["bandwidth"] > 0
+        assert result["transport"] == transport
         assert 0 < result["latency"] < DEADLINE
 
 

@@ -15,7 +15,9 @@ def test_nodes_without_torch_gather_over_tcp(children: Children, names: str) -> 
     port = free_port()
     started = [children.start(node, [group(names, node, port)]) for node in names]
     for child in started:
-        assert_fine(results(child))
+        found = results(child)
+        assert_fine(found)
+        assert found[0]["engine"].startswith("python3")
 
 
 def test_a_node_that_is_alone_tests_itself(children: Children) -> None:
@@ -109,7 +111,7 @@ def test_nodes_with_torch_gather_over_gloo_on_one_port_slot_after_slot(children:
         groups[node].append(group("ab", node, port, slot=1))
     started = [children.start(node, groups[node], slots=2, python=FULL) for node in names]
     for node, child in zip(names, started, strict=True):
-        assert_fine(results(child), len(groups[node]))
+        assert_fine(results(child), len(groups[node]), "gloo")
 
 
 @pytest.mark.torch

@@ -21,6 +21,7 @@ class FakeEngine:
     """Takes the seconds that it is told to, one product after the other."""
 
     name = "the fake"
+    kind = "fake"
     flop = 1000.0
 
     def __init__(self, seconds: list[float]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -67,13 +68,14 @@ def test_a_drill_that_makes_no_sense_is_refused(value: str) -> None:
 
 def test_a_slow_node_reports_its_part_of_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "load_torch", lambda: None)
-    monkeypatch.setattr(program, "benchmark", lambda engine, spoils: 100.0)
+    monkeypatch.setattr(program, "benchmark", lambda engine, spoils, seconds: 100.0)
     settings = parse_settings(
         '{"check": 1, "timeout": 60, "slots": 0, "node": "a", "address": "127.0.0.1", "groups": []}'
     )
     written: list[Any] = []
     program.Probe(settings, program.Surroundings(fault="slow=0.25"), written.append).run()
-    assert written == [{"error": "", "matmul_flops": 25.0}]
+    engine = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    assert written == [{"error": "", "matmul_flops": 25.0, "engine": engine}]
 
 
 @pytest.mark.parametrize(

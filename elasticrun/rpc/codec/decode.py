@@ -190,6 +190,7 @@ def _probe(probe: pb.ProbeReport) -> ProbeReport:
         error=checks.text("probe.error", probe.error),
         matmul_flops=checks.measure("probe.matmul_flops", probe.matmul_flops),
         groups=_few("probe.groups", MAX_GROUPS, map(_group_report, probe.groups)),
+        engine=checks.text("probe.engine", probe.engine, checks.MAX_SENTENCE),
     )
 
 
@@ -198,6 +199,7 @@ def _group_report(group: pb.GroupReport) -> GroupReport:
         error=checks.text("group.error", group.error, checks.MAX_SENTENCE),
         bandwidth=checks.measure("group.bandwidth", group.bandwidth),
         latency=checks.measure("group.latency", group.latency),
+        transport=checks.text("group.transport", group.transport, checks.MAX_SENTENCE),
     )
 
 
@@ -329,6 +331,7 @@ def _check(check: pb.NodeCheck) -> NodeCheck:
         latency=checks.measure("check.latency", check.latency),
         verdict=checks.text("check.verdict", check.verdict, checks.MAX_SENTENCE),
         detail=checks.text("check.detail", check.detail, checks.MAX_SENTENCE),
+        engine=checks.text("check.engine", check.engine, checks.MAX_SENTENCE),
     )
 
 
