@@ -235,24 +235,21 @@ class AgentMachine:
             self._sweep()
 
     def _group_gone(self, round_: int, store_port: int) -> None:
-        if round_ != self.round or self.phase not in ENDING | {AgentPhase.CHECKING}:
+        if round_ != self.round or not (self.phase in ENDING or self.group.is_swept):
             return
         self.group.end()
-        self._probing = self._probing.stop()
-        self._timers.cancel(PROBE)
         self._store_port = store_port
         self._move(AgentTrigger.GROUP_GONE)
 
     def _probe_ended(self, report: ProbeReport) -> None:
         probing = self._probing.end(report)
         if probing is not None:
-            self._settle_probe(probing)
+            self._end_probe(probing)
 
-    def _settle_probe(self, probing: Probing) -> None:
+    def _end_probe(self, probing: Probing) -> None:
         self._probing = probing
         self._timers.cancel(PROBE)  # sweeping what is left of it may last beyond that
-        if not self.group.is_swept:
-            self._sweep()
+        self._sweep()
 
     def _stall_seen(self, round_: int, stall: Stall | None) -> None:
         if round_ == self.round and self.phase is AgentPhase.RUNNING:
@@ -287,7 +284,7 @@ class AgentMachine:
             self._say_farewell()
             self._conclude(self.departure)
         elif timer == PROBE:
-            self._settle_probe(self._probing.run_out())
+            self._end_probe(self._probing.run_out())
         elif self.phase is AgentPhase.RUNNING and self.group.stall is None:
             self._say(Level.WARNING, f"no master for {self._terms.master_timeout:g} s; the workers go on")
             self._timers.set(MASTER, self._now + self._terms.master_timeout)
@@ -315,9 +312,9 @@ class AgentMachine:
 
     def _watch_probe(self) -> None:
         """A probe runs until its end, unless the node has to leave or the master wants something else."""
-        is_wanted = self.departure is None and not self._probing.is_obsolete(self._wishes.probe)
-        if not is_wanted and not self.group.is_swept:
-            self._sweep()
+        wanted = self._wishes.probe if self.departure is None else None
+        if self._probing.is_obsolete(wanted):
+            self._end_probe(self._probing.stop())
 
     def _follow(self) -> None:
         """Nothing runs: start what is wanted, or acknowledge a stop."""

@@ -16,7 +16,7 @@ from elasticrun.core.protocol import ProbeReport, StartProbe
 class Probing:
     """Where the probing of this node stands. Immutable; most methods give what follows."""
 
-    running: StartProbe | None = None  # until its end is known; what it left behind may be swept for longer
+    running: StartProbe | None = None  # until it ends or is stopped; sweeping it may last longer
     report: ProbeReport | None = None  # of the last one that ended
 
     def is_due(self, wanted: StartProbe) -> bool:
@@ -47,5 +47,5 @@ class Probing:
         return Probing(report=ProbeReport(self.running.check, over))
 
     def stop(self) -> Probing:
-        """Nothing runs any more; whatever did, if its end is not known, was stopped before it."""
+        """What runs is stopped before its end."""
         return replace(self, running=None)

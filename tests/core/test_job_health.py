@@ -154,6 +154,20 @@ def test_whoever_met_only_a_faulty_node_is_checked_alone_if_it_may_work_alone() 
     assert job.started() == {"b"}
 
 
+def test_doubtful_nodes_wait_for_another_one_if_a_faulty_one_is_to_be_replaced() -> None:
+    job = Clinic("abc", min_nodes=2)
+    job.answer("a", error="no GPU")
+    job.answer_all(dead="bc")
+    job.answer_all(dead="bc")
+    assert (job.phase(), job.asked) == (JobPhase.GATHERING, {})
+    assert set(job.machine.health.doubtful) == {"b", "c"}
+    job.attach("d")
+    job.hear()
+    assert set(job.asked) == {"b", "c", "d"}
+    job.answer_all()
+    assert job.started() == {"b", "c", "d"}
+
+
 def test_two_nodes_that_do_not_reach_each_other_end_the_job() -> None:
     job = Clinic("ab")
     job.answer_all(dead="a")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
+from elasticrun.core.job_events import Trigger
 from elasticrun.core.policy import (
     DEFAULT_ACTIONS,
     MAX_START,
@@ -222,6 +223,19 @@ def delays(*rounds: tuple[StopCause, list[Failure], float]) -> list[float]:
         recovery = settled.recovery
         found.append(settled.delay)
     return found
+
+
+@pytest.mark.parametrize(
+    ("policy", "end"),
+    [
+        (Policy(rules=(PolicyRule(FailureClass.USER_ERROR, Action.GIVE_UP),)), Trigger.BUDGET_SPENT),
+        (Policy(same_error_rounds=1), Trigger.ERROR_REPEATED),
+        (Policy(), None),
+    ],
+)
+def test_a_job_with_restarts_left_may_have_to_end(policy: Policy, end: Trigger | None) -> None:
+    settled = settle(Recovery(Budget(9)), policy, StopCause.WORKER_FAILED, [error()], 60.0)
+    assert settled.end is end
 
 
 FAST = (StopCause.WORKER_FAILED, [UNSEEN], 1.0)
