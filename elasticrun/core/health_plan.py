@@ -140,6 +140,17 @@ class Evidence:
         return found
 
     @cached_property
+    def computed(self) -> dict[str, ProbeReport]:
+        """The report with the best matmul result of each node that has one."""
+        best: dict[str, ProbeReport] = {}
+        for step, reports in self.steps:
+            for node in step.nodes:
+                report = reports.get(node)
+                if report is not None and report.matmul_flops > best.get(node, ProbeReport(0)).matmul_flops:
+                    best[node] = report
+        return best
+
+    @cached_property
     def meetings(self) -> tuple[Meeting, ...]:
         """Every all-gather, in order of slots."""
         return tuple(meeting for step, reports in self.steps for meeting in _meetings(step, reports))

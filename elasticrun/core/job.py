@@ -247,7 +247,7 @@ class JobMachine(JobFacts):
             self._tell(self.members.nodes, f"health check: {line}")
         if self.config.health.only:
             self.table = found.table
-            self._end(Trigger.CHECK_FAILED if found.faulty else Trigger.CHECK_PASSED, found.summary)
+            self._end(Trigger.CHECK_PASSED if found.passed else Trigger.CHECK_FAILED, found.summary)
             return
         for node in found.excluded:
             self._exclude(node.node, node.reason)

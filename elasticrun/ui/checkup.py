@@ -16,7 +16,9 @@ from rich.text import Text
 
 from elasticrun.core.protocol import NodeCheck
 
-_STYLES = {"good": "green", "straggler": "yellow", "undecided": "yellow", "faulty": "bold red"}
+_STYLES = {"good": "green", "faulty": "bold red"} | dict.fromkeys(
+    ("straggler", "undecided", "gone"), "yellow"
+)
 _COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("node", "left"),
     ("matmul", "right"),

@@ -21,6 +21,7 @@ from elasticrun.core.job_events import (
     Decided,
     Detached,
     DrainOrdered,
+    JobEvent,
     JobPhase,
     Left,
     MasterStarted,
@@ -302,6 +303,101 @@ def test_who_leaves_in_a_check_is_forgotten() -> None:
         job.answer_all()
     assert job.started() == {"b", "c"}
     assert job.machine.health.trusted == {"b", "c"}
+
+
+@pytest.mark.parametrize("how", ["left", "drained", "lost"])
+def test_who_goes_in_a_check_is_not_called_faulty(how: str) -> None:
+    job = Clinic("abcd", min_nodes=2)
+    job.answer("a")
+    goes: dict[str, JobEvent] = {
+        "left": Left(job.sessions["b"], "stopped by signal 15"),
+        "drained": DrainOrdered("b", "maintenance"),
+        "lost": Detached(job.sessions["b"], "reset"),
+    }
+    job.do(goes[how])
+    job.hear()
+    del job.asked["b"]
+    while job.asked:
+        job.answer_all(dead="b")
+        decided = [effect.text for effect in job.of(Decided)]
+    assert "3 of 3 checked nodes are good; gone before they were judged: b" in decided
+    assert job.started() == {"a", "c", "d"}
+
+
+def test_a_job_does_not_end_for_a_doubt_that_is_there_because_a_node_left() -> None:
+    job = Clinic("ab")
+    job.do(Left(job.sessions["b"], "stopped"))
+    job.hear()
+    job.answer("a", dead="b")
+    assert job.phase() is JobPhase.GATHERING, "whoever comes next can clear it up"
+    job.attach("c")
+    job.hear()
+    del job.asked["b"]
+    assert (job.phase(), set(job.asked)) == (JobPhase.CHECKING, {"a", "c"})
+    job.answer_all()
+    assert job.started() == {"a", "c"}
+
+
+def test_a_check_alone_that_a_node_left_was_not_passed() -> None:
+    job = Clinic("abc", HealthCheckMode.AUTO, only=True)
+    job.do(Left(job.sessions["b"], "stopped"))
+    job.hear()
+    del job.asked["b"]
+    while job.asked:
+        job.answer_all(dead="b")
+    (ended,) = job.told("a", JobEnded)
+    assert ended.outcome is Outcome.UNHEALTHY
+    assert {row.node: row.verdict for row in ended.checkup} == {"a": "good", "b": "gone", "c": "good"}
+
+
+# -- what is remembered of suspects that go
+
+
+def blame(job: Clinic, node: str, others: str) -> None:
+    """A worker of the node fails of what makes the node suspect."""
+    hint = replace(failure(node), stderr_tail="CUDA error: unspecified launch failure")
+    round_ = job.machine.round
+    job.all_report(node + others, RUNNING, round_)
+    job.report(node, AgentPhase.FAILED, round_, hint)
+    job.all_report(others, READY, round_)
+
+
+@pytest.mark.parametrize("host", ["b", "elsewhere"])
+def test_a_suspect_that_was_lost_is_checked_when_its_host_is_back(host: str) -> None:
+    job = Clinic("abc", min_nodes=2, max_restarts=3)
+    job.answer_all()
+    blame(job, "b", "ac")
+    job.report("b", READY, 0, failure("b"))
+    job.hear()
+    assert (job.phase(), "b" in job.asked) == (JobPhase.CHECKING, True)
+    job.do(Detached(job.sessions["b"], "reset"))
+    job.hear()
+    while set(job.asked) - {"b"}:
+        job.asked.pop("b", None)
+        job.answer_all()
+    job.asked.clear()
+    assert job.started() == {"a", "c"}
+    job.all_report("ac", RUNNING, 1)
+    job.attach("b", life=2, host=host)
+    job.all_report("ac", READY, 1)
+    job.hear()
+    assert job.phase() is (JobPhase.CHECKING if host == "b" else JobPhase.RUNNING)
+    job.answer_all()
+    assert job.started() == {"a", "b", "c"}
+    assert not job.machine.health.hosts or host != "b"
+
+
+def test_an_excluded_node_that_its_platform_starts_again_is_checked_first() -> None:
+    job = Clinic("abc", min_nodes=2)
+    job.answer("b", error="no GPU")
+    while job.asked:
+        job.answer_all(dead="b")
+    assert job.started() == {"a", "c"}
+    job.all_report("ac", RUNNING, 0)
+    job.attach("b", life=2)
+    job.all_report("ac", READY, 0)
+    job.hear()
+    assert "b" in job.asked
 
 
 def test_a_helper_that_fails_is_trusted_no_more() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elasticrun.config import HealthCheckMode, HealthConfig
-from tests.sim.ills import Drain, FallsIll, Hang, Illness, LinkBreaks
+from tests.sim.ills import Bug, Drain, FallsIll, Hang, Illness, LinkBreaks
 from tests.sim.scenario import (
     AgentCrash,
     AgentStarts,
@@ -232,6 +232,30 @@ REGRESSIONS: dict[str, Scenario] = {
         work=9.0,
         health=CHECKED,
         faults=(Hang(9.0, "n1", alone=True), Hang(9.5, "n2", 14.0)),
+    ),
+    "a node leaves in the check, and another one is drained": Scenario(
+        seed=7,
+        nodes=_nodes(6),
+        min_nodes=2,
+        max_nodes=6,
+        health=CHECKED,
+        faults=(FallsIll(0.0, "n4", Illness.STUCK), Stop(2.0, "n1"), Drain(2.5, "n3")),
+    ),
+    "a suspect is lost, and its host comes back": Scenario(
+        seed=8,
+        nodes=_nodes(4),
+        min_nodes=2,
+        max_nodes=4,
+        max_restarts=9,
+        work=30.0,
+        quiet_from=30.0,
+        health=CHECKED,
+        faults=(
+            FallsIll(8.0, "n1", Illness.STUCK),
+            Bug(9.0, "n1", "RuntimeError: CUDA error: unspecified launch failure"),
+            AgentCrash(12.0, "n1"),
+            AgentStarts(25.0, "n1"),
+        ),
     ),
     "a host that forgot the job, with a spare one, would begin it again": Scenario(
         seed=1,
