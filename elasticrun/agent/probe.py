@@ -77,6 +77,8 @@ def probe_report(order: StartProbe, result: bytes, ending: str) -> ProbeReport:
     try:
         own = _self_test(order, lines[0]) if lines else ProbeReport(order.check, f"{_UNFINISHED}: {ending}")
         groups = [_group_report(line) for line in lines[1 : len(order.groups) + 1]]
+        for line in lines[len(order.groups) + 1 :]:
+            own = _self_test(order, line)
     except (KeyError, TypeError, ValueError):
         own = ProbeReport(order.check, f"the probe wrote something else than results: {_head(result)}")
         groups = []

@@ -102,8 +102,18 @@ def test_something_else_than_results_is_shown(result: bytes) -> None:
     assert [found.error for found in report.groups] == [report.error]
 
 
-def test_more_groups_than_were_asked_for_are_left_out() -> None:
+def test_what_a_node_computes_after_its_groups_takes_the_place_of_the_first() -> None:
+    faster = {"error": "", "matmul_flops": 6e9, "engine": "torch/cpu"}
+    report = probe_report(order(group()), written(FINE, GATHERED, faster), "ended with exit code 0")
+    assert report == ProbeReport(7, "", 6e9, (GroupReport("", 1e9, 1e-5, "gloo"),), "torch/cpu")
+    wrong = {"error": "the CPU computes wrong results", "matmul_flops": 0.0, "engine": ""}
+    report = probe_report(order(group()), written(FINE, GATHERED, wrong), "ended with exit code 0")
+    assert (report.error, report.matmul_flops) == ("the CPU computes wrong results", 0.0)
+
+
+def test_more_groups_than_were_asked_for_are_no_results() -> None:
     report = probe_report(order(group()), written(FINE, GATHERED, GATHERED), "ended with exit code 0")
+    assert report.error.startswith("the probe wrote something else than results")
     assert len(report.groups) == 1
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.probe.harness import DEADLINE, FULL, Children, assert_fine, free_port, group, results
+from tests.probe.harness import DEADLINE, FULL, Children, assert_fine, free_port, group, lines, results
 
 
 @pytest.mark.parametrize("names", ["ab", "abc"])
@@ -18,6 +18,21 @@ def test_nodes_without_torch_gather_over_tcp(children: Children, names: str) -> 
         found = results(child)
         assert_fine(found)
         assert found[0]["engine"].startswith("python3")
+
+
+def test_after_its_groups_a_node_computes_once_more(children: Children) -> None:
+    port = free_port()
+    started = [children.start(node, [group("ab", node, port)]) for node in "ab"]
+    for child in started:
+        before, _, after = lines(child)
+        assert after["error"] == ""
+        assert after["matmul_flops"] >= before["matmul_flops"] > 0
+        assert after["engine"] == before["engine"]
+
+
+def test_where_there_is_no_time_once_is_enough(children: Children) -> None:
+    (own, _) = lines(children.start("a", [group("ab", "a", free_port())], timeout=2.0))
+    assert own["error"] == ""
 
 
 def test_a_node_that_is_alone_tests_itself(children: Children) -> None:
