@@ -6,9 +6,7 @@ where a test is about that; otherwise they multiply in plain Python and meet by 
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,10 +167,8 @@ def test_a_check_that_finds_nothing_ends_with_0_and_a_table(nodes: Nodes) -> Non
         rows = table(launcher)
         assert set(rows) == names
         # Of two that share this box with others, one may well be slow.
-        assert {row[4 if row[3] in ("us", "ms", "s") else 3] for row in rows.values()} <= {
-            "good",
-            "straggler",
-        }
+        assert all({"good", "straggler"} & set(row) for row in rows.values())
+        assert all(row[1] == "MFLOP/s" and "tcp" in row for row in rows.values())
 
 
 def test_a_check_that_finds_a_fault_ends_with_16_and_a_table_that_says_why(nodes: Nodes) -> None:
@@ -204,12 +200,13 @@ def test_with_torch_the_check_is_gloos_and_a_matrix_product_of_torch(cluster: Cl
         # Who sent it sees only that the other one has hung up, and may be heard first.
         assert re.search("arrived damaged|the gloo all-gather with", launcher.output()), launcher.story()
         for row in table(launcher).values():
-            assert float(row[0]) >= 0.001, "plain Python makes a hundredth of that"
+            assert row[1] in ("GFLOP/s", "TFLOP/s"), "plain Python makes some MFLOP/s"
+            assert "torch/cpu" in row
 
 
 # -- slow nodes
 
-#: Far beyond what other work on this box does to a probe.
+#: Far beyond what other work on this box does to a probe that it does not have to give way to.
 SLOW = "slow=0.03"
 CLEARLY = "--straggler-ratio=8"
 
@@ -262,16 +259,3 @@ def test_a_node_throttled_to_half_speed_is_a_straggler(
     rows = table(fast)
     assert "straggler" in rows[name(slow)]
     assert "good" in rows[name(fast)]
-
-
-@pytest.mark.root
-def test_nodes_of_one_host_do_not_slow_one_another_down(nodes: Nodes, halves: tuple[Cgroup, Cgroup]) -> None:
-    """All on one core: without turns each would have a part of it, and chance would say which."""
-    core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
-    if not shutil.which("taskset"):
-        pytest.skip("needs taskset")
-    whole, _ = halves
-    launchers = [nodes.check("3", command=(*whole.enter, *core, *MODULE)) for _ in range(3)]
-    for launcher in launchers:
-        assert launcher.wait() == 0, launcher.story()
-        assert "is slow: its matmul" not in launcher.err, launcher.story()

@@ -1,16 +1,20 @@
-"""Turns between processes of one host, which are threads here: an flock belongs to an open file."""
+"""Turns between processes of one host. Threads will do for most tests: an flock belongs to an open file."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from elasticrun.probe.turns import PLACE, alone, beside
+from tests.probe.harness import Children, free_port, group, results
+from tests.support.cgroups import NoCgroupError, cgroup
 
 DEADLINE = 60.0
 Turn = Callable[[float, str], contextlib.AbstractContextManager[bool]]
@@ -69,3 +73,25 @@ def test_turns_leave_nothing_behind(tmp_path: Path) -> None:
 def test_a_host_has_a_place_for_turns() -> None:
     with beside(later(), PLACE) as granted:
         assert granted
+
+
+@pytest.fixture
+def core() -> Iterator[tuple[str, ...]]:
+    """What begins a command that is to have one core, which other work on this box leaves to it."""
+    if not shutil.which("taskset"):
+        pytest.skip("needs taskset")
+    try:
+        with cgroup("cpu") as made:
+            made.outweigh()
+            yield (*made.enter, "taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
+    except NoCgroupError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.root
+def test_nodes_of_one_core_are_as_fast_as_one(children: Children, core: tuple[str, ...]) -> None:
+    port = free_port()
+    together = [children.start(node, [group("abc", node, port)], inside=core) for node in "abc"]
+    speeds = [results(child)[0]["matmul_flops"] for child in together]
+    (alone,) = results(children.start("a", [], slots=0, inside=core))
+    assert min(speeds) > 0.7 * alone["matmul_flops"]
