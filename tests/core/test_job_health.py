@@ -69,12 +69,14 @@ class Clinic(Job):
             self.asked.update((node, start) for start in self.told(node, StartProbe))
             self.lines += [waiting.text for waiting in self.told(node, Waiting)]
 
-    def answer(self, node: str, dead: str = "", flops: float = 1e12, error: str = "") -> None:
+    def answer(
+        self, node: str, dead: str = "", flops: float = 1e12, error: str = "", engine: str = "torch/cpu"
+    ) -> None:
         """A node did what it was asked to, among nodes some of which cannot communicate."""
         start = self.asked.pop(node)
         groups = tuple(DEAD if set(group.nodes) & set(dead) else FINE for group in start.groups)
         status = self.status(node, READY, self.machine.round)
-        probe = ProbeReport(start.check, error, flops, groups)
+        probe = ProbeReport(start.check, error, flops, groups, engine)
         self.do_status(node, replace(status, probe=probe))
         self.hear()
 
@@ -182,6 +184,14 @@ def test_a_straggler_is_named_and_stays() -> None:
     job = Clinic("abcd")
     job.answer_all(slow="c")
     assert any("c is slow" in line for line in job.lines)
+    assert job.started() == set("abcd")
+
+
+def test_a_node_with_another_engine_is_told_of_and_stays() -> None:
+    job = Clinic("abcd", exclude_stragglers=True, min_nodes=2)
+    job.answer("c", flops=1e7, engine="python3.11")
+    job.answer_all()
+    assert any("(torch/cpu: a, b, d; python3.11: c)" in line for line in job.lines), job.lines
     assert job.started() == set("abcd")
 
 
