@@ -29,6 +29,7 @@ class Recovery:
     budget: Budget
     repeated: RepeatedError = field(default_factory=RepeatedError)
     fast_failures: int = 0  # in a row
+    trained: float = 0.0  # seconds since the last failure, over all rounds, that gave no restart back yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,7 @@ def settle(
 
     ``failures`` are those heard of, in this order.
     """
-    budget = recovery.budget
-    kept = replace(recovery, budget=budget.refund(refilled(budget.spent, lasted, policy)))
+    kept = _refill(recovery, policy, lasted)
     if cause not in (StopCause.WORKER_FAILED, StopCause.HANG) or not failures:
         fast = count_fast(kept.fast_failures, None, lasted, policy)
         return _charge(replace(kept, fast_failures=fast), cause, None, "")
@@ -60,7 +60,7 @@ def settle(
     action = action_for(policy, diagnosis.failure_class, diagnosis.sure)
     why = _explain(diagnosis, action)
     repeated, circles = kept.repeated.after(failures, policy, lasted)
-    kept = replace(kept, repeated=repeated)
+    kept = replace(kept, repeated=repeated, trained=0.0)
     if action is Action.GIVE_UP:
         return Settlement(kept, why, Trigger.BUDGET_SPENT)
     if circles:
@@ -77,6 +77,14 @@ def settle(
         return replace(settlement, reason=reason, delay=delay)
     shared = diagnosis.failure_class in SHARED
     return replace(settlement, reason=reason, delay=delay, suspect=root.node, suspects_all=shared)
+
+
+def _refill(recovery: Recovery, policy: Policy, lasted: float) -> Recovery:
+    """Give back what was earned until the end of a round; rounds that nobody failed in add up."""
+    budget, trained = recovery.budget, recovery.trained + lasted
+    spent = refilled(budget.spent, trained, policy)
+    used_up = (budget.spent - spent) * policy.refill_after
+    return replace(recovery, budget=budget.refund(spent), trained=trained - used_up)
 
 
 def _charge(recovery: Recovery, cause: StopCause, diagnosis: Diagnosis | None, why: str) -> Settlement:

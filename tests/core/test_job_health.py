@@ -42,6 +42,8 @@ from elasticrun.core.protocol import (
     StopRound,
     Waiting,
 )
+from elasticrun.core.recovery import Recovery
+from elasticrun.core.restart import Budget
 from tests.core.build import Job, failure, running
 
 READY, RUNNING, CHECKING = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.CHECKING
@@ -554,6 +556,8 @@ def test_a_job_describes_itself() -> None:
     waiting = Job(min_nodes=2, max_nodes=2)
     waiting.attach("a")
     assert "1 missing" in describe(waiting.machine)
+    waiting.machine.recovery = Recovery(Budget(3, used=5, refunded=3))
+    assert "2 of 3 restarts used" in describe(waiting.machine), "what was earned back counts no more"
 
 
 def test_nothing_is_said_about_agents_that_go_after_the_end() -> None:

@@ -267,6 +267,23 @@ def test_a_node_that_has_to_leave_takes_the_reason_with_it() -> None:
     assert delays(FAST, FAST, broken, FAST) == [0, 0, 0, 1]
 
 
+def test_rounds_that_only_a_newcomer_ended_add_up_to_time_without_a_failure() -> None:
+    policy = Policy(refill_after=100.0)
+    recovery = Recovery(Budget(9, used=3))
+    spent = []
+    for cause, failures, lasted in [
+        (StopCause.NODE_JOINED, [], 60.0),
+        (StopCause.NODE_JOINED, [], 60.0),  # 120 s: one is earned
+        (StopCause.MEMBER_LOST, [], 80.0),  # 200 s: another one
+        (StopCause.NODE_JOINED, [], 99.0),
+        (StopCause.WORKER_FAILED, [error()], 0.5),  # 99.5 s, and one is spent
+        (StopCause.NODE_JOINED, [], 99.0),  # counted anew
+    ]:
+        recovery = settle(recovery, policy, cause, failures, lasted).recovery
+        spent.append(recovery.budget.spent)
+    assert spent == [3, 2, 1, 1, 2, 2]
+
+
 def test_a_round_that_got_going_starts_the_count_anew() -> None:
     assert delays(FAST, FAST, (StopCause.NODE_JOINED, [], 60.0), FAST, FAST, FAST) == [0, 0, 0, 0, 0, 1]
     assert delays(FAST, FAST, (StopCause.WORKER_FAILED, [error()], 1.0), FAST) == [0, 0, 0, 0]

@@ -30,6 +30,11 @@ def _nodes(count: int) -> tuple[NodeSpec, ...]:
     return tuple(NodeSpec(f"n{number}", joins=number / 10) for number in range(count))
 
 
+def _port_is_taken(times: int) -> Scenario:
+    faults = tuple(PortTaken(0.0) for _ in range(times))
+    return Scenario(times - 1, _nodes(2), 2, 2, max_restarts=0, quiet_from=5.0, faults=faults)
+
+
 CHECKED = HealthConfig(HealthCheckMode.AUTO, timeout=10.0)
 HOSTILE = Network(delay=0.2, duplicate=0.2, reorder=0.3, late=0.8)
 
@@ -129,24 +134,8 @@ REGRESSIONS: dict[str, Scenario] = {
         quiet_from=40.0,
         faults=(Unkillable(2.0, "n1"), WorkerFails(4.0, "n0")),
     ),
-    "the port is taken again and again": Scenario(
-        seed=9,
-        nodes=_nodes(2),
-        min_nodes=2,
-        max_nodes=2,
-        max_restarts=0,
-        quiet_from=5.0,
-        faults=tuple(PortTaken(0.0) for _ in range(10)),
-    ),
-    "the port is taken once too often": Scenario(
-        seed=10,
-        nodes=_nodes(2),
-        min_nodes=2,
-        max_nodes=2,
-        max_restarts=0,
-        quiet_from=5.0,
-        faults=tuple(PortTaken(0.0) for _ in range(11)),
-    ),
+    "the port is taken again and again": _port_is_taken(10),
+    "the port is taken once too often": _port_is_taken(11),
     "the newest directive is lost on its way and arrives late": Scenario(
         seed=11,
         nodes=_nodes(4),
