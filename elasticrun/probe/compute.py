@@ -47,7 +47,7 @@ DURATION = 0.6
 STRETCH = 0.5
 CHECK_EVERY = 0.1
 #: The share of the products that are quicker than a quick one.
-QUICK = 0.01
+QUICK = 0.002
 HELD_UP = 3.0
 CHECK_COLUMNS = 4
 #: Matrices of this many rows and columns. Fixed, so that nodes can be compared.
