@@ -11,9 +11,13 @@ import signal
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 
 def pytest_configure() -> None:
+    # How long an example takes says something about the machine, not about the code.
+    settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy")
     # Under nohup, SIGHUP is ignored, and so it would be by every launcher that a test starts.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # And a shell without job control starts what it puts in the background with SIGINT ignored.

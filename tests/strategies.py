@@ -74,6 +74,7 @@ failures = st.builds(
     oom_kills=counts,
     host_oom=st.booleans(),
     kernel_log=texts,
+    stacks=texts,
 )
 failure_tuples = st.lists(failures, max_size=3).map(tuple) | st.tuples(*[failures] * MAX_FAILURES)
 
@@ -95,8 +96,9 @@ probes = st.builds(
     error=texts,
     matmul_flops=measures,
     groups=st.lists(
-        st.builds(GroupReport, error=texts, bandwidth=measures, latency=measures), max_size=3
+        st.builds(GroupReport, error=texts, bandwidth=measures, latency=measures, transport=texts), max_size=3
     ).map(tuple),
+    engine=texts,
 )
 stalls = st.builds(
     Stall,
@@ -107,6 +109,8 @@ stalls = st.builds(
     allowed=measures,
     in_collective=st.booleans(),
     where=texts,
+    stacks=texts,
+    timestamp=st.floats(allow_nan=False, allow_infinity=False),
 )
 
 
@@ -167,6 +171,7 @@ checks = st.builds(
     latency=measures,
     verdict=names,
     detail=texts,
+    engine=texts,
 )
 
 

@@ -11,9 +11,8 @@ class Endpoints:
     def __init__(self, config: RendezvousConfig) -> None:
         self.all = (config.endpoint, *config.successors)
         self.position = -1 if config.successors else 0  # of this host; -1: it serves none of them
-        self.current = (
-            config.endpoint
-        )  # whose turn it is; with the port that its master found, if it chose one
+        # Whose turn it is; with the port that its master found, if it chose one.
+        self.current = config.endpoint
         self._turn = 0
 
     @property

@@ -149,8 +149,12 @@ class _KernelLog:
         self._lines.clear()
         with suppress(OSError):
             if self._fd < 0:
-                self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
-            os.lseek(self._fd, 0, os.SEEK_END)
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            if self._fd >= 0:
+                os.lseek(self._fd, 0, os.SEEK_END)
+        except OSError:  # a terminal, as some containers have it there: what it says is not the kernel's
+            self.close()
 
     def read(self) -> str:
         """All lines since ``begin``, the oldest first."""

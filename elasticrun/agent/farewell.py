@@ -46,8 +46,11 @@ class Farewell:
             script = self._config.workers.entrypoint.target
             write(render_summary(script, finish.reason, finish.failures, logs).encode(errors="replace"))
             self._copy_root_cause()
-        elif finish.exit_status not in (ExitCode.OK, ExitCode.DRAINED):  # of a drain it was said before
-            logger.error("%s", finish.reason)
+        else:
+            if dirs.kept:
+                logger.warning("its logs, or stacks of hangs, are kept in %s; --log-dir chooses", dirs.kept)
+            if finish.exit_status not in (ExitCode.OK, ExitCode.DRAINED):  # of a drain it was said before
+                logger.error("%s", finish.reason)
 
     def _copy_root_cause(self) -> None:
         target = self._config.workers.error_file

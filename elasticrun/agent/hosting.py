@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import re
 import select
@@ -33,17 +34,23 @@ from pathlib import Path
 from typing import Any
 
 from elasticrun.agent.endpoints import Endpoints
-from elasticrun.agent.journal_copy import KeptCopy
+from elasticrun.agent.journal_copy import WITHOUT_COPY, KeptCopy
 from elasticrun.agent.whereabouts import Place, Survey, own_position, survey
+from elasticrun.clock import MonotonicClock
 from elasticrun.config import Endpoint, RendezvousConfig
 from elasticrun.core.protocol import JournalCopy
 from elasticrun.errors import ElasticRunError, ExitCode, MasterUnreachableError, NodeFaultError, UsageError
+
+logger = logging.getLogger(__name__)
 
 _READ_LIMIT = 65_536
 #: Seconds in which a master says whether it serves; it goes on starting if they pass.
 ANSWER_TIMEOUT = 15.0
 #: Seconds in which a master ends that nobody needs.
 _END_TIMEOUT = 2.0
+#: Seconds in which a host's name has to become known, and between two lookups.
+NAMES_TIMEOUT = 30.0
+LOOK_AGAIN = 0.5
 _PREFIX = "elasticrun_master_"
 COPY_NAME = "copy.jsonl"
 
@@ -83,8 +90,12 @@ class MasterHost:
         """The processes that belong to the master, not to this node's workers."""
         return (self._process.pid,) if self._process is not None else ()
 
-    def begin(self) -> None:
-        """Start a master at once if one is needed here. Blocks for a name lookup at most.
+    def begin(self, is_stopped: Callable[[float], bool] = lambda seconds: True) -> None:
+        """Start a master at once if one is needed here. Blocks for the lookups of names.
+
+        The place on a list is for the agent's lifetime, and a host's own name may come to be known only
+        after its agent has started. So names of a list are looked up again for ``NAMES_TIMEOUT`` seconds,
+        unless ``is_stopped``, which may take as many seconds as it is told, says otherwise.
 
         Raises:
             UsageError: the endpoint's port may not be bound, or there is no room for the journal.
@@ -94,7 +105,11 @@ class MasterHost:
         if not endpoints.are_several:
             self._take_turn(survey(endpoints.current, self._config.is_host))
             return
+        clock = MonotonicClock()
+        over = clock.now() + NAMES_TIMEOUT
         endpoints.position, self.found = own_position(endpoints.all, self._config.is_host)
+        while self.found.place is Place.UNKNOWN and clock.now() < over and not is_stopped(LOOK_AGAIN):
+            endpoints.position, self.found = own_position(endpoints.all, self._config.is_host)
         if endpoints.is_ours:
             self._take_turn(self.found)
 
@@ -105,10 +120,14 @@ class MasterHost:
             _let_go(self._process)
 
     def keep_copy(self, message: JournalCopy) -> None:
-        """Keep lines of the journal, in case that this host has to take over."""
-        if self._copy is None:
-            self._copy = KeptCopy(Path(self._state_dir()) / COPY_NAME)
-        self._copy.take(message)
+        """Keep lines of the journal, in case that this host has to take over; or say that it cannot."""
+        if self._copy is None and message.first == 0:
+            try:
+                self._copy = KeptCopy(Path(self._state_dir()) / COPY_NAME)
+            except UsageError as error:
+                logger.warning("%s; %s", error, WITHOUT_COPY)
+        if self._copy is not None:
+            self._copy.take(message)
 
     async def endpoint(self) -> Endpoint:
         """Where to reach the master, once it serves if it is ours.

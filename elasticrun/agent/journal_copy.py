@@ -16,6 +16,9 @@ from elasticrun.core.protocol import JournalCopy
 
 logger = logging.getLogger(__name__)
 
+#: What follows if no copy can be kept.
+WITHOUT_COPY = "a master that takes over on this host will not know how many restarts were used"
+
 
 class KeptCopy:
     """The copy in one file."""
@@ -40,10 +43,10 @@ class KeptCopy:
             self._lines += len(message.lines)
         except OSError as error:
             logger.warning(
-                "cannot keep a copy of the master's journal in %s (%s): a master that takes over on this host"
-                " will not know how many restarts were used",
+                "cannot keep a copy of the master's journal in %s (%s): %s",
                 self.path,
                 error.strerror,
+                WITHOUT_COPY,
             )
             self.close()
 

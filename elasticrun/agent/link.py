@@ -114,7 +114,8 @@ class Link:
         loop = asyncio.get_running_loop()
         since, delay, told = loop.time(), FIRST_DELAY, False
         self._turn_since = since
-        await self._look_around()
+        if await self._look_around():
+            since = self._turn_since = loop.time()
         while not self._leaving:
             try:
                 stream = await self._attach(loop.time() - since)
@@ -143,7 +144,7 @@ class Link:
             return True
         return asyncio.get_running_loop().time() - self._turn_since >= TAKEOVER_DELAY
 
-    async def _look_around(self) -> None:
+    async def _look_around(self) -> bool:
         """On a listed host: follow a master elsewhere, if there is one, before one is served here."""
         for endpoint in self._host.endpoints.others:
             try:
@@ -155,8 +156,8 @@ class Link:
             else:
                 self._host.followed(endpoint)
                 await self._follow(stream)
-                self._turn_since = asyncio.get_running_loop().time()
-                return
+                return True
+        return False
 
     async def _attach(self, waited: float) -> MasterStream:
         endpoint: Endpoint = await self._host.endpoint()

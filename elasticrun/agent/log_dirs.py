@@ -4,8 +4,10 @@
                                                /filtered_{stdout,stderr}.log
 
 A round's number is never reused, so no directory is ever written twice and no log is ever deleted. Without
-a log directory the same tree lies in a private temporary directory; that one is removed at a good end if
-it holds no log, and no stacks of a hang.
+a log directory the same tree lies in a private temporary directory. At a good end that one stays only if it
+holds what was never shown, logs or the stacks of hangs, and the agent names it once more. It has the stacks
+of the newest ``HANGS_KEPT`` rounds at most, however often a job hangs that runs for weeks. An agent that is
+killed cannot remove anything: the spawner, which outlives it, does so in its place.
 
 A wrong --log-dir is found before anything starts. What goes wrong with it later (a full disk) costs the
 logs at most, never the job.
@@ -17,6 +19,8 @@ import logging
 import os
 import shutil
 import tempfile
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +28,8 @@ from elasticrun.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
+HANGS_KEPT = 20  # rounds whose stacks stay in a temporary directory
+STACKS = "stacks_*.txt"
 _ID_LIMIT = 64  # characters of the job id in a directory's name
 
 
@@ -59,12 +65,18 @@ class RoundDirs:
 class LogDirs:
     """The directories of one job on this node."""
 
-    def __init__(self, log_dir: str | None, job_id: str) -> None:
+    def __init__(
+        self, log_dir: str | None, job_id: str, on_temporary: Callable[[str], object] | None = None
+    ) -> None:
         """Make the job's directory; UsageError if ``log_dir`` cannot hold one.
 
-        ``/dev/null`` as the log directory means as in torchrun: no file at all.
+        ``/dev/null`` as the log directory means as in torchrun: no file at all. ``on_temporary`` is called
+        with the path of a temporary directory once there is one.
         """
         self._job_id = job_id
+        self._on_temporary = on_temporary
+        self._hung: deque[Path] = deque()  # directories of rounds with stacks, in the temporary directory
+        self._newest: Path | None = None  # the directory of the newest round
         self._root: Path | None = None  # None: nothing is kept
         self._temporary: Path | None = None
         if log_dir == os.devnull:
@@ -78,23 +90,46 @@ class LogDirs:
 
     def open_round(self, number: int, local_world_size: int) -> RoundDirs:
         """Make the directories of a round. Never fails: at worst the round has no files, with a warning."""
+        self._forget_old_stacks()
+        opened = self._open(number, local_world_size)
+        self._newest = Path(opened.directory) if opened.directory else None
+        return opened
+
+    def close(self, failed: bool) -> str:
+        """The job has ended: the directory worth naming to the user, "" if there is none.
+
+        The temporary directory is removed unless it holds a log or stacks, or the job failed and it holds
+        anything.
+        """
+        if self._temporary is not None and not clear(self._temporary, failed) and self._is_temporary:
+            self._root = None
+        return self.root
+
+    @property
+    def kept(self) -> str:
+        """The temporary directory, if it is still there, else ""."""
+        return self.root if self._is_temporary else ""
+
+    @property
+    def _is_temporary(self) -> bool:
+        return self._root is not None and self._temporary in self._root.parents
+
+    def _forget_old_stacks(self) -> None:
+        newest = self._newest
+        if newest is None or self._temporary not in newest.parents or not any(newest.glob(f"*/{STACKS}")):
+            return
+        self._hung.append(newest)
+        if len(self._hung) > HANGS_KEPT:
+            for path in self._hung.popleft().glob(f"*/{STACKS}"):
+                path.unlink(missing_ok=True)
+
+    def _open(self, number: int, local_world_size: int) -> RoundDirs:
         if self._root is None:
             return _without_files(number, local_world_size)
         try:
             return _make_round(self._root, number, local_world_size)
         except OSError as error:
             return self._open_elsewhere(number, local_world_size, error)
-
-    def close(self, failed: bool) -> str:
-        """The job has ended: the directory worth naming to the user, "" if there is none.
-
-        The temporary directory is removed unless it holds a log, or the job failed and it holds anything.
-        """
-        if self._temporary is not None and not _is_worth_keeping(self._temporary, failed):
-            shutil.rmtree(self._temporary, ignore_errors=True)
-            if self._root is not None and self._temporary in (self._root, *self._root.parents):
-                self._root = None
-        return self.root
 
     def _user_root(self, log_dir: str) -> Path:
         path = Path(log_dir)
@@ -111,7 +146,9 @@ class LogDirs:
     def _temporary_root(self) -> Path | None:
         try:
             if self._temporary is None:
-                self._temporary = Path(tempfile.mkdtemp(prefix="elasticrun_"))
+                self._temporary = Path(tempfile.mkdtemp(prefix="elasticrun_")).absolute()
+                if self._on_temporary is not None:
+                    self._on_temporary(str(self._temporary))
             return self._job_directory(self._temporary)
         except OSError as error:
             logger.warning("no temporary directory can be made (%s); workers leave no error files", error)
@@ -160,12 +197,19 @@ def _without_files(number: int, local_world_size: int) -> RoundDirs:
     return RoundDirs(number, "", (WorkerPaths(),) * local_world_size)
 
 
-def _is_worth_keeping(directory: Path, failed: bool) -> bool:
+def clear(temporary: Path, failed: bool = False) -> bool:
+    """Remove a temporary directory unless it is worth keeping; whether it was kept.
+
+    It is if it holds a log or stacks, or if the job failed and it holds anything.
+    """
     try:
-        return any(
-            (failed or path.suffix == ".log" or path.name.startswith("stacks_")) and path.stat().st_size > 0
-            for path in directory.rglob("*")
+        kept = any(
+            (failed or path.suffix == ".log" or path.match(STACKS)) and path.stat().st_size > 0
+            for path in temporary.rglob("*")
             if path.is_file()
         )
     except OSError:
-        return True  # when in doubt nothing is deleted
+        kept = True  # when in doubt nothing is deleted
+    if not kept:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return kept

@@ -231,17 +231,17 @@ class _Mounts:
     cannot wait for; an epoll of our own, which it can, waits for that condition alone.
     """
 
-    def __init__(self, table: int) -> None:
-        self._table = table
-        self._epoll = select.epoll()
-        self._epoll.register(table, select.EPOLLPRI)
+    def __init__(self) -> None:
+        self._epoll = select.epoll()  # first, as it closes itself if the table cannot be opened
+        self._table = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        self._epoll.register(self._table, select.EPOLLPRI)
         self.fd = self._epoll.fileno()
 
     @classmethod
     def open(cls) -> _Mounts | None:
-        """None where there is no /proc."""
+        """None where there is no /proc, or no descriptor is left."""
         try:
-            return cls(os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC))
+            return cls()
         except OSError:
             return None
 

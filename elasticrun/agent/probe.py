@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -74,24 +75,28 @@ def probe_report(order: StartProbe, result: bytes, ending: str) -> ProbeReport:
     """What the child's results, complete or not, amount to; ``ending`` says how it ended."""
     lines = result.decode(errors="replace").split("\n")[:-1]  # the last one was not written to its end
     try:
-        flops, own_error = _self_test(lines[0]) if lines else (0.0, f"{_UNFINISHED}: {ending}")
+        own = _self_test(order, lines[0]) if lines else ProbeReport(order.check, f"{_UNFINISHED}: {ending}")
         groups = [_group_report(line) for line in lines[1 : len(order.groups) + 1]]
+        for line in lines[len(order.groups) + 1 :]:
+            own = _self_test(order, line)
     except (KeyError, TypeError, ValueError):
-        flops, own_error = 0.0, f"the probe wrote something else than results: {_head(result)}"
+        own = ProbeReport(order.check, f"the probe wrote something else than results: {_head(result)}")
         groups = []
-    lost = own_error or f"the probe ended before this all-gather did: {ending}"
+    lost = own.error or f"the probe ended before this all-gather did: {ending}"
     groups += [GroupReport(lost)] * (len(order.groups) - len(groups))
-    return ProbeReport(order.check, own_error, flops, tuple(groups))
+    return dataclasses.replace(own, groups=tuple(groups))
 
 
-def _self_test(line: str) -> tuple[float, str]:
+def _self_test(order: StartProbe, line: str) -> ProbeReport:
     found = json.loads(line)
-    return float(found["matmul_flops"]), str(found["error"])
+    flops = float(found["matmul_flops"])
+    return ProbeReport(order.check, str(found["error"]), flops, engine=str(found["engine"]))
 
 
 def _group_report(line: str) -> GroupReport:
     found = json.loads(line)
-    return GroupReport(str(found["error"]), float(found["bandwidth"]), float(found["latency"]))
+    bandwidth, latency = float(found["bandwidth"]), float(found["latency"])
+    return GroupReport(str(found["error"]), bandwidth, latency, str(found["transport"]))
 
 
 def _head(data: bytes) -> str:

@@ -16,10 +16,10 @@ import fcntl
 import logging
 import mmap
 import os
-import secrets
 import struct
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from elasticrun.agent.env import INJECTED as INJECTED
@@ -73,7 +73,7 @@ class ProgressPage:
     """One slot for each worker of this node, and a word to all of them. OSError if the kernel has no room."""
 
     def __init__(self, local_world_size: int) -> None:
-        self._token = secrets.token_bytes(8)
+        self._token = os.urandom(8)
         size = HEADER_SIZE + SLOT_SIZE * local_world_size
         self._fd = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._pipes: list[tuple[int, int]] = []
@@ -161,7 +161,7 @@ class HangWatch:
     """Watches the workers of one node, round after round, on the running loop.
 
     ``on_stall(round, stall)`` is called from the loop: with a Stall once the workers of a round hang, with
-    None if they go on after all. Before the call, all stacks are saved beside the logs.
+    None if they go on after all. Before the call, all stacks are saved beside the logs, and told with it.
     """
 
     def __init__(
@@ -184,6 +184,7 @@ class HangWatch:
         self._round = -1
         self._pids: dict[int, int] = {}  # by local rank
         self._last: dict[int, Taken] = {}  # the stacks that were taken last
+        self._found = ("", 0.0)  # of the newest hang: where its stacks are, and when it was found
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -265,8 +266,10 @@ class HangWatch:
                 self._spawn(self._take_and_judge(local_ranks))
             case Stalled(stall, again):
                 if not again:
-                    self._tell(stall)
-                self._on_stall(self._round, stall)
+                    self._found = _above(self._taker.save(self._last)), time.time()
+                    self._tell(stall, self._found[0])
+                stacks, found_at = self._found
+                self._on_stall(self._round, replace(stall, stacks=stacks, timestamp=found_at))
             case Resumed():
                 logger.warning("the workers of round %d make steps again", self._round)
                 self._on_stall(self._round, None)
@@ -282,8 +285,7 @@ class HangWatch:
     def _look(self) -> None:
         self._handle(Looked(self._page.workers()))
 
-    def _tell(self, stall: Stall) -> None:
-        paths = self._taker.save(self._last)
+    def _tell(self, stall: Stall, stacks: str) -> None:
         logger.warning(
             "no worker of round %d makes a step: for %.0f s (allowed: %.0f s); rank %d lags: step %d%s%s",
             self._round,
@@ -292,7 +294,7 @@ class HangWatch:
             stall.rank,
             stall.step,
             f", in {stall.where}" if stall.where else "",
-            f"; all stacks are in {os.path.dirname(os.path.dirname(paths[0]))}" if paths else "",
+            f"; all stacks are in {stacks}" if stacks else "",
         )
 
     # -- stacks
@@ -323,6 +325,11 @@ def _report_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
         task.get_loop().call_exception_handler({"message": "taking stacks failed", "exception": error})
+
+
+def _above(paths: Sequence[str]) -> str:
+    """The directory of a round, of paths of its workers' files; "" of none."""
+    return os.path.dirname(os.path.dirname(paths[0])) if paths else ""
 
 
 def _is_in_session(pid: int, worker: int) -> bool:

@@ -31,9 +31,12 @@ class Recorder:
         self._last: tuple[AgentPhase, int] | None = None
 
     def reported(self, status: AgentStatus, assignment: Assignment | None) -> None:
-        """Record the phase of a status unless it was recorded already; ``assignment`` is the last one."""
+        """Record the phase of a status unless it was recorded already; ``assignment`` is the last one.
+
+        Workers that succeeded have: how their agent then gets ready for what comes is no event of theirs.
+        """
         now = (status.phase, status.round)
-        if now == self._last:
+        if self._last in (now, (AgentPhase.FINISHED, status.round)):
             return
         self._last = now
         state = STATES[status.phase]

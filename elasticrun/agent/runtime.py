@@ -13,7 +13,7 @@ import random
 import signal
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticrun import __version__
 from elasticrun.agent.events import EventLog
@@ -24,7 +24,6 @@ from elasticrun.agent.hosting import MasterHost
 from elasticrun.agent.link import Link
 from elasticrun.agent.log_dirs import LogDirs
 from elasticrun.agent.logs import LogRouter
-from elasticrun.agent.notice import PreemptionNotice
 from elasticrun.agent.orphans import adopt_orphans, kill_orphans
 from elasticrun.agent.ports import PortReserve
 from elasticrun.agent.probe import ProbeRunner
@@ -73,6 +72,9 @@ from elasticrun.core.progress import HangTerms
 from elasticrun.core.protocol import Assignment, NodeInfo, Report, Stall
 from elasticrun.errors import ElasticRunError, ExitCode
 
+if TYPE_CHECKING:
+    from elasticrun.agent.notice import PreemptionNotice
+
 logger = logging.getLogger(__name__)
 
 #: Seconds that the spawner has to kill what is left of the workers.
@@ -112,8 +114,8 @@ class Agent:
         )
         self._machine = AgentMachine(config.job.job_id, __version__, node, terms)
         self._ports = PortReserve(random.Random(node.incarnation))
-        self._dirs = LogDirs(workers.logs.log_dir, config.job.job_id)
         self._spawner = Spawner(spawner, self._on_spawner)
+        self._dirs = LogDirs(workers.logs.log_dir, config.job.job_id, self._spawner.inherit)
         self._watch = _open_watch(workers, lambda round_, stall: self._post(StallSeen(round_, stall)))
         self._group = WorkerGroup(
             workers, config.job.job_id, node, self._spawner, router, self._dirs, cpus, self._post, self._watch
@@ -141,9 +143,7 @@ class Agent:
             await self._health.start()
         self._prepare()
         if self._config.workers.preemption_file is not None:
-            self._notice = PreemptionNotice(
-                self._config.workers.preemption_file, lambda reason: self._post(Preempted(reason))
-            )
+            self._notice = _watch_for_notice(self._config.workers.preemption_file, self._post)
         finish = await self._finished
         await self._close(finish)
         inbox.detach()
@@ -351,6 +351,12 @@ class Agent:
             self._file_timer.close()
         if self._health is not None:
             await self._health.close()
+
+
+def _watch_for_notice(path: str, post: Callable[[AgentEvent], None]) -> PreemptionNotice:
+    from elasticrun.agent.notice import PreemptionNotice
+
+    return PreemptionNotice(path, lambda reason: post(Preempted(reason)))
 
 
 def _open_watch(workers: WorkerConfig, on_stall: Callable[[int, Stall | None], None]) -> HangWatch | None:

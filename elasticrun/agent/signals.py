@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 import signal
 import socket
 from collections.abc import Callable, Iterable
@@ -24,6 +26,7 @@ class SignalInbox:
         self._read_end, self._write_end = socket.socketpair()
         self._read_end.setblocking(False)
         self._write_end.setblocking(False)
+        self._kept: list[int] = []  # read, but not taken
         self._loop: asyncio.AbstractEventLoop | None = None
         self._previous_fd = signal.set_wakeup_fd(self._write_end.fileno(), warn_on_full_buffer=False)
         self._previous = {
@@ -34,11 +37,22 @@ class SignalInbox:
 
     def take(self) -> list[int]:
         """The signals that came and were not taken yet, oldest first; never waits."""
-        try:
-            numbers = self._read_end.recv(4096)
-        except BlockingIOError:
-            return []
-        return [number for number in numbers if number in self._previous]
+        self._read()
+        taken, self._kept = self._kept, []
+        return taken
+
+    def wait(self, seconds: float, unmoved_by: int = 0) -> bool:
+        """Whether a signal other than ``unmoved_by`` is there to be taken; waits that long for one."""
+        for patience in (0.0, seconds):
+            select.select([self._read_end], [], [], patience)
+            self._read()
+            if any(number != unmoved_by for number in self._kept):
+                return True
+        return False
+
+    def _read(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._kept += [number for number in self._read_end.recv(4096) if number in self._previous]
 
     def attach(self, on_signal: Callable[[int], None]) -> None:
         """From now on call ``on_signal`` on the running loop, first for what came before."""
@@ -46,9 +60,10 @@ class SignalInbox:
 
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._read_end, self._hand_over, on_signal)
+        self._loop.call_soon(self._hand_over, on_signal)
 
     def _hand_over(self, on_signal: Callable[[int], None]) -> None:
-        for number in self.take():
+        for number in self.take() if self._loop is not None else ():
             on_signal(number)
 
     def detach(self) -> None:

@@ -230,6 +230,10 @@ class Spawner:
         """SIGKILL every process below the spawner; requests that follow wait until ``Swept``."""
         self._send_quietly({"op": "sweep"})
 
+    def inherit(self, temporary: str) -> None:
+        """Have the spawner clear a temporary directory of ours if we end without closing it."""
+        self._send_quietly({"op": "inherit", "path": temporary})
+
     async def close(self) -> None:
         """Let the spawner kill what is left and end; returns once it has. May be called again.
 

@@ -15,6 +15,8 @@ Invariants.
 - Warm parents are the only children that a sweep spares, and only those that are not giving birth.
 - The agent's end, however it comes (end of file on the control socket, or its pidfd), is a sweep
   followed by exit. The spawner's own end kills the workers by their parent-death signal.
+- An agent that ends in good order closes one direction of the control socket and waits for that exit. One
+  that was killed has lost both; then the temporary directory is cleared here, as nobody else will.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import fcntl
 import gc
 import json
 import os
+import select
 import signal
 import socket
 from collections import deque
@@ -56,7 +59,10 @@ def spawner_main(agent_end: socket.socket, control: socket.socket, agent_pid: in
     try:
         agent_end.close()
         own_end = _isolate(control)
-        SpawnerLoop(own_end, agent_pid, load_prctl()).run()
+        loop = SpawnerLoop(own_end, agent_pid, load_prctl())
+        loop.run()
+        if loop.legacy and _is_lost(own_end, agent_pid):
+            _clear(loop.legacy)
         status = 0
     except BaseException:  # noqa: BLE001 the frames below belong to the agent: report, then leave without unwinding
         import traceback
@@ -64,6 +70,21 @@ def spawner_main(agent_end: socket.socket, control: socket.socket, agent_pid: in
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def _is_lost(control: socket.socket, agent_pid: int) -> bool:
+    """Whether the agent was killed. Its files are closed a moment before its children have another parent."""
+    poll = select.poll()
+    poll.register(control, 0)
+    return os.getppid() != agent_pid or any(events & select.POLLHUP for _, events in poll.poll(0))
+
+
+def _clear(temporary: str) -> None:
+    from pathlib import Path  # nothing of this is imported as long as the agent lives
+
+    from elasticrun.agent.log_dirs import clear
+
+    clear(Path(temporary))
 
 
 def _isolate(control: socket.socket) -> socket.socket:
@@ -136,6 +157,7 @@ class SpawnerLoop:
     """Carries out the agent's requests one after the other; the only owner of the children."""
 
     def __init__(self, control: socket.socket, agent_pid: int, prctl: Prctl) -> None:
+        self.legacy = ""  # the agent's temporary directory
         self._control = control
         self._prctl = prctl
         self._frames = Frames()
@@ -195,6 +217,8 @@ class SpawnerLoop:
                 self._spawn(request, self._batches.popleft())
             elif request["op"] == "prepare":
                 self._warm.prepare(request, self._batches.popleft())
+            elif request["op"] == "inherit":
+                self.legacy = request["path"]
             elif request["op"] == "signal":
                 self.signal(request["worker"], request["signum"])
             else:

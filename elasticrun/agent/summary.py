@@ -55,6 +55,7 @@ def _render(number: int, failure: Failure, with_output: bool) -> str:
         f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
         f"  exitcode  : {failure.exit_code} (pid: {failure.pid}){_signal(failure.exit_code)}",
         f"  error_file: {failure.error_file or '<N/A>'}",
+        *([f"  stacks    : {clean(failure.stacks)}"] if failure.stacks else []),
         _why(failure),
     ]
     if with_output and not failure.traceback:

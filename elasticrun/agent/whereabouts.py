@@ -73,7 +73,8 @@ def own_position(endpoints: Sequence[Endpoint], is_host: bool | None) -> tuple[i
     """Which of several endpoints a master on this host would listen at, or -1; with what was found there.
 
     Of several addresses of this host it is the first whose port is free. ``is_host`` is the user's word:
-    False never hosts; True hosts the first endpoint if none is an address of this host.
+    False never hosts; True hosts the first endpoint if none is an address of this host. With -1 the place
+    is unknown as long as one of the names is, which may be this host's.
 
     Raises:
         UsageError: the port of one may not be bound by this user.
@@ -83,7 +84,9 @@ def own_position(endpoints: Sequence[Endpoint], is_host: bool | None) -> tuple[i
         for position, each in enumerate(found):
             if each.place is place:
                 return position, each
-    return (0, survey(endpoints[0], True)) if is_host else (-1, found[0])
+    if is_host:
+        return 0, survey(endpoints[0], True)
+    return -1, next((each for each in found if each.place is Place.UNKNOWN), found[0])
 
 
 def address_for_others(endpoint: Endpoint, found: Survey) -> str:

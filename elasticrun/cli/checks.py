@@ -197,17 +197,10 @@ def _is_on_path(name: str, path: Sequence[str]) -> bool:
 def _child_misses(name: str, python: str, environ: Mapping[str, str]) -> bool:
     import subprocess
 
+    from elasticrun.cli.child import ask
+
     try:
-        child = subprocess.run(
-            [python, "-c", _CHILD, name],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=CHILD_TIMEOUT,
-            check=False,
-        )
+        child = ask(python, _CHILD, name, environ, CHILD_TIMEOUT)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return _MARK in child.stdout

@@ -44,7 +44,7 @@ _FILE = click.Path(dir_okay=False)
 EXIT_CODES = """\
 Exit codes: 0 done; 1 the master declines, and says why; 2 wrong usage; 4 nothing answers at the endpoint;
 5 another program holds it; 6 it serves another job; 7 another version of elasticrun; 11 broken protocol;
-15 token or certificate missing or wrong; 17 too many connections from here.
+15 token or certificate wrong; 17 too many connections from here.
 """
 
 
@@ -85,11 +85,10 @@ def _common(command: F) -> F:
         click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM."),
         click.option(
             "--timeout",
-            type=click.FloatRange(min=0.0, min_open=True),
-            default=15.0,
+            default="15",
             show_default=True,
             metavar="SECONDS",
-            help="How long to try.",
+            help="How long to try each host of the endpoint.",
         ),
     )
     for option in reversed(options):
@@ -132,10 +131,16 @@ def _run(given: dict[str, Any], request: Callable[[], ControlRequest]) -> None:
     try:
         reply = _ask(_target(given), request())
     except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {error}", err=True)
+        click.echo(f"elastic-ctl: error: {error}{_advice(error)}", err=True)
         sys.exit(error.exit_code)
     click.echo(reply.text, err=not reply.ok)
     sys.exit(ExitCode.OK if reply.ok else ExitCode.JOB_FAILED)
+
+
+def _advice(error: ElasticRunError) -> str:
+    if isinstance(error, MasterUnreachableError):
+        return "; look at --endpoint, and whether the job runs there"
+    return ""
 
 
 def _node_range(text: str) -> tuple[int, int]:
@@ -163,7 +168,14 @@ def _target(given: dict[str, Any]) -> Target:
     for level, sentence in notes:
         if level == "warning":
             click.echo(f"elastic-ctl: {sentence}", err=True)
-    return Target(endpoints, given["rdzv_id"], SecurityConfig(token, tls), given["timeout"])
+    return Target(endpoints, given["rdzv_id"], SecurityConfig(token, tls), _timeout(given["timeout"]))
+
+
+def _timeout(text: str) -> float:
+    try:
+        return values.some_seconds(text)
+    except ValueError:
+        raise UsageError(f"--timeout {text!r} is not valid: give a number of seconds above 0") from None
 
 
 def _ask(target: Target, request: ControlRequest) -> ControlReply:

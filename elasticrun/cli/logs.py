@@ -1,4 +1,7 @@
-"""The launcher's own messages: one line each on stderr, marked as ours, never in the way of the loop."""
+"""The launcher's own messages: one line each on stderr, marked as ours, never in the way of the loop.
+
+They quote what others say: names of nodes, exceptions of workers. So nothing in them steers a terminal.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from collections.abc import Callable
 
 from elasticrun.config import LaunchConfig
 from elasticrun.core.protocol import NodeInfo
+
+#: Everything that moves the cursor or worse, but for the ends of lines and tabs of a traceback.
+_STEERING = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 class ConsoleHandler(logging.Handler):
@@ -18,7 +24,8 @@ class ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
-        self._write(self.format(record).encode(errors="replace") + b"\n")
+        text = self.format(record).translate(_STEERING)
+        self._write(text.encode(errors="replace") + b"\n")
 
 
 def configure_logging(config: LaunchConfig, node: NodeInfo, write: Callable[[bytes], object]) -> None:

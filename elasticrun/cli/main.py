@@ -105,7 +105,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
         import_hmac_without_openssl()
     host = _master_host(config)
     try:
-        host.begin()
+        host.begin(lambda seconds: inbox.wait(seconds, unmoved_by=_window_change()))
 
         import asyncio
 

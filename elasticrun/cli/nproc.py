@@ -141,17 +141,10 @@ def ask_torch(wanted: str, source: str, python: str, environ: Mapping[str, str])
     import json
     import subprocess
 
+    from elasticrun.cli.child import ask
+
     try:
-        child = subprocess.run(
-            [python, "-c", _CHILD, wanted],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=CHILD_TIMEOUT,
-            check=False,
-        )
+        child = ask(python, _CHILD, wanted, environ, CHILD_TIMEOUT)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{source}: {python} could not count devices ({error}); give a number") from None
     for line in child.stdout.splitlines():

@@ -155,7 +155,8 @@ LOCAL_ADDR = Option(
 )
 STATE_DIR = Option(
     "state-dir", Group.RENDEZVOUS, values.plain, "DIR",
-    "Where the master keeps its journal (default: a temporary directory of the job).",
+    "Where the master keeps its journal, the same for all agents of a host (default: a temporary directory "
+    "of the job).",
     allowed="a directory", origin=Origin.OURS, blank=True,
 )
 
@@ -173,7 +174,7 @@ LAST_CALL_TIMEOUT = Option(
 )
 MASTER_TIMEOUT = Option(
     "master-timeout", Group.RESTART, values.seconds, "SECONDS",
-    "How long to train on without a master before giving up.",
+    "How long a node waits for a master that went away before it gives up; never while its workers run.",
     allowed=_SECONDS, default="60", origin=Origin.OURS,
 )
 WAITING_NOTICE_INTERVAL = Option(

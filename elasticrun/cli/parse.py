@@ -15,7 +15,7 @@ from dataclasses import replace
 from elasticrun.cli import checks, nproc, options, values
 from elasticrun.cli.arguments import Given, ShowText, read_arguments
 from elasticrun.cli.rendezvous import Notes, is_alone, job_config, read_conf, rendezvous_config
-from elasticrun.cli.secrets import TOKEN_VARIABLE, read_security
+from elasticrun.cli.secrets import read_security, without_token
 from elasticrun.cli.warm import warm_imports
 from elasticrun.config import (
     Entrypoint,
@@ -47,7 +47,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     entrypoint = _entrypoint(given, environ, notes)
     conf = read_conf(given, notes)
     alone = is_alone(given, notes)
-    job = job_config(given, conf, alone)
+    job = job_config(given, conf, alone, notes)
     rendezvous = rendezvous_config(given, conf, alone, notes)
     log_level = _log_level(environ, notes)
     workers = _workers(given, environ, entrypoint, notes)
@@ -232,7 +232,7 @@ def _health_check_port(environ: Mapping[str, str]) -> int | None:
 
 def _worker_env(environ: Mapping[str, str], workers: int, notes: Notes) -> tuple[tuple[str, str], ...]:
     """The whole environment of the launcher but for the job's token, with OMP_NUM_THREADS settled."""
-    env = {name: value for name, value in environ.items() if name != TOKEN_VARIABLE}
+    env = without_token(environ)
     if "OMP_NUM_THREADS" not in env and workers > 1:
         env["OMP_NUM_THREADS"] = "1"
         sentence = f"OMP_NUM_THREADS is not set: each of the {workers} workers gets 1; set it to tune"

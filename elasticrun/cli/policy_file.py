@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from reprlib import Repr
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from elasticrun.cli.values import MAX_COUNT
@@ -26,6 +27,10 @@ OPTION = "--policy"
 MAX_BYTES = 1024 * 1024
 #: Characters of a value that an error repeats.
 MAX_SHOWN = 100
+#: Aliases make a short file stand for a value with more parts than memory has; nobody wants to see them all.
+_REPR = Repr()
+_REPR.maxlevel = 3
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +164,7 @@ class _PolicyFile:
                 continue
             setting = next(each for each in SETTINGS if each.key == prefix + key)
             if not setting.takes(value):
-                self._refuse(f"{setting.key} is {_shown(value)}", f"give {setting.allowed}")
+                self._refuse(f"{setting.key} is {_shown(value)}{_if_text(value)}", f"give {setting.allowed}")
             assert isinstance(value, (int, float))
             yield setting.field, int(value) if setting.whole else float(value)
 
@@ -191,10 +196,23 @@ _SHAPE = f"give a YAML file with the keys {', '.join(_keys_of(''))}"
 
 
 def _hint(word: object, known: Sequence[str]) -> str:
-    near = get_close_matches(str(word).casefold().replace("-", "_"), known, n=1)
+    near = get_close_matches(_shown(word).casefold().replace("-", "_"), known, n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
+def _if_text(value: object) -> str:
+    """A word to who writes 1e3, which is a number to everybody but YAML."""
+    if not isinstance(value, str):
+        return ""
+    try:
+        float(value)
+    except ValueError:
+        return ""
+    return " (text to YAML: write it without quotes, and 1e3 as 1000)"
+
+
 def _shown(value: object) -> str:
-    text = "nothing" if value is None else repr(value)
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    text = _REPR.repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

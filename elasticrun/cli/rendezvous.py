@@ -79,7 +79,7 @@ def read_conf(given: Given, notes: Notes) -> Conf:
     return conf
 
 
-def job_config(given: Given, conf: Conf, alone: bool) -> JobConfig:
+def job_config(given: Given, conf: Conf, alone: bool, notes: Notes) -> JobConfig:
     """The job's own settings; with ``alone`` it has one node."""
     low, high = given.get(options.NNODES)
     if alone:
@@ -99,12 +99,13 @@ def job_config(given: Given, conf: Conf, alone: bool) -> JobConfig:
         heartbeat_interval=interval,
         heartbeat_timeout=interval * patience,
         waiting_notice_interval=given.get(options.WAITING_NOTICE_INTERVAL),
-        health=_health(given),
+        health=_health(given, high, notes),
     )
 
 
-def _health(given: Given) -> HealthConfig:
+def _health(given: Given, max_nodes: int, notes: Notes) -> HealthConfig:
     only = given.on(options.HEALTH_CHECK_ONLY)
+    _note_unused_checks(given, only, max_nodes, notes)
     return HealthConfig(
         # Whoever asks for nothing but a check wants one, even of a single node.
         mode=HealthCheckMode.START if only else given.get(options.HEALTH_CHECK),
@@ -113,6 +114,22 @@ def _health(given: Given) -> HealthConfig:
         exclude_stragglers=given.on(options.EXCLUDE_STRAGGLERS),
         only=only,
     )
+
+
+def _note_unused_checks(given: Given, only: bool, max_nodes: int, notes: Notes) -> None:
+    mode = given.get(options.HEALTH_CHECK)
+    if only and given.has(options.HEALTH_CHECK):
+        sentence = f"--health-check {mode.value} is not used: --health-check-only checks the nodes once"
+        notes.append(("info", sentence))
+    if only or mode not in (HealthCheckMode.OFF, HealthCheckMode.AUTO):
+        return
+    details = (options.HEALTH_CHECK_TIMEOUT, options.STRAGGLER_RATIO, options.EXCLUDE_STRAGGLERS)
+    unused = [option.flag for option in details if given.has(option)]
+    flags = f"{', '.join(unused)} without effect"
+    if unused and mode is HealthCheckMode.OFF:
+        notes.append(("warning", f"{flags}: the health check is off; see --health-check"))
+    elif unused and max_nodes == 1:
+        notes.append(("info", f"{flags}: one node alone is not checked; see --health-check"))
 
 
 def _last_call(given: Given, conf: Conf, default: float) -> float:
@@ -173,6 +190,10 @@ def endpoints_of(given: Given, alone: bool, max_nodes: int, notes: Notes) -> tup
         return (ALONE,)
     named = given.find(options.RDZV_ENDPOINT)
     if named is not None:
+        if len(named) > max_nodes:
+            # A host that is no member hears of no world, and until all have the job cannot go on without one.
+            reason = f"it lists {len(named)} hosts, but --nnodes allows {max_nodes} nodes"
+            given.refuse(options.RDZV_ENDPOINT, f"{reason}; list fewer, or let more take part")
         return named
     if given.get(options.RDZV_BACKEND) == "static":
         return (_static_endpoint(given, max_nodes, notes),)

@@ -46,6 +46,11 @@ def fresh_token() -> str:
     return os.urandom(32).hex()
 
 
+def without_token(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the user's programs get of an environment."""
+    return {name: value for name, value in environ.items() if name != TOKEN_VARIABLE}
+
+
 def read_token(path: str | None, environ: Mapping[str, str], notes: Notes) -> str | None:
     """The token in the file, else that in the environment, else None."""
     if path is not None:
@@ -67,7 +72,11 @@ def read_tls(ca: str | None, cert: str | None, key: str | None, notes: Notes) ->
         return None
     _check_pem("--tls-ca", ca, b"CERTIFICATE-----")
     _check_pem("--tls-cert", cert, b"CERTIFICATE-----")
-    _check_pem("--tls-key", key, b"PRIVATE KEY-----")
+    if b"ENCRYPTED" in _check_pem("--tls-key", key, b"PRIVATE KEY-----"):
+        raise UsageError(
+            f"--tls-key {key!r} needs a passphrase, which nobody could type on every node: "
+            "give a key without one, that only its owner can read; openssl pkey makes one of it"
+        )
     _note_if_open("--tls-key", key, notes)
     return TlsConfig(*(os.path.abspath(path) for path in (ca, cert, key)))  # noqa: PTH100
 
@@ -99,10 +108,12 @@ def _read(flag: str, path: str, most: int) -> bytes:
     return data
 
 
-def _check_pem(flag: str, path: str, mark: bytes) -> None:
-    if mark not in _read(flag, path, _LARGEST_PEM):
+def _check_pem(flag: str, path: str, mark: bytes) -> bytes:
+    data = _read(flag, path, _LARGEST_PEM)
+    if mark not in data:
         what = mark.decode().rstrip("-").lower()
         raise UsageError(f"{flag} {path!r} holds no {what} in PEM format: name a file with one")
+    return data
 
 
 def _note_if_open(flag: str, path: str, notes: Notes) -> None:

@@ -20,8 +20,7 @@ from elasticrun.core.agent_events import (
     AGENT_TRANSITIONS,
     ENDING,
     IDLE,
-    OUTCOME_STATUS,
-    REJECT_STATUS,
+    STOPPABLE,
     AgentEffect,
     AgentEvent,
     AgentTerms,
@@ -29,7 +28,6 @@ from elasticrun.core.agent_events import (
     Broken,
     Directed,
     DumpStacks,
-    Finish,
     GroupGone,
     Level,
     LinkDown,
@@ -39,16 +37,17 @@ from elasticrun.core.agent_events import (
     ProbeEnded,
     RunProbe,
     Say,
-    SignalWorkers,
     StallSeen,
     StartWorkers,
     StopSignal,
-    SweepWorkers,
     Transmit,
     WorkerFailed,
     WorkerFinished,
     describe_assignment,
 )
+from elasticrun.core.agent_group import GRACE, KILL, Group
+from elasticrun.core.agent_leave import SIGTERM, Departure
+from elasticrun.core.agent_probe import Probing
 from elasticrun.core.agent_wishes import Directive, Wishes
 from elasticrun.core.protocol import (
     MAX_FAILURES,
@@ -75,16 +74,9 @@ from elasticrun.core.protocol import (
 )
 from elasticrun.core.quorum import accepts, with_seat
 from elasticrun.core.timers import Deadlines
-from elasticrun.errors import ExitCode
 
-SIGTERM = 15
-
-GRACE = "grace"
-KILL = "kill"
 MASTER = "master"
 PROBE = "probe"
-#: Seconds between the stop signal and SIGKILL for workers that make no steps any more.
-HUNG_GRACE = 3.0
 
 
 class AgentMachine:
@@ -95,23 +87,18 @@ class AgentMachine:
         self.phase = AgentPhase.PREPARING
         self.round = -1
         self.assignment: Assignment | None = None  # of the round that runs, or ran last
-        self.alive: set[int] = set()  # local ranks of workers that run
         self.failures: tuple[Failure, ...] = ()
-        self.finish: Finish | None = None  # how to leave, once it is decided
+        self.departure: Departure | None = None
         self._job = (job_id, version)
         self._terms = terms
         self._wishes = Wishes()
-        self._checking: StartProbe | None = None  # the probe that runs, until its end is known
-        self._probe: ProbeReport | None = None  # of the last one
-        self._stall: Stall | None = None
+        self._probing = Probing()
         self._seats: tuple[Seat, ...] = ()
-        self._drains = False  # this node leaves with grace: its workers may save their state
-        self._stop_signal = SIGTERM
-        self._leaving: Leave | None = None  # what the master has to know of ``finish``
         self._sequence = 0
         self._store_port = 0
         self._done = False
         self._timers: Deadlines[str] = Deadlines()
+        self.group = Group(terms, self._timers)
         self._now = 0.0
         self._effects: list[AgentEffect] = []
 
@@ -167,10 +154,9 @@ class AgentMachine:
                 self._stop_signalled(signum)
             case Preempted(reason):
                 self._say(Level.WARNING, f"this node leaves: {reason}")
-                self._drains = True
-                self._leave(Finish(ExitCode.DRAINED, reason))
+                self._depart(Departure.preempted(reason))
             case Broken(exit_status, reason):
-                self._leave(Finish(exit_status, reason))
+                self._depart(Departure.broken(exit_status, reason))
             case _:  # a tick
                 # Only here: an agent that was frozen hears what happened before it judges what did not.
                 for timer in self._timers.pop_due(self._now):
@@ -181,12 +167,11 @@ class AgentMachine:
             self._say(Level.WARNING, f"the master is back (epoch {epoch})")
         self._wishes = replace(self._wishes, epoch=max(self.epoch, epoch))
         self._timers.cancel(MASTER)
-        if self._leaving is not None:
-            self._effects.append(Transmit(self._leaving))
+        self._say_farewell()
         self._report()  # what changed between Hello and Welcome was not sent
 
     def _link_down(self, reason: str) -> None:
-        if self.finish is None:
+        if self.departure is None:
             goes_on = "; the workers go on" if self.phase is AgentPhase.RUNNING else ""
             self._say(Level.WARNING, f"lost the master ({reason}){goes_on}")
         self._timers.set_default(MASTER, self._now + self._terms.master_timeout)
@@ -196,10 +181,9 @@ class AgentMachine:
             case StartRound() | StopRound() | StartProbe() | JobEnded():
                 self._follow_directive(message)
             case Rejected():
-                self._drains = message.code is RejectCode.DRAINED
-                if self._drains:
+                if message.code is RejectCode.DRAINED:
                     self._say(Level.WARNING, f"this node leaves: {message.message}")
-                self._end(Finish(REJECT_STATUS[message.code], message.message))
+                self._depart(Departure.refused(message))
             case Waiting() if message.epoch >= self.epoch:
                 self._say(Level.WARNING, message.text)
             case SaveStacks() if message.epoch >= self.epoch and self.phase is AgentPhase.RUNNING:
@@ -215,9 +199,8 @@ class AgentMachine:
         if isinstance(message, StartRound):
             self._vote(message.assignment)
         if isinstance(message, JobEnded):
-            status = OUTCOME_STATUS[message.outcome]
-            self._end(Finish(status, message.reason, message.outcome, message.failures, message.checkup))
-        elif isinstance(message, StopRound) and self.round <= message.round and self._has_workers:
+            self._depart(Departure.job_over(message))
+        elif isinstance(message, StopRound) and self.round <= message.round and self.phase in STOPPABLE:
             self._say(Level.WARNING, f"round {message.round} stops: {message.reason}")
 
     def _vote(self, given: Assignment) -> None:
@@ -228,10 +211,6 @@ class AgentMachine:
         elif given.round == self.round and self._seats:
             self._seats = with_seat(self._seats, given.charter)
 
-    @property
-    def _has_workers(self) -> bool:
-        return self.phase in (AgentPhase.RUNNING, AgentPhase.FINISHED, AgentPhase.STOPPING)
-
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if round_ != self.round:
             return
@@ -239,7 +218,7 @@ class AgentMachine:
             self.failures = (*self.failures, failure)[:MAX_FAILURES]
             self._move(AgentTrigger.WORKER_FAILED)
             self._say(Level.WARNING, failure.summary)
-            self.alive.discard(failure.local_rank)
+            self.group.alive.discard(failure.local_rank)
             self._stop_group(SIGTERM)
         else:
             self._worker_ended(round_, failure.local_rank)
@@ -247,91 +226,70 @@ class AgentMachine:
     def _worker_ended(self, round_: int, local_rank: int) -> None:
         if round_ != self.round:
             return
-        self.alive.discard(local_rank)
-        if self.alive:
+        self.group.alive.discard(local_rank)
+        if self.group.alive:
             return
         if self.phase is AgentPhase.RUNNING:
             self._move(AgentTrigger.ALL_FINISHED)
-        elif self.phase in ENDING and KILL not in self._timers:
+        elif self.phase in ENDING and not self.group.is_swept:
             self._sweep()
 
     def _group_gone(self, round_: int, store_port: int) -> None:
-        if round_ != self.round or self.phase not in ENDING | {AgentPhase.CHECKING}:
+        if round_ != self.round or not (self.phase in ENDING or self.group.is_swept):
             return
-        self._checking = None  # one that was stopped before its end says nothing about this node
-        self.alive.clear()
-        self._timers.cancel(GRACE)
-        self._timers.cancel(KILL)
-        self._timers.cancel(PROBE)
+        self.group.end()
         self._store_port = store_port
         self._move(AgentTrigger.GROUP_GONE)
 
     def _probe_ended(self, report: ProbeReport) -> None:
-        if self._checking is None or report.check != self._checking.check:
-            return
-        self._probe, self._checking = report, None
+        probing = self._probing.end(report)
+        if probing is not None:
+            self._end_probe(probing)
+
+    def _end_probe(self, probing: Probing) -> None:
+        self._probing = probing
         self._timers.cancel(PROBE)  # sweeping what is left of it may last beyond that
-        if KILL not in self._timers:
-            self._sweep()
+        self._sweep()
 
     def _stall_seen(self, round_: int, stall: Stall | None) -> None:
         if round_ == self.round and self.phase is AgentPhase.RUNNING:
-            self._stall = stall
+            self.group.stall = stall
             self._report()
 
     def _stop_signalled(self, signum: int) -> None:
-        if self.finish is None:
-            self._stop_signal = signum
-            self._drains = signum == SIGTERM
-            self._leave(Finish(128 + signum, f"stopped by signal {signum}"))
-        elif self.phase in ENDING and KILL not in self._timers:
+        if self.departure is None:
+            self._depart(Departure.stopped(signum))
+        elif self.phase in ENDING and not self.group.is_swept:
             self._say(Level.WARNING, "asked to stop again: killing the workers now")
             self._sweep()
 
-    def _leave(self, finish: Finish) -> None:
-        """Leave a job that may go on without this node."""
-        if self.finish is None:
-            self._say_goodbye(finish.reason)
-        self._end(finish)
-
-    def _say_goodbye(self, reason: str) -> None:
-        """Tell the master now, and again on each new stream until the workers are gone."""
-        self._leaving = Leave(self.info.incarnation, reason)
-        self._effects.append(Transmit(self._leaving))
-
-    def _end(self, finish: Finish) -> None:
+    def _depart(self, departure: Departure) -> None:
         """Leave once the workers are gone; what was decided first stands."""
-        if self.finish is None:
-            self.finish = finish
+        if self.departure is None:
+            self.departure = departure
+            self._say_farewell()
+
+    def _say_farewell(self) -> None:
+        """Tell the master now, and again on each new stream until the workers are gone."""
+        if self.departure is not None and self.departure.is_farewell:
+            self._effects.append(Transmit(Leave(self.info.incarnation, self.departure.finish.reason)))
 
     def _expire(self, timer: str) -> None:
         if timer == GRACE:
-            grace = f"{self._grace:g} s after the stop signal"
-            self._say(Level.WARNING, f"{len(self.alive)} workers are still alive {grace}: killing them")
+            grace = f"{self.group.grace:g} s after the stop signal"
+            self._say(Level.WARNING, f"{len(self.group.alive)} workers are still alive {grace}: killing them")
             self._sweep()
         elif timer == KILL:
-            self._give_up_on_node()
+            self.departure = Departure.stuck(self._terms.kill_timeout)
+            self._say_farewell()
+            self._conclude(self.departure)
         elif timer == PROBE:
-            assert self._checking is not None
-            over = f"the probe did not end within {self._checking.timeout:g} s"
-            self._probe_ended(ProbeReport(self._checking.check, over))
-        elif self.phase is AgentPhase.RUNNING and self._stall is None:
+            self._end_probe(self._probing.run_out())
+        elif self.phase is AgentPhase.RUNNING and self.group.stall is None:
             self._say(Level.WARNING, f"no master for {self._terms.master_timeout:g} s; the workers go on")
             self._timers.set(MASTER, self._now + self._terms.master_timeout)
         else:
-            hung = "" if self._stall is None else ", and the workers make no steps"
-            reason = (
-                f"the master went away and did not come back within {self._terms.master_timeout:g} s{hung}"
-            )
-            self._end(Finish(ExitCode.MASTER_LOST, reason))
-
-    def _give_up_on_node(self) -> None:
-        """Workers survive SIGKILL (a driver holds them in the kernel): this node is of no use any more."""
-        reason = (
-            f"workers are still there {self._terms.kill_timeout:g} s after SIGKILL; this node needs a restart"
-        )
-        self._say_goodbye(reason)
-        self._conclude(Finish(ExitCode.NODE_FAULT, reason))
+            self._depart(Departure.deserted(self._terms.master_timeout, hangs=self.group.stall is not None))
 
     # -- decisions
 
@@ -342,28 +300,21 @@ class AgentMachine:
         if self.phase is AgentPhase.CHECKING:
             self._watch_probe()
             return
-        if self.finish is not None:
+        if self.departure is not None:
             if self.phase in IDLE:
-                self._conclude(self.finish)
+                self._conclude(self.departure)
             else:
                 self._stop_round()
-        elif self._outdated():
+        elif self.phase in STOPPABLE and self._wishes.outdates(self.round):
             self._stop_round()
         elif self.phase is AgentPhase.READY:
             self._follow()
 
     def _watch_probe(self) -> None:
         """A probe runs until its end, unless the node has to leave or the master wants something else."""
-        checking, wanted = self._checking, self._wishes.probe
-        if checking is None or KILL in self._timers:
-            return
-        same = wanted is not None and (wanted.check, wanted.groups) == (checking.check, checking.groups)
-        if self.finish is not None or not same:
-            self._sweep()
-
-    def _outdated(self) -> bool:
-        """Workers are there, or have finished, whose round has to make way."""
-        return self.phase not in IDLE and self._wishes.outdates(self.round)
+        wanted = self._wishes.probe if self.departure is None else None
+        if self._probing.is_obsolete(wanted):
+            self._end_probe(self._probing.stop())
 
     def _follow(self) -> None:
         """Nothing runs: start what is wanted, or acknowledge a stop."""
@@ -371,18 +322,15 @@ class AgentMachine:
         wanted = wishes.next_round(self.round)
         if wanted is not None:
             self._start_round(wanted)
-        elif wishes.probe is not None and self._is_due(wishes.probe):
+        elif wishes.probe is not None and self._probing.is_due(wishes.probe):
             self._start_probe(wishes.probe)
         elif wishes.stop_through > self.round:
             self.round = wishes.stop_through
             self.failures = ()
             self._report()
 
-    def _is_due(self, probe: StartProbe) -> bool:
-        return self._probe is None or self._probe.check != probe.check
-
     def _start_probe(self, start: StartProbe) -> None:
-        self._checking = start
+        self._probing = self._probing.begin(start)
         self._timers.set(PROBE, self._now + start.timeout)
         self._say(Level.INFO, f"checking this node, probe {start.check}")
         self._effects.append(RunProbe(start))
@@ -393,9 +341,8 @@ class AgentMachine:
         self.round = assignment.round
         self.assignment = assignment
         self.failures = ()
-        self._stall = None
         self._seats = with_seat(self._seats, assignment.charter)
-        self.alive = set(range(self.info.local_world_size))
+        self.group.begin(self.info.local_world_size)
         text = describe_assignment(assignment, self.info, wanted.reason)
         self._say(Level.INFO if self.round == 0 else Level.WARNING, text)
         self._effects.append(StartWorkers(assignment))
@@ -403,52 +350,46 @@ class AgentMachine:
 
     def _stop_round(self) -> None:
         self._move(AgentTrigger.TOLD_TO_STOP)
-        if self.finish is not None:
-            self._stop_group(self._stop_signal, self._drains)
+        if self.departure is not None:
+            self._stop_group(self.departure.signum, self.departure.drains)
         elif self._wishes.drains:
-            self._stop_group(self._terms.drain_signal, drain=True)
+            self._stop_group(self._terms.drain_signal, drains=True)
         else:
             self._stop_group(SIGTERM)
 
-    def _stop_group(self, signum: int, drain: bool = False) -> None:
-        if not self.alive:
-            self._sweep()
-            return
-        self._effects.append(SignalWorkers(signum, drain))
-        self._timers.set(GRACE, self._now + self._grace)
-
-    @property
-    def _grace(self) -> float:
-        """Seconds for workers to end by themselves; those that hang would only use them up."""
-        timeout = self._terms.shutdown_timeout
-        return timeout if self._stall is None else min(timeout, HUNG_GRACE)
+    def _stop_group(self, signum: int, drains: bool = False) -> None:
+        self._effects.append(self.group.stop(self.round, signum, drains, self._now))
 
     def _sweep(self) -> None:
-        self._timers.cancel(GRACE)
-        self._timers.set(KILL, self._now + self._terms.kill_timeout)
-        self._effects.append(SweepWorkers(self.round))
+        self._effects.append(self.group.sweep(self.round, self._now))
 
     def _move(self, trigger: AgentTrigger) -> None:
         self.phase = AGENT_TRANSITIONS[self.phase, trigger]
         self._report()
 
     def _report(self) -> None:
-        """Tell the master how things are; after Leave nothing more counts, least of all that we are ready."""
+        """Tell the master how things are; a farewell is the last that it hears."""
         self._sequence += 1
-        if self._leaving is None:
+        if self.departure is None or not self.departure.is_farewell:
             self._effects.append(Transmit(Report(self.info.incarnation, self._status())))
 
     def _status(self) -> AgentStatus:
         port = self._store_port if self.phase is AgentPhase.READY else 0
-        stall = self._stall if self.phase is AgentPhase.RUNNING else None
+        stall = self.group.stall if self.phase is AgentPhase.RUNNING else None
         return AgentStatus(
-            self._sequence, self.phase, self.round, self.failures, port, self._probe, stall, self._seats
+            self._sequence,
+            self.phase,
+            self.round,
+            self.failures,
+            port,
+            self._probing.report,
+            stall,
+            self._seats,
         )
 
-    def _conclude(self, finish: Finish) -> None:
+    def _conclude(self, departure: Departure) -> None:
         self._done = True
-        self.finish = finish
-        self._effects.append(finish)
+        self._effects.append(departure.finish)
 
     def _say(self, level: Level, text: str) -> None:
         self._effects.append(Say(level, text))

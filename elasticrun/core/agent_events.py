@@ -71,6 +71,8 @@ AGENT_TRANSITIONS: dict[tuple[AgentPhase, AgentTrigger], AgentPhase] = {
 
 #: Phases without a worker, or anything that one left behind.
 IDLE = frozenset({AgentPhase.PREPARING, AgentPhase.READY})
+#: Phases in which a round may have to make way.
+STOPPABLE = frozenset(phase for phase, told in AGENT_TRANSITIONS if told is AgentTrigger.TOLD_TO_STOP)
 #: Phases in which the group is on its way out already.
 ENDING = frozenset({AgentPhase.FAILED, AgentPhase.STOPPING})
 

@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from elasticrun.core.protocol import (
-    JobEnded,
-    StartProbe,
-    StartRound,
-    StopRound,
-)
+from elasticrun.core.protocol import JobEnded, StartProbe, StartRound, StopRound
 
 Directive = StartRound | StopRound | StartProbe | JobEnded
 

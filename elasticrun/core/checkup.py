@@ -4,19 +4,20 @@ A check is a sequence of at most two probes, numbered over the whole job so that
 probe is not taken for one of this. A node has answered a probe once it is READY again and its status carries
 that probe's report; a node that does not answer in time has answered nothing, which counts against it.
 
-A node that is lost has answered nothing either, so it is no witness. But it is not judged: it is not there,
-and whoever comes back under its name, perhaps at once, has only lost its stream, or is another incarnation.
-It has to be checked anew.
+A node that leaves, or is lost, has answered nothing either, so it is no witness. But it is not judged: it is
+not there, and whoever comes back under its name, perhaps at once, has only lost its stream, or is another
+incarnation. It has to be checked anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from elasticrun.config import HealthCheckMode, HealthConfig
-from elasticrun.core.health import NodeFinding, Verdict, checkup, judge
+from elasticrun.core.health import NodeFinding, Verdict, judge
 from elasticrun.core.health_plan import Evidence, first_step, second_step
+from elasticrun.core.health_table import check_table
 from elasticrun.core.membership import Node
 from elasticrun.core.protocol import AgentPhase, NodeCheck, ProbeGroup, ProbeReport
 
@@ -36,7 +37,7 @@ class Checkup:
         self.pending = set(self.step.nodes)
         self._places: dict[str, tuple[str, int]] = {}  # address and port of each node that others meet
         self._reports: dict[str, ProbeReport | None] = {}
-        self.gone: set[str] = set()  # nodes that were lost at some time since it began
+        self.gone: set[str] = set()  # nodes that left, or were lost, at some time since it began
         self._evidence = Evidence()
 
     def meet(self, nodes: Mapping[str, Node]) -> None:
@@ -87,8 +88,8 @@ class Checkup:
 
     def judge(self, ratio: float) -> tuple[Verdict, tuple[NodeCheck, ...]]:
         """What the whole check says, and its table."""
-        verdict = judge(self._evidence, ratio)
-        return verdict, checkup(self._evidence, verdict)
+        verdict = judge(self._evidence, ratio, self.gone)
+        return verdict, check_table(self._evidence, verdict)
 
     def groups_of(self, name: str) -> tuple[ProbeGroup, ...]:
         """The part of one node in the probe that runs; its groups' first members are where they meet."""
@@ -103,7 +104,7 @@ class Judgement:
     """What follows from a check."""
 
     summary: str
-    faulty: bool  # there is a fault, of whatever kind
+    passed: bool  # every node that was to be checked was, and there is no fault of whatever kind
     excluded: tuple[NodeFinding, ...]
     open_question: str  # a sentence about what the check could not tell, and nobody is excluded for; or ""
     lines: tuple[str, ...]  # what everybody has to know
@@ -112,11 +113,16 @@ class Judgement:
 
 @dataclass(slots=True)
 class HealthBook:
-    """What is known of the nodes' health. Names leave it when their node does."""
+    """What is known of the nodes' health. Names leave it when their node does.
+
+    What made a node suspect may be a fault of its host, and outlasts the agent. So the hosts of suspects that
+    went are remembered, and whoever comes from there is suspect, until somebody there has passed a check.
+    """
 
     trusted: set[str] = field(default_factory=set)  # passed their last check
     suspects: set[str] = field(default_factory=set)  # have to be checked before they work again
     doubtful: dict[str, str] = field(default_factory=dict)  # the check could not tell, and why
+    hosts: set[str] = field(default_factory=set)  # of suspects that are gone
 
     def wanted(
         self, ready: Iterable[str], config: HealthConfig, is_first_world: bool, is_single: bool
@@ -145,34 +151,39 @@ class HealthBook:
         self.trusted.discard(name)
         self.suspects.add(name)
 
-    def arrive(self, name: str) -> None:
-        """A node became ready: it may help to clear up what a check left open."""
-        if self.doubtful and name not in self.trusted and name not in self.doubtful:
+    def arrive(self, name: str, host: str) -> None:
+        """A node became ready: it may be back, or help to clear up what a check left open."""
+        is_wanted = self.doubtful or host in self.hosts
+        if is_wanted and name not in self.trusted and name not in self.doubtful:
             self.suspects.add(name)
 
-    def forget(self, name: str) -> None:
+    def forget(self, name: str, host: str) -> None:
         """A node is gone."""
+        if name in self.suspects or name in self.doubtful:
+            self.hosts.add(host)
         self.trusted.discard(name)
         self.suspects.discard(name)
         self.doubtful.pop(name, None)
 
-    def conclude(self, check: Checkup, config: HealthConfig, present: Collection[str]) -> Judgement:
+    def conclude(self, check: Checkup, config: HealthConfig, present: Mapping[str, Node]) -> Judgement:
         """Take over what a check found, and say what follows; ``present`` are the nodes there now."""
         verdict, table = check.judge(config.straggler_ratio)
         for name in verdict.good:
             self.doubtful.pop(name, None)
-        self.doubtful |= {it.node: it.reason for it in verdict.undecided if it.node not in check.gone}
-        self.trusted.update(name for name in verdict.good if name not in check.gone)
+        self.doubtful |= {found.node: found.reason for found in verdict.undecided}
+        self.trusted.update(verdict.good)
+        self.hosts.difference_update(present[name].info.host for name in verdict.good)
         self.trusted.difference_update(self.doubtful)  # one that was to help may have failed as well
         self.suspects.difference_update(verdict.good, self.doubtful)
-        self.suspects.update(name for name in check.gone if name in present)
+        self.suspects.update(name for name in verdict.gone if name in present)
         stragglers = verdict.stragglers if config.exclude_stragglers else ()
         doubt = "; ".join(f"{found.node}: {found.reason}" for found in verdict.undecided[:1])
+        faults = (verdict.faulty, verdict.undecided, verdict.gone, verdict.bad_links, stragglers)
         return Judgement(
             summary=verdict.summary,
-            faulty=bool(verdict.faulty or verdict.undecided or verdict.bad_links or stragglers),
-            excluded=tuple(it for it in (*verdict.faulty, *stragglers) if it.node not in check.gone),
-            open_question="" if verdict.faulty else doubt,
+            passed=not any(faults),
+            excluded=(*verdict.faulty, *stragglers),
+            open_question="" if verdict.faulty or verdict.gone else doubt,
             lines=tuple(_lines(verdict)),
             table=table,
         )
@@ -186,3 +197,5 @@ def _lines(verdict: Verdict) -> Iterable[str]:
         yield f"{found.node} does not take part: {found.reason}"
     for link in (*verdict.bad_links, *verdict.slow_links):
         yield link.reason
+    if verdict.engines:
+        yield verdict.engines

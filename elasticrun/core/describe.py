@@ -17,7 +17,7 @@ def describe(job: JobFacts) -> str:
     limits = job.limits
     lines = [
         f"job {config.job_id!r}: {job.phase.value}, round {job.round}, {len(job.members.nodes)} nodes of"
-        f" {limits.min_nodes}:{limits.max_nodes}, {budget.used} of {budget.max_restarts} restarts used"
+        f" {limits.min_nodes}:{limits.max_nodes}, {budget.spent} of {budget.max_restarts} restarts used"
     ]
     if job.phase is JobPhase.GATHERING:
         lines.append(notice(job)[0])

@@ -100,6 +100,17 @@ def root_cause(failures: Sequence[Failure]) -> tuple[Failure, Diagnosis]:
     return min(diagnosed, key=lambda pair: CAUSES_FIRST.index(pair[1].failure_class))
 
 
+def is_from_outside(failure: Failure) -> bool:
+    """Whether nothing but a signal of somebody else ended this worker, which says nothing of the program."""
+    match diagnose(failure).failure_class:
+        case FailureClass.PREEMPTION:
+            return True
+        case FailureClass.UNKNOWN:
+            return _lost_a_process(failure)  # memory was not short, or that would be the class
+        case _:
+            return False
+
+
 def error_signature(failure: Failure) -> str:
     """What identifies the exception that ended a worker, the same for every rank; "" if there is none."""
     raised, _ = _raised(failure)

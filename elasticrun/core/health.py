@@ -3,6 +3,8 @@
 Every all-gather is an observation of all its members and the links between them (``core/health_plan.py``
 says who meets whom). The rules, by what they need to be right:
 
+- *A node that is gone*, because it left or was lost before the check was over, is neither good nor faulty:
+  its probe was cut short. What it had reported before is evidence about others, its silence is not.
 - *A node is faulty by itself* if its self test failed, or if it never reported. Needs nothing.
 - *A node is good* if a group worked that it was in, as all members of the group say: a node that cannot
   communicate, and one whose link to a member is broken, cannot have been among them. A node that was alone is
@@ -19,29 +21,32 @@ says who meets whom). The rules, by what they need to be right:
 When this names every faulty node is proven in ``core/health_plan.py``. That a faulty node fails every group
 is assumed there, but not here: one that works at times is called good, and its failures are called bad links.
 
-Slow nodes. Compute is compared with the upper median of all nodes that are not faulty, so that of two nodes
-the slower one is compared with the faster. Of several measurements of a node the fastest counts, because
-noise only ever slows down. The bandwidth of a group belongs to all its members, so it is read like a failure:
-a node is slow if no group of it ran at full speed, and two of its slow ones were with different nodes that
-ran at full speed elsewhere. Else the group is reported as a slow link, and its reason is sought among
-those of its members that were not fast elsewhere. Full speed is the upper median of all pairs that worked; a
-group of three, where the first member may send everything twice, is allowed twice the time and sets no
-standard.
+Slow nodes. Compute is compared with the upper median of all nodes that are neither faulty nor gone, so that
+of two nodes the slower one is compared with the faster. Of several measurements of a node the fastest counts,
+because noise only ever slows down. Only what was measured in the same way is compared: plain Python's
+products say nothing about torch's, nor TCP about NCCL; so each engine, and each transport, has a median of
+its own.
+
+The bandwidth of a group belongs to all its members, so it is read like a failure: a node is slow if no group
+of it ran at full speed, and two of its slow ones were with different nodes that ran at full speed elsewhere.
+Else the group is reported as a slow link, and its reason is sought among those of its members that were not
+fast elsewhere. Full speed is the upper median of all pairs that worked; a group of three, where the first
+member may send everything twice, is allowed twice the time and sets no standard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
 from elasticrun.core.health_plan import WITNESSES, Evidence, Group, Meeting, short
-from elasticrun.core.protocol import MAX_CHECKS, GroupReport, NodeCheck
 from elasticrun.core.roster import name_some
 
 #: By how much a measurement may be off, as a share: a node at half speed may seem to be 1.8 times slower.
 TOLERANCE = 0.1
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +67,16 @@ class LinkFinding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found. Each node is in exactly one of ``good``, ``faulty`` and ``undecided``."""
+    """What a check found. Each node is in exactly one of ``good``, ``faulty``, ``undecided`` and ``gone``."""
 
     good: Group
     faulty: tuple[NodeFinding, ...] = ()  # to be excluded
     undecided: tuple[NodeFinding, ...] = ()
+    gone: Group = ()
     stragglers: tuple[NodeFinding, ...] = ()  # slow, but not faulty
     bad_links: tuple[LinkFinding, ...] = ()
     slow_links: tuple[LinkFinding, ...] = ()
-
-    @property
-    def fine(self) -> bool:
-        """Whether there is nothing to report."""
-        return not (self.faulty or self.undecided or self.stragglers or self.bad_links or self.slow_links)
+    engines: str = ""  # a sentence if not all nodes computed with the same engine
 
     @cached_property
     def summary(self) -> str:
@@ -88,28 +90,34 @@ class Verdict:
         ):
             if nodes:
                 parts.append(f"{what}: {name_some([found.node for found in nodes])}")
+        if self.gone:
+            parts.append(f"gone before they were judged: {name_some(self.gone)}")
         for what, links in (("bad links", self.bad_links), ("slow links", self.slow_links)):
             if links:
                 parts.append(f"{what}: {name_some(['-'.join(found.nodes) for found in links])}")
         return "; ".join(parts)
 
 
-def judge(evidence: Evidence, ratio: float = 2.0) -> Verdict:
-    """The verdict on every node that took part.
+def judge(evidence: Evidence, ratio: float = 2.0, gone: Collection[str] = ()) -> Verdict:
+    """The verdict on every node that took part; ``gone`` are those that were not there until the end.
 
     ``ratio``, above 1, is how many times slower than the median a straggler is; see ``slowness_allowed``.
     """
-    faulty = {**evidence.own_faults, **_condemned(evidence)}
-    stragglers, slow_links = _slow(evidence, faulty, slowness_allowed(ratio))
+    found = {**evidence.own_faults, **_condemned(evidence)}
+    faulty = {node: reason for node, reason in found.items() if node not in gone}
+    unfit = {*faulty, *gone}
+    stragglers, slow_links = _slow(evidence, unfit, slowness_allowed(ratio))
     proven = {*evidence.proven, *(evidence.nodes if not evidence.meetings else ())}
-    good = tuple(node for node in evidence.nodes if node in proven and node not in faulty)
+    good = tuple(node for node in evidence.nodes if node in proven and node not in unfit)
     return Verdict(
         good=good,
         faulty=tuple(NodeFinding(node, faulty[node]) for node in evidence.nodes if node in faulty),
-        undecided=_undecided(evidence, faulty),
+        undecided=_undecided(evidence, unfit, gone),
+        gone=tuple(node for node in evidence.nodes if node in gone),
         stragglers=stragglers,
         bad_links=_bad_links(evidence),
         slow_links=slow_links,
+        engines=_engines(evidence),
     )
 
 
@@ -119,48 +127,6 @@ def slowness_allowed(ratio: float) -> float:
     It is ``ratio`` less TOLERANCE, but never more than half way to 1: nobody is slower than itself.
     """
     return max(ratio * (1 - TOLERANCE), (1 + ratio) / 2)
-
-
-def checkup(evidence: Evidence, verdict: Verdict) -> tuple[NodeCheck, ...]:
-    """A table of the nodes, the worst first, at most MAX_CHECKS rows."""
-    words: dict[str, tuple[str, str]] = {}
-    for link in (*verdict.slow_links, *verdict.bad_links):
-        words.update(dict.fromkeys(link.nodes, ("good", link.reason)))
-    for word, findings in (
-        ("straggler", verdict.stragglers),
-        ("undecided", verdict.undecided),
-        ("faulty", verdict.faulty),
-    ):
-        words.update({found.node: (word, found.reason) for found in findings})
-    flops = _flops(evidence)
-    groups = _worked(evidence)
-    rows = [_row(node, flops, groups, words.get(node, ("good", ""))) for node in evidence.nodes]
-    order = ("faulty", "undecided", "straggler", "good")
-    return tuple(sorted(rows, key=lambda row: (order.index(row.verdict), not row.detail))[:MAX_CHECKS])
-
-
-def _row(
-    node: str, flops: Mapping[str, float], groups: Mapping[str, list[GroupReport]], words: tuple[str, str]
-) -> NodeCheck:
-    worked = groups.get(node, [])
-    return NodeCheck(
-        node=node,
-        matmul_flops=flops.get(node, 0.0),
-        bandwidth=max((report.bandwidth for report in worked), default=0.0),
-        latency=min((report.latency for report in worked if report.latency), default=0.0),
-        verdict=words[0],
-        detail=words[1],
-    )
-
-
-def _worked(evidence: Evidence) -> dict[str, list[GroupReport]]:
-    """What each node reported of its groups that worked."""
-    found: dict[str, list[GroupReport]] = {}
-    for meeting in evidence.meetings:
-        if not meeting.error:
-            for node, report in zip(meeting.nodes, meeting.reports, strict=True):
-                found.setdefault(node, []).append(report)
-    return found
 
 
 def _testimonies(evidence: Evidence) -> dict[str, dict[str, str]]:
@@ -185,27 +151,28 @@ def _condemned(evidence: Evidence) -> dict[str, str]:
     }
 
 
-def _undecided(evidence: Evidence, faulty: Mapping[str, str]) -> tuple[NodeFinding, ...]:
-    """The suspects that are not condemned, each with what can be said."""
+def _undecided(evidence: Evidence, unfit: Collection[str], gone: Collection[str]) -> tuple[NodeFinding, ...]:
+    """The suspects that are not ``unfit`` (condemned, or ``gone``), each with what can be said."""
     told = _testimonies(evidence)
-    doubtful: dict[str, dict[str, str]] = {node: {} for node in evidence.suspects if node not in faulty}
+    doubtful: dict[str, dict[str, str]] = {node: {} for node in evidence.suspects if node not in unfit}
     for meeting in evidence.meetings:
         for node in meeting.nodes:
             if node in doubtful:
-                blamed = [other for other in meeting.others(node) if other in faulty]
-                for other in () if blamed else meeting.others(node):
+                excused = any(other in unfit for other in meeting.others(node))
+                for other in () if excused else meeting.others(node):
                     doubtful[node].setdefault(other, meeting.error)
     return tuple(
-        NodeFinding(node, _doubt(told.get(node, {}), doubtful[node]))
+        NodeFinding(node, _doubt(told.get(node, {}), doubtful[node], bool(gone)))
         for node in evidence.nodes
         if node in doubtful
     )
 
 
-def _doubt(witnesses: Mapping[str, str], failed_with: Mapping[str, str]) -> str:
-    """Why nothing certain can be said of a node, whose groups without a faulty node are ``failed_with``."""
+def _doubt(witnesses: Mapping[str, str], failed_with: Mapping[str, str], some_are_gone: bool) -> str:
+    """Why nothing certain can be said of a node, whose groups without an unfit node are ``failed_with``."""
     if not failed_with:
-        return "its self test is fine, but every node that it was to reach is faulty itself"
+        unfit = "faulty itself, or gone" if some_are_gone else "faulty itself"
+        return f"its self test is fine, but every node that it was to reach is {unfit}"
     error = short(next(iter(failed_with.values())))
     if witnesses:
         witness = next(iter(witnesses))
@@ -257,89 +224,103 @@ def _link_reason(meeting: Meeting, worked: set[frozenset[str]]) -> str:
     return f"{one_of} between {names} is bad: their all-gather failed, but each works with others ({error})"
 
 
-def _flops(evidence: Evidence) -> dict[str, float]:
-    """The best matmul result of each node that has one, in floating point operations per second."""
-    best: dict[str, float] = {}
-    for step, reports in evidence.steps:
-        for node in step.nodes:
-            report = reports.get(node)
-            if report is not None and report.matmul_flops > 0:
-                best[node] = max(report.matmul_flops, best.get(node, 0.0))
-    return best
+def _engines(evidence: Evidence) -> str:
+    """Which nodes computed with which engine, if that is not the same for all."""
+    found: dict[str, list[str]] = {}
+    for node, report in evidence.computed.items():
+        found.setdefault(report.engine or "unknown", []).append(node)
+    if len(found) < 2:
+        return ""
+    told = "; ".join(f"{engine}: {name_some(nodes)}" for engine, nodes in found.items())
+    return (
+        f"the nodes compute with different engines, and were compared only with nodes of their own ({told})"
+    )
 
 
 def _slow(
-    evidence: Evidence, faulty: Mapping[str, str], allowed: float
+    evidence: Evidence, unfit: Collection[str], allowed: float
 ) -> tuple[tuple[NodeFinding, ...], tuple[LinkFinding, ...]]:
     """The stragglers, and the slow links that they do not explain."""
-    reasons = _slow_compute(evidence, faulty, allowed)
-    network, links = _slow_network(evidence, faulty, allowed)
+    reasons = _slow_compute(evidence, unfit, allowed)
+    network, links = _slow_network(evidence, unfit, allowed)
     for node, reason in network.items():
         reasons[node] = f"{reasons[node]}; {reason}" if node in reasons else reason
     return tuple(NodeFinding(node, reasons[node]) for node in evidence.nodes if node in reasons), links
 
 
-def _slow_compute(evidence: Evidence, faulty: Mapping[str, str], allowed: float) -> dict[str, str]:
-    flops = {node: value for node, value in _flops(evidence).items() if node not in faulty}
-    if not flops:
-        return {}
-    usual = _upper_median(flops.values())
+def _slow_compute(evidence: Evidence, unfit: Collection[str], allowed: float) -> dict[str, str]:
+    computed = {node: report for node, report in evidence.computed.items() if node not in unfit}
+    usual = _usual((report.engine, report.matmul_flops) for report in computed.values())
     return {
-        node: f"its matmul is {usual / value:.1f} times slower than the median "
-        f"({_tera(value)} of {_tera(usual)} TFLOP/s)"
-        for node, value in flops.items()
-        if usual / value >= allowed
+        node: f"its matmul is {usual[report.engine] / report.matmul_flops:.1f} times slower than the median "
+        f"({_portion(report.matmul_flops, usual[report.engine], 'FLOP/s')})"
+        for node, report in computed.items()
+        if usual[report.engine] / report.matmul_flops >= allowed
     }
 
 
 def _slow_network(
-    evidence: Evidence, faulty: Mapping[str, str], allowed: float
+    evidence: Evidence, unfit: Collection[str], allowed: float
 ) -> tuple[dict[str, str], tuple[LinkFinding, ...]]:
     measured = [
         meeting
         for meeting in evidence.meetings
-        if not meeting.error and meeting.bandwidth > 0 and not any(node in faulty for node in meeting.nodes)
+        if not meeting.error and meeting.bandwidth > 0 and not any(node in unfit for node in meeting.nodes)
     ]
-    pairs = [meeting.bandwidth for meeting in measured if len(meeting.nodes) == 2]
-    if not pairs:
-        return {}, ()
-    usual = _upper_median(pairs)
+    usual = _usual((meeting.transport, meeting.bandwidth) for meeting in measured if len(meeting.nodes) == 2)
     slow: list[Meeting] = []
     fast: set[str] = set()
     for meeting in measured:
-        if usual / (meeting.bandwidth * (len(meeting.nodes) - 1)) >= allowed:
+        if meeting.transport not in usual:
+            continue
+        if usual[meeting.transport] / (meeting.bandwidth * (len(meeting.nodes) - 1)) >= allowed:
             slow.append(meeting)
         else:
             fast.update(meeting.nodes)
-    nodes = _slow_nodes(slow, fast)
-    reasons = {
-        node: f"its network is {usual / max(values):.1f} times slower than the median "
-        f"({_giga(max(values))} of {_giga(usual)} GB/s)"
-        for node, values in nodes.items()
-    }
+    nodes = {node: _least_slow(told, usual) for node, told in _slow_nodes(slow, fast).items()}
+    reasons = {node: f"its network is {_slowness(meeting, usual)}" for node, meeting in nodes.items()}
     links = (meeting for meeting in slow if not any(node in nodes for node in meeting.nodes))
     return reasons, tuple(LinkFinding(it.nodes, _slow_reason(it, fast, usual)) for it in links)
 
 
-def _slow_nodes(slow: Iterable[Meeting], fast: set[str]) -> dict[str, list[float]]:
-    """Nodes that were slow with two nodes that are fast elsewhere, and at no time fast; with bandwidths."""
-    told: dict[str, dict[str, float]] = {}
+def _slow_nodes(slow: Iterable[Meeting], fast: set[str]) -> dict[str, list[Meeting]]:
+    """Nodes that were slow with two nodes that are fast elsewhere, and at no time fast; with these groups."""
+    told: dict[str, dict[str, Meeting]] = {}
     for meeting in slow:
         for node in meeting.nodes:
             others = meeting.others(node)
             if node not in fast and len(others) == 1 and others[0] in fast:
-                told.setdefault(node, {})[others[0]] = meeting.bandwidth
-    return {node: list(values.values()) for node, values in told.items() if len(values) >= WITNESSES}
+                told.setdefault(node, {})[others[0]] = meeting
+    return {node: list(groups.values()) for node, groups in told.items() if len(groups) >= WITNESSES}
 
 
-def _slow_reason(meeting: Meeting, fast: set[str], usual: float) -> str:
+def _least_slow(meetings: Iterable[Meeting], usual: Mapping[str, float]) -> Meeting:
+    return max(meetings, key=lambda meeting: meeting.bandwidth / usual[meeting.transport])
+
+
+def _slowness(meeting: Meeting, usual: Mapping[str, float]) -> str:
+    median = usual[meeting.transport]
+    return (
+        f"{median / meeting.bandwidth:.1f} times slower than the median "
+        f"({_portion(meeting.bandwidth, median, 'B/s')})"
+    )
+
+
+def _slow_reason(meeting: Meeting, fast: set[str], usual: Mapping[str, float]) -> str:
     names = _all_of(meeting.nodes)
     possible = [node for node in meeting.nodes if node not in fast]
     at_fault = " or ".join([*possible, "the link" if len(meeting.nodes) == 2 else "one of the links"])
     return (
-        f"the all-gather between {names} is {usual / meeting.bandwidth:.1f} times slower than the median "
-        f"({_giga(meeting.bandwidth)} of {_giga(usual)} GB/s), for which {at_fault} is the reason"
+        f"the all-gather between {names} is {_slowness(meeting, usual)}, for which {at_fault} is the reason"
     )
+
+
+def _usual(measured: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The upper median of what was measured in the same way; ``measured`` says how, and what."""
+    found: dict[str, list[float]] = {}
+    for how, value in measured:
+        found.setdefault(how, []).append(value)
+    return {how: _upper_median(values) for how, values in found.items()}
 
 
 def _upper_median(values: Iterable[float]) -> float:
@@ -352,9 +333,7 @@ def _all_of(names: Group) -> str:
     return ", ".join(names[:-1]) + f" and {names[-1]}"
 
 
-def _tera(value: float) -> str:
-    return f"{value / 1e12:.3g}"
-
-
-def _giga(value: float) -> str:
-    return f"{value / 1e9:.3g}"
+def _portion(value: float, whole: float, unit: str) -> str:
+    """Both, with the prefix that suits the whole."""
+    size, prefix = next((it for it in PREFIXES if whole >= it[0]), PREFIXES[-1])
+    return f"{value / size:.3g} of {whole / size:.3g} {prefix}{unit}"

@@ -102,6 +102,11 @@ class Meeting:
         """Bytes per second that the slowest member received; 0.0 if unknown."""
         return min(report.bandwidth for report in self.reports)
 
+    @property
+    def transport(self) -> str:
+        """What carried it; "" if unknown."""
+        return next((report.transport for report in self.reports if report.transport), "")
+
     def others(self, node: str) -> Group:
         """The members except ``node``."""
         return tuple(member for member in self.nodes if member != node)
@@ -133,6 +138,17 @@ class Evidence:
                 elif report.error:
                     found.setdefault(node, f"its self test failed: {short(report.error)}")
         return found
+
+    @cached_property
+    def computed(self) -> dict[str, ProbeReport]:
+        """The report with the best matmul result of each node that has one."""
+        best: dict[str, ProbeReport] = {}
+        for step, reports in self.steps:
+            for node in step.nodes:
+                report = reports.get(node)
+                if report is not None and report.matmul_flops > best.get(node, ProbeReport(0)).matmul_flops:
+                    best[node] = report
+        return best
 
     @cached_property
     def meetings(self) -> tuple[Meeting, ...]:

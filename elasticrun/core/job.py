@@ -247,7 +247,7 @@ class JobMachine(JobFacts):
             self._tell(self.members.nodes, f"health check: {line}")
         if self.config.health.only:
             self.table = found.table
-            self._end(Trigger.CHECK_FAILED if found.faulty else Trigger.CHECK_PASSED, found.summary)
+            self._end(Trigger.CHECK_PASSED if found.passed else Trigger.CHECK_FAILED, found.summary)
             return
         for node in found.excluded:
             self._exclude(node.node, node.reason)
@@ -313,6 +313,7 @@ class JobMachine(JobFacts):
             self.current.must_stop(StopCause.NODE_JOINED, f"{name_some(list(self.ready))} can join")
         if current.stop is not None:
             self._move(Trigger.MUST_STOP)
+            current.lasted = self._now - current.started_at
             self._decide(f"round {self.round} stops: {current.stop_reason}")
             self._direct_all(current.seats)
         elif self.ready:
@@ -333,8 +334,8 @@ class JobMachine(JobFacts):
         if self.current.pending or stop is None:
             return
         cause, reason = stop
-        lasted = self._now - self.current.started_at
-        settled = settle(self.recovery, self.config.policy, cause, self.current.failures, lasted)
+        failures, lasted = self.current.failures, self.current.lasted
+        settled = settle(self.recovery, self.config.policy, cause, failures, lasted)
         self.recovery = settled.recovery
         if settled.end is not None:
             self._end(settled.end, f"{reason}; {settled.reason}")

@@ -176,6 +176,7 @@ class JobFacts:
         """A node is faulty: it ends, so that whoever started it can replace it."""
         node = self.members.nodes.get(name)
         if node is not None:
+            self.health.suspect(name)  # and with it its host
             farewell = Rejected(RejectCode.EXCLUDED, f"this node was excluded from the job: {reason}")
             self._dismiss(node, farewell, f"excluded: {reason}")
             self._tell(self.members.nodes, f"{name} was excluded from the job: {reason}")
@@ -210,7 +211,7 @@ class JobFacts:
             self.ready.pop(name, None)
         elif name not in self.ready:
             self.ready[name] = None
-            self.health.arrive(name)
+            self.health.arrive(name, node.info.host)
             self._timers.cancel((LAST_CALL, ""))  # an arrival restarts it
 
     def _note_completion(self) -> None:
@@ -228,7 +229,7 @@ class JobFacts:
         name = node.info.node
         self.members.remove(name)
         self.ready.pop(name, None)
-        self.health.forget(name)
+        self.health.forget(name, node.info.host)
         self._timers.cancel((HEARTBEAT, name))
         if self.checkup is not None:
             self.checkup.lose(name)

@@ -6,8 +6,13 @@ round is an immutable value. Three rules stand beside the table of actions:
 * **The same error again.** An exception that comes back at the same step in ``same_error_rounds`` failed
   rounds in a row, with no progress in between, will come back for ever. Ranks fail in any order, so a round
   is not known by one failure but by the set of its errors; the rounds of a row have one in common at least.
-* **Backing off.** Rounds that fail fast, without a step, wear out whatever they fail against (a file server,
-  a scheduler). The first few are free, then each waits longer than the one before, up to a limit.
+  Where no step was reported, "no progress" is believed only of a round that was short: the program may be
+  one that reports none.
+* **Backing off.** Rounds that fail fast wear out whatever they fail against (a file server, a scheduler). A
+  round is fast if a worker failed by itself in the first few seconds, before a step. The first few in a row
+  are free, then each waits longer than the one before, up to a limit. A round that was ended from outside (a
+  node came, left or was lost; somebody sent a signal) says nothing of the program: it is not counted, and
+  what follows it does not wait. A round that got going, however it ended, starts the count anew.
 * **Refill.** A job that has trained for long enough without a failure has earned a restart back, so that a
   long job is judged by its rate of failures and not by their number.
 
@@ -20,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elasticrun.config import Action, FailureClass, Policy
-from elasticrun.core.diagnosis import diagnose, error_signature, root_cause
+from elasticrun.core.diagnosis import diagnose, error_signature, is_from_outside, root_cause
 from elasticrun.core.protocol import Failure
 
 #: What is done where the policy has no rule of its own.
@@ -46,6 +51,9 @@ DEFAULT_ACTIONS: dict[FailureClass, Action] = {
     # Most are kills from outside and crashes in native code, for which the fastest way back is the best.
     FailureClass.UNKNOWN: Action.RESTART,
 }
+
+#: Seconds after which workers that report no step are taken to be of a program that reports none.
+MAX_START = 600.0
 
 #: Classes of failures that are exceptions of the program and can come back the same way.
 REPEATABLE = frozenset({FailureClass.USER_ERROR, FailureClass.CUDA_OOM})
@@ -73,14 +81,17 @@ class RepeatedError:
     rounds: int = 0
     errors: tuple[KnownError, ...] = ()  # that each of these rounds had, in order; none if ``rounds`` is 0
 
-    def after(self, failures: Sequence[Failure], policy: Policy) -> tuple[RepeatedError, str]:
+    def after(
+        self, failures: Sequence[Failure], policy: Policy, lasted: float = 0.0
+    ) -> tuple[RepeatedError, str]:
         """What is known after a round stopped, and a sentence if that is reason to end the job.
 
-        A round without failures (a node came or went) proves nothing either way and changes nothing.
+        The round had lasted so many seconds. One without failures (a node came or went) proves nothing either
+        way and changes nothing.
         """
         if not failures:
             return self, ""
-        errors = _errors(failures)
+        errors = {error for error in _errors(failures) if error.step >= 0 or lasted < MAX_START}
         common = errors & set(self.errors)
         rounds = self.rounds + 1 if common else min(1, len(errors))
         known = RepeatedError(rounds, tuple(sorted(common or errors, key=_order)))
@@ -109,13 +120,18 @@ def _order(error: KnownError) -> tuple[int, str]:
     return error.step, error.signature
 
 
-def is_fast_failure(root: Failure, lasted: float, policy: Policy) -> bool:
-    """Whether a round that lasted so many seconds failed before it could make a step."""
-    return root.step < 0 and lasted < policy.fast_failure
+def count_fast(before: int, root: Failure | None, lasted: float, policy: Policy) -> int:
+    """How many rounds in a row have failed fast, after one that was told to stop after ``lasted`` seconds.
+
+    ``before`` is how many had until then; ``root`` is what the round failed of, None if of no worker.
+    """
+    if lasted >= policy.fast_failure or (root is not None and root.step >= 0):
+        return 0
+    return before if root is None or is_from_outside(root) else before + 1
 
 
 def backoff_delay(fast_failures: int, policy: Policy) -> tuple[float, str]:
-    """Seconds to wait before the next round after so many fast failures in a row, with the reason."""
+    """Seconds to wait after the last of so many fast failures in a row, with the reason."""
     exponent = fast_failures - policy.fast_failures_free - 1
     if exponent < 0 or policy.backoff_first <= 0:
         return 0.0, ""

@@ -44,6 +44,7 @@ class Failure:
     oom_kills: int = 0  # by how much the cgroup's count of OOM kills grew in this round
     host_oom: bool = False  # the host ran out of memory in this round
     kernel_log: str = ""  # what the kernel's log said of hardware or memory in this round
+    stacks: str = ""  # of a hang: the directory on its host in which all stacks were saved
 
     @property
     def summary(self) -> str:
@@ -97,6 +98,7 @@ class GroupReport:
     error: str = ""  # "" if it was fine
     bandwidth: float = 0.0  # bytes per second that this node received
     latency: float = 0.0  # seconds for an all-gather of a few bytes
+    transport: str = ""  # what carried it, for example gloo; "": unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class ProbeReport:
     error: str = ""  # of the self test: what is wrong with this node by itself; "" if nothing is
     matmul_flops: float = 0.0  # floating point operations per second
     groups: tuple[GroupReport, ...] = ()  # in the order in which they were asked for
+    engine: str = ""  # what multiplied, for example torch/cpu; "": unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,8 @@ class Stall:
     allowed: float  # seconds that were allowed
     in_collective: bool  # by its stack: it waits for others
     where: str = ""  # the innermost frame of its stack
+    stacks: str = ""  # the directory on its host in which all stacks were saved; "": they were not
+    timestamp: float = 0.0  # wall clock of its host when it was found, in seconds; shown, never compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +240,7 @@ class NodeCheck:
     latency: float  # seconds; 0.0: unknown
     verdict: str  # one word
     detail: str = ""
+    engine: str = ""  # what multiplied, and what carried the all-gather
 
 
 class Outcome(Enum):

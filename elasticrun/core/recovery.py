@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from elasticrun.config import Action, FailureClass, Policy
 from elasticrun.core.diagnosis import Diagnosis, root_cause
 from elasticrun.core.job_events import Trigger
-from elasticrun.core.policy import RepeatedError, action_for, backoff_delay, is_fast_failure, refilled
+from elasticrun.core.policy import RepeatedError, action_for, backoff_delay, count_fast, refilled
 from elasticrun.core.protocol import Failure
 from elasticrun.core.restart import Budget, StopCause
 
@@ -29,6 +29,7 @@ class Recovery:
     budget: Budget
     repeated: RepeatedError = field(default_factory=RepeatedError)
     fast_failures: int = 0  # in a row
+    trained: float = 0.0  # seconds since the last failure, over all rounds, that gave no restart back yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +48,43 @@ class Settlement:
 def settle(
     recovery: Recovery, policy: Policy, cause: StopCause, failures: Sequence[Failure], lasted: float
 ) -> Settlement:
-    """What follows a round that stopped for ``cause`` after ``lasted`` seconds.
+    """What follows a round that was told to stop for ``cause`` after ``lasted`` seconds.
 
     ``failures`` are those heard of, in this order.
     """
-    budget = recovery.budget
-    kept = replace(recovery, budget=budget.refund(refilled(budget.spent, lasted, policy)))
+    kept = _refill(recovery, policy, lasted)
     if cause not in (StopCause.WORKER_FAILED, StopCause.HANG) or not failures:
-        return _charge(kept, cause, None, "")
+        fast = count_fast(kept.fast_failures, None, lasted, policy)
+        return _charge(replace(kept, fast_failures=fast), cause, None, "")
     root, diagnosis = root_cause(failures)
     action = action_for(policy, diagnosis.failure_class, diagnosis.sure)
     why = _explain(diagnosis, action)
-    repeated, circles = kept.repeated.after(failures, policy)
-    fast = kept.fast_failures + 1 if is_fast_failure(root, lasted, policy) else 0
-    kept = replace(kept, repeated=repeated, fast_failures=fast)
+    repeated, circles = kept.repeated.after(failures, policy, lasted)
+    kept = replace(kept, repeated=repeated, trained=0.0)
     if action is Action.GIVE_UP:
         return Settlement(kept, why, Trigger.BUDGET_SPENT)
     if circles:
         return Settlement(kept, circles, Trigger.ERROR_REPEATED)
     if action is Action.LEAVE:
         return Settlement(kept, f"free: {why}", excluded=root.node)
-    settlement = _charge(kept, cause, diagnosis, why)
-    delay, patience = backoff_delay(fast, policy)
+    fast = count_fast(kept.fast_failures, root, lasted, policy)
+    settlement = _charge(replace(kept, fast_failures=fast), cause, diagnosis, why)
+    if settlement.end is not None:
+        return settlement
+    delay, patience = backoff_delay(fast, policy) if fast > recovery.fast_failures else (0.0, "")
     reason = _join(settlement.reason, patience)
     if action is not Action.RECHECK:
         return replace(settlement, reason=reason, delay=delay)
     shared = diagnosis.failure_class in SHARED
     return replace(settlement, reason=reason, delay=delay, suspect=root.node, suspects_all=shared)
+
+
+def _refill(recovery: Recovery, policy: Policy, lasted: float) -> Recovery:
+    """Give back what was earned until the end of a round; rounds that nobody failed in add up."""
+    budget, trained = recovery.budget, recovery.trained + lasted
+    spent = refilled(budget.spent, trained, policy)
+    used_up = (budget.spent - spent) * policy.refill_after
+    return replace(recovery, budget=budget.refund(spent), trained=trained - used_up)
 
 
 def _charge(recovery: Recovery, cause: StopCause, diagnosis: Diagnosis | None, why: str) -> Settlement:

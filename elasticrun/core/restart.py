@@ -1,8 +1,8 @@
 """What a stopped round costs, and whether another one follows.
 
-Only a worker that failed by itself spends the budget, and only once for a round. Everything that is
-not the program's doing is free: a node that came, left or was lost, and a port that was taken between
-choosing and binding it. A cause is fixed when the round is told to stop, and can afterwards only be
+Only workers that failed or hang spend the budget, whatever the reason, and only once for a round. What
+happens to whole nodes is free (one came, left or was lost), and so is a port that was taken between choosing
+and binding it. A cause is fixed when the round is told to stop, and can afterwards only be
 *excused*: a failure that turns out to be the echo of a lost node, or of a taken port, becomes free.
 Failures that arrive after a free stop was decided are its echo (peers see their connections break)
 and are never charged.

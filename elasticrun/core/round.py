@@ -32,6 +32,7 @@ class Round:
     stalls: dict[str, Stall] = field(default_factory=dict)  # of members whose workers make no steps
     start_reason: str = ""
     started_at: float = 0.0  # seconds of the master's clock
+    lasted: float = 0.0  # seconds until it was told to stop
     stop: tuple[StopCause, str] | None = None
 
     @property
@@ -107,7 +108,9 @@ class Round:
             kind=FailureKind.HANG,
             exit_code=1,
             message=text,
+            timestamp=stall.timestamp,
             step=stall.step,
+            stacks=stall.stacks,
         )
         self.failures.append(failure)
         self.must_stop(StopCause.HANG, failure.summary)

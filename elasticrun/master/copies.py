@@ -3,22 +3,31 @@
 Each holder gets the lines in order: all so far, in pieces, then each new one as soon as it is written and
 before any of its effects leaves the process. A holder that lags is not waited for. The journal's file is the
 only buffer: what a holder lacks is read from there.
+
+A copy has no gap, so at a line that no message can carry it ends. A report fits a message, but a text full of
+control characters, as a crash may leave on stderr, has six times its length in JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from elasticrun.core.protocol import JournalCopy
 from elasticrun.master.journal import Journal
+from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
 from elasticrun.rpc.server import Session
+
+logger = logging.getLogger(__name__)
 
 #: Bytes of a piece, unless a single line is longer, and seconds between two pieces: a long journal must not
 #: fill a session's queue, which would end the session.
 PIECE = 60_000
 PACE = 0.02
+#: Bytes of the longest line that is copied; the rest is for what is around it.
+LONGEST_LINE = MAX_MESSAGE_BYTES - 1024
 
 
 @dataclass
@@ -50,7 +59,7 @@ class Copies:
 
     def spread(self) -> None:
         """A line was written."""
-        for holder in self._holders.values():
+        for holder in tuple(self._holders.values()):
             if holder.timer is None:
                 self._send(holder)
 
@@ -59,12 +68,25 @@ class Copies:
         piece, is_last = _read_lines(self._journal, holder.offset)
         if not piece:
             return
+        if len(piece) > LONGEST_LINE:
+            self._give_up(holder, len(piece))
+            return
         lines = tuple(piece.decode().removesuffix("\n").split("\n"))
         holder.session.send(JournalCopy(self._epoch(), holder.lines, lines))
         holder.offset += len(piece)
         holder.lines += len(lines)
         if not is_last:
             holder.timer = asyncio.get_running_loop().call_later(PACE, self._send, holder)
+
+    def _give_up(self, holder: _Holder, size: int) -> None:
+        logger.warning(
+            "line %d of the journal has %d bytes, too many for a message: the copy at %s ends before it, and"
+            " a master that takes over there will not know how many restarts were used",
+            holder.lines + 1,
+            size,
+            holder.session.peer,
+        )
+        self.end(holder.session.id)
 
 
 def _read_lines(journal: Journal, offset: int) -> tuple[bytes, bool]:

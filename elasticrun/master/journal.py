@@ -15,27 +15,21 @@ from __future__ import annotations
 
 import json
 import os
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from elasticrun.config import JobConfig
-from elasticrun.core.job_events import (
-    Attached,
-    Detached,
-    Expired,
-    JobEvent,
-    Left,
-    MasterStarted,
-    Reported,
-)
+from elasticrun.core.job_events import Beat, JobEvent
 from elasticrun.errors import UsageError
 from elasticrun.master.records import RecordError, from_json, to_json
 
 FORMAT = 1
+#: Every event but the one that changes nothing.
 EVENTS: dict[str, type[JobEvent]] = {
-    kind.__name__: kind for kind in (MasterStarted, Attached, Reported, Left, Detached, Expired)
+    kind.__name__: kind for kind in typing.get_args(JobEvent) if kind is not Beat
 }
 
 

@@ -214,14 +214,8 @@ class MasterLoop:
             self.done.set()
 
 
-def admit(hello: Hello, job_id: str, version: str) -> Rejected | None:
-    """Whether an agent belongs to this job and speaks this version; None admits it."""
-    if hello.version != version:
-        return Rejected(
-            RejectCode.WRONG_VERSION,
-            f"the master runs elasticrun {version}, this agent {hello.version};"
-            " install one version on every node",
-        )
+def admit(hello: Hello, job_id: str) -> Rejected | None:
+    """Whether an agent of this version, who has proven the token, belongs to this job; None admits it."""
     if hello.job_id != job_id:
         return Rejected(
             RejectCode.WRONG_JOB,

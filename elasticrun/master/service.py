@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elasticrun import __version__
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import JobConfig, SecurityConfig
 from elasticrun.core.job import JobMachine
@@ -20,6 +19,7 @@ from elasticrun.core.quorum import next_epoch
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode, UsageError
 from elasticrun.master.journal import Journal, create_journal, keep_aside, read_journal, resume_journal
 from elasticrun.master.loop import MasterLoop, admit
+from elasticrun.rpc.codec import clean
 from elasticrun.rpc.server import MasterServer, Orders
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ async def serve(
     Raises:
         EndpointTakenError: the port or the state directory is in use.
         UsageError: the address is none of this host, or the journal cannot be read or written.
+        SteppedDownError: another master leads, or may.
     """
     with contextlib.ExitStack() as held:
         held.callback(os.close, _lock(Path(config.state_dir)))
@@ -100,15 +101,20 @@ def first_epoch(last: int, is_own: bool, endpoints: int, position: int) -> int:
 
 
 def adopt(copy: Path, path: Path) -> bool:
-    """Put the copy of another host's journal in the place of our own, if it is newer."""
+    """Put the copy of another host's journal in the place of ours if it is newer: all of it, or nothing."""
+    draft = path.with_suffix(".new")
     try:
         if _last_epoch(copy) <= _last_epoch(path):
             return False
+        draft.unlink(missing_ok=True)
+        draft.touch(0o600)
+        shutil.copyfile(copy, draft)
         keep_aside(path)
-        shutil.copyfile(copy, path)
-        path.chmod(0o600)
+        draft.replace(path)
     except (UsageError, OSError) as error:
         logger.warning("the copy of the master's journal %s is of no use: %s", copy, error)
+        with contextlib.suppress(OSError):
+            draft.unlink()
         return False
     return True
 
@@ -120,10 +126,10 @@ def _last_epoch(path: Path) -> int:
 
 
 def _server(loop: MasterLoop, config: MasterConfig) -> MasterServer:
-    job_id = config.job.job_id
+    job_id = clean(config.job.job_id)  # as agents' words arrive, if it is no text
     return MasterServer(
         loop,
-        lambda hello: admit(hello, job_id, __version__),
+        lambda hello: admit(hello, job_id),
         security=config.security,
         orders=Orders(loop, job_id),
     )

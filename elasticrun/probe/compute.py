@@ -1,16 +1,28 @@
 """The matrix product: how fast this node computes, and whether the result is right.
 
-Timing. The product is repeated in batches of BATCH seconds each, and the median of their speeds counts. A
-batch is as long as the period of a CPU quota (cpu.max, 100 ms unless changed), so that a node that is
-throttled shows in every batch, while a passing disturbance shows in one. Time is wall time, because that is
-what its peers wait for.
+Timing. Wall time counts, because that is what a node's peers wait for, whatever takes it. Of what takes it,
+two things have to be told apart. *Unevenness*, as of caches and of cores that share their units with others,
+makes products somewhat slower, now and then; it differs from one second to the next and says little about
+the node. *Being held up* is not running at all for a while: a CPU quota (cpu.max) that is used up, other work
+on the same core, a hypervisor that gives it to another guest. So products are short, far shorter than what
+holds them up; how fast the node is while it runs is told by its quick products; and of a product that takes
+HELD_UP times as long as these, all that is beyond them is lost. What the node delivers is its speed while it
+runs, less the share of the time that is lost. A node that is slow all the time has no quick products.
+
+The share is that of the best STRETCH seconds, because passing work on the node is noise as well. But a quota
+is none, and is renewed in periods, of 100 ms unless changed: a stretch of k periods holds at most k + 1
+quotas, and about k if the node was busy before it. Hence the time at the beginning that does not count, and a
+stretch of several periods.
+
+A guest of a hypervisor may share its core with another guest for a second or two, unseen, at half the speed.
+Therefore a node is measured twice, before and after its all-gathers, and the faster one counts.
 
 Verification. The entries are small integers, so that every product and partial sum is exact in the type it
 is computed in, whatever the order. Then C = AB is right only if Cx = A(Bx) for any x, without any tolerance
 (Freivalds' check), and that costs no more than a few products of a matrix and a vector.
 
-On a CPU one core is used, whatever number of threads the workers will have: several agents may share one
-host, and together they must not measure one another.
+On a CPU one core is used, whatever number of threads the workers will have. Agents that share a host take
+turns (``turns.py``), so that they do not measure one another.
 
 Without torch the product is plain Python's. Its speed can only be compared with that of nodes that have no
 torch either, and of the same version of Python.
@@ -19,20 +31,28 @@ torch either, and of the same version of Python.
 from __future__ import annotations
 
 import random
-import statistics
+import sys
 import time
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from operator import mul
 from typing import Any, Protocol
 
 from .sockets import ProbeError
 
-BATCH = 0.1  # seconds
-BATCHES = 5
+#: Seconds: what does not count, what does, and how much of it at least has to be good.
+WARM_UP = 0.1
+DURATION = 0.6
+STRETCH = 0.5
+CHECK_EVERY = 0.1
+#: The share of the products that are quicker than a quick one.
+QUICK = 0.002
+HELD_UP = 3.0
 CHECK_COLUMNS = 4
 #: Matrices of this many rows and columns. Fixed, so that nodes can be compared.
-PYTHON_SIZE = 48
-CPU_SIZE = 512
+PYTHON_SIZE = 24
+CPU_SIZE = 256
 GPU_SIZE = 8192
 GPU_PRODUCTS = 4  # products in flight, so that the launch of a kernel costs nothing
 
@@ -42,7 +62,8 @@ Matrix = list[list[float]]
 class Engine(Protocol):
     """Something that multiplies two fixed matrices."""
 
-    name: str
+    name: str  # of what computes, for sentences
+    kind: str  # of the engine: what can be compared
     flop: float  # floating point operations of one ``multiply``
 
     def multiply(self) -> None:
@@ -55,32 +76,65 @@ class Engine(Protocol):
         """Make the last product wrong, for a drill."""
 
 
-def benchmark(engine: Engine, spoils: bool = False, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Floating point operations per second. Raises ProbeError if a result is wrong."""
-    engine.multiply()  # loads libraries and pages; not timed
-    speeds = []
-    for _ in range(BATCHES):
-        speeds.append(_batch(engine, clock))
+def benchmark(
+    engine: Engine,
+    spoils: bool = False,
+    duration: float = DURATION,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Floating point operations per second. Raises ProbeError if a result is wrong.
+
+    It takes WARM_UP + ``duration`` seconds, or longer if a product does.
+    """
+    multiply_for(WARM_UP, engine, clock)
+    start = clock()
+    times: list[float] = []
+    while not times or clock() - start < duration:
+        times += multiply_for(CHECK_EVERY, engine, clock)
         if spoils:
             engine.spoil()
         if not engine.is_right():
             raise ProbeError(f"{engine.name} computes wrong results: a matrix product failed its check")
-    return statistics.median(speeds)
+    return engine.flop * products_per_second(times)
 
 
-def _batch(engine: Engine, clock: Callable[[], float]) -> float:
-    start = clock()
-    done = 0
-    while (elapsed := clock() - start) < BATCH:
+def multiply_for(seconds: float, engine: Engine, clock: Callable[[], float]) -> list[float]:
+    """The seconds that each product took, until they are ``seconds`` together."""
+    times: list[float] = []
+    start = before = clock()
+    while before - start < seconds:
         engine.multiply()
-        done += 1
-    return done * engine.flop / elapsed
+        now = clock()
+        times.append(now - before)
+        before = now
+    return times
+
+
+def products_per_second(times: Sequence[float]) -> float:
+    """What a node delivers whose products took so many seconds each, one after the other."""
+    quick = sorted(times)[int(QUICK * len(times))]
+    running = [quick if seconds >= HELD_UP * quick else seconds for seconds in times]
+    return best_share(times, running) / quick
+
+
+def best_share(times: Sequence[float], running: Sequence[float]) -> float:
+    """The share of the time that a node was running, in the best STRETCH seconds or, of less, in all."""
+    ends, ran = [0.0, *accumulate(times)], [0.0, *accumulate(running)]
+    if ends[-1] <= STRETCH:
+        return ran[-1] / ends[-1]
+    shares = []
+    for last, end in enumerate(ends):
+        first = bisect_right(ends, end - STRETCH) - 1
+        if first >= 0:
+            shares.append((ran[last] - ran[first]) / (end - ends[first]))
+    return max(shares)
 
 
 class PythonEngine:
     """Plain Python, for nodes without torch."""
 
     name = "the CPU"
+    kind = f"{sys.implementation.name.removeprefix('c')}{sys.version_info.major}.{sys.version_info.minor}"
     flop = 2.0 * PYTHON_SIZE**3
 
     def __init__(self) -> None:
@@ -113,6 +167,7 @@ class TorchEngine:
     def __init__(self, torch: Any, device: str, size: int, repeats: int) -> None:
         on_cpu = device == "cpu"
         self.name = "the CPU" if on_cpu else f"the GPU {device}"
+        self.kind = "torch/cpu" if on_cpu else "torch/gpu"
         self.flop = repeats * 2.0 * size**3
         self._repeats = repeats
         self._torch = torch

@@ -5,9 +5,10 @@ Settings are one JSON object::
     {"check": 7, "timeout": 60.0, "slots": 2, "node": "a", "address": "10.0.0.1",
      "groups": [{"slot": 0, "rank": 0, "names": ["a", "b"], "address": "10.0.0.1", "port": 12345}]}
 
-Results are JSON lines, each written when it is known: first ``{"error": "", "matmul_flops": 3.5e10}`` for the
-self test, then for each group, in the order of the settings, ``{"error": "", "bandwidth": 1.2e9,
-"latency": 5e-5}``. After a self test that failed nothing follows.
+Results are JSON lines, each written when it is known: first ``{"error": "", "matmul_flops": 3.5e10,
+"engine": "torch/cpu"}`` for the self test, then for each group, in the order of the settings, ``{"error": "",
+"bandwidth": 1.2e9, "latency": 5e-5, "transport": "gloo"}``. After a self test that failed nothing follows. If
+there was time to compute once more, the last line is one like the first, and takes its place.
 """
 
 from __future__ import annotations
@@ -24,20 +25,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import torch_gather
-from .compute import benchmark, cpu_engine, gpu_engine
+from .compute import DURATION, WARM_UP, Engine, benchmark, cpu_engine, gpu_engine
 from .drill import Drill, parse_drill
 from .rendezvous import Door, Group, Meeting, lead, visit
 from .ring import Ring, join_ring
 from .sockets import ProbeError, listen, remaining, why
 from .transport import Measurement, Transport, measure
+from .turns import alone, beside
 
 #: The slots end here, as a share of the time, so that the result is there before the time is over.
 USABLE = 0.85
 #: The last part of a slot belongs to the all-gather: by then everybody has to be there.
 MEASURING = 0.2
+#: Seconds that a node waits for others of its host: with its benchmark for theirs, and with an all-gather.
+PATIENCE = 10.0
+COURTESY = 2.0
 #: Seconds and bytes for an all-gather within this node.
 LOCAL_PATIENCE = 5.0
 LOCAL_BLOCK = 1024 * 1024
+#: Seconds for the benchmark of one GPU, of however many.
+LEAST = 0.2
 #: What torch on a GPU copies to the next one, in int32 numbers.
 COPIED = 4 * 1024 * 1024
 
@@ -75,6 +82,7 @@ class Schedule:
 
     def __init__(self, start: float, timeout: float, slots: int) -> None:
         self._start = start
+        self._slots = slots
         self._share = timeout * USABLE / (slots + 1)
 
     def end_of(self, slot: int) -> float:
@@ -84,6 +92,17 @@ class Schedule:
     def last_arrival(self, slot: int) -> float:
         """The moment until which everybody has to be there."""
         return self.end_of(slot) - MEASURING * self._share
+
+    def end(self) -> float:
+        """The moment when everything has to be over."""
+        return self._start + self._share * (self._slots + 1)
+
+    def last_turn(self) -> float:
+        """The moment until which the benchmark has to begin, to be over before the first slot's last arrival.
+
+        Twice its duration before, because who did not get a turn is slower.
+        """
+        return (self.last_arrival(0) if self._slots else self.end()) - 2 * (WARM_UP + DURATION)
 
 
 class Probe:
@@ -100,38 +119,65 @@ class Probe:
         self._doors = {port: Door(port, settings.check) for port in ports}
         self._drill = Drill()
         self._torch: Any = None
+        self._gpus = 0
 
     def run(self) -> None:
         """Test everything, and write what was found."""
         try:
-            flops = self._test_this_node()
+            flops, engine = self._test_this_node()
         except (ProbeError, OSError, RuntimeError) as error:
-            self._write({"error": why(error), "matmul_flops": 0.0})
+            self._write({"error": why(error), "matmul_flops": 0.0, "engine": ""})
             self._decline(f"{self._settings.node} failed its self test")
             return
-        self._write({"error": "", "matmul_flops": flops})
+        self._write({"error": "", "matmul_flops": flops, "engine": engine})
         for group in self._settings.groups:
             self._write(self._test_group(group))
+        if self._settings.groups:
+            self._compute_again(flops, engine)
+
+    def _compute_again(self, before: float, engine: str) -> None:
+        """Another benchmark, at another time, if there is time for it."""
+        turn = min(self._schedule.end() - 2 * (WARM_UP + DURATION), time.monotonic() + COURTESY)
+        with alone(turn):
+            if time.monotonic() >= turn:
+                return
+            try:
+                flops, _ = self._compute()
+            except (ProbeError, OSError, RuntimeError) as error:
+                self._write({"error": why(error), "matmul_flops": 0.0, "engine": ""})
+            else:
+                self._write({"error": "", "matmul_flops": max(before, flops), "engine": engine})
 
     # -- this node
 
-    def _test_this_node(self) -> float:
+    def _test_this_node(self) -> tuple[float, str]:
+        """Floating point operations per second, and the kind of engine that did them."""
         self._drill = parse_drill(self._around.fault)
         if self._drill.kind != "network":
             for door in self._doors.values():
                 door.open()  # a port that is taken may be free when its slot begins
         self._drill.strike()
-        self._torch = load_torch()
-        check_local_network(self._settings.address)
-        gpus = count_gpus(self._torch, self._around.hides_gpus)
-        spoils = self._drill.kind == "compute"
-        if gpus:
-            check_copies(self._torch, gpus)
-            flops = min(benchmark(gpu_engine(self._torch, index), spoils) for index in range(gpus))
-            self._torch.cuda.empty_cache()
-        else:
-            flops = benchmark(cpu_engine(self._torch), spoils)
-        return flops * self._drill.speed
+        turn = min(self._schedule.last_turn(), time.monotonic() + PATIENCE)
+        with beside(turn):
+            self._torch = load_torch()
+            check_local_network(self._settings.address)
+        self._gpus = count_gpus(self._torch, self._around.hides_gpus)
+        with alone(turn):
+            check_copies(self._torch, self._gpus)
+            return self._compute()
+
+    def _compute(self) -> tuple[float, str]:
+        gpus = self._gpus
+        if not gpus:
+            return self._benchmark(cpu_engine(self._torch))
+        seconds = max(DURATION / gpus, LEAST)
+        slowest = min(self._benchmark(gpu_engine(self._torch, index), seconds) for index in range(gpus))
+        self._torch.cuda.empty_cache()
+        return slowest
+
+    def _benchmark(self, engine: Engine, seconds: float = DURATION) -> tuple[float, str]:
+        flops = benchmark(engine, self._drill.kind == "compute", seconds)
+        return flops * self._drill.speed, engine.kind
 
     # -- together with others
 
@@ -139,12 +185,17 @@ class Probe:
         try:
             if self._drill.kind == "network":
                 raise ProbeError("a drill keeps this node out of every all-gather")
-            found = self._gather(group)
+            found, transport = self._gather(group)
         except ProbeError as error:
-            return {"error": str(error), "bandwidth": 0.0, "latency": 0.0}
-        return {"error": "", "bandwidth": found.bandwidth, "latency": found.latency}
+            return {"error": str(error), "bandwidth": 0.0, "latency": 0.0, "transport": ""}
+        return {
+            "error": "",
+            "bandwidth": found.bandwidth,
+            "latency": found.latency,
+            "transport": transport,
+        }
 
-    def _gather(self, group: Group) -> Measurement:
+    def _gather(self, group: Group) -> tuple[Measurement, str]:
         able = torch_gather.abilities(self._torch)
         arrival = self._schedule.last_arrival(group.slot)
         if group.rank == 0:
@@ -155,7 +206,7 @@ class Probe:
         with contextlib.closing(meeting):
             others = ", ".join(name for rank, name in enumerate(group.names) if rank != group.rank)
             try:
-                return self._measure(group, meeting)
+                return self._measure(group, meeting), meeting.transport
             except (OSError, RuntimeError) as error:
                 raise ProbeError(
                     f"the {meeting.transport} all-gather with {others} failed: {why(error)}"
@@ -175,7 +226,8 @@ class Probe:
         return torch_gather.host_store(self._torch, address, deadline)
 
     def _measure(self, group: Group, meeting: Meeting) -> Measurement:
-        with contextlib.closing(self._join(group, meeting)) as transport:
+        turn = min(self._schedule.last_arrival(group.slot), time.monotonic() + COURTESY)
+        with beside(turn), contextlib.closing(self._join(group, meeting)) as transport:
             return measure(transport)
 
     def _join(self, group: Group, meeting: Meeting) -> Transport:

@@ -32,9 +32,9 @@ def remaining(deadline: float) -> float:
     return left
 
 
-def pause(deadline: float) -> None:
+def pause(deadline: float, seconds: float = RETRY) -> None:
     """Let a peer come up before the next attempt; TimeoutError after ``deadline``."""
-    threading.Event().wait(min(RETRY, remaining(deadline)))
+    threading.Event().wait(min(seconds, remaining(deadline)))
 
 
 def why(error: BaseException) -> str:

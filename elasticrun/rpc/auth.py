@@ -28,10 +28,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from elasticrun.core.orders import ControlHello
 from elasticrun.core.protocol import Hello
 from elasticrun.errors import ProtocolError
+from elasticrun.rpc.codec import clean
+
+if TYPE_CHECKING:
+    from elasticrun.core.orders import ControlHello
 
 #: The key of the metadata that carries the challenge; gRPC encodes values of keys in -bin.
 CHALLENGE_KEY = "elasticrun-challenge-bin"
@@ -100,5 +104,5 @@ def _prefixed(part: bytes) -> bytes:
 
 
 def _utf8(text: str) -> bytes:
-    # As the codec does it: what UTF-8 cannot express arrives as U+FFFD, so that is what can be proven.
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+    # What UTF-8 cannot express arrives as U+FFFD, so that is what can be proven.
+    return clean(text).encode()

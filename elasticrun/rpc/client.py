@@ -35,7 +35,7 @@ from elasticrun.rpc import codec
 from elasticrun.rpc.auth import Handshake, challenge_in, fresh, same
 from elasticrun.rpc.outbox import Outbox
 from elasticrun.rpc.reach import reach
-from elasticrun.rpc.transport import PATH, open_channel, rejected_in
+from elasticrun.rpc.transport import PATH, PING_INTERVAL, PING_TIMEOUT, open_channel, rejected_in
 
 _MAX_QUEUED_BYTES = 16 * codec.MAX_MESSAGE_BYTES
 _CLOSE_TIMEOUT = 2.0  # seconds
@@ -252,4 +252,6 @@ class MasterStream:
             )
         if code is grpc.StatusCode.INTERNAL:  # gRPC's word for a write that failed; tells nothing else
             details = "the connection was lost"
+        elif "ping timeout" in details:  # its words for a peer that answers no ping
+            details = f"no answer for {PING_INTERVAL + PING_TIMEOUT:g} s"
         return StreamBrokenError(f"the stream to the master at {self._endpoint} broke: {details}")

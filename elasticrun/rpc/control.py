@@ -10,7 +10,8 @@ The proof in ControlHello covers the bytes of the order, the one in the reply th
 order can be neither forged nor altered nor given twice, even by somebody between the two. A job without
 a token refuses every order, questions included, since it could not tell its owner from a passer-by.
 
-Nothing is judged before the operator has said all, so that it is not writing when the stream ends.
+Nothing is judged before the operator has said all, so that it is not writing when the stream ends; who
+says more than an order can be long is cut off, as what strangers say is not collected (``limits.py``).
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from elasticrun.errors import (
     ProtocolError,
     UnauthenticatedError,
 )
-from elasticrun.rpc import codec
 from elasticrun.rpc.auth import CHALLENGE_KEY, Handshake, challenge_in, fresh, same
-from elasticrun.rpc.door import STRANGERS, Context, complain, peer_of, refuse, unproven, wrong_version
+from elasticrun.rpc.codec import control as codec
+from elasticrun.rpc.door import STRANGERS, Context, complain, peer_of, refuse, wrong_version
 from elasticrun.rpc.limits import Guest
 from elasticrun.rpc.reach import reach
 from elasticrun.rpc.transport import CONTROL_PATH, open_channel, rejected_in
@@ -46,6 +47,8 @@ logger = logging.getLogger(__name__)
 _Order = tuple[ControlHello, ControlRequest]
 
 _NO_TOKEN = "this job has no token, so it takes no orders: start it with --token-file on every node"
+_OTHER_TOKEN = "the order is not proven with this job's token: give the one that its nodes have"
+_MAX_SAID = 65_536  # bytes of the messages of an order together, which is several times the longest
 _UNSAID = "an order is ControlHello, one request and the end of the stream"
 
 
@@ -101,6 +104,8 @@ async def _read_all(context: Context) -> list[bytes]:
     said: list[bytes] = []
     while len(said) <= 2 and isinstance(data := await context.read(), bytes):
         said.append(data)
+        if (size := sum(map(len, said))) > _MAX_SAID:
+            raise ProtocolError(f"an order must have at most {_MAX_SAID} bytes, got {size}")
     return said
 
 
@@ -112,7 +117,7 @@ def _judge(said: list[bytes], handshake: Handshake, job_id: str) -> _Order | Rej
     if hello.version != __version__:
         return wrong_version(hello.version)
     if not same(hello.proof, handshake.of_operator(hello, said[1])):
-        return unproven(hello.proof)
+        return Rejected(RejectCode.UNAUTHENTICATED, _OTHER_TOKEN)
     if hello.job_id != job_id:
         text = f"the master serves the job {job_id!r}, not {hello.job_id!r}: give --rdzv-id {job_id}"
         return Rejected(RejectCode.WRONG_JOB, text)

@@ -200,29 +200,33 @@ class AgentStatus(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., round: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., store_port: _Optional[int] = ..., probe: _Optional[_Union[ProbeReport, _Mapping]] = ..., stall: _Optional[_Union[Stall, _Mapping]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ...) -> None: ...
 
 class GroupReport(_message.Message):
-    __slots__ = ("error", "bandwidth", "latency")
+    __slots__ = ("error", "bandwidth", "latency", "transport")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
     LATENCY_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     error: str
     bandwidth: float
     latency: float
-    def __init__(self, error: _Optional[str] = ..., bandwidth: _Optional[float] = ..., latency: _Optional[float] = ...) -> None: ...
+    transport: str
+    def __init__(self, error: _Optional[str] = ..., bandwidth: _Optional[float] = ..., latency: _Optional[float] = ..., transport: _Optional[str] = ...) -> None: ...
 
 class ProbeReport(_message.Message):
-    __slots__ = ("check", "error", "matmul_flops", "groups")
+    __slots__ = ("check", "error", "matmul_flops", "groups", "engine")
     CHECK_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MATMUL_FLOPS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     check: int
     error: str
     matmul_flops: float
     groups: _containers.RepeatedCompositeFieldContainer[GroupReport]
-    def __init__(self, check: _Optional[int] = ..., error: _Optional[str] = ..., matmul_flops: _Optional[float] = ..., groups: _Optional[_Iterable[_Union[GroupReport, _Mapping]]] = ...) -> None: ...
+    engine: str
+    def __init__(self, check: _Optional[int] = ..., error: _Optional[str] = ..., matmul_flops: _Optional[float] = ..., groups: _Optional[_Iterable[_Union[GroupReport, _Mapping]]] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class Stall(_message.Message):
-    __slots__ = ("rank", "local_rank", "step", "silence", "allowed", "in_collective", "where")
+    __slots__ = ("rank", "local_rank", "step", "silence", "allowed", "in_collective", "where", "stacks", "timestamp")
     RANK_FIELD_NUMBER: _ClassVar[int]
     LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +234,8 @@ class Stall(_message.Message):
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     IN_COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
+    STACKS_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     rank: int
     local_rank: int
     step: int
@@ -237,7 +243,9 @@ class Stall(_message.Message):
     allowed: float
     in_collective: bool
     where: str
-    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., step: _Optional[int] = ..., silence: _Optional[float] = ..., allowed: _Optional[float] = ..., in_collective: bool = ..., where: _Optional[str] = ...) -> None: ...
+    stacks: str
+    timestamp: float
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., step: _Optional[int] = ..., silence: _Optional[float] = ..., allowed: _Optional[float] = ..., in_collective: bool = ..., where: _Optional[str] = ..., stacks: _Optional[str] = ..., timestamp: _Optional[float] = ...) -> None: ...
 
 class World(_message.Message):
     __slots__ = ("round", "epoch", "size")
@@ -272,7 +280,7 @@ class Charter(_message.Message):
     def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., base: _Optional[_Union[World, _Mapping]] = ..., prior: _Optional[_Union[World, _Mapping]] = ..., roll: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("node", "host", "rank", "local_rank", "role", "pid", "kind", "exit_code", "message", "traceback", "stderr_tail", "error_file", "timestamp", "step", "oom_kills", "host_oom", "kernel_log")
+    __slots__ = ("node", "host", "rank", "local_rank", "role", "pid", "kind", "exit_code", "message", "traceback", "stderr_tail", "error_file", "timestamp", "step", "oom_kills", "host_oom", "kernel_log", "stacks")
     NODE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +298,7 @@ class Failure(_message.Message):
     OOM_KILLS_FIELD_NUMBER: _ClassVar[int]
     HOST_OOM_FIELD_NUMBER: _ClassVar[int]
     KERNEL_LOG_FIELD_NUMBER: _ClassVar[int]
+    STACKS_FIELD_NUMBER: _ClassVar[int]
     node: str
     host: str
     rank: int
@@ -307,7 +316,8 @@ class Failure(_message.Message):
     oom_kills: int
     host_oom: bool
     kernel_log: str
-    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., role: _Optional[str] = ..., pid: _Optional[int] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., stderr_tail: _Optional[str] = ..., error_file: _Optional[str] = ..., timestamp: _Optional[float] = ..., step: _Optional[int] = ..., oom_kills: _Optional[int] = ..., host_oom: bool = ..., kernel_log: _Optional[str] = ...) -> None: ...
+    stacks: str
+    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., role: _Optional[str] = ..., pid: _Optional[int] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., stderr_tail: _Optional[str] = ..., error_file: _Optional[str] = ..., timestamp: _Optional[float] = ..., step: _Optional[int] = ..., oom_kills: _Optional[int] = ..., host_oom: bool = ..., kernel_log: _Optional[str] = ..., stacks: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "heartbeat_interval", "proof")
@@ -436,20 +446,22 @@ class Waiting(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class NodeCheck(_message.Message):
-    __slots__ = ("node", "matmul_flops", "bandwidth", "latency", "verdict", "detail")
+    __slots__ = ("node", "matmul_flops", "bandwidth", "latency", "verdict", "detail", "engine")
     NODE_FIELD_NUMBER: _ClassVar[int]
     MATMUL_FLOPS_FIELD_NUMBER: _ClassVar[int]
     BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
     LATENCY_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     node: str
     matmul_flops: float
     bandwidth: float
     latency: float
     verdict: str
     detail: str
-    def __init__(self, node: _Optional[str] = ..., matmul_flops: _Optional[float] = ..., bandwidth: _Optional[float] = ..., latency: _Optional[float] = ..., verdict: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+    engine: str
+    def __init__(self, node: _Optional[str] = ..., matmul_flops: _Optional[float] = ..., bandwidth: _Optional[float] = ..., latency: _Optional[float] = ..., verdict: _Optional[str] = ..., detail: _Optional[str] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ()

@@ -12,10 +12,10 @@ The Gate is a pure decision: times are arguments. It keeps three things for each
   a message plus ``pending`` times a window, whatever they do.
 * *Joins.* A bucket that holds ``join_burst`` joins and gets ``joins_per_second`` new ones. A burst is
   legitimate: after a restart of the master a whole cluster comes back at once. What is dear is a stream
-  that ends without an accepted Hello: a wrong token, garbage, silence. It costs ``failure_cost`` joins, on
-  credit if need be, so guesses are throttled to a few per second and address while those who succeed are
-  not. The price of any limit by address: who shares an address with an attacker may be refused while the
-  attack lasts. Streams that are attached already are never touched.
+  that is refused for what was said on it, or for silence: a wrong token, garbage. It costs
+  ``failure_cost`` joins, on credit if need be, so guesses are throttled to a few per second and address
+  while those who succeed are not. The price of any limit by address: who shares an address with an
+  attacker may be refused while the attack lasts. Streams that are attached already are never touched.
 
 A refusal changes nothing, so hammering at the door prolongs nobody's wait.
 
@@ -48,7 +48,7 @@ class Limits:
     readers: int = 128  # of all addresses together
     join_burst: float = 4096.0
     joins_per_second: float = 200.0
-    failure_cost: float = 20.0  # joins that a stream costs on which no Hello was accepted
+    failure_cost: float = 20.0  # joins that a stream costs which is refused for token, garbage or silence
     idle_addresses: int = 4096
     complaint_burst: float = 10.0  # log lines about refused streams, of all addresses together
     complaints_per_second: float = 0.1

@@ -5,6 +5,9 @@ Here each gets its own error: the TCP connection is made, the HTTP/2 preface sen
 HTTP/2 must answer with a SETTINGS frame. What is still unknown then, whether it is an elasticrun master,
 only Hello can tell. The address that answered is the one to use, so names are resolved once, by the system.
 
+Who gets no answer asks again, every ``CONNECT_AGAIN`` seconds and on a fresh connection. The kernel asks as
+well, but each time after twice as long: a partition that heals would be noticed only seconds later.
+
 With TLS nothing can be said before the handshake, which is gRPC's business; then only the TCP connection
 is made.
 """
@@ -34,6 +37,10 @@ _CURT = (
 )
 #: Seconds before a second address of the same name is tried beside the first.
 _NEXT_ADDRESS_DELAY = 0.25
+#: Seconds without an answer after which another connection is tried, beside those that may still succeed.
+CONNECT_AGAIN = 2.0
+
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def reach(endpoint: Endpoint, timeout: float, tls: bool = False) -> str:
@@ -55,17 +62,49 @@ async def reach(endpoint: Endpoint, timeout: float, tls: bool = False) -> str:
         writer.transport.abort()
 
 
-async def _connect(endpoint: Endpoint, timeout: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    attempt = asyncio.open_connection(endpoint.host, endpoint.port, happy_eyeballs_delay=_NEXT_ADDRESS_DELAY)
+async def _connect(endpoint: Endpoint, timeout: float) -> _Streams:
+    attempts: set[asyncio.Task[_Streams]] = set()
     try:
-        return await asyncio.wait_for(attempt, timeout)
+        return await _first_to_answer(endpoint, timeout, attempts)
     except asyncio.TimeoutError:
         cause = f"no answer within {timeout:.3g} s"
     except socket.gaierror as error:
         cause = f"the name cannot be resolved ({error.strerror})"
     except (OSError, UnicodeError) as error:  # UnicodeError: a name that IDNA refuses
         cause = _words(error)
+    finally:
+        await _give_up(attempts)
     raise MasterUnreachableError(f"cannot connect to {endpoint}: {cause}")
+
+
+async def _first_to_answer(
+    endpoint: Endpoint, timeout: float, attempts: set[asyncio.Task[_Streams]]
+) -> _Streams:
+    """What the first attempt gets that succeeds or fails; the others stay in ``attempts``."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while (left := deadline - loop.time()) > 0:
+        attempt = asyncio.open_connection(
+            endpoint.host, endpoint.port, happy_eyeballs_delay=_NEXT_ADDRESS_DELAY
+        )
+        attempts.add(loop.create_task(attempt))
+        done, _ = await asyncio.wait(
+            attempts, timeout=min(left, CONNECT_AGAIN), return_when=asyncio.FIRST_COMPLETED
+        )
+        if done:
+            first = done.pop()
+            attempts.discard(first)
+            return first.result()
+    raise asyncio.TimeoutError
+
+
+async def _give_up(attempts: set[asyncio.Task[_Streams]]) -> None:
+    """Cancel what is under way, and close what succeeded at the last moment."""
+    for attempt in attempts:
+        attempt.cancel()
+    for end in await asyncio.gather(*attempts, return_exceptions=True):
+        if isinstance(end, tuple):
+            end[1].transport.abort()
 
 
 async def _expect_http2(endpoint: Endpoint, reader: asyncio.StreamReader, timeout: float) -> None:

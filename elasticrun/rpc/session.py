@@ -13,6 +13,10 @@ exactly once for every ``attached``, when all is written or the stream has ended
 loop, never from inside one of its own calls to ``send`` or ``close``, and must not raise: an exception is
 logged by gRPC and ends that one stream.
 
+The end of an agent's half and the loss of its connection look alike to whoever reads. What tells them apart
+is the next write: of a connection that is lost gRPC cancels it. gRPC does not say how it was lost, by a close
+or by pings that nobody answered; only if something came a moment ago, it cannot have been the pings.
+
 The order in which a Hello is looked at decides what a stranger learns. The version comes first, before any
 proof: two versions may prove things differently, and must still be able to tell each other so; it says
 something about the software, nothing about the job. Then comes the proof of the token. Everything about
@@ -49,6 +53,9 @@ from elasticrun.rpc.auth import CHALLENGE_KEY, Handshake, fresh, same
 from elasticrun.rpc.door import STRANGERS, Context, complain, peer_of, unproven, wrong_version
 from elasticrun.rpc.limits import Guest, Limits
 from elasticrun.rpc.outbox import Outbox
+from elasticrun.rpc.transport import PING_INTERVAL, PING_TIMEOUT
+
+_ENDED = "the agent's stream ended"
 
 
 class Session(Protocol):
@@ -110,6 +117,7 @@ class AgentStream:
         self._outbox = Outbox(door.limits.max_queued_bytes)
         self._hello: Hello | None = None
         self._why = ""
+        self._heard_at = 0.0  # when the newest message came, on the loop's clock
         self._given_up = False
         self._task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -139,7 +147,7 @@ class AgentStream:
         try:
             await self._write_all(reader)
         finally:
-            self.finish("the connection to the agent broke")
+            self.finish(self._loss())
             self._arm(0.0, None)
             try:
                 await _cancelled(reader)
@@ -152,12 +160,26 @@ class AgentStream:
         try:
             while (data := await self._outbox.get()) is not None:
                 await self._context.write(data)
-            self._detach()
-            await self._context.write(codec.GOODBYE)
+            if self._why == _ENDED:
+                await self._context.write(codec.GOODBYE)  # only now we know that it did
+                self._detach()
+            else:
+                self._detach()
+                await self._context.write(codec.GOODBYE)
             await asyncio.wait((reader,))
         except asyncio.CancelledError:
-            if not self._given_up:  # then it is gRPC that cancels: the connection is gone
-                raise
+            if self._given_up:
+                return
+            if self._why == _ENDED:  # it is gRPC that cancels: the connection is gone
+                self._why = self._loss()
+            raise
+
+    def _loss(self) -> str:
+        """How the connection was lost, as far as that can be known."""
+        silence = asyncio.get_running_loop().time() - self._heard_at
+        if silence < PING_TIMEOUT:
+            return "the connection to the agent was closed"
+        return f"no answer for {PING_INTERVAL + PING_TIMEOUT:g} s, or the connection to the agent was closed"
 
     def _detach(self) -> None:
         if self._hello is not None:
@@ -176,8 +198,9 @@ class AgentStream:
         """Takes messages until the agent ends its half, or the stream is closing."""
         try:
             while isinstance(data := await self._context.read(), bytes):
+                self._heard_at = asyncio.get_running_loop().time()
                 self._take(data)
-            self.finish("the agent's stream ended")
+            self.finish(_ENDED)
         finally:
             # An exception here is the handler's or gRPC's; it surfaces in run, which this wakes up.
             self.finish("the connection to the agent broke")
@@ -210,7 +233,8 @@ class AgentStream:
             self._arm(0.0, None)
             self._guest.attached()
             self._hello = message
-            self._handler.attached(self, message)
+            # What proved this stream is of no use to anybody else, and the handler keeps a journal.
+            self._handler.attached(self, replace(message, nonce=b"", proof=b""))
 
     def _refuse(self, hello: Hello) -> Rejected | None:
         """Why not to let the agent in; the order is the module's theory."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal
 
 from rich.console import Console
@@ -15,27 +16,32 @@ from rich.text import Text
 
 from elasticrun.core.protocol import NodeCheck
 
-_STYLES = {"good": "green", "straggler": "yellow", "undecided": "yellow", "faulty": "bold red"}
+_STYLES = {"good": "green", "faulty": "bold red"} | dict.fromkeys(
+    ("straggler", "undecided", "gone"), "yellow"
+)
 _COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("node", "left"),
-    ("matmul TFLOP/s", "right"),
-    ("all-gather GB/s", "right"),
+    ("matmul", "right"),
+    ("all-gather", "right"),
     ("latency", "right"),
+    ("engine", "left"),
     ("verdict", "left"),
     ("detail", "left"),
 )
 _GAP = 2  # columns of the terminal behind each of ours
-_LEAST_FOLDED = 10
+_LEAST_FOLDED = 9
 _UNKNOWN = "-"
-_TERA, _GIGA = 1e12, 1e9
-_LATENCY_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+Units = tuple[tuple[float, str], ...]
+_COMPUTE: Units = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
+_BANDWIDTH: Units = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
+_LATENCY: Units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 def render_checkup(rows: Sequence[NodeCheck], width: int, colour: bool = False) -> str:
     """The table, without a newline at its end; "" if there are no rows.
 
     The table is no wider than it needs. If that is more than ``width``, words are folded, down to about
-    65 columns, and nothing is cut off. ``colour`` is for terminals: escape sequences colour the
+    80 columns, and nothing is cut off. ``colour`` is for terminals: escape sequences colour the
     verdicts and set the heading off.
     """
     if not rows:
@@ -55,13 +61,14 @@ def render_checkup(rows: Sequence[NodeCheck], width: int, colour: bool = False) 
 
 
 def _table(cells: Sequence[Sequence[Text]]) -> Table:
-    """Where room is scarce, names and details are folded; the other columns stay whole."""
+    """Where room is scarce, names, engines and details are folded; the other columns stay whole."""
     table = Table(box=None, padding=(0, _GAP, 0, 0))
     for number, (heading, justify) in enumerate(_COLUMNS):
         texts = [row[number] for row in cells]
         if heading == "detail" and not any(texts):
             continue
-        least = max(map(len, heading.split() + [text.plain for text in texts]))
+        words = (text.plain.split(" ") if heading == "engine" else [text.plain] for text in texts)
+        least = max(map(len, [heading, *chain.from_iterable(words)]))
         if heading in ("node", "detail"):
             least = min(least, _LEAST_FOLDED)
         table.add_column(heading, justify=justify, overflow="fold", min_width=least)
@@ -73,9 +80,10 @@ def _table(cells: Sequence[Sequence[Text]]) -> Table:
 def _cells(row: NodeCheck) -> list[Text]:
     return [
         Text(_printable(row.node)),
-        Text(_amount(row.matmul_flops / _TERA)),
-        Text(_amount(row.bandwidth / _GIGA)),
-        Text(_latency(row.latency)),
+        Text(_amount(row.matmul_flops, _COMPUTE)),
+        Text(_amount(row.bandwidth, _BANDWIDTH)),
+        Text(_amount(row.latency, _LATENCY)),
+        Text(_printable(row.engine) or _UNKNOWN),
         Text(_printable(row.verdict), style=_STYLES.get(row.verdict, "")),
         Text(_printable(row.detail)),
     ]
@@ -85,16 +93,11 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def _amount(value: float) -> str:
-    """Three digits that count, as far as three decimals reach."""
+def _amount(value: float, units: Units) -> str:
+    """Three digits that count, in the largest unit of which there is one."""
     if value <= 0:
         return _UNKNOWN
-    decimals = next((n for n, limit in enumerate((100, 10, 1)) if value >= limit), 3)
-    return f"{value:.{decimals}f}"
-
-
-def _latency(seconds: float) -> str:
-    if seconds <= 0:
-        return _UNKNOWN
-    size, unit = next((pair for pair in _LATENCY_UNITS if seconds >= pair[0]), _LATENCY_UNITS[-1])
-    return f"{_amount(seconds / size)} {unit}"
+    size, unit = next((it for it in units if value >= it[0]), units[-1])
+    number = value / size
+    decimals = next((n for n, limit in enumerate((100, 10, 1)) if number >= limit), 3)
+    return f"{number:.{decimals}f} {unit}"

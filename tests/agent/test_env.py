@@ -16,6 +16,7 @@ from elasticrun.agent.env import signal_names, worker_argv, worker_environment
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
 from elasticrun.core.protocol import Assignment
 from elasticrun.errors import UsageError
+from tests.support.processes import TORCH_DEADLINE
 
 SCRIPT = Entrypoint(EntrypointKind.SCRIPT, "train.py", ("--out=${local_rank}", "$HOME", "${x}"), python="py")
 CONFIG = WorkerConfig(
@@ -179,7 +180,9 @@ def test_as_torchrun(tmp_path: Path, kind: EntrypointKind) -> None:
     base = {**os.environ, "OMP_NUM_THREADS": "1", "REPORT_DIR": str(theirs), "PYTHONWARNINGS": "ignore"}
     flags = ["--run-path"] if kind is EntrypointKind.RUN_PATH else []
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *flags]
-    subprocess.run([*command, str(script), "0", "${local_rank}"], env=base, check=True, timeout=120)
+    subprocess.run(
+        [*command, str(script), "0", "${local_rank}"], env=base, check=True, timeout=TORCH_DEADLINE
+    )
     entrypoint = Entrypoint(kind, str(script), ("0", "${local_rank}"))
     base["REPORT_DIR"] = str(ours)
     config = WorkerConfig(

@@ -26,6 +26,7 @@ from elasticrun.agent.error_file import (
     signal_name,
 )
 from elasticrun.core.protocol import MAX_FAILURE_TEXT, Failure, FailureKind, NodeInfo
+from tests.support.processes import TORCH_DEADLINE
 
 NODE = NodeInfo("n1", "i1", "host1", "10.0.0.1", 2, role="trainer")
 RECORDED = {
@@ -249,7 +250,8 @@ def test_the_copy_is_torchruns(tmp_path: Path) -> None:
     script.write_text(RAISES)
     env = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(theirs)}
     command = [sys.executable, "-m", "torch.distributed.run", f"--log-dir={tmp_path / 'logs'}", str(script)]
-    assert subprocess.run(command, env=env, check=False, capture_output=True, timeout=120).returncode == 1
+    done = subprocess.run(command, env=env, check=False, capture_output=True, timeout=TORCH_DEADLINE)
+    assert done.returncode == 1
     (recorded,) = (tmp_path / "logs").rglob("error.json")
     failure = make_failure(NODE, ended(error_file=str(recorded)), 29500)
     assert failure.message == "ValueError: bad"
@@ -275,7 +277,12 @@ def test_torch_on_a_taken_port(family: socket.AddressFamily) -> None:
         }
         code = "import torch.distributed as d; d.init_process_group('gloo')"
         worker = subprocess.run(
-            [sys.executable, "-c", code], env=env, check=False, capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", code],
+            env=env,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=TORCH_DEADLINE,
         )
     failure = make_failure(NODE, ended(worker.returncode, stderr_tail=worker.stderr), port)
     assert failure.kind is FailureKind.PORT_TAKEN

@@ -12,6 +12,7 @@ import pytest
 
 from elasticrun.agent.events import EventLog, EventSource
 from elasticrun.errors import UsageError
+from tests.support.processes import TORCH_DEADLINE
 
 
 def test_console() -> None:
@@ -46,7 +47,7 @@ def test_the_fields_are_torchruns(tmp_path: Path) -> None:
     script.write_text("")
     command = [sys.executable, "-m", "torch.distributed.run", "--event-log-handler=console", str(script)]
     env = {key: value for key, value in os.environ.items() if key != "LOGLEVEL"}
-    run = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=120)
+    run = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=TORCH_DEADLINE)
     theirs = [json.loads(line) for line in run.stderr.splitlines() if line.startswith('{"name"')]
     assert theirs
     lines: list[bytes] = []

@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from elasticrun.agent import facts
 from elasticrun.agent.facts import MAX_LINE, MAX_LINES, FactCollector, Facts
+from tests.support.cgroups import Cgroup, NoCgroupError, cgroup
 
 DEADLINE = 60.0
 
@@ -204,7 +204,19 @@ def test_a_log_that_is_faster_than_we_are(machine: Machine, monkeypatch: pytest.
     assert machine.collector.collect().kernel_log.count("flood") == MAX_LINES
 
 
-def test_this_machine(tmp_path: Path) -> None:
+def test_a_terminal_in_the_place_of_the_log_is_left_alone(machine: Machine) -> None:
+    console, terminal = os.openpty()
+    (machine.root / "kmsg").symlink_to(os.ttyname(terminal))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    machine.collector.begin()
+    os.write(console, b"6,1,1,-;NVRM: typed by somebody\n")
+    assert machine.collector.collect().kernel_log == ""
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    os.close(console)
+    os.close(terminal)
+
+
+def test_this_machine() -> None:
     collector = FactCollector()
     collector.begin()
     assert collector.collect().oom_kills == 0
@@ -215,11 +227,9 @@ def test_this_machine(tmp_path: Path) -> None:
 # --- the kernel itself
 
 LIMIT = 64 * 1024 * 1024
-#: Joins the cgroup, starts a child that takes more memory than there is, and prints the facts.
+#: Starts a child that takes more memory than there is, and prints the facts.
 VICTIM = """
 import subprocess, sys
-with open(sys.argv[1] + "/cgroup.procs", "w") as file:
-    file.write("0")
 from elasticrun.agent.facts import FactCollector
 collector = FactCollector()
 collector.begin()
@@ -230,31 +240,18 @@ print(code, found.oom_kills, found.host_oom)
 
 
 @pytest.fixture
-def cgroup() -> Iterator[str]:
-    """A cgroup of our own with little memory and no swap."""
-    for root, limits in (
-        ("/sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")),
-        ("/sys/fs/cgroup", ("memory.max", "memory.swap.max")),
-    ):
-        folder = Path(root) / f"elasticrun-test-{uuid.uuid4().hex}"
-        try:
-            folder.mkdir()
-            (folder / limits[0]).write_text(str(LIMIT))
-        except OSError:
-            if folder.is_dir():
-                folder.rmdir()
-            continue
-        if (folder / limits[1]).exists():
-            (folder / limits[1]).write_text(str(LIMIT if "memsw" in limits[1] else 0))
-        yield str(folder)
-        folder.rmdir()
-        return
-    pytest.skip("no cgroup with a limit of memory can be made here")
+def little_memory() -> Iterator[Cgroup]:
+    """A cgroup of our own with room for us, and for nothing greedy."""
+    try:
+        with cgroup("memory") as made:
+            made.limit_memory(LIMIT)
+            yield made
+    except NoCgroupError as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.root
-def test_a_real_kill_at_the_limit_of_a_cgroup(cgroup: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", VICTIM, cgroup], capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
+def test_a_real_kill_at_the_limit_of_a_cgroup(little_memory: Cgroup) -> None:
+    command = [*little_memory.enter, sys.executable, "-c", VICTIM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.stdout.split() == ["-9", "1", "False"], done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,18 @@ class Ending:
 def test_a_good_end_needs_no_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert Ending(Finish(0, "all ended with 0", Outcome.SUCCEEDED), tmp_path).text == ""
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("name", ["stacks_0.txt", "error.json"])
+def test_a_temporary_directory_that_stays_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dirs = LogDirs(None, "job")
+    (Path(dirs.open_round(0, 1).directory) / "0" / name).write_text("x")
+    Farewell(config(), Finish(0, "all ended with 0", Outcome.SUCCEEDED)).say(lambda _: None, dirs)
+    assert bool(dirs.root and dirs.root in caplog.text) == (name == "stacks_0.txt")
+    assert len(caplog.records) == len(list(tmp_path.iterdir()))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -441,14 +441,14 @@ def test_a_master_has_a_session_of_its_own_and_none_of_our_files(hosts: Hosts, t
 # -- a list of endpoints
 
 
-def of_two(tmp_path: Path) -> tuple[Endpoint, Endpoint, RendezvousConfig]:
-    """A host that owns the second of two endpoints, as somebody listens at the first."""
+def of_two() -> tuple[Endpoint, Endpoint, RendezvousConfig]:
+    """Two endpoints, of which the second is this host's, and the configuration that lists them."""
     first, second = Endpoint("192.0.2.1", 29400), free_endpoint()
     return first, second, RendezvousConfig(first, successors=(second,))
 
 
-def test_only_its_own_endpoint_is_served_and_only_when_it_is_its_turn(hosts: Hosts, tmp_path: Path) -> None:
-    first, second, config = of_two(tmp_path)
+def test_only_its_own_endpoint_is_served_and_only_when_it_is_its_turn(hosts: Hosts) -> None:
+    first, second, config = of_two()
 
     async def main() -> None:
         host = hosts(config=config)
@@ -494,8 +494,44 @@ def test_a_host_that_is_not_listed_serves_nothing(hosts: Hosts) -> None:
     run(main())
 
 
-def test_a_master_is_let_go_when_its_agent_follows_another_one(hosts: Hosts, tmp_path: Path) -> None:
-    first, second, config = of_two(tmp_path)
+UNKNOWN, OURS = (-1, Survey(Place.UNKNOWN)), (0, Survey(Place.HERE, "127.0.0.1", is_local=True))
+
+
+@pytest.mark.parametrize(
+    ("seen", "stopped", "patience", "lookups", "position"),
+    [
+        ([UNKNOWN, UNKNOWN, OURS], False, DEADLINE, 3, 0),
+        ([(-1, Survey(Place.ELSEWHERE))], False, DEADLINE, 1, -1),
+        ([UNKNOWN], True, DEADLINE, 1, -1),
+        ([UNKNOWN], False, 0.0, 1, -1),
+    ],
+    ids=["it comes", "it is another's", "a signal", "it does not come"],
+)
+def test_the_name_of_this_host_may_come_later_than_its_agent(
+    hosts: Hosts,
+    monkeypatch: pytest.MonkeyPatch,
+    seen: list[tuple[int, Survey]],
+    stopped: bool,
+    patience: float,
+    lookups: int,
+    position: int,
+) -> None:
+    done: list[tuple[int, Survey]] = []
+
+    def look_up(endpoints: Sequence[Endpoint], is_host: bool | None) -> tuple[int, Survey]:
+        done.append(seen[len(done)])
+        return done[-1]
+
+    monkeypatch.setattr(module, "own_position", look_up)
+    monkeypatch.setattr(module, "NAMES_TIMEOUT", patience)
+    host = hosts(config=of_two()[2])
+    host.begin(lambda seconds: stopped)
+    assert (len(done), host.endpoints.position, host.hosts) == (lookups, position, position == 0)
+    host.abandon()
+
+
+def test_a_master_is_let_go_when_its_agent_follows_another_one(hosts: Hosts) -> None:
+    first, second, config = of_two()
 
     async def main() -> None:
         host = hosts('{{"port": {port}}}\n', config=config)
@@ -514,9 +550,9 @@ def test_a_master_is_let_go_when_its_agent_follows_another_one(hosts: Hosts, tmp
 
 
 def test_a_master_that_stepped_down_is_not_started_again_before_others_had_their_turn(
-    hosts: Hosts, tmp_path: Path
+    hosts: Hosts,
 ) -> None:
-    _, second, config = of_two(tmp_path)
+    _, second, config = of_two()
 
     async def main() -> None:
         host = hosts('{{"port": {port}}}\n', "sys.exit(8)", config=config)
@@ -537,7 +573,7 @@ def test_the_copy_of_the_journal_is_where_a_master_started_here_finds_it(
     hosts: Hosts, tmp_path: Path
 ) -> None:
     told = tmp_path / "told"
-    _, _, config = of_two(tmp_path)
+    _, _, config = of_two()
     tell = f"open({str(told)!r}, 'w').write(json.dumps(settings)); {ANSWER}; {LIVE}"
 
     async def main() -> dict[str, Any]:
@@ -555,6 +591,24 @@ def test_the_copy_of_the_journal_is_where_a_master_started_here_finds_it(
     assert (settings["position"], settings["content"]) == (1, "{}\n")
     assert Path(settings["copy"]).parent == Path(settings["state_dir"])
     assert hosts.temporary == []
+
+
+def test_without_a_place_for_the_copy_the_agent_goes_on(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, _, config = of_two()
+    host = hosts(config=config)
+    host.begin()
+    monkeypatch.setattr(tempfile, "tempdir", str(hosts.directory / "missing"))
+    for first in (0, 1, 2):
+        host.keep_copy(JournalCopy(2, first, ("{}",)))
+    (told,) = caplog.messages
+    assert "no temporary directory" in told
+    assert "will not know how many restarts were used" in told
+    monkeypatch.setattr(tempfile, "tempdir", str(hosts.directory))
+    host.keep_copy(JournalCopy(3, 0, ("{}",)))  # the next master's
+    assert [path.read_text() for path in hosts.directory.rglob("copy.jsonl")] == ["{}\n"]
+    host.abandon()
 
 
 # -- the real master

@@ -277,6 +277,23 @@ def test_the_agent_of_a_listed_host_looks_for_the_job_before_it_serves(
     run(main())
 
 
+def test_a_job_that_was_followed_for_long_is_not_a_long_wait(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        loop, first = asyncio.get_running_loop(), FakeStream()
+        bench = Bench(monkeypatch, first, UNREACHABLE, FakeStream(), host=listed(LIST[1]))
+        await bench.events_until(1)
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + 2 * module.QUIET_TIME)
+        first.said.put_nowait(BROKEN)
+        await bench.events_until(3)
+        await bench.link.close()
+
+    run(main())
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 def test_if_there_is_no_job_elsewhere_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         bench = Bench(monkeypatch, UNREACHABLE, FakeStream(), host=listed(LIST[1]))

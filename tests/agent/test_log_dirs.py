@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent import log_dirs
-from elasticrun.agent.log_dirs import LogDirs, WorkerPaths, safe_name
+from elasticrun.agent.log_dirs import HANGS_KEPT, LogDirs, WorkerPaths, safe_name
 from elasticrun.errors import UsageError
 
 
@@ -108,6 +108,40 @@ def test_the_temporary_directory_at_the_end(temporary: Path, name: str, failed: 
         (Path(opened.directory) / "0" / name).write_text("x")
     assert bool(dirs.close(failed)) is kept
     assert bool(list(temporary.iterdir())) is kept
+
+
+def test_a_temporary_directory_is_told_and_so_is_what_stays_of_it(temporary: Path) -> None:
+    told: list[str] = []
+    dirs = LogDirs(None, "job", told.append)
+    assert list(map(Path, told)) == list(temporary.iterdir())
+    (Path(dirs.open_round(0, 1).directory) / "0/stacks_0.txt").write_text("x")
+    dirs.close(failed=False)
+    assert dirs.kept == dirs.root != ""
+
+
+def test_nothing_is_told_of_a_users_directory(tmp_path: Path) -> None:
+    told: list[str] = []
+    dirs = LogDirs(str(tmp_path / "logs"), "job", told.append)
+    dirs.open_round(0, 1)
+    dirs.close(failed=False)
+    assert (told, dirs.kept) == ([], "")
+
+
+@pytest.mark.parametrize("log_dir", [None, "logs"])
+def test_a_job_that_hangs_for_ever_does_not_fill_the_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_dir: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dirs = LogDirs(log_dir, "job")
+    for number in range(2 * HANGS_KEPT + 2):
+        directory = Path(dirs.open_round(number, 1).directory)
+        if number % 2 == 0:
+            (directory / "0/stacks_0.txt").write_text("x")
+            (directory / "0/stdout.log").write_text("x")
+    dirs.open_round(number + 1, 1)
+    hung = sorted(int(path.parts[-3].removeprefix("attempt_")) for path in Path(dirs.root).rglob("stacks_*"))
+    assert hung == list(range(2 if log_dir is None else 0, number + 1, 2)), "a user's directory keeps all"
+    assert (Path(dirs.root) / "attempt_0/0/stdout.log").exists(), "a log is never deleted"
 
 
 def test_the_users_directory_is_always_kept(tmp_path: Path) -> None:

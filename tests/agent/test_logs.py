@@ -26,6 +26,7 @@ from elasticrun.agent.console import HIGH_WATER
 from elasticrun.agent.log_dirs import LogDirs, RoundDirs, WorkerPaths
 from elasticrun.agent.logs import LogRouter, RoundLogs, WorkerFds
 from elasticrun.config import LogConfig, Std, StdByRank
+from tests.support.processes import TORCH_DEADLINE
 
 DEADLINE = 30.0  # seconds; what takes longer is lost
 T = TypeVar("T")
@@ -679,7 +680,7 @@ def test_as_torchrun(node: Node) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": template},
         capture_output=True,
         check=True,
-        timeout=120,
+        timeout=TORCH_DEADLINE,
     )
     config = replace(
         TEE,

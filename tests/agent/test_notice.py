@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -261,7 +262,6 @@ asyncio.run(main(Path(sys.argv[1])))
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root: run as root")
 @pytest.mark.parametrize(
     "commands",
     [
@@ -277,6 +277,27 @@ def test_a_file_system_that_is_mounted_over_the_directory(commands: list[str], t
     if ended.returncode == 77 or "unshare" in ended.stderr:
         pytest.skip(f"nothing may be mounted here: {ended.stderr.strip()}")
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_without_a_descriptor_left_for_the_mounts_the_file_still_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "notice"
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def main() -> None:
+        before = open_files()
+        with monkeypatch.context() as patch:
+            patch.setattr(select, "epoll", refuse)
+            watching = Watch(path)
+        path.touch()
+        await watching.reason()
+        watching.notice.close()
+        assert open_files() == before
+
+    asyncio.run(main())
 
 
 # -- when it ends, and what it costs

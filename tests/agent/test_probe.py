@@ -32,8 +32,8 @@ from elasticrun.probe.program import parse_settings
 from elasticrun.probe.rendezvous import Group
 
 DEADLINE = 60.0
-FINE = {"error": "", "matmul_flops": 5e9}
-GATHERED = {"error": "", "bandwidth": 1e9, "latency": 1e-5}
+FINE = {"error": "", "matmul_flops": 5e9, "engine": "torch/cpu"}
+GATHERED = {"error": "", "bandwidth": 1e9, "latency": 1e-5, "transport": "gloo"}
 
 
 def order(*groups: ProbeGroup, check: int = 7, timeout: float = 60.0, slots: int = 2) -> StartProbe:
@@ -63,13 +63,14 @@ def test_settings_are_those_that_the_child_reads() -> None:
 
 
 def test_a_whole_result_is_a_whole_report() -> None:
-    failed = {"error": "b did not come", "bandwidth": 0.0, "latency": 0.0}
+    failed = {"error": "b did not come", "bandwidth": 0.0, "latency": 0.0, "transport": ""}
     report = probe_report(order(group(), group(1)), written(FINE, GATHERED, failed), "ended with exit code 0")
-    assert report == ProbeReport(7, "", 5e9, (GroupReport("", 1e9, 1e-5), GroupReport("b did not come")))
+    groups = (GroupReport("", 1e9, 1e-5, "gloo"), GroupReport("b did not come"))
+    assert report == ProbeReport(7, "", 5e9, groups, "torch/cpu")
 
 
 def test_a_failed_self_test_is_this_nodes_fault_and_every_groups_end() -> None:
-    own = {"error": "the CPU computes wrong results", "matmul_flops": 0.0}
+    own = {"error": "the CPU computes wrong results", "matmul_flops": 0.0, "engine": ""}
     report = probe_report(order(group()), written(own), "ended with exit code 0")
     assert report == ProbeReport(
         7, "the CPU computes wrong results", 0.0, (GroupReport("the CPU computes wrong results"),)
@@ -101,8 +102,18 @@ def test_something_else_than_results_is_shown(result: bytes) -> None:
     assert [found.error for found in report.groups] == [report.error]
 
 
-def test_more_groups_than_were_asked_for_are_left_out() -> None:
+def test_what_a_node_computes_after_its_groups_takes_the_place_of_the_first() -> None:
+    faster = {"error": "", "matmul_flops": 6e9, "engine": "torch/cpu"}
+    report = probe_report(order(group()), written(FINE, GATHERED, faster), "ended with exit code 0")
+    assert report == ProbeReport(7, "", 6e9, (GroupReport("", 1e9, 1e-5, "gloo"),), "torch/cpu")
+    wrong = {"error": "the CPU computes wrong results", "matmul_flops": 0.0, "engine": ""}
+    report = probe_report(order(group()), written(FINE, GATHERED, wrong), "ended with exit code 0")
+    assert (report.error, report.matmul_flops) == ("the CPU computes wrong results", 0.0)
+
+
+def test_more_groups_than_were_asked_for_are_no_results() -> None:
     report = probe_report(order(group()), written(FINE, GATHERED, GATHERED), "ended with exit code 0")
+    assert report.error.startswith("the probe wrote something else than results")
     assert len(report.groups) == 1
 
 
@@ -202,7 +213,7 @@ def test_the_end_of_the_child_is_the_report() -> None:
         bench.runner.start(order(group()))
         bench.write(0, written(FINE, GATHERED))
         assert bench.runner.on_exited(Exited(-1, 0))
-        assert bench.reports == [ProbeReport(7, "", 5e9, (GroupReport("", 1e9, 1e-5),))]
+        assert bench.reports == [ProbeReport(7, "", 5e9, (GroupReport("", 1e9, 1e-5, "gloo"),), "torch/cpu")]
         assert bench.runner.on_exited(Exited(-1, 0))  # ours, but known already
         assert len(bench.reports) == 1
 

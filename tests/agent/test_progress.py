@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -204,7 +205,7 @@ def play(tmp_path: Path, size: int, scenario: Callable[[Stage], Awaitable[None]]
 def test_a_hang_is_found_within_three_times_the_learnt_silence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pause = 0.2
+    pause, began = 0.2, time.time()
 
     async def scenario(stage: Stage) -> None:
         await stage.spawn(f"""
@@ -217,6 +218,10 @@ def test_a_hang_is_found_within_three_times_the_learnt_silence(
         assert stall.allowed >= MULTIPLE * pause
         assert 2 * stall.allowed <= stall.silence <= 3 * stall.allowed
         assert stage.watch.step(0) == 22
+        assert (stall.stacks, stall.timestamp > began) == (str(tmp_path), True)
+        again = await stage.stall()
+        assert again is not None
+        assert (again.stacks, again.timestamp) == (stall.stacks, stall.timestamp), "it is the same hang"
 
     with caplog.at_level(logging.WARNING):
         play(tmp_path, 1, scenario, QUICK)

@@ -88,3 +88,12 @@ def test_a_phase_is_recorded_once_and_again_in_another_round() -> None:
     assert len(events) == 1
     record.reported(AgentStatus(3, AgentPhase.READY, 1), None)
     assert len(events) == 2
+
+
+def test_workers_that_succeeded_stay_so() -> None:
+    record, events = recorder()
+    for number, phase in enumerate((AgentPhase.FINISHED, AgentPhase.STOPPING, AgentPhase.READY)):
+        record.reported(AgentStatus(number, phase, 3), ASSIGNMENT)
+    assert {event["metadata"]["state"] for event in events} == {"SUCCEEDED"}
+    record.reported(AgentStatus(4, AgentPhase.RUNNING, 4), ASSIGNMENT)
+    assert events[-1]["metadata"]["state"] == "HEALTHY"

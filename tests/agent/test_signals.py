@@ -43,6 +43,29 @@ def test_signals_before_during_and_after_the_loop() -> None:
         inbox.close()
 
 
+def test_a_wait_before_there_is_a_loop() -> None:
+    inbox = SignalInbox([signal.SIGTERM, signal.SIGWINCH])
+
+    async def main() -> list[int]:
+        seen: asyncio.Queue[int] = asyncio.Queue()
+        inbox.attach(seen.put_nowait)
+        got = [await asyncio.wait_for(seen.get(), DEADLINE) for _ in range(2)]
+        inbox.detach()
+        return got
+
+    try:
+        assert not inbox.wait(0.0)
+        kill_self(signal.SIGWINCH)
+        assert not inbox.wait(0.0, unmoved_by=signal.SIGWINCH)
+        kill_self(signal.SIGTERM)
+        assert inbox.wait(DEADLINE, unmoved_by=signal.SIGWINCH)
+        assert inbox.wait(DEADLINE, unmoved_by=signal.SIGWINCH), "it is not taken yet"
+        assert asyncio.run(main()) == [signal.SIGWINCH, signal.SIGTERM]
+        assert not inbox.wait(0.0)
+    finally:
+        inbox.close()
+
+
 def test_signals_of_others_are_not_taken() -> None:
     before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
     inbox = SignalInbox([signal.SIGTERM])

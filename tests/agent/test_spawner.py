@@ -506,6 +506,48 @@ def test_death_of_the_agent_leaves_nobody(mode: str, signum: int, pipe: Pipe) ->
             os.killpg(agent.pid, signal.SIGKILL)  # the holder
 
 
+HEIR = """
+import asyncio, sys
+from elasticrun.agent.spawner import Command, Spawner, fork_spawner
+
+handle = fork_spawner()
+
+async def main():
+    started = asyncio.Event()
+    spawner = Spawner(handle, lambda event: started.set())
+    spawner.inherit(sys.argv[1])
+    spawner.spawn(0, Command([sys.executable, "-c", "import signal; signal.pause()"], {}, None, 0, 1, 2))
+    await started.wait()
+    if sys.argv[2] == "close":
+        await spawner.close()
+    print("here", flush=True)
+    sys.stdin.read()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"), [("killed", "error.json"), ("killed", "a.log"), ("close", "error.json")]
+)
+def test_the_spawner_clears_what_an_agent_that_was_killed_leaves(
+    mode: str, name: str, pipe: Pipe, tmp_path: Path
+) -> None:
+    """Not the logs, and nothing that is an agent's own business because it closed the spawner."""
+    folder = tmp_path / "elasticrun_x"
+    (folder / "job").mkdir(parents=True)
+    (folder / "job" / name).write_text("x")
+    agent = subprocess.Popen(
+        [sys.executable, "-c", HEIR, str(folder), mode],
+        stdin=subprocess.PIPE, stdout=pipe.write_end, stderr=pipe.write_end,
+    )  # fmt: skip
+    assert pipe.read_line() == b"here\n"
+    agent.kill()
+    assert pipe.read_all() == b""
+    agent.communicate(timeout=DEADLINE)
+    assert folder.exists() == (mode == "close" or name == "a.log")
+
+
 def test_spawner_ignores_the_signals_of_a_terminal(command: Callable[..., Command]) -> None:
     async def scenario(node: Node) -> None:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):

@@ -125,3 +125,12 @@ def test_no_text_of_a_worker_reaches_the_terminal_raw() -> None:
 
 def test_an_unknown_time() -> None:
     assert "  time      : <N/A>\n" in render_summary("t", "", [replace(ROOT, timestamp=0.0)])
+
+
+def test_a_hang_says_where_its_stacks_are() -> None:
+    hang = replace(
+        ROOT, kind=FailureKind.HANG, message="made no step", error_file="", stacks="/logs/\x1b[1mx"
+    )
+    text = render_summary("t", "", [hang])
+    assert "  error_file: <N/A>\n  stacks    : /logs/x\n  message   : made no step\n" in text
+    assert "stacks" not in render_summary("t", "", [ROOT])

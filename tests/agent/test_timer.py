@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent.timer import Expired, FileTimer, Request, Timers, parse_request
-
-DEADLINE = 60.0  # seconds; importing torch takes a while
+from tests.support.processes import TORCH_DEADLINE
 
 
 def line(**changes: object) -> bytes:
@@ -118,7 +117,7 @@ class Worker:
         self.pid = self.process.pid
 
     def exit_code(self) -> int:
-        return self.process.wait(DEADLINE)
+        return self.process.wait(TORCH_DEADLINE)
 
     def line(self) -> bytes:
         assert self.process.stdout is not None
@@ -126,7 +125,7 @@ class Worker:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait(DEADLINE)
+        self.process.wait(TORCH_DEADLINE)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -158,7 +157,7 @@ class Watch:
         os.close(fd)
 
     async def next(self) -> Expired:
-        return await asyncio.wait_for(self.seen.get(), DEADLINE)
+        return await asyncio.wait_for(self.seen.get(), TORCH_DEADLINE)
 
 
 def drive(path: Path, pids: tuple[int, ...], scenario: Callable[[Watch], Awaitable[None]]) -> None:

@@ -195,6 +195,16 @@ def test_of_a_list_the_first_free_address_of_this_host_is_ours(free_port: int, h
     assert own_position([elsewhere, elsewhere], None) == (-1, Survey(Place.ELSEWHERE))
 
 
+def test_a_name_on_a_list_that_nobody_knows_yet_may_be_ours(
+    names: dict[str, list[str]], free_port: int
+) -> None:
+    names["other"] = [ELSEWHERE]
+    both = [Endpoint("other", 29400), Endpoint("ours", free_port)]
+    assert own_position(both, None) == (-1, Survey(Place.UNKNOWN))
+    names["ours"] = ["127.0.0.1"]
+    assert own_position(both, None) == (1, survey(both[1], None))
+
+
 def test_the_users_word_about_a_list(free_port: int) -> None:
     elsewhere, free = Endpoint(ELSEWHERE, 29400), Endpoint("127.0.0.1", free_port)
     assert own_position([elsewhere, free], False)[0] == -1

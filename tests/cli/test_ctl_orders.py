@@ -80,12 +80,22 @@ def test_what_the_master_declines_ends_with_1(master: Master, token: str) -> Non
     ("argv", "code", "words"),
     [
         (["--rdzv-id", "other"], ExitCode.WRONG_JOB, "serves the job 'job', not 'other'"),
-        (["--token-file", "wrong"], ExitCode.UNAUTHENTICATED, "this node has another one"),
+        (["--token-file", "wrong"], ExitCode.UNAUTHENTICATED, "give the one that its nodes have"),
         (["--token-file", "missing"], ExitCode.USAGE, "--token-file 'missing' cannot be read"),
         (["--token-file", "empty"], ExitCode.USAGE, "is empty: give a token"),
         (["--tls-ca", "wrong"], ExitCode.USAGE, "--tls-cert and --tls-key not given"),
+        (
+            ["--timeout", "nan"],
+            ExitCode.USAGE,
+            "'nan' is not valid: give a number of seconds above 0",
+        ),
+        (["--timeout", "0"], ExitCode.USAGE, "--timeout '0' is not valid"),
         (["--endpoint", "127.0.0.1:x"], ExitCode.USAGE, "--endpoint '127.0.0.1:x' is not valid"),
-        (["--endpoint", "127.0.0.1:1"], ExitCode.MASTER_UNREACHABLE, "Connection refused"),
+        (
+            ["--endpoint", "127.0.0.1:1"],
+            ExitCode.MASTER_UNREACHABLE,
+            "refused; look at --endpoint",
+        ),
     ],
 )
 def test_errors_are_one_sentence_with_a_code(

@@ -55,6 +55,37 @@ def test_a_check_alone_needs_and_starts_no_script(flags: list[str], command: lis
     ]
 
 
+@pytest.mark.parametrize(
+    ("argv", "level", "sentence"),
+    [
+        (
+            ["--health-check=off", "--exclude-stragglers", "--straggler-ratio=3"],
+            "warning",
+            "--straggler-ratio, --exclude-stragglers without effect: the health check is off; "
+            "see --health-check",
+        ),
+        (
+            ["--health-check-timeout=5"],
+            "info",
+            "--health-check-timeout without effect: one node alone is not checked; see --health-check",
+        ),
+        (
+            ["--health-check=off", "--health-check-only", "--exclude-stragglers"],
+            "info",
+            "--health-check off is not used: --health-check-only checks the nodes once",
+        ),
+        (["--health-check=always", "--exclude-stragglers"], "", ""),
+        (["--nnodes=2", "--rdzv-endpoint=host", "--exclude-stragglers"], "", ""),
+        (["--health-check=off"], "", ""),
+    ],
+)
+def test_what_is_said_of_options_without_effect(
+    parse: Parse, argv: list[str], level: str, sentence: str
+) -> None:
+    notes = [note for note in parse(*argv).notes if "check" in note[1] and "started" not in note[1]]
+    assert notes == ([(level, sentence)] if sentence else [])
+
+
 @pytest.mark.parametrize("mode", ["auto", "off", "start", "always"])
 def test_a_check_alone_takes_place_in_every_mode(mode: str) -> None:
     health = parse_command_line(["--health-check-only"], {"PET_HEALTH_CHECK": mode}).job.health
@@ -153,6 +184,33 @@ def test_a_file_with_a_secret_that_is_no_good(option: str, path: str, script: st
     (tmp_path / "good.pem").write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n")
     pems = [f"{other}=good.pem" for other in ("--tls-ca", "--tls-cert", "--tls-key")]
     assert refusal("--nnodes=2", *pems, option, path, script).startswith(f"{option} {path!r} ")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\n",
+        "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n",
+    ],
+)
+def test_a_key_with_a_passphrase_is_refused(key: str, script: str, tmp_path: Path) -> None:
+    (tmp_path / "good.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+    (tmp_path / "key.pem").write_text(key)
+    said = refusal("--nnodes=2", "--tls-ca=good.pem", "--tls-cert=good.pem", "--tls-key=key.pem", script)
+    assert said.startswith("--tls-key 'key.pem' needs a passphrase") and "give a key without one" in said
+
+
+def test_a_package_that_is_looked_into_does_not_see_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("import json, os; json.dump(dict(os.environ), open('seen', 'w'))")
+    said = refusal("-m", "package.missing", environ={"ELASTICRUN_TOKEN": TOKEN, "HOME": "/nowhere"})
+    assert "package.missing" in said
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert seen["HOME"] == "/nowhere" and TOKEN not in seen.values()
 
 
 def test_workers_are_not_given_the_token(parse: Parse) -> None:

@@ -58,3 +58,26 @@ def test_hmac_comes_without_openssl_if_python_has_digests_of_its_own(code: str) 
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+#: What no agent of one node needs, however it ends.
+UNUSED = {
+    *("torch", "tensorflow", "numpy", "rich", "yaml", "psutil", "secrets", "_ssl", "_hashlib"),
+    *("elasticrun.agent.notice", "elasticrun.cli.child", "elasticrun.cli.policy_file"),
+    *("elasticrun.core.job", "elasticrun.core.orders", "elasticrun.rpc.tls", "elasticrun.ui.checkup"),
+}
+LAUNCH = """
+import sys
+from elasticrun.cli.main import main
+status = main(["--standalone", "--no-python", "true"])
+print(*sys.modules)
+sys.exit(status)
+"""
+
+
+def test_a_launch_imports_only_what_it_uses() -> None:
+    done = subprocess.run([sys.executable, "-c", LAUNCH], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    imported = set(done.stdout.split())
+    assert {"asyncio", "grpc", "elasticrun.agent.runtime"} <= imported
+    assert not imported & UNUSED

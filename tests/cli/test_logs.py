@@ -49,6 +49,11 @@ def test_one_of_several_nodes_says_which(parse: Parse) -> None:
     assert said(with_notes(config)) == [b"elastic-run[box/0]: lost the master ?\n"]
 
 
+def test_what_is_quoted_does_not_steer_the_terminal(parse: Parse) -> None:
+    config = with_notes(parse(), ("warning", "\x1b[2Jnode\r\x9b1m\x7f\0 caf\u00e9\n\tat line 1"))
+    assert said(config)[0].decode() == "elastic-run: ?[2Jnode??1m?? caf\u00e9\n\tat line 1\n"
+
+
 def test_notes_are_said_by_their_level(parse: Parse) -> None:
     notes = (("debug", "deep"), ("info", "so so"), ("warning", "mind"))
     assert said(with_notes(parse(), *notes))[:-1] == [b"elastic-run: mind\n"]

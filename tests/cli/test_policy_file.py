@@ -126,6 +126,15 @@ def test_every_key(path: Path) -> None:
             "refill_after: soon",
             "refill_after is 'soon'; give a number of seconds from 0 to 2147483647, 0 for never",
         ),
+        (
+            "refill_after: 1e3",
+            "refill_after is '1e3' (text to YAML: write it without quotes, and 1e3 as 1000); "
+            "give a number of seconds from 0 to 2147483647, 0 for never",
+        ),
+        (
+            "same_error_rounds: yes",
+            "same_error_rounds is true; give a whole number from 0 to 2147483647, 0 for never",
+        ),
         ("backoff: {factor: 0.5}", "backoff.factor is 0.5; give a number from 1 to 2147483647"),
         (
             "backoff: {first: 5, longest: 2}",
@@ -185,6 +194,15 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         read_policy(str(tmp_path / "missing.yaml"))
     with pytest.raises(UsageError, match=r"it cannot be read \(Is a directory\)"):
         read_policy(str(tmp_path))
+
+
+@pytest.mark.parametrize("key", ["refill_after", "actions: {hang", "actions", "other"])
+def test_a_value_that_aliases_make_endless_is_refused_at_once(path: Path, key: str) -> None:
+    levels = [f"  - &a{number} [{', '.join([f'*a{number - 1}'] * 9)}]" for number in range(1, 40)]
+    text = "\n".join(["same_error_rounds:", "  - &a0 x", *levels])
+    assert len(refusal(path, text)) < 300
+    closing = "}" if "{" in key else ""
+    assert len(refusal(path, text.replace("same_error_rounds", "backoff") + f"\n{key}: *a39{closing}")) < 600
 
 
 def test_a_long_value_is_cut(path: Path) -> None:

@@ -85,5 +85,10 @@ def afflicted(
     )
 
 
+def is_fine(verdict: Verdict) -> bool:
+    """Whether there is nothing to report."""
+    return verdict == Verdict(verdict.good)
+
+
 def blamed(verdict: Verdict) -> set[str]:
     return {found.node for found in verdict.faulty}

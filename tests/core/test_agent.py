@@ -22,6 +22,7 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
 )
+from elasticrun.core.agent_leave import Departure
 from elasticrun.core.protocol import (
     MAX_FAILURES,
     AgentPhase,
@@ -188,7 +189,7 @@ def test_a_group_that_is_gone_before_it_was_swept_leaves_no_deadline_behind() ->
     agent = running_agent()
     agent.do(stop(0), GroupGone(0, 7002))
     assert agent.machine.next_deadline() is None
-    assert agent.machine.alive == set()
+    assert agent.machine.group.alive == set()
 
 
 def test_failures_are_forgotten_with_their_round() -> None:
@@ -205,7 +206,7 @@ def test_workers_that_survive_sigkill_end_the_node() -> None:
     for agent.now in (3.0, 7.0):
         agent.do(AgentTick())
     assert agent.finish.exit_status == ExitCode.NODE_FAULT
-    assert agent.machine.finish == agent.finish
+    assert agent.machine.departure == Departure(agent.finish, is_farewell=True)
     assert isinstance(agent.sent()[0], Leave)
     assert agent.do(GroupGone(0, 7002)) == []
 

@@ -132,6 +132,21 @@ def test_a_probe_that_nobody_wants_any_more_is_stopped(event: Directed | StopSig
         assert agent.of(RunProbe)
 
 
+def test_a_probe_that_ends_while_it_is_being_stopped_says_nothing_either() -> None:
+    agent = ready_agent()
+    agent.do(Directed(PROBE), Directed(StopRound(1, 2, 0, "why")))
+    assert not agent.do(ProbeEnded(replace(FINE, error="the probe was killed")))
+    agent.do(GroupGone(-1, 7002))
+    assert (status(agent).phase, status(agent).probe) == (READY, None)
+
+
+def test_what_is_left_of_a_probe_is_gone_only_after_a_sweep() -> None:
+    agent = ready_agent()
+    agent.do(Directed(PROBE))
+    assert not agent.do(GroupGone(-1, 7002)), "that was of what ran before"
+    assert agent.machine.phase is CHECKING
+
+
 def test_a_probe_of_the_same_number_with_others_is_another_probe() -> None:
     agent = ready_agent()
     agent.do(Directed(PROBE))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -10,11 +12,11 @@ from elasticrun.core.health import (
     LinkFinding,
     NodeFinding,
     Verdict,
-    checkup,
     judge,
     slowness_allowed,
 )
 from elasticrun.core.health_plan import BLOCK, MAX_SLOTS, Evidence, Step, first_step, second_step
+from elasticrun.core.health_table import check_table
 from elasticrun.core.protocol import (
     MAX_CHECKS,
     MAX_GROUP_NODES,
@@ -24,7 +26,7 @@ from elasticrun.core.protocol import (
     NodeCheck,
     ProbeReport,
 )
-from tests.core.fleet import BANDWIDTH, FLOPS, KINDS, Fleet, afflicted, blamed, link, names
+from tests.core.fleet import BANDWIDTH, FLOPS, KINDS, Fleet, afflicted, blamed, is_fine, link, names
 
 FINE = GroupReport("", BANDWIDTH, 1e-4)
 
@@ -250,7 +252,7 @@ def test_two_nodes_that_reach_each_other_the_second_time() -> None:
             "the all-gather between a and b failed, but worked when it was tried again (a saw no answer)",
         ),
     )
-    assert not verdict.fine
+    assert not is_fine(verdict)
     assert verdict.summary == "2 of 2 checked nodes are good; bad links: a-b"
 
 
@@ -286,6 +288,40 @@ def test_nobody_reaches_anybody() -> None:
     assert [found.node for found in verdict.undecided] == ["a", "b", "c"]
 
 
+def left(suspects: str, gone: str) -> Verdict:
+    """The verdict on sound nodes, some of which left before they reported."""
+    return judge(Fleet(silent=frozenset(gone)).check(suspects), gone=set(gone))
+
+
+def test_who_left_is_neither_good_nor_faulty() -> None:
+    verdict = left("abcd", "c")
+    assert (verdict.good, verdict.faulty, verdict.undecided) == (("a", "b", "d"), (), ())
+    assert verdict.gone == ("c",)
+    assert verdict.summary == "3 of 3 checked nodes are good; gone before they were judged: c"
+
+
+def test_who_left_after_it_was_found_faulty_is_not_judged() -> None:
+    verdict = judge(Fleet(dead=frozenset("c"), slow=(("c", 9.0),)).check("abcd"), gone={"c"})
+    assert verdict == Verdict(("a", "b", "d"), gone=("c",))
+
+
+def test_who_met_only_nodes_that_left_was_not_judged_either() -> None:
+    verdict = left("ab", "b")
+    assert verdict.undecided == (
+        NodeFinding(
+            "a", "its self test is fine, but every node that it was to reach is faulty itself, or gone"
+        ),
+    )
+    assert verdict.summary == "0 of 1 checked node is good; undecided: a; gone before they were judged: b"
+
+
+def test_the_table_says_who_left() -> None:
+    evidence = Fleet(silent=frozenset("c")).check("abcd")
+    rows = check_table(evidence, judge(evidence, gone={"c"}))
+    assert [(row.node, row.verdict) for row in rows] == [("c", "gone"), *((it, "good") for it in "abd")]
+    assert rows[0].detail == "it left, or was lost, before it was judged"
+
+
 def test_a_broken_link() -> None:
     verdict = Fleet(cut=frozenset([link("a", "b")])).verdict("abcd")
     reason = (
@@ -316,7 +352,7 @@ def test_a_group_of_three_that_works_pair_by_pair() -> None:
 
 def test_a_node_alone_is_judged_by_its_self_test() -> None:
     verdict = Fleet().verdict("a")
-    assert (verdict.good, verdict.fine, verdict.summary) == (("a",), True, "1 of 1 checked node is good")
+    assert (verdict.good, is_fine(verdict), verdict.summary) == (("a",), True, "1 of 1 checked node is good")
     assert blamed(Fleet(broken=frozenset("a")).verdict("a")) == {"a"}
     assert judge(Evidence()) == Verdict(())
 
@@ -380,10 +416,10 @@ def test_a_slow_node(count: int, slowness: float) -> None:
 
 
 def test_nobody_is_slow_within_the_tolerance_or_without_a_measurement() -> None:
-    assert Fleet(slow=(("n1", 1.79),)).verdict(names(4)).fine
+    assert is_fine(Fleet(slow=(("n1", 1.79),)).verdict(names(4)))
     step = first_step("ab")
     report = ProbeReport(1, groups=(FINE,))
-    assert judge(Evidence().after(step, dict.fromkeys("ab", report))).fine
+    assert is_fine(judge(Evidence().after(step, dict.fromkeys("ab", report))))
 
 
 def test_a_faulty_node_sets_no_standard_and_is_not_called_slow() -> None:
@@ -413,25 +449,25 @@ def test_a_slow_link() -> None:
     )
     assert verdict == Verdict(tuple("abcd"), slow_links=(LinkFinding(("a", "b"), reason),))
     assert verdict.summary == "4 of 4 checked nodes are good; slow links: a-b"
-    assert not verdict.fine
+    assert not is_fine(verdict)
 
 
 def test_the_only_group_has_no_standard() -> None:
     for nodes in ("ab", "abc"):
         links = tuple((link(*pair), 9.0) for pair in combinations(nodes, 2))
-        assert Fleet(slow_links=links).verdict(nodes).fine
+        assert is_fine(Fleet(slow_links=links).verdict(nodes))
 
 
 def test_a_group_of_three_may_take_twice_the_time() -> None:
-    assert Fleet().verdict("abcde").fine
+    assert is_fine(Fleet().verdict("abcde"))
     [found] = Fleet(slow_links=((link("c", "d"), 3.0),)).verdict("abcde").slow_links
     assert found.nodes == ("c", "d", "e")
     assert found.reason.endswith("for which c or d or e or one of the links is the reason")
 
 
 def test_a_group_of_three_sets_no_standard() -> None:
-    assert observed(("ab", 1.0), ("cde", 10.0)).fine
-    assert observed(("ab", 1.0), ("cd", 1.0), ("efg", 10.0), ("hij", 10.0), ("klm", 10.0)).fine
+    assert is_fine(observed(("ab", 1.0), ("cde", 10.0)))
+    assert is_fine(observed(("ab", 1.0), ("cd", 1.0), ("efg", 10.0), ("hij", 10.0), ("klm", 10.0)))
 
 
 def test_two_slow_pairs_with_fast_nodes_make_a_straggler_and_nothing_less_does() -> None:
@@ -470,7 +506,77 @@ def test_a_node_with_a_slow_network_and_slow_compute() -> None:
     assert verdict.slow_links == ()
 
 
+def engines(
+    flops: dict[str, float], engine: Callable[[str], str], transport: Callable[[str], str] = lambda _: "tcp"
+) -> Evidence:
+    """Nodes that are pairs in the order given, and what each was measured with; names say what bandwidth."""
+    step = first_step(tuple(flops))
+    return Evidence().after(
+        step,
+        {
+            node: ProbeReport(
+                1,
+                matmul_flops=flops[node],
+                groups=(replace(FINE, transport=transport(node)),),
+                engine=engine(node),
+            )
+            for node in flops
+        },
+    )
+
+
+def test_only_nodes_with_the_same_engine_are_compared() -> None:
+    flops = {"t1": 1e11, "p1": 8e7, "t2": 9e10, "p2": 4e7, "p3": 8e7, "t3": 1e10}
+    verdict = judge(engines(flops, lambda node: {"t": "torch/cpu", "p": "python3.11"}[node[0]]))
+    assert [(found.node, found.reason) for found in verdict.stragglers] == [
+        ("p2", "its matmul is 2.0 times slower than the median (40 of 80 MFLOP/s)"),
+        ("t3", "its matmul is 9.0 times slower than the median (10 of 90 GFLOP/s)"),
+    ]
+    assert verdict.engines == (
+        "the nodes compute with different engines, and were compared only with nodes of their own "
+        "(torch/cpu: t1, t2, t3; python3.11: p1, p2, p3)"
+    )
+    assert not is_fine(verdict)
+
+
+def test_the_only_node_with_its_engine_is_never_slow() -> None:
+    verdict = judge(engines({"a": 1e11, "b": 1e7}, lambda node: "" if node == "b" else "torch/cpu"))
+    assert verdict.stragglers == ()
+    assert verdict.engines.endswith("(torch/cpu: a; unknown: b)")
+    assert is_fine(judge(engines({"a": 1e11, "b": 1e11}, lambda node: "torch/cpu")))
+
+
+def test_only_groups_with_the_same_transport_are_compared() -> None:
+    def by(transport: str, nodes: str, bandwidth: float) -> tuple[str, GroupReport]:
+        return nodes, GroupReport("", bandwidth, 1e-4, transport)
+
+    fast = [by("nccl", "ab", 100e9), by("nccl", "cd", 100e9), by("nccl", "ef", 100e9)]
+    assert is_fine(seen(*fast, by("tcp", "gh", 1e9)))
+    [found] = seen(*fast, by("tcp", "gh", 1e9), by("tcp", "ij", 1e9), by("tcp", "kl", 1e8)).slow_links
+    assert found.reason.startswith(
+        "the all-gather between k and l is 10.0 times slower than the median (0.1 of 1 GB/s), "
+    )
+    assert is_fine(seen(*fast, by("tcp", "ghi", 1e6))), "no pair says how fast that should be"
+
+
+def seen(*meetings: tuple[str, GroupReport]) -> Verdict:
+    """What follows if each group, one slot after the other, is as its report says."""
+    told: dict[str, list[GroupReport]] = {}
+    for group, report in meetings:
+        for node in group:
+            told.setdefault(node, []).append(report)
+    step = Step(tuple(told), tuple((tuple(group),) for group, _ in meetings))
+    return judge(Evidence().after(step, {node: ProbeReport(1, groups=tuple(told[node])) for node in told}))
+
+
 # The table
+
+
+def test_the_table_says_with_what_each_node_was_measured() -> None:
+    evidence = engines({"a": 1e11, "b": 1e11}, lambda _: "torch/cpu", lambda _: "gloo")
+    assert [row.engine for row in check_table(evidence, judge(evidence))] == ["torch/cpu gloo"] * 2
+    evidence = engines({"a": 1e11}, lambda _: "torch/cpu")
+    assert [row.engine for row in check_table(evidence, judge(evidence))] == ["torch/cpu"]
 
 
 def test_the_table_has_the_worst_first() -> None:
@@ -481,7 +587,7 @@ def test_the_table_has_the_worst_first() -> None:
     )
     evidence = fleet.check("abcdefghij")
     verdict = judge(evidence)
-    rows = checkup(evidence, verdict)
+    rows = check_table(evidence, verdict)
     assert [row.node for row in rows] == list("dgefabchij")
     assert [row.verdict for row in rows] == ["faulty", "straggler"] + ["good"] * 8
     assert rows[0] == NodeCheck("d", FLOPS, 0.0, 0.0, "faulty", verdict.faulty[0].reason)
@@ -493,7 +599,7 @@ def test_the_table_has_the_worst_first() -> None:
 def test_the_table_is_cut_after_the_worst() -> None:
     nodes = names(MAX_CHECKS + 10)
     evidence = Fleet(silent=frozenset(nodes[-3:])).check(nodes)
-    rows = checkup(evidence, judge(evidence))
+    rows = check_table(evidence, judge(evidence))
     assert len(rows) == MAX_CHECKS
     assert [row.node for row in rows[:3]] == list(nodes[-3:])
 
@@ -529,7 +635,7 @@ def uses(count: int, every: int) -> int:
     reports = fleet.reports(second)
     Counted.uses = 0
     evidence = evidence.after(second, reports)
-    checkup(evidence, judge(evidence))
+    check_table(evidence, judge(evidence))
     return spent + Counted.uses
 
 

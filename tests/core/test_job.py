@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from elasticrun.config import Policy
 from elasticrun.core.job_events import (
     Attached,
     Beat,
@@ -173,6 +174,35 @@ def test_a_job_without_restarts_left_ends_when_everybody_has_stopped() -> None:
     assert ended.failures[0] == blame
     job.attach("c")
     assert job.told("c", JobEnded)[0].outcome is Outcome.FAILED
+
+
+def test_a_round_that_failed_fast_is_one_however_long_its_workers_took_to_end() -> None:
+    job = running("ab", max_restarts=1, heartbeat_timeout=1000.0, policy=Policy(fast_failures_free=0))
+    job.report("a", FAILED, 0, failure())
+    job.pass_time(60.0)
+    job.all_report("ab", READY, 0)
+    assert job.of(Decided)[-1].text.endswith("before the first step: the next one starts in 1 s")
+    job.pass_time(0.9)
+    assert job.phase() is JobPhase.GATHERING
+    job.pass_time(0.1)
+    assert job.phase() is JobPhase.RUNNING
+
+
+def test_a_job_that_ends_does_not_promise_another_round() -> None:
+    job = running("ab", max_restarts=0, policy=Policy(fast_failures_free=0))
+    job.report("a", FAILED, 0, failure())
+    job.all_report("ab", READY, 0)
+    assert job.phase() is JobPhase.FAILED
+    assert "the next one" not in job.machine.end_reason
+
+
+def test_a_worker_that_was_killed_from_outside_is_back_at_once() -> None:
+    job = running("ab", max_restarts=9)
+    for number in range(5):
+        job.report("a", FAILED, number, failure(code=-9))
+        job.all_report("ab", READY, number)
+        assert job.phase() is JobPhase.RUNNING
+        job.all_report("ab", RUNNING, number + 1)
 
 
 def test_the_echo_of_a_lost_node_is_free() -> None:

@@ -21,6 +21,7 @@ from elasticrun.core.job_events import (
     Decided,
     Detached,
     DrainOrdered,
+    JobEvent,
     JobPhase,
     Left,
     MasterStarted,
@@ -41,6 +42,8 @@ from elasticrun.core.protocol import (
     StopRound,
     Waiting,
 )
+from elasticrun.core.recovery import Recovery
+from elasticrun.core.restart import Budget
 from tests.core.build import Job, failure, running
 
 READY, RUNNING, CHECKING = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.CHECKING
@@ -68,12 +71,14 @@ class Clinic(Job):
             self.asked.update((node, start) for start in self.told(node, StartProbe))
             self.lines += [waiting.text for waiting in self.told(node, Waiting)]
 
-    def answer(self, node: str, dead: str = "", flops: float = 1e12, error: str = "") -> None:
+    def answer(
+        self, node: str, dead: str = "", flops: float = 1e12, error: str = "", engine: str = "torch/cpu"
+    ) -> None:
         """A node did what it was asked to, among nodes some of which cannot communicate."""
         start = self.asked.pop(node)
         groups = tuple(DEAD if set(group.nodes) & set(dead) else FINE for group in start.groups)
         status = self.status(node, READY, self.machine.round)
-        probe = ProbeReport(start.check, error, flops, groups)
+        probe = ProbeReport(start.check, error, flops, groups, engine)
         self.do_status(node, replace(status, probe=probe))
         self.hear()
 
@@ -154,6 +159,20 @@ def test_whoever_met_only_a_faulty_node_is_checked_alone_if_it_may_work_alone() 
     assert job.started() == {"b"}
 
 
+def test_doubtful_nodes_wait_for_another_one_if_a_faulty_one_is_to_be_replaced() -> None:
+    job = Clinic("abc", min_nodes=2)
+    job.answer("a", error="no GPU")
+    job.answer_all(dead="bc")
+    job.answer_all(dead="bc")
+    assert (job.phase(), job.asked) == (JobPhase.GATHERING, {})
+    assert set(job.machine.health.doubtful) == {"b", "c"}
+    job.attach("d")
+    job.hear()
+    assert set(job.asked) == {"b", "c", "d"}
+    job.answer_all()
+    assert job.started() == {"b", "c", "d"}
+
+
 def test_two_nodes_that_do_not_reach_each_other_end_the_job() -> None:
     job = Clinic("ab")
     job.answer_all(dead="a")
@@ -167,6 +186,14 @@ def test_a_straggler_is_named_and_stays() -> None:
     job = Clinic("abcd")
     job.answer_all(slow="c")
     assert any("c is slow" in line for line in job.lines)
+    assert job.started() == set("abcd")
+
+
+def test_a_node_with_another_engine_is_told_of_and_stays() -> None:
+    job = Clinic("abcd", exclude_stragglers=True, min_nodes=2)
+    job.answer("c", flops=1e7, engine="python3.11")
+    job.answer_all()
+    assert any("(torch/cpu: a, b, d; python3.11: c)" in line for line in job.lines), job.lines
     assert job.started() == set("abcd")
 
 
@@ -290,6 +317,101 @@ def test_who_leaves_in_a_check_is_forgotten() -> None:
     assert job.machine.health.trusted == {"b", "c"}
 
 
+@pytest.mark.parametrize("how", ["left", "drained", "lost"])
+def test_who_goes_in_a_check_is_not_called_faulty(how: str) -> None:
+    job = Clinic("abcd", min_nodes=2)
+    job.answer("a")
+    goes: dict[str, JobEvent] = {
+        "left": Left(job.sessions["b"], "stopped by signal 15"),
+        "drained": DrainOrdered("b", "maintenance"),
+        "lost": Detached(job.sessions["b"], "reset"),
+    }
+    job.do(goes[how])
+    job.hear()
+    del job.asked["b"]
+    while job.asked:
+        job.answer_all(dead="b")
+        decided = [effect.text for effect in job.of(Decided)]
+    assert "3 of 3 checked nodes are good; gone before they were judged: b" in decided
+    assert job.started() == {"a", "c", "d"}
+
+
+def test_a_job_does_not_end_for_a_doubt_that_is_there_because_a_node_left() -> None:
+    job = Clinic("ab")
+    job.do(Left(job.sessions["b"], "stopped"))
+    job.hear()
+    job.answer("a", dead="b")
+    assert job.phase() is JobPhase.GATHERING, "whoever comes next can clear it up"
+    job.attach("c")
+    job.hear()
+    del job.asked["b"]
+    assert (job.phase(), set(job.asked)) == (JobPhase.CHECKING, {"a", "c"})
+    job.answer_all()
+    assert job.started() == {"a", "c"}
+
+
+def test_a_check_alone_that_a_node_left_was_not_passed() -> None:
+    job = Clinic("abc", HealthCheckMode.AUTO, only=True)
+    job.do(Left(job.sessions["b"], "stopped"))
+    job.hear()
+    del job.asked["b"]
+    while job.asked:
+        job.answer_all(dead="b")
+    (ended,) = job.told("a", JobEnded)
+    assert ended.outcome is Outcome.UNHEALTHY
+    assert {row.node: row.verdict for row in ended.checkup} == {"a": "good", "b": "gone", "c": "good"}
+
+
+# -- what is remembered of suspects that go
+
+
+def blame(job: Clinic, node: str, others: str) -> None:
+    """A worker of the node fails of what makes the node suspect."""
+    hint = replace(failure(node), stderr_tail="CUDA error: unspecified launch failure")
+    round_ = job.machine.round
+    job.all_report(node + others, RUNNING, round_)
+    job.report(node, AgentPhase.FAILED, round_, hint)
+    job.all_report(others, READY, round_)
+
+
+@pytest.mark.parametrize("host", ["b", "elsewhere"])
+def test_a_suspect_that_was_lost_is_checked_when_its_host_is_back(host: str) -> None:
+    job = Clinic("abc", min_nodes=2, max_restarts=3)
+    job.answer_all()
+    blame(job, "b", "ac")
+    job.report("b", READY, 0, failure("b"))
+    job.hear()
+    assert (job.phase(), "b" in job.asked) == (JobPhase.CHECKING, True)
+    job.do(Detached(job.sessions["b"], "reset"))
+    job.hear()
+    while set(job.asked) - {"b"}:
+        job.asked.pop("b", None)
+        job.answer_all()
+    job.asked.clear()
+    assert job.started() == {"a", "c"}
+    job.all_report("ac", RUNNING, 1)
+    job.attach("b", life=2, host=host)
+    job.all_report("ac", READY, 1)
+    job.hear()
+    assert job.phase() is (JobPhase.CHECKING if host == "b" else JobPhase.RUNNING)
+    job.answer_all()
+    assert job.started() == {"a", "b", "c"}
+    assert not job.machine.health.hosts or host != "b"
+
+
+def test_an_excluded_node_that_its_platform_starts_again_is_checked_first() -> None:
+    job = Clinic("abc", min_nodes=2)
+    job.answer("b", error="no GPU")
+    while job.asked:
+        job.answer_all(dead="b")
+    assert job.started() == {"a", "c"}
+    job.all_report("ac", RUNNING, 0)
+    job.attach("b", life=2)
+    job.all_report("ac", READY, 0)
+    job.hear()
+    assert "b" in job.asked
+
+
 def test_a_helper_that_fails_is_trusted_no_more() -> None:
     job = Clinic("a", HealthCheckMode.ALWAYS, max_nodes=2, last_call_timeout=0.0)
     job.attach("b")
@@ -336,11 +458,13 @@ def test_a_hang_needs_every_node_and_names_the_one_that_lags() -> None:
     job = running("ab", max_restarts=1)
     stalled(job, "a", STALL)
     assert job.phase() is JobPhase.RUNNING
-    stalled(job, "b", replace(STALL, rank=1, in_collective=False, where="load (data.py:3)"))
+    found = replace(STALL, where="load (data.py:3)", stacks="/logs/attempt_0", timestamp=5.0)
+    stalled(job, "b", replace(found, rank=1, in_collective=False))
     assert job.phase() is JobPhase.STOPPING
     (failed,) = job.machine.current.failures
     assert (failed.node, failed.rank, failed.kind, failed.step) == ("b", 1, FailureKind.HANG, 7)
     assert "made no step for 12.0 s after step 7" in failed.summary and "data.py:3" in failed.summary
+    assert (failed.stacks, failed.timestamp) == ("/logs/attempt_0", 5.0), "for whoever looks for the cause"
     job.all_report("ab", READY, 0)
     assert (job.machine.budget.used, job.machine.round) == (1, 1)
 
@@ -432,6 +556,8 @@ def test_a_job_describes_itself() -> None:
     waiting = Job(min_nodes=2, max_nodes=2)
     waiting.attach("a")
     assert "1 missing" in describe(waiting.machine)
+    waiting.machine.recovery = Recovery(Budget(3, used=5, refunded=3))
+    assert "2 of 3 restarts used" in describe(waiting.machine), "what was earned back counts no more"
 
 
 def test_nothing_is_said_about_agents_that_go_after_the_end() -> None:

@@ -8,15 +8,19 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
+from elasticrun.core.job_events import Trigger
 from elasticrun.core.policy import (
     DEFAULT_ACTIONS,
+    MAX_START,
     RepeatedError,
     action_for,
     backoff_delay,
-    is_fast_failure,
+    count_fast,
     refilled,
 )
-from elasticrun.core.protocol import Failure
+from elasticrun.core.protocol import Failure, FailureKind
+from elasticrun.core.recovery import Recovery, settle
+from elasticrun.core.restart import Budget, StopCause
 from elasticrun.master.records import from_json, to_json
 from tests.core.build import failure
 
@@ -38,10 +42,10 @@ def killed(rank: int = 0) -> Failure:
     return replace(failure(rank=rank, code=-9), message="killed by SIGKILL (9)")
 
 
-def after(*rounds: list[Failure], policy: Policy = DEFAULT) -> tuple[RepeatedError, str]:
+def after(*rounds: list[Failure], policy: Policy = DEFAULT, lasted: float = 1.0) -> tuple[RepeatedError, str]:
     tracker, verdict = RepeatedError(), ""
     for failures in rounds:
-        tracker, verdict = tracker.after(failures, policy)
+        tracker, verdict = tracker.after(failures, policy, lasted)
     return tracker, verdict
 
 
@@ -78,6 +82,14 @@ def test_the_third_round_with_the_same_error_at_the_same_step_ends_the_job() -> 
 def test_so_does_an_error_before_the_first_step() -> None:
     verdict = after(*[[error(step=-1)]] * 3)[1]
     assert verdict.startswith("3 rounds in a row failed before any step with")
+
+
+def test_a_program_that_reports_no_steps_may_have_made_some_in_a_long_round() -> None:
+    unseen = [error(step=-1)]
+    assert after(unseen, unseen, unseen, lasted=MAX_START - 1)[1] != ""
+    assert after(unseen, unseen, unseen, lasted=MAX_START) == (RepeatedError(), "")
+    assert after(*[[error()]] * 3, lasted=MAX_START)[1] != "", "what was reported counts"
+    assert RepeatedError().after(unseen, DEFAULT)[0].rounds == 1
 
 
 def test_cuda_out_of_memory_comes_back_as_well() -> None:
@@ -162,11 +174,119 @@ def test_backing_off_at_the_edges() -> None:
     assert backoff_delay(3, Policy(backoff_first=90.0))[0] == 60.0
 
 
-def test_a_failure_is_fast_if_no_step_was_made_in_little_time() -> None:
-    assert is_fast_failure(error(step=-1), 9.9, DEFAULT)
-    assert not is_fast_failure(error(step=-1), 10.0, DEFAULT)
-    assert not is_fast_failure(error(step=0), 1.0, DEFAULT)
-    assert not is_fast_failure(error(step=-1), 0.0, Policy(fast_failure=0.0))
+UNSEEN = error(step=-1)
+NETWORK = error("Connection refused", kind="ConnectionRefusedError", step=-1)
+CHILD_KILLED = error("", kind="concurrent.futures.process.BrokenProcessPool", step=-1)
+
+
+@pytest.mark.parametrize(
+    ("root", "lasted", "expected"),
+    [
+        # of the program, or of what it needs: counted, if it was fast
+        (UNSEEN, 9.9, 3),
+        (NETWORK, 9.9, 3),
+        (failure(code=3), 9.9, 3),
+        (failure(code=-11), 9.9, 3),  # a crash in native code
+        (replace(killed(), oom_kills=1), 9.9, 3),
+        (replace(killed(), host_oom=True), 9.9, 3),
+        (replace(CHILD_KILLED, oom_kills=1), 9.9, 3),
+        # from outside: says nothing
+        (None, 9.9, 2),
+        (killed(), 9.9, 2),
+        (failure(code=137), 9.9, 2),  # a shell says so of its child
+        (failure(code=-15), 9.9, 2),
+        (failure(code=-2), 9.9, 2),
+        (CHILD_KILLED, 9.9, 2),
+        # it got going
+        (UNSEEN, 10.0, 0),
+        (None, 10.0, 0),
+        (killed(), 10.0, 0),
+        (error(step=0), 1.0, 0),
+        (replace(killed(), step=0), 1.0, 0),
+    ],
+)
+def test_rounds_that_fail_fast_by_themselves_are_counted(
+    root: Failure | None, lasted: float, expected: int
+) -> None:
+    assert count_fast(2, root, lasted, DEFAULT) == expected
+
+
+def test_no_failure_is_fast_enough_for_a_policy_that_does_not_want_to_wait() -> None:
+    assert count_fast(2, UNSEEN, 0.0, Policy(fast_failure=0.0)) == 0
+
+
+def delays(*rounds: tuple[StopCause, list[Failure], float]) -> list[float]:
+    """How long a job waits after each of these rounds: why it stopped, what failed, how long it lasted."""
+    recovery, found = Recovery(Budget(99)), []
+    for cause, failures, lasted in rounds:
+        settled = settle(recovery, Policy(same_error_rounds=0), cause, failures, lasted)
+        recovery = settled.recovery
+        found.append(settled.delay)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("policy", "end"),
+    [
+        (Policy(rules=(PolicyRule(FailureClass.USER_ERROR, Action.GIVE_UP),)), Trigger.BUDGET_SPENT),
+        (Policy(same_error_rounds=1), Trigger.ERROR_REPEATED),
+        (Policy(), None),
+    ],
+)
+def test_a_job_with_restarts_left_may_have_to_end(policy: Policy, end: Trigger | None) -> None:
+    settled = settle(Recovery(Budget(9)), policy, StopCause.WORKER_FAILED, [error()], 60.0)
+    assert settled.end is end
+
+
+FAST = (StopCause.WORKER_FAILED, [UNSEEN], 1.0)
+
+
+def test_a_job_waits_for_longer_and_longer() -> None:
+    assert delays(*[FAST] * 5) == [0, 0, 1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        (StopCause.WORKER_FAILED, [killed()], 1.0),
+        (StopCause.NODE_JOINED, [], 1.0),
+        (StopCause.MEMBER_LOST, [UNSEEN], 1.0),
+        (StopCause.PORT_TAKEN, [failure(kind=FailureKind.PORT_TAKEN)], 1.0),
+    ],
+)
+def test_after_a_round_that_was_ended_from_outside_nobody_waits(
+    between: tuple[StopCause, list[Failure], float],
+) -> None:
+    assert delays(*[between] * 5) == [0] * 5
+    assert delays(FAST, FAST, FAST, between, FAST) == [0, 0, 1, 0, 2]
+
+
+def test_a_node_that_has_to_leave_takes_the_reason_with_it() -> None:
+    ecc = error("uncorrectable ECC error encountered", kind="RuntimeError", step=-1)
+    broken = (StopCause.WORKER_FAILED, [ecc], 1.0)
+    assert delays(FAST, FAST, broken, FAST) == [0, 0, 0, 1]
+
+
+def test_rounds_that_only_a_newcomer_ended_add_up_to_time_without_a_failure() -> None:
+    policy = Policy(refill_after=100.0)
+    recovery = Recovery(Budget(9, used=3))
+    spent = []
+    for cause, failures, lasted in [
+        (StopCause.NODE_JOINED, [], 60.0),
+        (StopCause.NODE_JOINED, [], 60.0),  # 120 s: one is earned
+        (StopCause.MEMBER_LOST, [], 80.0),  # 200 s: another one
+        (StopCause.NODE_JOINED, [], 99.0),
+        (StopCause.WORKER_FAILED, [error()], 0.5),  # 99.5 s, and one is spent
+        (StopCause.NODE_JOINED, [], 99.0),  # counted anew
+    ]:
+        recovery = settle(recovery, policy, cause, failures, lasted).recovery
+        spent.append(recovery.budget.spent)
+    assert spent == [3, 2, 1, 1, 2, 2]
+
+
+def test_a_round_that_got_going_starts_the_count_anew() -> None:
+    assert delays(FAST, FAST, (StopCause.NODE_JOINED, [], 60.0), FAST, FAST, FAST) == [0, 0, 0, 0, 0, 1]
+    assert delays(FAST, FAST, (StopCause.WORKER_FAILED, [error()], 1.0), FAST) == [0, 0, 0, 0]
 
 
 # --- refill

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from elasticrun.errors import ExitCode
 from tests.rpc.pki import Authority, needs_openssl
 from tests.support.cluster import Cluster
 from tests.support.launcher import ROOT, clean_environment
-from tests.support.processes import marked
+from tests.support.processes import marked, title
 
 TOKEN = "a-token-of-some-length"
 OPEN_JOB = "the job has no token"
@@ -41,8 +42,7 @@ def traces(cluster: Cluster) -> str:
     """What every user of the host can see of the processes, and what they printed."""
     seen = [launcher.output() for launcher in cluster.launchers]
     for launcher in cluster.launchers:
-        for pid in marked(launcher.mark):
-            seen.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
+        seen += [title(pid) for pid in marked(launcher.mark)]
     return "\n".join(seen)
 
 
@@ -94,8 +94,9 @@ def listeners(pids: set[int]) -> set[str]:
     inodes = set()
     for pid in pids:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
-            if found := re.match(r"socket:\[(\d+)\]", str(entry.readlink())):
-                inodes.add(found[1])
+            with contextlib.suppress(FileNotFoundError):  # closed by now
+                if found := re.match(r"socket:\[(\d+)\]", str(entry.readlink())):
+                    inodes.add(found[1])
     rows = [
         line.split()
         for name in ("tcp", "tcp6")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import TORCH_DEADLINE
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "torch"
 WORLD_OF_ONE = {
     "RANK": "0",
@@ -22,7 +24,6 @@ WORLD_OF_ONE = {
     "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",
 }
-DEADLINE = 120.0  # seconds, most of it for the import of torch on a busy machine
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -45,7 +46,7 @@ def digits(*args: object) -> list[str]:
 def train(*args: object) -> list[str]:
     """Train to the end; the lines that it printed."""
     done = subprocess.run(
-        digits(*args), env=world_of_one(), capture_output=True, text=True, timeout=DEADLINE, check=False
+        digits(*args), env=world_of_one(), capture_output=True, text=True, timeout=TORCH_DEADLINE, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -80,7 +81,9 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path) ->
 @pytest.mark.torch
 def test_digits_without_a_launcher_says_how_to_start_it() -> None:
     env = {name: value for name, value in environment().items() if name not in WORLD_OF_ONE}
-    done = subprocess.run(digits(), env=env, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    done = subprocess.run(
+        digits(), env=env, capture_output=True, text=True, timeout=TORCH_DEADLINE, check=False
+    )
     assert done.returncode == 1
     assert "elastic-run --nproc-per-node 2" in done.stderr
     assert "Traceback" not in done.stderr
@@ -94,7 +97,7 @@ def test_env_report_is_one_line_of_json(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=DEADLINE,
+        timeout=TORCH_DEADLINE,
     )
     (line,) = done.stdout.splitlines()
     report = json.loads(line)

@@ -45,6 +45,7 @@ class Plan:
     options: tuple[str, ...] = ()  # of elastic-run
     most: int = 1_000_000  # faults
     replaced: float = 8.0  # most seconds until a lost node's next agent; the other may train alone meanwhile
+    log_dirs: bool = True  # agents get one, so that the stacks of hangs are no temporary files
 
 
 @dataclass(frozen=True)
@@ -94,17 +95,18 @@ class Outcome:
     repeated: int = 0
     pace: dict[int, float] = field(default_factory=dict)  # this run's own
     accuracy: float = 0.0
-    leftovers: list[str] = field(default_factory=list)
+    leftovers: dict[str, list[str]] = field(default_factory=dict)  # by kind
+    stacks: int = 0  # files with the stacks of hangs, in the log directories
     descriptors: dict[str, list[int]] = field(default_factory=dict)
 
     def goodput(self, pace: dict[int, float]) -> float:
-        """Useful time over wall time while faults came."""
+        """Useful time over wall time while faults came: see ``ledger.GOODPUT``."""
         return useful(self.kept, {**self.pace, **pace}) / self.window if self.window else 0.0
 
     @property
     def good(self) -> bool:
         close = abs(self.accuracy - self.reference.accuracy) <= TOLERANCE
-        return close and not self.failure and not self.leftovers
+        return close and not self.failure and not any(self.leftovers.values())
 
 
 @contextmanager
@@ -155,20 +157,20 @@ def disturb(plan: Plan, given: Reference) -> Outcome:
     outcome = Outcome(plan, given)
     before = shared_memory()
     with cluster() as made:
-        job = Job(made, given.epochs, plan.options, random.Random(plan.seed), plan.replaced)
+        job = Job(made, given.epochs, plan.options, random.Random(plan.seed), plan.replaced, plan.log_dirs)
         try:
             for node in (0, 1):
                 job.start(node)
             job.wait(lambda: job.calm(job.begin), "training of two nodes")
             storm(job, outcome)
             outcome.accuracy, outcome.seconds = finish(job, given.epochs)
-            outcome.leftovers = job.leftovers() + job.descriptors.leaks(SLACK)
+            outcome.leftovers = {**job.leftovers(), "descriptors": job.descriptors.leaks(SLACK)}
         except (AssertionError, OSError) as error:  # the latter: a victim was not there to be struck
             outcome.failure = str(error).partition("\n")[0]
         outcome.story = job.story()
         outcome.repeated, outcome.pace = job.ledger.repeated(), job.ledger.pace()
-        outcome.descriptors = job.descriptors.longest()
-    outcome.leftovers += [f"shared memory {it}" for it in shared_memory_left(before)]
+        outcome.descriptors, outcome.stacks = job.descriptors.longest(), job.stacks()
+    outcome.leftovers["shared memory"] = shared_memory_left(before)
     return outcome
 
 

@@ -43,7 +43,6 @@ def kill_node(job: Job, node: int) -> None:
 def kill_agent(job: Job, node: int) -> None:
     """The agent alone; what it started has to end by itself, but a master may serve the others on."""
     launcher = job.lose(node)
-    job.lost_files |= temporary_of(launcher.mark)
     launcher.kill()
     launcher.wait_status()
     for pid in marked(launcher.mark):

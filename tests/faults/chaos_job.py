@@ -32,6 +32,7 @@ class Job:
     options: Sequence[str] = ()
     rng: random.Random = field(default_factory=random.Random)
     replaced: float = 0.0  # most seconds until a platform starts a lost node's next agent
+    log_dirs: bool = False  # agents get one: what has to stay of a hang is then no temporary file
     ledger: Ledger = field(default_factory=Ledger)
     descriptors: Descriptors = field(default_factory=Descriptors)
     lost_files: set[Path] = field(default_factory=set)  # of agents that had no chance to remove them
@@ -45,6 +46,10 @@ class Job:
         self.begin = time.monotonic()
 
     @property
+    def _logs(self) -> Path:
+        return self.cluster.folder / "logs"
+
+    @property
     def launchers(self) -> list[Launcher]:
         return self.cluster.launchers[self._first :]
 
@@ -52,9 +57,10 @@ class Job:
         """A new agent for a node, with a disk of its own."""
         number = len(self.cluster.launchers)
         self.note(f"start of node {node}")
+        logs = (f"--log-dir={self._logs}",) if self.log_dirs else ()
         self.nodes[node] = self.cluster.launch(
             *self.cluster.options(nnodes), UNHURRIED, f"--max-restarts={MANY}", f"--node-rank={node}",
-            *self.options, DIGITS, "--epochs", str(self.epochs),
+            *self.options, *logs, DIGITS, "--epochs", str(self.epochs),
             "--checkpoint-dir", self.cluster.folder / f"disk{number}",
             name=f"{number}:node{node}", news=self.news,
         )  # fmt: skip
@@ -143,11 +149,16 @@ class Job:
         for launcher in self.launchers:
             nobody_left(launcher.mark)
 
-    def leftovers(self) -> list[str]:
-        """Processes and temporary files that are there although all nodes have ended."""
-        found = [f"process {it}" for launcher in self.launchers for it in processes_left(launcher.mark)]
-        folder = self.cluster.folder / "tmp"
-        return [*found, *(f"temporary file {it}" for it in files_left(folder, self.lost_files))]
+    def leftovers(self) -> dict[str, list[str]]:
+        """What is there although all nodes have ended, by kind."""
+        return {
+            "processes": [it for launcher in self.launchers for it in processes_left(launcher.mark)],
+            "temporary files": files_left(self.cluster.folder / "tmp", self.lost_files),
+        }
+
+    def stacks(self) -> int:
+        """How many files with the stacks of a worker are in the log directories."""
+        return len(list(self._logs.rglob("stacks_*.txt")))
 
     # -- the story
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.faults.chaos import TOLERANCE, Outcome, Plan, Reference, disturb, reference
 from tests.faults.chaos_faults import FAULTS
+from tests.faults.ledger import GOODPUT
 
 #: A hung worker would cost more than a minute: as long until it is noticed as until it is given up.
 QUICK = "--hang-timeout=10 --shutdown-timeout=5"
@@ -102,14 +103,17 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "accuracy": outcome.accuracy,
         "tolerance": TOLERANCE,
         "goodput": outcome.goodput(outcome.reference.pace),
+        "goodput_means": GOODPUT,
         "goodput_at_own_pace": outcome.goodput(outcome.pace),
         "window": outcome.window,
         "kept_epochs": dict(outcome.kept),
         "repeated_epochs": outcome.repeated,
         "own_pace": outcome.pace,
         "faults": by_kind(outcome),
+        "fault_count": len(outcome.strikes),
         "descriptors": outcome.descriptors,
         "leftovers": outcome.leftovers,
+        "stacks_in_log_directories": outcome.stacks,
         "strikes": [asdict(strike) for strike in outcome.strikes],
     }
 
@@ -124,6 +128,7 @@ def table(outcome: Outcome) -> Iterator[str]:
         yield f"{kind:10} {row['count']:5}" + "".join(f"   {mid:10.2f}{most:10.2f}" for mid, most in pairs)
     yield f"all        {len(outcome.strikes):5}"
     yield ""
+    left = sorted(outcome.leftovers.items())
     kept = ", ".join(f"{count} on {world} nodes" for world, count in sorted(outcome.kept.items()))
     rows = {
         "seed": outcome.plan.seed,
@@ -138,7 +143,9 @@ def table(outcome: Outcome) -> Iterator[str]:
             f"descriptors of one {role}": f"{counts[0]}, after {len(counts) - 1} faults {counts[-1]}"
             for role, counts in outcome.descriptors.items()
         },
-        "leftovers": "; ".join(outcome.leftovers) or "none",
+        "": f"({GOODPUT})",
+        "leftovers": ", ".join(f"{kind}: {'; '.join(found) or 'none'}" for kind, found in left),
+        "stacks of hangs": f"{outcome.stacks} files in the log directories",
         "verdict": "good" if outcome.good else f"BAD {outcome.failure}",
     }
     yield from (f"{name:24} {value}" for name, value in rows.items())

@@ -3,8 +3,7 @@
 An epoch counts as *kept* if the final state contains it. A round that begins with "N epochs done before"
 throws away every epoch above N that an earlier round trained; and whatever it begins with, somebody had
 saved, even if the line about it was never printed. So each beginning of a round says all: the rounds before
-it have kept exactly N epochs. Kept epochs, each at the undisturbed time of an epoch in a world of that size,
-are the useful time; useful time over wall time is the goodput.
+it have kept exactly N epochs. They make the goodput; see ``GOODPUT``.
 """
 
 from __future__ import annotations
@@ -16,6 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+GOODPUT = (
+    "useful step time over wall time: epochs that count, each at the time of an undisturbed epoch in a world "
+    "of its size, over the seconds in which faults came, recoveries included"
+)
 BEGIN = re.compile(r"^rank 0 of (\d+): pid \d+ on \S+, (\d+) of \d+ epochs done before")
 EPOCH = re.compile(r"^epoch (\d+) loss")
 ACCURACY = re.compile(r"^test accuracy ([\d.]+)")

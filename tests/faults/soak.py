@@ -36,6 +36,7 @@ from tests.support.launcher import Launcher  # noqa: E402
 
 DIGITS = EXAMPLES / "digits.py"
 EPOCH = r"epoch (\d+) loss"
+EPOCHS = 20  # of the digits, if they are told no other number
 LEAST_ACCURACY = 0.97
 
 
@@ -74,7 +75,7 @@ def kill_worker(cluster: Cluster) -> Result:
     os.kill(pids[1], signal.SIGKILL)
     back = launcher.moment(rf"rank 0 of 2: pid (?!{pids[0]}\b)", killed)
     epoch = launcher.moment(EPOCH, back)
-    status = launcher.wait()
+    status = end_of_training(launcher, EPOCHS)
     seconds = (("worker's first line", back - killed), ("next epoch", epoch - killed))
     return Result(status, accuracy_of(launcher.out), seconds)
 
@@ -90,13 +91,21 @@ def kill_node(cluster: Cluster, epochs: int = 40) -> Result:
     second.kill_node()
     back = first.moment(r"rank 0 of 1", killed)
     epoch = first.moment(EPOCH, back)
-    status = first.wait()
+    status = end_of_training(first, epochs)
     seconds = (
         ("join to an epoch together", together - joined),
         ("worker's first line", back - killed),
         ("next epoch", epoch - killed),
     )
     return Result(status, accuracy_of(first.out), seconds)
+
+
+def end_of_training(launcher: Launcher, epochs: int) -> int:
+    """The exit status; each epoch has a deadline of its own, as all of them take long on a busy machine."""
+    for epoch in range(1, epochs + 1):
+        later = "|".join(map(str, range(epoch, epochs + 1)))  # one that was saved may never be told of
+        launcher.wait_line(rf"epoch ({later}) loss")
+    return launcher.wait()
 
 
 def digits_node(cluster: Cluster, rank: int, epochs: int) -> Launcher:

@@ -14,7 +14,16 @@ KINDS = ("worker", "master", "node", "preempt")
 
 
 def test_a_training_with_faults_of_several_kinds_ends_as_an_undisturbed_one() -> None:
-    plan = Plan(200, 1, seed=5, faults=KINDS, options=("--health-check=off",), most=len(KINDS), replaced=0)
+    plan = Plan(
+        200,
+        1,
+        seed=5,
+        faults=KINDS,
+        options=("--health-check=off",),
+        most=len(KINDS),
+        replaced=0,
+        log_dirs=False,
+    )
     outcome = disturb(plan, Reference(EPOCHS, accuracy=0.995, seconds=0, pace={1: 0.1, 2: 0.1}))
     assert outcome.good, f"{outcome.failure} {outcome.leftovers}\n{outcome.story}"
     struck = {strike.kind for strike in outcome.strikes}

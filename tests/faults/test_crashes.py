@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from tests.faults.leftovers import files_left
 from tests.support.cluster import Cluster
 from tests.support.director import Worker
 from tests.support.launcher import Launcher
@@ -114,6 +115,10 @@ def test_a_killed_agent_takes_its_workers_with_it_and_the_others_go_on(cluster: 
     assert alone.env["TORCHELASTIC_RESTART_COUNT"] == "0"
     one_store(after, alone.store[0])
     end_world(cluster, after, [stay])
+    left = files_left(cluster.folder / "tmp", set())
+    assert len(left) == (0 if what == "agent" else 1), (
+        "somebody outlives an agent that was killed, not a host"
+    )
 
 
 def test_a_killed_agent_that_hosts_the_master_leaves_it_to_the_others(cluster: Cluster) -> None:
@@ -126,6 +131,7 @@ def test_a_killed_agent_that_hosts_the_master_leaves_it_to_the_others(cluster: C
     (alone,) = cluster.director.round(1, 1)
     assert "lost the master" not in stay.err, "it outlives the agent that started it"
     end_world(cluster, [alone], [stay])
+    assert files_left(cluster.folder / "tmp", set()) == []
 
 
 def test_a_node_comes_back_under_its_name(cluster: Cluster) -> None:

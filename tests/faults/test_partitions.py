@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from elasticrun.agent.link import ATTEMPT_TIMEOUT
 from tests.support.cluster import cluster
 from tests.support.director import Worker
 from tests.support.hosts import Hosts, blank_hosts, hosts, needs_filter, network
@@ -60,6 +61,7 @@ def test_a_host_is_cut_off_and_comes_back(hosts: Hosts, how: str) -> None:
     CUTS[how](hosts)
     hosts.director.round(1, 2)
     print(f"{how}: the others went on after {time.monotonic() - began:.2f} s")
+    hosts[0].launchers[0].wait_line("host2.* lost: no answer for 4 s")
     hosts[2].launchers[0].wait_line("lost the master")
     assert before[2].ask("out still here") == "printed", "it cannot know that the others went on without it"
     healed = time.monotonic()
@@ -96,6 +98,27 @@ def test_the_masters_host_is_cut_off_and_comes_back(hosts: Hosts) -> None:
         assert before[index].ask("out still here") == "printed"
     hosts.heal()
     after = hosts.director.world(3, after=1)
+    one_world(hosts, after)
+    end(hosts, after)
+
+
+def test_who_was_cut_off_for_long_keeps_asking_anew(hosts: Hosts) -> None:
+    """The kernel repeats a question after ever longer times; a fresh one is heard soon after all is well."""
+    needs_filter()
+    before = start(hosts, "2:3")
+    hosts.cut_one_way(2, 0)
+    hosts[2].launchers[0].wait_line("lost the master")
+    counted = hosts.count_connections(2)
+    unheard = 0
+    while len(counted()) < 2 and unheard < ATTEMPT_TIMEOUT - 3:
+        assert not hosts.reaches(2, 0, within=1.0)
+        unheard += 1
+    assert len(counted()) >= 2, "within one attempt to attach"
+    assert not before[2].gone
+    healed = time.monotonic()
+    hosts.heal()
+    after = hosts.director.round(2, 3)
+    print(f"together again {time.monotonic() - healed:.2f} s after it healed")
     one_world(hosts, after)
     end(hosts, after)
 

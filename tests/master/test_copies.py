@@ -15,6 +15,7 @@ from elasticrun.core.protocol import JournalCopy, MasterMessage
 from elasticrun.master import copies as module
 from elasticrun.master.copies import Copies
 from elasticrun.master.journal import Entry, Journal, create_journal
+from elasticrun.rpc.codec import MAX_MESSAGE_BYTES, encode_master
 from elasticrun.rpc.server import Session
 
 DEADLINE = 30.0
@@ -25,6 +26,7 @@ class Holder:
 
     def __init__(self, number: int) -> None:
         self.id = number
+        self.peer = f"host{number}:1"
         self.got = b""
         self.sizes: list[int] = []
         self.news = asyncio.Event()
@@ -105,6 +107,28 @@ def test_a_line_longer_than_a_piece_is_sent_whole(tmp_path: Path) -> None:
         await bench.hold().has(bench.journal.path.read_bytes())
 
     run(main())
+
+
+def test_a_copy_ends_before_a_line_that_no_message_can_carry(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        bench.write("as long as a message allows" * 10)
+        holder = bench.hold()
+        before = holder.got
+        bench.write("\0" * (MAX_MESSAGE_BYTES // 6))
+        bench.write("after")
+        assert holder.got == before != b""
+        assert len(caplog.messages) == 1
+        assert "line 3 of the journal" in caplog.text and "ends before it" in caplog.text
+
+    run(main())
+
+
+def test_the_longest_line_that_is_copied_fits_a_message() -> None:
+    copy = JournalCopy(2**62, 2**62, ("x" * module.LONGEST_LINE,))
+    assert len(encode_master(copy)) <= MAX_MESSAGE_BYTES
 
 
 def test_a_journal_that_is_gone_is_copied_no_more(tmp_path: Path) -> None:

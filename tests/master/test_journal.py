@@ -17,11 +17,13 @@ from elasticrun.config import JobConfig
 from elasticrun.core.job_events import (
     Attached,
     Detached,
+    DrainOrdered,
     Expired,
     JobEvent,
     Left,
     MasterStarted,
     Reported,
+    ScaleOrdered,
 )
 from elasticrun.errors import UsageError
 from elasticrun.master import journal as module
@@ -41,6 +43,8 @@ events: st.SearchStrategy[JobEvent] = st.one_of(
     st.builds(Left, numbers, reasons),
     st.builds(Detached, numbers, reasons),
     st.builds(Expired, names, names),
+    st.builds(DrainOrdered, names, reasons),
+    st.builds(ScaleOrdered, counts, counts),
 )
 entries = st.lists(st.builds(Entry, st.floats(0, 1e12), events), max_size=5)
 configs = st.builds(

@@ -14,7 +14,15 @@ import pytest
 from elasticrun import __version__
 from elasticrun.config import JobConfig
 from elasticrun.core.job import JobMachine
-from elasticrun.core.job_events import Attached, Detached, Expired, MasterStarted
+from elasticrun.core.job_events import (
+    Attached,
+    Detached,
+    DrainOrdered,
+    Expired,
+    MasterStarted,
+    ScaleOrdered,
+)
+from elasticrun.core.orders import ControlReply, DrainNode, SaveAllStacks, ScaleJob, ShowStatus
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -28,6 +36,7 @@ from elasticrun.core.protocol import (
     RejectCode,
     Rejected,
     Report,
+    SaveStacks,
     StartRound,
     Waiting,
     Welcome,
@@ -329,23 +338,57 @@ def test_decisions_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert sum("round 0 starts with a" in text for text in texts) == 1
 
 
+# -- orders
+
+
+def test_an_order_is_on_disk_and_known_to_the_next_master(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, JobConfig(job_id="job", max_nodes=4))
+        bench.attach("a")
+        assert bench.loop.order(ScaleJob(1, 2)) == ControlReply(True, "the job now wants 1 to 2 nodes")
+        assert bench.loop.order(DrainNode("a", "its disk fails")).ok
+        assert {ScaleOrdered(1, 2), DrainOrdered("a", "its disk fails")} < set(bench.journaled)
+
+    run(main())
+
+
+def test_an_order_that_cannot_be_obeyed_changes_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, JobConfig(job_id="job", max_nodes=4, node_unit=2))
+        bench.attach("a")
+        before = bench.journaled
+        for order, words in (
+            (DrainNode("b", ""), "there is no node 'b'; the nodes are: a"),
+            (ScaleJob(3, 3), "no multiple of 2 (--node-unit) lies in 3:3"),
+        ):
+            reply = bench.loop.order(order)
+            assert not reply.ok and reply.text == words
+        assert bench.journaled == before
+
+    run(main())
+
+
+def test_questions_are_answered_and_orders_declined_after_the_end(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, ONE)
+        session = bench.attach("a")
+        assert bench.loop.order(SaveAllStacks()).text.startswith("1 ")
+        assert session.last() == SaveStacks(1)
+        bench.report(session, "a", 1, AgentPhase.RUNNING, 0)
+        bench.report(session, "a", 2, AgentPhase.FINISHED, 0)
+        assert bench.loop.order(ShowStatus()).ok
+        for order in (DrainNode("a", ""), ScaleJob(1, 1), SaveAllStacks()):
+            reply = bench.loop.order(order)
+            assert not reply.ok and reply.text.startswith("the job has ended: ")
+
+    run(main())
+
+
 HELLO = Hello("job", "1", NodeInfo("a", "i", "host", "address", 1), AgentStatus(0, AgentPhase.READY))
 
 
-@pytest.mark.parametrize(
-    ("job", "version", "code", "words"),
-    [
-        ("job", "2", RejectCode.WRONG_VERSION, "runs elasticrun 2, this agent 1"),
-        ("other", "1", RejectCode.WRONG_JOB, "serves the job 'other', not 'job'"),
-        ("other", "2", RejectCode.WRONG_VERSION, "install one version on every node"),
-    ],
-)
-def test_who_is_not_admitted(job: str, version: str, code: RejectCode, words: str) -> None:
-    rejected = admit(HELLO, job, version)
-    assert rejected is not None
-    assert rejected.code is code
-    assert words in rejected.message
-
-
 def test_who_is_admitted() -> None:
-    assert admit(HELLO, "job", "1") is None
+    assert admit(HELLO, "job") is None
+    rejected = admit(HELLO, "other")
+    assert rejected is not None and rejected.code is RejectCode.WRONG_JOB
+    assert "serves the job 'other', not 'job'" in rejected.message

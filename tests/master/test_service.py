@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import fcntl
 import os
 import shutil
@@ -24,11 +25,13 @@ from elasticrun.core.job_events import (
     Attached,
     Beat,
     Detached,
+    DrainOrdered,
     JobEvent,
     JobPhase,
     Left,
     MasterStarted,
     Reported,
+    ScaleOrdered,
 )
 from elasticrun.core.protocol import (
     AgentPhase,
@@ -97,10 +100,11 @@ def plain(value: object) -> Any:
 
 # -- replay
 
+STEPS = ("attach", "restart agent", "report", "beat", "leave", "detach", "drain", "scale", "wait", "master")
 Step = tuple[str, int, AgentPhase, int, bool, float]
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["attach", "restart agent", "report", "beat", "leave", "detach", "wait", "master"]),
+        st.sampled_from(STEPS),
         st.integers(0, 2),
         st.sampled_from(AgentPhase),
         st.integers(-1, 1),  # how far the agent's round is from the newest one
@@ -152,6 +156,8 @@ class Life:
                 "beat": lambda: Beat(session),
                 "leave": lambda: Left(session, "told to"),
                 "detach": lambda: Detached(session, "broke"),
+                "drain": lambda: DrainOrdered("abc"[which], "an order"),
+                "scale": lambda: ScaleOrdered(1, 1 + which),
             }
             self.feed(kinds[what]())
 
@@ -302,6 +308,17 @@ def test_a_job_from_hello_to_the_end(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_job_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
+    async def main() -> None:
+        master = Master(tmp_path, JobConfig(job_id="caf\udce9"))
+        said = dataclasses.replace(hello("a", status(0, AgentPhase.READY)), job_id="caf\udce9")
+        async with await MasterStream.open(await master.endpoint(), said, DEADLINE):
+            pass
+        await master.host_leaves()
+
+    run(main())
+
+
 def test_a_master_that_is_started_again_takes_its_agents_back(tmp_path: Path) -> None:
     async def main() -> None:
         first = Master(tmp_path / "first", ONE_NODE)
@@ -441,6 +458,26 @@ def test_a_damaged_copy_is_of_no_use(tmp_path: Path, caplog: pytest.LogCaptureFi
     copy.write_text("nonsense\n")
     assert not adopt(copy, tmp_path / "journal.jsonl")
     assert "is of no use" in caplog.text
+
+
+def test_a_disk_that_is_full_leaves_the_journal_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, copy = written(tmp_path / "journal.jsonl", 3), written(tmp_path / "copy.jsonl", 2, 4)
+    before = path.read_bytes()
+
+    def full(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes()[:-10])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", full)
+        assert not adopt(copy, path)
+    assert "No space left on device" in caplog.text
+    assert path.read_bytes() == before
+    assert set(tmp_path.iterdir()) == {path, copy}
+    assert adopt(copy, path), "later there is room again"
+    assert path.read_bytes() == copy.read_bytes()
 
 
 def test_where_a_copy_may_be_without_a_journal(tmp_path: Path) -> None:

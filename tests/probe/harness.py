@@ -92,21 +92,31 @@ class Children:
 
 
 def results(child: subprocess.Popen[str]) -> list[Result]:
-    """What a child that ends well wrote."""
+    """What a child that ends well wrote: of its self test, and of each group."""
+    own, *rest = lines(child)
+    if rest and "engine" in rest[-1]:
+        own = rest.pop()
+    return [own, *rest]
+
+
+def lines(child: subprocess.Popen[str]) -> list[Result]:
+    """All that a child that ends well wrote."""
     written, words = child.communicate(timeout=DEADLINE)
     assert child.returncode == 0, words
     return [json.loads(line) for line in written.splitlines()]
 
 
-def assert_fine(found: list[Result], groups: int = 1) -> None:
-    """The self test and every group of a child worked, and were timed."""
+def assert_fine(found: list[Result], groups: int = 1, transport: str = "tcp") -> None:
+    """The self test and every group of a child worked, were timed, and say by what."""
     own, *rest = found
-    assert own["error"] == ""
+    assert own["error"] == "", own
     assert own["matmul_flops"] > 0
+    assert own["engine"].startswith(("python3", "torch/cpu"))
     assert len(rest) == groups
     for result in rest:
-        assert result["error"] == ""
+        assert result["error"] == "", found
         assert result["bandwidth"] > 0
+        assert result["transport"] == transport
         assert 0 < result["latency"] < DEADLINE
 
 

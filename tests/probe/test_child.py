@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.probe.harness import DEADLINE, FULL, Children, assert_fine, free_port, group, results
+from tests.probe.harness import DEADLINE, FULL, Children, assert_fine, free_port, group, lines, results
 
 
 @pytest.mark.parametrize("names", ["ab", "abc"])
@@ -15,7 +15,24 @@ def test_nodes_without_torch_gather_over_tcp(children: Children, names: str) -> 
     port = free_port()
     started = [children.start(node, [group(names, node, port)]) for node in names]
     for child in started:
-        assert_fine(results(child))
+        found = results(child)
+        assert_fine(found)
+        assert found[0]["engine"].startswith("python3")
+
+
+def test_after_its_groups_a_node_computes_once_more(children: Children) -> None:
+    port = free_port()
+    started = [children.start(node, [group("ab", node, port)]) for node in "ab"]
+    for child in started:
+        before, _, after = lines(child)
+        assert after["error"] == ""
+        assert after["matmul_flops"] >= before["matmul_flops"] > 0
+        assert after["engine"] == before["engine"]
+
+
+def test_where_there_is_no_time_once_is_enough(children: Children) -> None:
+    (own, _) = lines(children.start("a", [group("ab", "a", free_port())], timeout=2.0))
+    assert own["error"] == ""
 
 
 def test_a_node_that_is_alone_tests_itself(children: Children) -> None:
@@ -24,8 +41,8 @@ def test_a_node_that_is_alone_tests_itself(children: Children) -> None:
 
 def test_a_peer_that_never_comes_costs_its_slot_only(children: Children) -> None:
     port = free_port()
-    a = children.start("a", [group("xa", "a", free_port()), group("ab", "a", port, slot=1)], 6.0, 2)
-    b = children.start("b", [group("bx", "b", free_port()), group("ab", "b", port, slot=1)], 6.0, 2)
+    a = children.start("a", [group("xa", "a", free_port()), group("ab", "a", port, slot=1)], 9.0, 2)
+    b = children.start("b", [group("bx", "b", free_port()), group("ab", "b", port, slot=1)], 9.0, 2)
     visitor, host = results(a), results(b)
     assert visitor[1]["error"].startswith("no answer from x at 127.0.0.1:")
     assert "refused" in visitor[1]["error"]
@@ -109,7 +126,7 @@ def test_nodes_with_torch_gather_over_gloo_on_one_port_slot_after_slot(children:
         groups[node].append(group("ab", node, port, slot=1))
     started = [children.start(node, groups[node], slots=2, python=FULL) for node in names]
     for node, child in zip(names, started, strict=True):
-        assert_fine(results(child), len(groups[node]))
+        assert_fine(results(child), len(groups[node]), "gloo")
 
 
 @pytest.mark.torch

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from elasticrun.probe.compute import BATCHES, CPU_SIZE, PythonEngine, TorchEngine, benchmark, cpu_engine
+from elasticrun.probe.compute import (
+    CHECK_EVERY,
+    CPU_SIZE,
+    DURATION,
+    WARM_UP,
+    PythonEngine,
+    TorchEngine,
+    benchmark,
+    cpu_engine,
+)
 from elasticrun.probe.sockets import ProbeError
 
 
@@ -12,6 +21,7 @@ class FakeEngine:
     """Takes the seconds that it is told to, one product after the other."""
 
     name = "the fake"
+    kind = "fake"
     flop = 1000.0
 
     def __init__(self, seconds: list[float]) -> None:
@@ -36,25 +46,70 @@ class FakeEngine:
         return self.now
 
 
+class ThrottledEngine(FakeEngine):
+    """Products of 1 ms on a node that may compute for ``quota`` ms of each 100 ms, as soon as it asks to."""
+
+    def __init__(self, quota: int, passed: int) -> None:
+        super().__init__([0.001])
+        self._quota, self._ticks, self._left = quota, passed, quota
+
+    def multiply(self) -> None:
+        if not self._left:
+            self._ticks += 100 - self._ticks % 100
+            self._left = self._quota
+        self._left -= 1
+        self._ticks += 1
+        if self._ticks % 100 == 0:
+            self._left = self._quota
+        self.now = self._ticks / 1000
+
+
+def speed_of(engine: FakeEngine) -> float:
+    return benchmark(engine, clock=engine.clock)
+
+
 def test_speed_is_per_second_of_the_wall() -> None:
     engine = FakeEngine([0.01])
-    assert benchmark(engine, clock=engine.clock) == pytest.approx(100_000, rel=0.01)
-    assert engine.checks == BATCHES
+    assert speed_of(engine) == pytest.approx(100_000)
+    assert engine.checks == pytest.approx(DURATION / CHECK_EVERY, abs=1)
+    assert engine.now == pytest.approx(WARM_UP + DURATION, abs=0.02)
 
 
-def test_a_quota_of_the_cpu_shows() -> None:
-    engine = FakeEngine([0.01, 0.01, 0.08])  # runs for 20 ms, then has to wait for the rest of the period
-    assert benchmark(engine, clock=engine.clock) == pytest.approx(30_000, rel=0.1)
+@pytest.mark.parametrize("passed", range(0, 100, 10))
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+def test_a_quota_of_the_cpu_is_no_noise(share: float, passed: int) -> None:
+    """Whatever part of its first period is over when the node, rested, gets its turn."""
+    assert speed_of(ThrottledEngine(round(100 * share), passed)) == pytest.approx(1e6 * share, rel=0.05)
 
 
-def test_one_disturbance_does_not_show() -> None:
-    engine = FakeEngine([0.01] * 24 + [1.0] + [0.01] * 1000)
-    assert benchmark(engine, clock=engine.clock) == pytest.approx(100_000, rel=0.05)
+def test_work_on_the_same_core_shows() -> None:
+    assert speed_of(FakeEngine([0.001, 0.001, 0.006])) == pytest.approx(1e6 * 3 / 8, rel=0.05)
 
 
-def test_a_product_longer_than_a_batch_still_counts() -> None:
-    engine = FakeEngine([3.0])
-    assert benchmark(engine, clock=engine.clock) == pytest.approx(1000 / 3)
+def test_a_node_that_is_slow_all_the_time_is_slow() -> None:
+    assert speed_of(FakeEngine([0.002])) == pytest.approx(5e5)
+
+
+def test_unevenness_does_not_show() -> None:
+    assert speed_of(FakeEngine([0.001, 0.0015, 0.002])) == pytest.approx(1e6)
+
+
+def test_what_passes_does_not_show() -> None:
+    for passing in ([0.4], [0.001, 0.009] * 30):
+        engine = FakeEngine([0.001] * 200 + passing + [0.001] * 100_000)
+        assert benchmark(engine, duration=1.2, clock=engine.clock) == pytest.approx(1e6)
+
+
+def test_less_time_will_do() -> None:
+    engine = FakeEngine([0.01])
+    assert benchmark(engine, duration=0.2, clock=engine.clock) == pytest.approx(100_000)
+    assert engine.now == pytest.approx(WARM_UP + 0.2, abs=0.02)
+
+
+def test_a_product_that_takes_longer_than_all_that_still_counts() -> None:
+    engine = FakeEngine([9.0, 3.0])
+    assert speed_of(engine) == pytest.approx(1000 / 3)
+    assert engine.now == 12.0
 
 
 def test_a_wrong_result_is_an_error() -> None:
@@ -98,7 +153,7 @@ def test_one_wrong_element_among_many_is_found() -> None:
 
     engine = TorchEngine(torch, "cpu", CPU_SIZE, 2)
     engine.multiply()
-    for row, column in ((0, 0), (17, 300), (511, 511)):
+    for row, column in ((0, 0), (17, 200), (255, 255)):
         engine._c[row, column] -= 1
         assert not engine.is_right()
         engine._c[row, column] += 1

@@ -46,7 +46,7 @@ def start(children: Children, pair: list[Namespace], python: Sequence[str]) -> l
 @pytest.mark.torch
 def test_gloo_uses_the_address_that_reaches_the_group(children: Children, pair: list[Namespace]) -> None:
     for found in start(children, pair, FULL):
-        assert_fine(found)
+        assert_fine(found, transport="gloo")
 
 
 @pytest.mark.root

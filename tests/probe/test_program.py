@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,17 @@ from typing import Any
 import pytest
 
 from elasticrun.probe import program
+from elasticrun.probe.compute import DURATION, WARM_UP
 from elasticrun.probe.drill import Drill, parse_drill
-from elasticrun.probe.program import MEASURING, USABLE, Schedule, check_copies, count_gpus, parse_settings
+from elasticrun.probe.program import (
+    LEAST,
+    MEASURING,
+    USABLE,
+    Schedule,
+    check_copies,
+    count_gpus,
+    parse_settings,
+)
 from elasticrun.probe.rendezvous import Group, Meeting
 from elasticrun.probe.sockets import ProbeError, listen, why
 from elasticrun.probe.torch_gather import abilities, join_torch
@@ -25,6 +35,13 @@ def test_slots_end_at_the_same_times_for_all_nodes() -> None:
     )
     assert schedule.end_of(2) < 140.0
     assert schedule.end_of(1) - schedule.last_arrival(1) == pytest.approx(MEASURING * share)
+
+
+@pytest.mark.parametrize("slots", [0, 1, 3])
+def test_who_begins_its_benchmark_last_is_not_late(slots: int) -> None:
+    schedule = Schedule(100.0, 40.0, slots)
+    over = schedule.last_turn() + 2 * (WARM_UP + DURATION)
+    assert over == pytest.approx(schedule.last_arrival(0) if slots else 100 + 40 * USABLE)
 
 
 def test_settings_are_read() -> None:
@@ -59,13 +76,50 @@ def test_a_drill_that_makes_no_sense_is_refused(value: str) -> None:
 
 def test_a_slow_node_reports_its_part_of_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "load_torch", lambda: None)
-    monkeypatch.setattr(program, "benchmark", lambda engine, spoils: 100.0)
+    monkeypatch.setattr(program, "benchmark", lambda engine, spoils, seconds: 100.0)
     settings = parse_settings(
         '{"check": 1, "timeout": 60, "slots": 0, "node": "a", "address": "127.0.0.1", "groups": []}'
     )
     written: list[Any] = []
     program.Probe(settings, program.Surroundings(fault="slow=0.25"), written.append).run()
-    assert written == [{"error": "", "matmul_flops": 25.0}]
+    engine = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    assert written == [{"error": "", "matmul_flops": 25.0, "engine": engine}]
+
+
+def probe_that_computes(
+    monkeypatch: pytest.MonkeyPatch, *found: float | ProbeError, timeout: float = 60.0
+) -> list[Any]:
+    """What a probe of one group writes whose benchmarks find this, one after the other."""
+    left = list(found)
+
+    def benchmark(engine: object, spoils: bool, seconds: float) -> float:
+        now = left.pop(0)
+        if isinstance(now, ProbeError):
+            raise now
+        return now
+
+    monkeypatch.setattr(program, "load_torch", lambda: None)
+    monkeypatch.setattr(program, "benchmark", benchmark)
+    monkeypatch.setattr(program.Probe, "_test_group", lambda self, group: "group")
+    groups = (Group(0, 1, ("a", "b"), "127.0.0.1", 1),)
+    settings = program.Settings(1, timeout, 1, "b", "127.0.0.1", groups)
+    written: list[Any] = []
+    program.Probe(settings, program.Surroundings(), written.append).run()
+    return [line if line == "group" else (line["error"], line["matmul_flops"]) for line in written]
+
+
+def test_the_faster_of_two_benchmarks_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probe_that_computes(monkeypatch, 100.0, 50.0) == [("", 100.0), "group", ("", 100.0)]
+    assert probe_that_computes(monkeypatch, 100.0, 200.0) == [("", 100.0), "group", ("", 200.0)]
+
+
+def test_a_wrong_result_after_the_groups_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = probe_that_computes(monkeypatch, 100.0, ProbeError("it computes wrong results"))
+    assert found == [("", 100.0), "group", ("it computes wrong results", 0.0)]
+
+
+def test_without_time_for_it_nothing_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probe_that_computes(monkeypatch, 100.0, timeout=1.0) == [("", 100.0), "group"]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +225,27 @@ def test_one_gpu_copies_nothing() -> None:
 def test_a_damaged_copy_is_an_error() -> None:
     with pytest.raises(ProbeError, match=r"^a copy from GPU 1 to GPU 2 arrived damaged$"):
         check_copies(FakeCuda(3, broken="cuda:2"), 3)
+
+
+def test_the_slowest_gpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = FakeCuda(4)
+    torch.cuda.empty_cache = lambda: None
+    spans: list[float] = []
+
+    def benchmark(engine: SimpleNamespace, spoils: bool, seconds: float) -> float:
+        spans.append(seconds)
+        return float(100 - 10 * engine.index)
+
+    monkeypatch.setattr(program, "load_torch", lambda: torch)
+    monkeypatch.setattr(
+        program, "gpu_engine", lambda torch, index: SimpleNamespace(index=index, kind="torch/gpu")
+    )
+    monkeypatch.setattr(program, "benchmark", benchmark)
+    settings = program.Settings(1, 60.0, 0, "a", "127.0.0.1", ())
+    written: list[Any] = []
+    program.Probe(settings, program.Surroundings(), written.append).run()
+    assert written == [{"error": "", "matmul_flops": 70.0, "engine": "torch/gpu"}]
+    assert sum(spans) == pytest.approx(4 * LEAST)
 
 
 def test_what_a_node_can_do() -> None:

@@ -236,7 +236,7 @@ class AgentRules(RuleBasedStateMachine):
         assert (phase in IDLE) == (not self.group)
         if self.group:
             assert self.machine.round == self.round
-            assert self.workers <= self.machine.alive
+            assert self.workers <= self.machine.group.alive
         if phase is AgentPhase.RUNNING:
             assert self.workers
         elif phase is AgentPhase.FINISHED:
@@ -250,7 +250,7 @@ class AgentRules(RuleBasedStateMachine):
         """Level-triggered: nothing that is wanted waits for another event."""
         if self.finish is not None or self.machine.phase in ENDING:
             return
-        assert self.machine.finish is None, "who wants to go stops its workers or goes"
+        assert self.machine.departure is None, "who wants to go stops its workers or goes"
         if self.group:
             assert self.round > self.told_to_stop
         elif self.machine.phase is AgentPhase.READY and isinstance(self.newest, StartRound):

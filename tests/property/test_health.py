@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import chain
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from elasticrun.core.health import checkup, judge
+from elasticrun.core.health import judge
 from elasticrun.core.health_plan import BLOCK, MAX_SLOTS, WITNESSES, Evidence, first_step, second_step
-from tests.core.fleet import BANDWIDTH, FLOPS, KINDS, Fleet, afflicted, blamed, link, names
+from elasticrun.core.health_table import check_table
+from tests.core.fleet import BANDWIDTH, FLOPS, KINDS, Fleet, afflicted, blamed, is_fine, link, names
 
 
 @st.composite
@@ -59,9 +61,27 @@ def test_every_node_has_one_verdict(case: tuple[tuple[str, ...], tuple[str, ...]
     assert sorted(judged) == sorted(evidence.nodes)
     assert {*suspects} <= {*judged} <= {*suspects, *trusted}
     assert all(it.reason for it in (*verdict.faulty, *verdict.undecided))
-    assert sorted(row.node for row in checkup(evidence, verdict)) == sorted(evidence.nodes)
-    assert verdict.fine == (len(verdict.good) == len(judged) and not verdict.bad_links)
+    assert sorted(row.node for row in check_table(evidence, verdict)) == sorted(evidence.nodes)
+    assert is_fine(verdict) == (len(verdict.good) == len(judged) and not verdict.bad_links)
     assert judge(fleet.check(suspects, trusted)) == verdict
+
+
+@given(fleets(), st.data())
+def test_who_is_gone_is_neither_good_nor_faulty_and_nobody_suffers_for_it(
+    case: tuple[tuple[str, ...], tuple[str, ...], Fleet], data: st.DataObject
+) -> None:
+    suspects, trusted, fleet = case
+    gone = data.draw(st.sets(st.sampled_from([*suspects, *trusted])))
+    evidence = replace(fleet, silent=fleet.silent | gone).check(suspects, trusted)
+    verdict = judge(evidence, gone=gone)
+    judged = [*verdict.good, *verdict.gone, *(it.node for it in (*verdict.faulty, *verdict.undecided))]
+    assert sorted(judged) == sorted(evidence.nodes)
+    assert {*verdict.gone} == gone & {*evidence.nodes}
+    assert gone.isdisjoint(it.node for it in verdict.stragglers)
+    assert {row.node for row in check_table(evidence, verdict) if row.verdict == "gone"} == {*verdict.gone}
+    cuts = Counter(node for it in fleet.cut for node in it)
+    for node in blamed(verdict) - fleet.faulty:
+        assert cuts[node] >= WITNESSES
 
 
 @given(fleets())
@@ -200,7 +220,7 @@ def test_measurements_are_in_the_table(case: tuple[tuple[str, ...], tuple[str, .
     suspects, trusted, fleet = case
     evidence = fleet.check(suspects, trusted)
     verdict = judge(evidence)
-    rows = checkup(evidence, verdict)
+    rows = check_table(evidence, verdict)
     order = ["faulty", "undecided", "good"]
     assert [row.verdict for row in rows] == sorted((row.verdict for row in rows), key=order.index)
     for row in rows:

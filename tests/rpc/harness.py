@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -26,8 +26,9 @@ from elasticrun.core.protocol import (
     Welcome,
 )
 from elasticrun.rpc import codec
+from elasticrun.rpc.door import Context
 from elasticrun.rpc.server import Limits, MasterServer, Orders, Session
-from elasticrun.rpc.transport import PATH
+from elasticrun.rpc.transport import PATH, SERVICE
 
 DEADLINE = 30.0  # seconds; generous, since it only bounds a failure
 
@@ -41,6 +42,22 @@ _T = TypeVar("_T")
 def run(test: Coroutine[Any, Any, _T]) -> _T:
     """Runs an async test."""
     return asyncio.run(asyncio.wait_for(test, 2 * DEADLINE))
+
+
+@asynccontextmanager
+async def impersonating(
+    name: str, method: Callable[[object, Context], Awaitable[None]]
+) -> AsyncIterator[Endpoint]:
+    """A gRPC server that is no master of ours, with one of a master's methods."""
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(method)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {name: handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield Endpoint("127.0.0.1", port)
+    finally:
+        await server.stop(1.0)
 
 
 def hello(job_id: str = "job", version: str = __version__, incarnation: str = "i0") -> Hello:

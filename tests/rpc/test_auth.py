@@ -24,8 +24,19 @@ from elasticrun.errors import (
 from elasticrun.rpc import auth, codec
 from elasticrun.rpc.auth import CHALLENGE_KEY, SIZE, Handshake, challenge_in, fresh
 from elasticrun.rpc.client import MasterStream
-from elasticrun.rpc.transport import METHOD, SERVICE
-from tests.rpc.harness import DEADLINE, LOCKED, OPEN, TOKEN, RawCall, hello, raw_calls, run, serving
+from elasticrun.rpc.transport import METHOD
+from tests.rpc.harness import (
+    DEADLINE,
+    LOCKED,
+    OPEN,
+    TOKEN,
+    RawCall,
+    hello,
+    impersonating,
+    raw_calls,
+    run,
+    serving,
+)
 
 OTHER = SecurityConfig("another token, just as long")
 CHALLENGE = bytes(SIZE)
@@ -88,6 +99,16 @@ def test_a_name_that_utf8_cannot_express_is_proven_as_it_arrives() -> None:
 def test_challenges_and_nonces_are_long_and_never_the_same() -> None:
     drawn = {fresh() for _ in range(1000)}
     assert len(drawn) == 1000 and {len(each) for each in drawn} == {SIZE}
+
+
+def test_who_hears_of_an_agent_does_not_hear_its_proof() -> None:
+    async def main() -> None:
+        async with serving(security=LOCKED) as (recorder, endpoint):
+            stream = await MasterStream.open(endpoint, hello(), DEADLINE, LOCKED)
+            assert [(said.nonce, said.proof) for said in recorder.hellos] == [(b"", b"")]
+            await stream.close()
+
+    run(main())
 
 
 def test_the_token_is_in_no_text() -> None:
@@ -247,15 +268,8 @@ async def impostor(challenge: bytes | None, proof: Callable[[Hello], bytes]) -> 
         while isinstance(await context.read(), bytes):
             pass
 
-    method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(attach)
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield Endpoint("127.0.0.1", port)
-    finally:
-        await server.stop(1.0)
+    async with impersonating(METHOD, attach) as endpoint:
+        yield endpoint
 
 
 @pytest.mark.parametrize("challenge", [None, CHALLENGE, fresh()])
@@ -321,16 +335,11 @@ def test_an_attempt_is_cancelled_cleanly_while_it_waits_for_the_challenge() -> N
             pass
 
     async def main() -> None:
-        method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(silent)
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
-        endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
-        await server.start()
-        attempt = asyncio.create_task(MasterStream.open(endpoint, hello(), DEADLINE, LOCKED))
-        await asyncio.wait((attempt,), timeout=0.2)
-        attempt.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await attempt
-        await server.stop(1.0)
+        async with impersonating(METHOD, silent) as endpoint:
+            attempt = asyncio.create_task(MasterStream.open(endpoint, hello(), DEADLINE, LOCKED))
+            await asyncio.wait((attempt,), timeout=0.2)
+            attempt.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await attempt
 
     run(main())

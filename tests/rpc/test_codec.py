@@ -185,6 +185,7 @@ UNSENDABLE = [
     ("failure.kind has the value 99", _failure(kind=99)),
     ("failure.message must have at most", _failure(message="m" * (MAX_FAILURE_TEXT + 1))),
     ("failure.error_file must have at most", _failure(error_file="m" * 4097)),
+    ("failure.stacks must have at most", _failure(stacks="m" * 4097)),
     ("failure.timestamp must be a finite", _failure(timestamp=float("nan"))),
     ("failures must be at most", _status(failures=[*_failure().report.status.failures] * (MAX_FAILURES + 1))),
 ]
@@ -240,7 +241,9 @@ def test_a_lone_surrogate_is_replaced() -> None:
 @pytest.mark.parametrize("letter", ["x", "\u00e9", "\u4e2d", "\U0001f600", "\ud800"])
 def test_the_largest_report_fits(letter: str) -> None:
     text, name, path = letter * (2 * MAX_FAILURE_TEXT), letter * 512, letter * 5000
-    failure = Failure(name, name, 0, 0, name, 1, FailureKind.EXIT, 1, text, text, text, path, 1.0)
+    failure = Failure(
+        name, name, 0, 0, name, 1, FailureKind.EXIT, 1, text, text, text, path, 1.0, stacks=path
+    )
     status = replace(STATUS, failures=(failure,) * (MAX_FAILURES + 5))
     hello = Hello(name, name, NodeInfo(name, name, name, name, 1, name), status)
     ended = JobEnded(1, 1, Outcome.FAILED, text, status.failures)

@@ -21,7 +21,7 @@ from elasticrun.core.orders import (
     ScaleJob,
     ShowStatus,
 )
-from elasticrun.core.protocol import RejectCode
+from elasticrun.core.protocol import MAX_FAILURE_TEXT, RejectCode
 from elasticrun.errors import (
     EndpointTakenError,
     MasterUnreachableError,
@@ -29,14 +29,27 @@ from elasticrun.errors import (
     UnauthenticatedError,
     WrongJobError,
 )
-from elasticrun.rpc import codec
 from elasticrun.rpc.auth import CHALLENGE_KEY, SIZE, Handshake, challenge_in
-from elasticrun.rpc.checks import MAX_REPLY
+from elasticrun.rpc.checks import MAX_NAME, MAX_REPLY
 from elasticrun.rpc.client import MasterStream
+from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
+from elasticrun.rpc.codec import control as codec
 from elasticrun.rpc.control import give_order
 from elasticrun.rpc.server import Limits, MasterServer, Orders
-from elasticrun.rpc.transport import CONTROL_METHOD, CONTROL_PATH, SERVICE, rejected_in
-from tests.rpc.harness import DEADLINE, LOCKED, OPEN, TOKEN, Obedient, Recorder, admit, hello, run, serving
+from elasticrun.rpc.transport import CONTROL_METHOD, CONTROL_PATH, rejected_in
+from tests.rpc.harness import (
+    DEADLINE,
+    LOCKED,
+    OPEN,
+    TOKEN,
+    Obedient,
+    Recorder,
+    admit,
+    hello,
+    impersonating,
+    run,
+    serving,
+)
 
 NONCE = b"n" * SIZE
 DRAIN = DrainNode("n0", "maintenance")
@@ -85,8 +98,8 @@ def test_an_answer_is_proven_as_it_arrives(text: str) -> None:
 @pytest.mark.parametrize(
     ("master", "operator", "words"),
     [
-        (LOCKED, SecurityConfig("another token"), "this node has another one"),
-        (LOCKED, OPEN, "this node has none"),
+        (LOCKED, SecurityConfig("another token"), "give the one that its nodes have"),
+        (LOCKED, OPEN, "give the one that its nodes have"),
         (OPEN, LOCKED, "this job has no token, so it takes no orders"),
         (OPEN, OPEN, "this job has no token, so it takes no orders"),
     ],
@@ -211,7 +224,8 @@ HOSTILE: dict[str, tuple[Say, RejectCode]] = {
     ),
     "another version": (lambda shake: [said(shake, ORDER, version="9.9"), ORDER], RejectCode.WRONG_VERSION),
     "another job": (lambda shake: [said(shake, ORDER, "other"), ORDER], RejectCode.WRONG_JOB),
-    "too large": (lambda shake: [bytes(codec.MAX_MESSAGE_BYTES + 1), ORDER], RejectCode.MALFORMED),
+    "too large": (lambda shake: [bytes(MAX_MESSAGE_BYTES + 1), ORDER], RejectCode.MALFORMED),
+    "large together": (lambda shake: [said(shake, ORDER), bytes(65_536)], RejectCode.MALFORMED),
 }
 
 
@@ -265,6 +279,18 @@ def test_an_operator_who_does_not_stop_talking_is_cut_off() -> None:
     run(main())
 
 
+def test_what_an_order_may_have_fits() -> None:
+    longest = DrainNode("\U0001f600" * MAX_NAME, "\U0001f600" * MAX_FAILURE_TEXT)
+
+    async def main() -> None:
+        handler = Obedient()
+        async with serving(security=LOCKED, orders=Orders(handler, "job")) as (_, endpoint):
+            assert (await give_order(endpoint, "job", longest, LOCKED, DEADLINE)).ok
+        assert [order.node for order in handler.orders if isinstance(order, DrainNode)] == [longest.node]
+
+    run(main())
+
+
 def test_an_operator_who_says_nothing_is_not_waited_for() -> None:
     async def main() -> None:
         orders = Orders(Obedient(), "job")
@@ -298,15 +324,9 @@ def test_an_answer_of_somebody_else_is_not_believed(forged: ControlReply) -> Non
         await context.write(codec.encode_reply(forged))
 
     async def main() -> None:
-        method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(control)
-        server = grpc.aio.server()
-        handler = grpc.method_handlers_generic_handler(SERVICE, {CONTROL_METHOD: method})
-        server.add_generic_rpc_handlers((handler,))
-        endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
-        await server.start()
-        with pytest.raises(UnauthenticatedError, match="not of somebody who knows the job's token"):
-            await give_order(endpoint, "job", DRAIN, LOCKED, DEADLINE)
-        await server.stop(1.0)
+        async with impersonating(CONTROL_METHOD, control) as endpoint:
+            with pytest.raises(UnauthenticatedError, match="not of somebody who knows the job's token"):
+                await give_order(endpoint, "job", DRAIN, LOCKED, DEADLINE)
 
     run(main())
 

@@ -22,6 +22,7 @@ from elasticrun.errors import ProtocolError
 from elasticrun.rpc import codec
 from elasticrun.rpc.auth import SIZE, Handshake, challenge_in
 from elasticrun.rpc.client import MasterStream
+from elasticrun.rpc.codec.control import encode_control
 from elasticrun.rpc.control import give_order
 from elasticrun.rpc.transport import CONTROL_PATH, PATH
 from tests.rpc import raw_http2 as http2
@@ -102,10 +103,8 @@ class Attacker:
 
     def order(self, stream: int) -> bytes:
         """An order that is not proven, or none at all."""
-        said = codec.encode_control(
-            ControlHello("job", __version__, bytes(SIZE), self._chance.randbytes(SIZE))
-        )
-        drain = codec.encode_control(DrainNode("n0", "because"))
+        said = encode_control(ControlHello("job", __version__, bytes(SIZE), self._chance.randbytes(SIZE)))
+        drain = encode_control(DrainNode("n0", "because"))
         parts = self._chance.choice(
             [[said, drain], [drain], [said[:9], drain], [self._chance.randbytes(50)], []]
         )

@@ -252,7 +252,7 @@ class Failover(Simulator):
 
     def why_not(self) -> str:
         """Why no world can be expected; "" if one can."""
-        well = {a.incarnation: a for a in self.agents if not a.over and a.machine.finish is None}
+        well = {a.incarnation: a for a in self.agents if not a.over and a.machine.departure is None}
         if len(well) < -(-self.scenario.min_nodes // self.scenario.node_unit) * self.scenario.node_unit:
             return "too few nodes"
         positions = {a.position for a in well.values() if isinstance(a, HostAgent)} - {-1}

@@ -5,8 +5,10 @@ Who is ill is read from the simulated clinic. The machine says only when a check
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from elasticrun.config import HealthCheckMode
 from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import TRANSITIONS, Decided, JobEffect, JobPhase, Send
 from elasticrun.core.protocol import RejectCode, StartProbe
@@ -32,6 +34,12 @@ def _reachable() -> dict[JobPhase, set[JobPhase]]:
 REACHABLE = _reachable()
 
 
+def _called_faulty(text: str) -> list[str]:
+    """The nodes that the summary of a check names; there are fewer than it would shorten."""
+    found = re.search(r"checked nodes? (?:is|are) good;.*?\bfaulty: ([^;]*)", text)
+    return found[1].split(", ") if found else []
+
+
 class HealthRules:
     """Watches the checks of one simulated job."""
 
@@ -49,6 +57,8 @@ class HealthRules:
         self._began = 0.0  # when the newest check began
         # By incarnation: when the check began that probed it last, and whether it was to meet anybody.
         self._checked: dict[str, tuple[float, bool]] = {}
+        self._doubted: dict[str, str] = {}  # nodes that are suspect, and their hosts
+        self._tainted: set[str] = set()  # hosts of suspects that went
 
     # -- after each event
 
@@ -57,8 +67,9 @@ class HealthRules:
         before = self._phase
         for effect in effects:
             match effect:
-                case Decided(_, phase, _):
+                case Decided(text, phase, _):
                     self.phases_follow_the_table(phase)
+                    self.accusations_are_of_those_present(text, machine)
                 case Send(session, StartProbe(groups=groups)):
                     node = machine.members.node_of(session)
                     assert node is not None
@@ -71,6 +82,7 @@ class HealthRules:
             for incarnation in self._here - here:
                 self._checked.pop(incarnation, None)
             self._here = here
+        self._note_suspects(machine)
         if before is JobPhase.CHECKING and machine.phase is not JobPhase.CHECKING:
             self.only_the_sound_are_trusted(machine)
 
@@ -88,6 +100,15 @@ class HealthRules:
             if before is JobPhase.CHECKING:
                 self.exclusion_is_just(machine, agent)
 
+    def _note_suspects(self, machine: JobMachine) -> None:
+        """Remember where suspects were that are gone."""
+        nodes, book = machine.members.nodes, machine.health
+        self._tainted.update(host for name, host in self._doubted.items() if name not in nodes)
+        self._tainted.difference_update(nodes[name].info.host for name in book.trusted)
+        self._doubted = {
+            name: nodes[name].info.host for name in (*book.suspects, *book.doubtful) if name in nodes
+        }
+
     def agent(self, incarnation: str) -> SimAgent:
         """By its incarnation."""
         return next(agent for agent in self.sim.agents if agent.incarnation == incarnation)
@@ -97,6 +118,19 @@ class HealthRules:
         if phase is JobPhase.CHECKING and self._phase is not phase:
             self._began = self.sim.kernel.now
         self._phase = phase
+
+    def accusations_are_of_those_present(self, text: str, machine: JobMachine) -> None:
+        """Who left, or was lost, is not called faulty; who is called so is excluded in the same event."""
+        for name in _called_faulty(text):
+            node = machine.members.nodes.get(name)
+            is_there = node is not None and node.info.incarnation in self._here
+            has_just_gone = any(self.agent(who).name == name for who in self._excluded_now(machine))
+            if not (is_there if machine.config.health.only else has_just_gone):
+                raise Violation("only who is there is called faulty", f"{name}: {text}")
+
+    def _excluded_now(self, machine: JobMachine) -> list[str]:
+        retired = list(machine.members._retired.items())[len(self._gone) :]
+        return [who for who, told in retired if told is not None and told.code is RejectCode.EXCLUDED]
 
     def exclusion_is_just(self, machine: JobMachine, agent: SimAgent) -> None:
         """Only who is ill, whose links are broken, or who was frozen and could not answer."""
@@ -139,6 +173,9 @@ class HealthRules:
                 raise Violation("who had to go is never a member again", who)
             if name in machine.health.doubtful or self._was_ill(who, name):
                 raise Violation("no world has a node that a check found faulty", who)
+            is_checked = machine.config.health.mode is HealthCheckMode.AUTO and machine.limits.max_nodes > 1
+            if is_checked and node.info.host in self._tainted and name not in machine.health.trusted:
+                raise Violation("who comes from the host of a suspect is checked before it works", who)
             agent = self.agent(who)
             if agent.probe is not None and not agent.over:
                 raise Violation("no round starts while a probe runs on a member", who)

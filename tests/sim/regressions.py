@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elasticrun.config import HealthCheckMode, HealthConfig
-from tests.sim.ills import Drain, FallsIll, Hang, Illness, LinkBreaks
+from tests.sim.ills import Bug, Drain, FallsIll, Hang, Illness, LinkBreaks
 from tests.sim.scenario import (
     AgentCrash,
     AgentStarts,
@@ -28,6 +28,11 @@ from tests.sim.scenario import (
 
 def _nodes(count: int) -> tuple[NodeSpec, ...]:
     return tuple(NodeSpec(f"n{number}", joins=number / 10) for number in range(count))
+
+
+def _port_is_taken(times: int) -> Scenario:
+    faults = tuple(PortTaken(0.0) for _ in range(times))
+    return Scenario(times - 1, _nodes(2), 2, 2, max_restarts=0, quiet_from=5.0, faults=faults)
 
 
 CHECKED = HealthConfig(HealthCheckMode.AUTO, timeout=10.0)
@@ -129,24 +134,8 @@ REGRESSIONS: dict[str, Scenario] = {
         quiet_from=40.0,
         faults=(Unkillable(2.0, "n1"), WorkerFails(4.0, "n0")),
     ),
-    "the port is taken again and again": Scenario(
-        seed=9,
-        nodes=_nodes(2),
-        min_nodes=2,
-        max_nodes=2,
-        max_restarts=0,
-        quiet_from=5.0,
-        faults=tuple(PortTaken(0.0) for _ in range(10)),
-    ),
-    "the port is taken once too often": Scenario(
-        seed=10,
-        nodes=_nodes(2),
-        min_nodes=2,
-        max_nodes=2,
-        max_restarts=0,
-        quiet_from=5.0,
-        faults=tuple(PortTaken(0.0) for _ in range(11)),
-    ),
+    "the port is taken again and again": _port_is_taken(10),
+    "the port is taken once too often": _port_is_taken(11),
     "the newest directive is lost on its way and arrives late": Scenario(
         seed=11,
         nodes=_nodes(4),
@@ -232,6 +221,30 @@ REGRESSIONS: dict[str, Scenario] = {
         work=9.0,
         health=CHECKED,
         faults=(Hang(9.0, "n1", alone=True), Hang(9.5, "n2", 14.0)),
+    ),
+    "a node leaves in the check, and another one is drained": Scenario(
+        seed=7,
+        nodes=_nodes(6),
+        min_nodes=2,
+        max_nodes=6,
+        health=CHECKED,
+        faults=(FallsIll(0.0, "n4", Illness.STUCK), Stop(2.0, "n1"), Drain(2.5, "n3")),
+    ),
+    "a suspect is lost, and its host comes back": Scenario(
+        seed=8,
+        nodes=_nodes(4),
+        min_nodes=2,
+        max_nodes=4,
+        max_restarts=9,
+        work=30.0,
+        quiet_from=30.0,
+        health=CHECKED,
+        faults=(
+            FallsIll(8.0, "n1", Illness.STUCK),
+            Bug(9.0, "n1", "RuntimeError: CUDA error: unspecified launch failure"),
+            AgentCrash(12.0, "n1"),
+            AgentStarts(25.0, "n1"),
+        ),
     ),
     "a host that forgot the job, with a spare one, would begin it again": Scenario(
         seed=1,

@@ -132,7 +132,7 @@ class Simulator:
     def healthy(self) -> int:
         """How many nodes could be members of a world."""
         doubtful = self.master.machine.health.doubtful
-        well = [agent for agent in self.agents if not agent.over and agent.machine.finish is None]
+        well = [agent for agent in self.agents if not agent.over and agent.machine.departure is None]
         return sum(agent.name not in doubtful for agent in well)
 
     def _settled(self) -> None:

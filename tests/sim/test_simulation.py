@@ -11,6 +11,9 @@ import pytest
 
 from elasticrun import config
 from elasticrun.config import JobConfig
+from elasticrun.core import checkup
+from elasticrun.core.checkup import HealthBook
+from elasticrun.core.health import judge
 from elasticrun.core.job_events import Attached, MasterStarted
 from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, NodeInfo, Outcome
 from elasticrun.core.quorum import Quorum
@@ -109,6 +112,23 @@ def test_one_host_could_begin_the_job_twice(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(Quorum, "obstacle_to_begin", alone)
     assert violated([REGRESSIONS[MOVES[0]]]) == {"complete worlds have rounds of their own"}
+
+
+def test_who_leaves_in_a_check_would_be_called_faulty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "judge", lambda evidence, ratio, gone: judge(evidence, ratio))
+    cases = [REGRESSIONS["a node leaves in the check, and another one is drained"]]
+    assert violated(cases) == {"only who is there is called faulty"}
+
+
+def test_the_host_of_a_suspect_that_went_would_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(book: HealthBook, name: str, host: str) -> None:
+        for names in (book.trusted, book.suspects):
+            names.discard(name)
+        book.doubtful.pop(name, None)
+
+    monkeypatch.setattr(HealthBook, "forget", forget)
+    cases = [REGRESSIONS["a suspect is lost, and its host comes back"]]
+    assert violated(cases) == {"who comes from the host of a suspect is checked before it works"}
 
 
 def test_the_same_seed_gives_the_same_trace_under_any_hash_seed() -> None:

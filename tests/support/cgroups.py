@@ -42,6 +42,13 @@ class Cgroup:
             self.write("cpu.cfs_period_us", period)
             self.write("cpu.cfs_quota_us", quota)
 
+    def outweigh(self) -> None:
+        """Have the CPUs first, whoever else would use them."""
+        if self.version == 2:
+            self.write("cpu.weight", 10_000)
+        else:
+            self.write("cpu.shares", 262_144)
+
     def limit_memory(self, size: int) -> None:
         """No more than so many bytes, swap included where the kernel counts it."""
         self.write("memory.max" if self.version == 2 else "memory.limit_in_bytes", size)

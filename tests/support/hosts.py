@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ except OSError:
 
 
 _MARK = 77  # on the forwarder's own connections
-_CUT, _SLOW = "elasticrun_cut", "elasticrun_slow"  # tables of the packet filter
+_CUT, _SLOW, _COUNT = "elasticrun_cut", "elasticrun_slow", "elasticrun_count"  # tables of the packet filter
 _IN = "add chain @ in { type filter hook input priority 0; }"
 _OUT = "add chain @ out { type filter hook output priority 0; }"
 
@@ -290,6 +291,26 @@ class Hosts:
     def cut_one_way(self, source: int, target: int) -> None:
         """What ``source`` sends never arrives at ``target``; the other direction works."""
         self[target].namespace.nft(_CUT, _IN, f"add rule @ in ip saddr {self[source].address} drop")
+
+    def count_connections(self, index: int) -> Callable[[], set[str]]:
+        """From now on note each TCP connection that this host tries to open to the master, by its port."""
+        namespace = self[index].namespace
+        namespace.nft(
+            _COUNT,
+            "add set @ ports { type inet_service; flags dynamic; size 1024; }",
+            _OUT,
+            f"add rule @ out tcp dport {PORT} tcp flags & (syn | ack) == syn add @ports {{ tcp sport }}",
+        )
+
+        def counted() -> set[str]:
+            listed = namespace.call("nft", "-j", "list", "set", "inet", _COUNT, "ports")
+            return {
+                str(it)
+                for each in json.loads(listed)["nftables"]
+                for it in each.get("set", {}).get("elem", ())
+            }
+
+        return counted
 
     def heal(self) -> None:
         """Plug in every cable, and let every packet pass."""

@@ -16,6 +16,8 @@ from pathlib import Path
 
 #: Seconds; only a hang takes that long, however busy the machine is.
 DEADLINE = 60.0
+#: The same for what imports torch, which takes minutes from a cold disk; less than pytest's own limit.
+TORCH_DEADLINE = 250.0
 
 
 class Hung(AssertionError):

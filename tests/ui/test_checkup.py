@@ -13,18 +13,22 @@ from elasticrun.ui.checkup import render_checkup
 
 ROWS = (
     NodeCheck("gpu3/1", 0.0, 0.0, 0.0, "faulty", "it reached neither gpu0/0 nor gpu1/0"),
-    NodeCheck("gpu2/0", 31.4e12, 6.25e9, 0.0021, "straggler", "its matmul is 2.4 times slower"),
-    NodeCheck("gpu0/0", 76e12, 12.5e9, 85e-6, "good"),
+    NodeCheck(
+        "gpu2/0", 31.4e12, 6.25e9, 0.0021, "straggler", "its matmul is 2.4 times slower", "torch/gpu nccl"
+    ),
+    NodeCheck("cpu0/0", 75.4e6, 825e6, 85e-6, "good", engine="python3.11 tcp"),
 )
 WIDE = 1000
 
 
 def test_plain() -> None:
     assert render_checkup(ROWS, WIDE).split("\n") == [
-        "node    matmul TFLOP/s  all-gather GB/s  latency  verdict    detail",
-        "gpu3/1               -                -        -  faulty     it reached neither gpu0/0 nor gpu1/0",
-        "gpu2/0            31.4             6.25  2.10 ms  straggler  its matmul is 2.4 times slower",
-        "gpu0/0            76.0             12.5  85.0 us  good",
+        "node          matmul  all-gather  latency  engine          verdict    detail",
+        "gpu3/1             -           -        -  -               faulty     "
+        "it reached neither gpu0/0 nor gpu1/0",
+        "gpu2/0  31.4 TFLOP/s   6.25 GB/s  2.10 ms  torch/gpu nccl  straggler  "
+        "its matmul is 2.4 times slower",
+        "cpu0/0  75.4 MFLOP/s    825 MB/s  85.0 us  python3.11 tcp  good",
     ]
 
 
@@ -53,26 +57,40 @@ def test_variables_have_no_say(variable: str, monkeypatch: pytest.MonkeyPatch) -
     assert (render_checkup(ROWS, 60), render_checkup(ROWS, 60, colour=True)) == before
 
 
-@pytest.mark.parametrize("width", [10, 66, 80, 100])
+@pytest.mark.parametrize("width", [10, 80, 90, 120])
 @pytest.mark.parametrize("colour", [False, True])
 def test_a_narrow_terminal_folds_words_and_loses_none(width: int, colour: bool) -> None:
-    row = NodeCheck("n" * 55, 1e12, 1e9, 1.5, "straggler", "some words " * 20)
+    row = NodeCheck("n" * 55, 999e12, 1e9, 0.25, "straggler", "some words " * 20, "python3.11 gloo")
     shown = re.sub(r"\x1b\[[0-9;]*m", "", render_checkup([row], width, colour))
-    assert max(map(len, shown.split("\n"))) <= max(width, 66)
+    assert max(map(len, shown.split("\n"))) <= max(width, 80)
     letters = re.sub(r"\s", "", shown)
-    expected = {"n": 55 + 2, "w": 20, "d": 20 + 3, "some": 20}  # with those of the headings
+    expected = {"n": 55 + 5, "w": 20, "d": 20 + 3, "some": 20}  # with those of the headings
     assert {word: letters.count(word) for word in expected} == expected
-    for whole in (" 1.00 ", " 1.50 s ", " straggler "):
+    for whole in (" 999 TFLOP/s ", " 1.00 GB/s ", " 250 ms ", " python3.11 ", " straggler "):
         assert whole in shown
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
-    [(1979.4, "1979"), (312.3, "312"), (12.34, "12.3"), (1.234, "1.23"), (0.0123, "0.012"), (1e-9, "0.000")],
+    ("flops", "shown"),
+    [
+        (1979.4e12, "1979 TFLOP/s"),
+        (312.3e12, "312 TFLOP/s"),
+        (12.34e9, "12.3 GFLOP/s"),
+        (1.234e6, "1.23 MFLOP/s"),
+        (12345, "0.012 MFLOP/s"),
+        (1, "0.000 MFLOP/s"),
+    ],
 )
-def test_numbers(value: float, shown: str) -> None:
-    row = render_checkup([NodeCheck("n", value * 1e12, 0.0, 0.0, "good")], WIDE).split("\n")[1]
-    assert row.split() == ["n", shown, "-", "-", "good"]
+def test_numbers(flops: float, shown: str) -> None:
+    row = render_checkup([NodeCheck("n", flops, 0.0, 0.0, "good")], WIDE).split("\n")[1]
+    assert row.split() == ["n", *shown.split(), "-", "-", "-", "good"]
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_second", "shown"), [(25e9, "25.0 GB/s"), (1e6, "1.00 MB/s"), (5e4, "50.0 kB/s")]
+)
+def test_bandwidths(bytes_per_second: float, shown: str) -> None:
+    assert f" {shown} " in render_checkup([NodeCheck("n", 0.0, bytes_per_second, 0.0, "good")], WIDE)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +101,9 @@ def test_latencies(seconds: float, shown: str) -> None:
 
 
 def test_what_others_say_is_text() -> None:
-    row = NodeCheck("[red]n[/]", 0.0, 0.0, 0.0, "[bold]", "\x1b[31m\r\nred :boom:")
+    row = NodeCheck("[red]n[/]", 0.0, 0.0, 0.0, "[bold]", "\x1b[31m\r\nred :boom:", "\x1b[1m")
     assert render_checkup([row], WIDE, colour=True).split("\n")[-1].split() == [
-        "[red]n[/]", "-", "-", "-", "[bold]", "?[31m??red", ":boom:",
+        "[red]n[/]", "-", "-", "-", "?[1m", "[bold]", "?[31m??red", ":boom:",
     ]  # fmt: skip
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent.progress import INJECTED, VARIABLE, ProgressPage, Slot
-
-DEADLINE = 100.0  # seconds; importing torch takes a while
+from tests.support.processes import TORCH_DEADLINE
 
 #: As much of torch as the hooks touch; imported in a millisecond.
 FAKE_TORCH = {
@@ -106,7 +105,7 @@ def run(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=TORCH_DEADLINE,
         check=False,
     )
 
@@ -345,7 +344,7 @@ def test_the_last_that_imports_torch_owns_the_slot(page: ProgressPage, torch: st
         first.stdout.readline()
         run("import torch\nfor _ in range(3): torch.optimizer.step()", environment)
         assert slot(page).progress.steps == 3
-        first.communicate(timeout=DEADLINE)
+        first.communicate(timeout=TORCH_DEADLINE)
     assert slot(page).progress.steps == 3
     assert slot(page).owner != first.pid
 

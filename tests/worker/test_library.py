@@ -13,8 +13,7 @@ import pytest
 
 import elasticrun
 from elasticrun.agent.progress import VARIABLE, ProgressPage, Slot
-
-DEADLINE = 60.0
+from tests.support.processes import TORCH_DEADLINE
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def run(page: ProgressPage | None, code: str, auto: bool = False) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=TORCH_DEADLINE,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -1,6 +1,7 @@
 """The values of core/protocol.py and core/orders.py as bytes, and back.
 
-This package is the only one that knows the generated code. Its two promises:
+This package is the only one that knows the generated code. ``codec.control`` is imported by itself, since
+agents neither give nor take orders. The two promises:
 
 * Decoding gives a value in which every field is within its range, or raises ProtocolError with one
   sentence; it raises nothing else, whatever the bytes.
@@ -10,7 +11,6 @@ This package is the only one that knows the generated code. Its two promises:
   clipped, since two names must not become equal; one that is too long is refused by the receiver.
 """
 
-from elasticrun.rpc.codec.control import decode_control, decode_reply, encode_control, encode_reply
 from elasticrun.rpc.codec.decode import (
     MAX_MESSAGE_BYTES,
     decode_agent,
@@ -19,6 +19,7 @@ from elasticrun.rpc.codec.decode import (
 )
 from elasticrun.rpc.codec.encode import (
     GOODBYE,
+    clean,
     encode_agent,
     encode_master,
 )
@@ -26,13 +27,10 @@ from elasticrun.rpc.codec.encode import (
 __all__ = [
     "GOODBYE",
     "MAX_MESSAGE_BYTES",
+    "clean",
     "decode_agent",
-    "decode_control",
     "decode_master",
-    "decode_reply",
     "encode_agent",
-    "encode_control",
     "encode_master",
-    "encode_reply",
     "version_in",
 ]

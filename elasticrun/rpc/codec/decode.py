@@ -190,6 +190,7 @@ def _probe(probe: pb.ProbeReport) -> ProbeReport:
         error=checks.text("probe.error", probe.error),
         matmul_flops=checks.measure("probe.matmul_flops", probe.matmul_flops),
         groups=_few("probe.groups", MAX_GROUPS, map(_group_report, probe.groups)),
+        engine=checks.text("probe.engine", probe.engine, checks.MAX_SENTENCE),
     )
 
 
@@ -198,6 +199,7 @@ def _group_report(group: pb.GroupReport) -> GroupReport:
         error=checks.text("group.error", group.error, checks.MAX_SENTENCE),
         bandwidth=checks.measure("group.bandwidth", group.bandwidth),
         latency=checks.measure("group.latency", group.latency),
+        transport=checks.text("group.transport", group.transport, checks.MAX_SENTENCE),
     )
 
 
@@ -210,6 +212,8 @@ def _stall(stall: pb.Stall) -> Stall:
         allowed=checks.measure("stall.allowed", stall.allowed),
         in_collective=stall.in_collective,
         where=checks.text("stall.where", stall.where, checks.MAX_SENTENCE),
+        stacks=checks.text("stall.stacks", stall.stacks, checks.MAX_PATH),
+        timestamp=checks.finite("stall.timestamp", stall.timestamp),
     )
 
 
@@ -262,6 +266,7 @@ def _failure(failure: pb.Failure) -> Failure:
         oom_kills=checks.integer("failure.oom_kills", failure.oom_kills, 0),
         host_oom=failure.host_oom,
         kernel_log=checks.text("failure.kernel_log", failure.kernel_log),
+        stacks=checks.text("failure.stacks", failure.stacks, checks.MAX_PATH),
     )
 
 
@@ -326,6 +331,7 @@ def _check(check: pb.NodeCheck) -> NodeCheck:
         latency=checks.measure("check.latency", check.latency),
         verdict=checks.text("check.verdict", check.verdict, checks.MAX_SENTENCE),
         detail=checks.text("check.detail", check.detail, checks.MAX_SENTENCE),
+        engine=checks.text("check.engine", check.engine, checks.MAX_SENTENCE),
     )
 
 

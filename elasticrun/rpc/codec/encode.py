@@ -109,11 +109,17 @@ def _probe_to_pb(probe: ProbeReport) -> pb.ProbeReport:
             error=head(group.error, checks.MAX_SENTENCE),
             bandwidth=_finite(group.bandwidth),
             latency=_finite(group.latency),
+            transport=head(group.transport, checks.MAX_SENTENCE),
         )
         for group in probe.groups
     ]
-    flops = _finite(probe.matmul_flops)
-    return pb.ProbeReport(check=probe.check, error=head(probe.error), matmul_flops=flops, groups=groups)
+    return pb.ProbeReport(
+        check=probe.check,
+        error=head(probe.error),
+        matmul_flops=_finite(probe.matmul_flops),
+        groups=groups,
+        engine=head(probe.engine, checks.MAX_SENTENCE),
+    )
 
 
 def _stall_to_pb(stall: Stall) -> pb.Stall:
@@ -125,6 +131,8 @@ def _stall_to_pb(stall: Stall) -> pb.Stall:
         allowed=_finite(stall.allowed),
         in_collective=stall.in_collective,
         where=head(stall.where, checks.MAX_SENTENCE),
+        stacks=_tail(stall.stacks, checks.MAX_PATH),
+        timestamp=_finite(stall.timestamp),
     )
 
 
@@ -171,6 +179,7 @@ def _failure_to_pb(failure: Failure) -> pb.Failure:
         oom_kills=failure.oom_kills,
         host_oom=failure.host_oom,
         kernel_log=_tail(failure.kernel_log),
+        stacks=_tail(failure.stacks, checks.MAX_PATH),
     )
 
 
@@ -224,6 +233,7 @@ def _check_to_pb(check: NodeCheck) -> pb.NodeCheck:
         latency=_finite(check.latency),
         verdict=head(check.verdict, checks.MAX_SENTENCE),
         detail=head(check.detail, checks.MAX_SENTENCE),
+        engine=head(check.engine, checks.MAX_SENTENCE),
     )
 
 

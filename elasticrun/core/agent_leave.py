@@ -1,0 +1,68 @@
+"""How an agent leaves its job: every reason to, with what its workers and the master are told of it.
+
+A departure is decided once, as the reasons that come up later are mostly its consequences; only a node that
+turns out to be stuck goes at once, and says why. It is a *farewell* if the job may go on without this node,
+and the master has to know; then it is the last that the master hears, as a report behind it could say that a
+node is ready which is about to go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elasticrun.core.agent_events import OUTCOME_STATUS, REJECT_STATUS, Finish
+from elasticrun.core.protocol import JobEnded, RejectCode, Rejected
+from elasticrun.errors import ExitCode
+
+SIGTERM = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """How this node leaves once its workers are gone."""
+
+    finish: Finish
+    signum: int = SIGTERM  # for the workers that run when it is decided
+    drains: bool = False  # they may save their state first
+    is_farewell: bool = False
+
+    @classmethod
+    def job_over(cls, message: JobEnded) -> Departure:
+        """The job has ended, well or not."""
+        status = OUTCOME_STATUS[message.outcome]
+        return cls(Finish(status, message.reason, message.outcome, message.failures, message.checkup))
+
+    @classmethod
+    def refused(cls, message: Rejected) -> Departure:
+        """The master does not want this node, or not any more."""
+        finish = Finish(REJECT_STATUS[message.code], message.message)
+        return cls(finish, drains=message.code is RejectCode.DRAINED)
+
+    @classmethod
+    def stopped(cls, signum: int) -> Departure:
+        """The launcher was told to stop; SIGTERM is how a platform takes its nodes away."""
+        finish = Finish(128 + signum, f"stopped by signal {signum}")
+        return cls(finish, signum, drains=signum == SIGTERM, is_farewell=True)
+
+    @classmethod
+    def preempted(cls, reason: str) -> Departure:
+        """This node will be taken away."""
+        return cls(Finish(ExitCode.DRAINED, reason), drains=True, is_farewell=True)
+
+    @classmethod
+    def broken(cls, exit_status: int, reason: str) -> Departure:
+        """The launcher cannot go on."""
+        return cls(Finish(exit_status, reason), is_farewell=True)
+
+    @classmethod
+    def stuck(cls, seconds: float) -> Departure:
+        """Workers survive SIGKILL (a driver holds them in the kernel): this node is of no use any more."""
+        reason = f"workers are still there {seconds:g} s after SIGKILL; this node needs a restart"
+        return cls.broken(ExitCode.NODE_FAULT, reason)
+
+    @classmethod
+    def deserted(cls, seconds: float, hangs: bool) -> Departure:
+        """The master is gone for good, and there is nothing to keep alive: no workers, or such that hang."""
+        hung = ", and the workers make no steps" if hangs else ""
+        reason = f"the master went away and did not come back within {seconds:g} s{hung}"
+        return cls(Finish(ExitCode.MASTER_LOST, reason))
