@@ -31,6 +31,7 @@ import sys
 import threading
 import time
 import warnings
+from _frozen_importlib_external import PathFinder
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Origin:
 
     def __init__(self) -> None:
         self.environ = dict(os.environ)
+        self.files: dict[str, tuple[int, int]] = {}  # once they are imported
         before = given()
         self.added = {name: value for name, value in self.environ.items() if before.get(name) != value}
         self.added.pop("PYTHONPATH", None)  # that change was ours
@@ -93,7 +95,7 @@ def serve(terms: str) -> None:
     if reason:
         tell(control, refused=reason[:MAX_REASON])
         os._exit(0)
-    printed = take_output(libc)
+    printed, origin.files = take_output(libc), files()
     set_title(TITLE)
     gc.collect()
     gc.freeze()  # and never thawed: a collection in a worker would copy the pages that it shares
@@ -160,7 +162,16 @@ def script_folder() -> str | None:
     if script == "-m":
         return os.getcwd()  # noqa: PTH109 pathlib takes milliseconds
     script = os.path.realpath(script)
-    return script if os.path.isdir(script) else os.path.dirname(script)  # noqa: PTH112, PTH120
+    finder: Any = PathFinder._path_importer_cache(script)  # type: ignore[attr-defined]
+    return os.path.dirname(script) if finder is None else script  # noqa: PTH120
+
+
+def files() -> dict[str, tuple[int, int]]:
+    """The files of modules that may be edited, as they are now: not those in the interpreter's folders."""
+    fixed = (sys.prefix + os.sep, sys.base_prefix + os.sep)
+    names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    there = {name for name in names if not name.startswith(fixed) and os.path.isfile(name)}  # noqa: PTH113
+    return {name: (os.stat(name).st_mtime_ns, os.stat(name).st_size) for name in there}  # noqa: PTH116
 
 
 def unsound() -> str:
@@ -309,6 +320,8 @@ def read_request(fd: int) -> dict[str, Any]:
 
 def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: Any) -> None:
     """What the spawner does with a process that it executes, and then what the program's start does."""
+    if files() != origin.files:
+        raise ImportError("a module was edited after it had been imported")
     os.setsid()
     if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
         raise OSError("no death signal")
@@ -324,7 +337,9 @@ def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: A
     set_arguments(request["argv"])
     reopen(sys.__stdout__, 1)
     reopen(sys.__stderr__, 2)
-    number_main_thread()
+    for name in [name for name, finder in sys.path_importer_cache.items() if finder is None]:
+        del sys.path_importer_cache[name]  # that folder may be there by now
+    getattr(threading.main_thread(), "_set_native_id", int)()  # it is the parent's before Python 3.13
     draw_again()
 
 
@@ -356,13 +371,6 @@ def reopen(stream: Any, number: int) -> None:
         line_buffering=stream.line_buffering,
         write_through=True,
     )
-
-
-def number_main_thread() -> None:
-    """Before Python 3.13, ``threading`` keeps the parent's number of it after a fork."""
-    renew = getattr(threading.main_thread(), "_set_native_id", None)
-    if renew is not None:
-        renew()
 
 
 def draw_again() -> None:

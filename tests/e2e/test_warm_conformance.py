@@ -68,8 +68,6 @@ INHERENT = {
     "frozen objects": "a collection that looked at the imports would copy the pages that are shared",
     "environment in /proc": "the kernel shows what the interpreter was executed with",
 }
-#: The same in workers of local ranks other than 0.
-FURTHER = {"cmdline": "the kernel shows the parent's arguments, which were expanded for local rank 0"}
 #: The same after torch was imported. Torch's own threads start at the first operation, warm or cold.
 LATER = {"Threads": "OpenBLAS starts its threads as it is loaded, and after a fork when it has to compute"}
 #: What importing torch changes is at the first line as it is in a cold worker after the import.
@@ -287,9 +285,8 @@ def compared(both: Pair, part: str, leave_out: Collection[str] = ()) -> list[str
     assert both.cold.reports.keys() == both.warm.reports.keys()
     found: list[str] = []
     for name in both.cold.reports:
-        left_out = leave_out if name.endswith("-0") else {*leave_out, *FURTHER}
         cold, warm = (
-            {fact: value for fact, value in ended.reports[name][part].items() if fact not in left_out}
+            {fact: value for fact, value in ended.reports[name][part].items() if fact not in leave_out}
             for ended in (both.cold, both.warm)
         )
         found += differences(cold, warm, f"{name}:")
