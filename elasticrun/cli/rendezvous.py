@@ -190,10 +190,6 @@ def endpoints_of(given: Given, alone: bool, max_nodes: int, notes: Notes) -> tup
         return (ALONE,)
     named = given.find(options.RDZV_ENDPOINT)
     if named is not None:
-        if len(named) > max_nodes:
-            # A host that is no member hears of no world, and until all have the job cannot go on without one.
-            reason = f"it lists {len(named)} hosts, but --nnodes allows {max_nodes} nodes"
-            given.refuse(options.RDZV_ENDPOINT, f"{reason}; list fewer, or let more take part")
         return named
     if given.get(options.RDZV_BACKEND) == "static":
         return (_static_endpoint(given, max_nodes, notes),)

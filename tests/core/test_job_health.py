@@ -182,6 +182,25 @@ def test_two_nodes_that_do_not_reach_each_other_end_the_job() -> None:
     assert "the link between them" in ended.reason
 
 
+def test_a_bad_link_is_named_and_nobody_goes() -> None:
+    job = Clinic("abcd")
+    while job.asked:
+        for node in sorted(job.asked):
+            cut = any(set(group.nodes) == {"a", "b"} for group in job.asked[node].groups)
+            job.answer(node, dead="ab" if cut else "")
+    assert any("the link between a and b is bad" in line for line in job.lines)
+    assert job.started() == set("abcd")
+
+
+def test_a_job_that_checks_at_its_start_only_checks_no_suspect() -> None:
+    job = Clinic("abc", HealthCheckMode.START, max_restarts=1)
+    job.answer_all()
+    blame(job, "b", "ac")
+    job.report("b", READY, 0, failure("b"))
+    assert job.started() == {"a", "b", "c"}
+    assert "b" in job.machine.health.suspects
+
+
 def test_a_straggler_is_named_and_stays() -> None:
     job = Clinic("abcd")
     job.answer_all(slow="c")

@@ -22,7 +22,7 @@ from tests.sim import ills, run, scenario
 from tests.sim.failover import simulator
 from tests.sim.kernel import Violation
 from tests.sim.regressions import REGRESSIONS
-from tests.sim.scenario import HostCrash, Network, NodeSpec, Scenario, WorkerFails, generate
+from tests.sim.scenario import AgentCrash, HostCrash, Network, NodeSpec, Scenario, WorkerFails, generate
 from tests.sim.simulator import Simulator
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +82,16 @@ def test_the_next_host_takes_over() -> None:
     case = Scenario(0, nodes, 2, 3, quiet_from=60.0, hosts=("n0", "n1"), faults=(HostCrash(10.0, "n0"),))
     result = simulator(case).run()
     assert (result.outcome, result.rounds, result.used) == (Outcome.SUCCEEDED, 2, 0)
+
+
+def test_a_listed_host_may_be_a_spare() -> None:
+    """It hears of each world although it is in none, so nobody waits for it."""
+    joins = {"n0": 0.0, "n1": 0.1, "n2": 0.3, "n3": 0.2}
+    nodes = tuple(NodeSpec(name, joins=instant) for name, instant in joins.items())
+    faults = (WorkerFails(8.0, "n0"), AgentCrash(20.0, "n1"))
+    case = Scenario(0, nodes, 2, 2, max_restarts=1, quiet_from=60.0, hosts=("n0", "n1", "n2"), faults=faults)
+    result = simulator(case).run()
+    assert (result.outcome, result.rounds, result.used) == (Outcome.SUCCEEDED, 3, 1)
 
 
 @pytest.mark.parametrize("name", MOVES)
