@@ -2,7 +2,8 @@
 
 The invariant of ``auto``: a script is started warm only if it imports torch itself and nothing in its source
 says that the order matters. A warm parent imports torch before the script's first line, so what a script
-sets in its environment for that import would come too late. What cannot be told from the source is cold.
+sets for that import, its environment or its CPUs, would come too late. A changed ``sys.path`` is not looked
+for: it is common, and seldom chooses another torch. What cannot be told from the source is cold.
 
 Not even ``on`` may have a warm parent run the script by mistake: the interpreter has to be one that is
 known to read ``sitecustomize`` first, so anything but a plain Python binary is started cold.
@@ -39,6 +40,7 @@ _SETS_EARLY = re.compile(
     r"|environ(?:b)?\s*(?:\.\s*(?:update|clear)\s*\(|\|=|=\s*[\w{(])"
     r"|environ(?:b)?\s*\[\s*(?!b?['\"])[^\]\n]*\]\s*=(?!=)"
     r"|(?:putenv|environ(?:b)?\s*\.\s*setdefault)\s*\(\s*(?!b?['\"])"
+    r"|\b(?:sched_setaffinity|cpu_affinity|setdlopenflags)\s*\("
 )
 
 
@@ -93,7 +95,7 @@ def _unwanted(source: str | None) -> str:
         return "the program's own source does not import torch (--warm on forks it all the same)"
     if found := _SETS_EARLY.search(source):
         line = source.count("\n", 0, found.start()) + 1
-        return f"line {line} of the program sets variables that may matter while torch is imported"
+        return f"line {line} of the program sets what may matter while torch is imported"
     return ""
 
 

@@ -34,6 +34,7 @@ def parse(folder: Path, source: str, *argv: str, python: str = sys.executable) -
         "import os\nif os.environ['OMP_NUM_THREADS'] == '1': import torch\nimport torch",
         "import os, torch\nos.environ['WANDB_MODE'] = 'off'\nprint(os.environ.get('CUDA_VISIBLE_DEVICES'))",
         "import os, torch\nrank = os.environ[name]",
+        "import os, torch\ncpus = os.sched_getaffinity(0)",
     ],
 )
 def test_a_script_that_imports_torch_is_warm(tmp_path: Path, source: str) -> None:
@@ -49,7 +50,7 @@ def test_a_script_that_imports_torch_is_warm(tmp_path: Path, source: str) -> Non
         ("# import torch", "the program's own source does not import torch"),
         ("import torch\0", "the source of the program is not at hand"),
         *(
-            (f"import os\n{line}\nimport torch", "line 2 of the program sets variables")
+            (f"import os\n{line}\nimport torch", "line 2 of the program sets what may matter")
             for line in (
                 "os.environ['OMP_NUM_THREADS'] = '4'",
                 "os.environ.setdefault('CUDA_VISIBLE_DEVICES', '0')",
@@ -60,6 +61,9 @@ def test_a_script_that_imports_torch_is_warm(tmp_path: Path, source: str) -> Non
                 "os.environ[name] = value",
                 "os.environ.pop('NCCL_DEBUG', None)",
                 "del os.environ['KMP_AFFINITY']",
+                "os.sched_setaffinity(0, {1})",
+                "psutil.Process().cpu_affinity([1])",
+                "sys.setdlopenflags(os.RTLD_GLOBAL)",
             )
         ),
     ],
