@@ -383,7 +383,7 @@ def test_real_torch_reports_its_steps(page: ProgressPage) -> None:
 
 
 def warnings_of(ended: subprocess.CompletedProcess[str]) -> int:
-    """How many there are, but for one: torch warns of Python 3.13.0 wherever it meets a hook, whoever's it is."""
+    """How many there are; but torch warns of Python 3.13.0 wherever it meets a hook, whoever's it is."""
     return ended.stderr.count("Warning") - ended.stderr.count("Python 3.13.0")
 
 
