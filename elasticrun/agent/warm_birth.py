@@ -61,6 +61,7 @@ class Parent:
     pid: int = 0  # 0: none is left
     state: State = State.IMPORTING
     is_killed: bool = False
+    is_second_try: bool = False  # the one before it was killed while it imported
     control: socket.socket | None = None
     waiting: deque[Birth] = field(default_factory=deque)
     birth: Birth | None = None
@@ -71,6 +72,11 @@ class Parent:
     def takes_requests(self) -> bool:
         """Not if it is gone, nor once its import has taken too long."""
         return self.state is State.READY or (self.state is State.IMPORTING and self.deadline is not None)
+
+    def may_be_replaced(self, exit_code: int) -> bool:
+        """Whether its end is no reason to start workers cold."""
+        was_signalled = exit_code < 0 and not self.is_second_try
+        return self.state is State.READY or (self.state is State.IMPORTING and was_signalled)
 
     def kill(self) -> None:
         """SIGKILL it; its end is heard of later."""

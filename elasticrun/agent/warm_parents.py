@@ -10,7 +10,8 @@ Invariants.
 - A parent gives birth to one worker at a time. The worker is the spawner's own child before it answers, so
   nothing lives below a parent but while a birth is under way; whoever sweeps then kills that parent as well.
 - Every request that was taken is answered: by ``born``, by ``start_cold``, or by a failure if a sweep comes.
-- A parent that was killed is replaced. One that cannot import, or says that it cannot fork soundly, is not.
+- A parent that was killed is replaced, while it imports once only: memory may be too short for it. One that
+  cannot import, or says that it cannot fork soundly, is not.
 """
 
 from __future__ import annotations
@@ -182,13 +183,13 @@ class WarmParents:
         if parent in self._dying:
             if parent.birth is None:
                 self._dying.remove(parent)
-        elif parent.state is State.READY and not self._is_closed:
+        elif parent.may_be_replaced(exit_code) and not self._is_closed:
             self._replace(parent)
         else:
             self._give_up(parent, f"the warm parent ended while it imported (exit code {exit_code})")
 
     def _replace(self, parent: Parent) -> None:
-        new = Parent(parent.recipe, parent.stdin)
+        new = Parent(parent.recipe, parent.stdin, is_second_try=parent.state is State.IMPORTING)
         self._parents[parent.recipe["key"]] = new
         new.waiting, parent.waiting = parent.waiting, deque()
         for birth in new.waiting:

@@ -332,6 +332,30 @@ def test_a_parent_that_does_not_answer_is_replaced(drive: Drive, monkeypatch: py
     drive(scenario)
 
 
+def test_a_parent_that_is_killed_while_it_imports_is_replaced_once(drive: Drive, gate: Path) -> None:
+    async def killed(node: Node) -> int:
+        """The pid of a parent that was killed once it had begun to import."""
+        writer = await asyncio.to_thread(os.open, gate, os.O_WRONLY)
+        os.kill(pid := node.parent, signal.SIGKILL)
+        await asyncio.to_thread(wait_end, pid)
+        os.close(writer)
+        return pid
+
+    async def scenario(node: Node) -> None:
+        node.spawn(0)
+        await killed(node)
+        await asyncio.to_thread(gate.write_text, "go on")
+        assert (await node.news()).is_warm
+        assert await node.exit_code(0) == 3
+        assert (node.folder / "out0").read_text() == node.told(0)
+        os.kill(node.parent, signal.SIGKILL)
+        assert await killed(node) != await killed(node)
+        assert (await node.news()).text.endswith("the warm parent ended while it imported (exit code -9)")
+        assert await node.run(1) == node.told(1, forked=False)
+
+    drive(scenario, "trouble,colorsys")
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
