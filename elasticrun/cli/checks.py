@@ -78,7 +78,12 @@ def check_notice_file(option: str, path: str) -> None:
     given = f"{option} {path!r}"
     if os.path.isdir(path):
         raise UsageError(f"{given} is a directory: give the path of a file")
-    above = _nearest_existing(os.path.dirname(os.path.abspath(path)))
+    try:
+        above = _nearest_existing(os.path.dirname(os.path.abspath(path)))
+    except FileNotFoundError:
+        raise UsageError(
+            f"{given} begins in the working directory, which is gone; give an absolute path"
+        ) from None
     if not os.path.isdir(above) and not os.path.islink(above):
         raise UsageError(f"{given} cannot come to exist: {above!r} is not a directory; give another path")
 

@@ -121,6 +121,18 @@ def test_a_notice_that_can_never_come(script: str, tmp_path: Path) -> None:
     )
 
 
+def test_a_notice_in_a_folder_that_is_gone(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert refusal("--preemption-file", "notice", str(tmp_path / script)) == (
+        "--preemption-file 'notice' begins in the working directory, which is gone; give an absolute path"
+    )
+
+
 # --- the policy
 
 
