@@ -33,7 +33,9 @@ class Poller:
 
     def wait(self, seconds: float | None) -> None:
         """Wait until something can be read, at most for so long, and handle it."""
-        for fd, _ in self._poll.poll(None if seconds is None else seconds * 1000):
-            handler = self._handlers.get(fd)
-            if handler is not None:  # else an earlier one of this batch removed it
+        ready = self._poll.poll(None if seconds is None else seconds * 1000)
+        for fd, handler in [(fd, self._handlers[fd]) for fd, _ in ready]:
+            if (
+                self._handlers.get(fd) is handler
+            ):  # else an earlier one closed it; the number may be in use again
                 handler()
