@@ -20,6 +20,8 @@ from elasticrun.errors import UsageError
 logger = logging.getLogger(__name__)
 
 STDIN = 0
+#: Imported once the first workers run: torch itself does so, at the first step of an optimizer.
+LATER = {"torch": "torch._dynamo"}
 
 
 def warm_recipes(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> list[WarmRecipe]:
@@ -48,8 +50,13 @@ def _recipe(
         argv=worker_argv(config.entrypoint, local_rank),
         env={**env, "PYTHONPATH": os.pathsep.join(filter(None, (INJECTED, before)))},
         cpus=cpus[local_rank] if cpus else None,
-        terms=f"{'unset' if before is None else 'set'}:{','.join(imports)}",
+        terms=f"{'unset' if before is None else 'set'}:{_terms(imports)}",
     )
+
+
+def _terms(imports: Sequence[str]) -> str:
+    later = [LATER[name] for name in imports if name in LATER and LATER[name] not in imports]
+    return ";".join(filter(None, (",".join(imports), ",".join(later))))
 
 
 def report_warm(news: WarmNews) -> None:

@@ -62,6 +62,7 @@ class Parent:
     state: State = State.IMPORTING
     is_killed: bool = False
     is_second_try: bool = False  # the one before it was killed while it imported
+    was_ready: bool = False
     control: socket.socket | None = None
     waiting: deque[Birth] = field(default_factory=deque)
     birth: Birth | None = None
@@ -76,7 +77,18 @@ class Parent:
     def may_be_replaced(self, exit_code: int) -> bool:
         """Whether its end is no reason to start workers cold."""
         was_signalled = exit_code < 0 and not self.is_second_try
-        return self.state is State.READY or (self.state is State.IMPORTING and was_signalled)
+        return self.state is not State.GONE and (self.was_ready or was_signalled)
+
+    def become_ready(self, deadline: float) -> str:
+        """Its imports are done; what to say of it. ``deadline`` is that of a birth from now."""
+        before, self.was_ready = self.was_ready, True
+        self.state = State.READY
+        self.deadline = None if self.birth is None else deadline
+        return "the warm parent has imported more" if before else "workers are forked from a warm parent"
+
+    def import_no_more(self) -> None:
+        """Have its successor import nothing but what is needed at first."""
+        self.recipe = {**self.recipe, "terms": self.recipe["terms"].partition(";")[0]}
 
     def kill(self) -> None:
         """SIGKILL it; its end is heard of later."""

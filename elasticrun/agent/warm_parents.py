@@ -10,6 +10,7 @@ Invariants.
 - A parent gives birth to one worker at a time. The worker is the spawner's own child before it answers, so
   nothing lives below a parent but while a birth is under way; whoever sweeps then kills that parent as well.
 - Every request that was taken is answered: by ``born``, by ``start_cold``, or by a failure if a sweep comes.
+- Requests wait as well while a parent that was idle imports more. If that goes wrong, its successor does not.
 - A parent that was killed is replaced, while it imports once only: memory may be too short for it. One that
   cannot import, or says that it cannot fork soundly, is not.
 """
@@ -121,6 +122,8 @@ class WarmParents:
                 continue
             parent.deadline = None
             if parent.birth is not None:
+                if parent.state is State.IMPORTING:
+                    parent.import_no_more()
                 parent.kill()  # that closes the pipe, and the worker starts cold
             elif parent.state is State.IMPORTING:
                 self._say(
@@ -162,24 +165,29 @@ class WarmParents:
             parent.hang_up(self._host.poller)  # its end follows
             return
         message = json.loads(words)
-        if parent.state is not State.IMPORTING:
+        if parent.state is State.GONE:
             return  # it was given up meanwhile
-        if "refused" in message:
+        if "importing" in message:
+            parent.state, parent.deadline = State.IMPORTING, time.monotonic() + IMPORT_TIMEOUT
+        elif "refused" not in message:
+            done = parent.become_ready(time.monotonic() + BIRTH_TIMEOUT)
+            seconds, shared = message["seconds"], message["shared"] / 2**20
+            self._say(True, f"{done}, ready after {seconds:.1f} s; {shared:.0f} MiB of its memory are shared")
+            self._go_on(parent)
+        elif parent.was_ready:  # its end follows, and a successor
+            parent.import_no_more()
+            self._say(False, f"the warm parent is replaced: {message['refused']}")
+        else:
             self._give_up(parent, message["refused"])
-            return
-        parent.state, parent.deadline = State.READY, None
-        shared = message["shared"] / 2**20
-        self._say(
-            True,
-            f"workers are forked from a warm parent, ready after {message['seconds']:.1f} s; "
-            f"{shared:.0f} MiB of its memory are shared",
-        )
-        self._go_on(parent)
 
     def _ended(self, parent: Parent, exit_code: int) -> None:
         """It was reaped."""
         parent.pid = 0
+        while parent.control is not None and readable(parent.control.fileno()):
+            self._heard(parent)  # its last words
         parent.hang_up(self._host.poller)
+        if parent.state is State.IMPORTING and not parent.is_killed:
+            parent.import_no_more()
         if parent in self._dying:
             if parent.birth is None:
                 self._dying.remove(parent)
@@ -189,7 +197,7 @@ class WarmParents:
             self._give_up(parent, f"the warm parent ended while it imported (exit code {exit_code})")
 
     def _replace(self, parent: Parent) -> None:
-        new = Parent(parent.recipe, parent.stdin, is_second_try=parent.state is State.IMPORTING)
+        new = Parent(parent.recipe, parent.stdin, is_second_try=not parent.was_ready)
         self._parents[parent.recipe["key"]] = new
         new.waiting, parent.waiting = parent.waiting, deque()
         for birth in new.waiting:
@@ -249,7 +257,9 @@ class WarmParents:
         assert parent.birth is not None
         self._host.poller.unwatch(parent.birth.answer)
         os.close(parent.birth.answer)
-        parent.birth, parent.deadline = None, None
+        parent.birth = None
+        if parent.state is not State.IMPORTING:
+            parent.deadline = None
         if parent in self._dying and not parent.pid:
             self._dying.remove(parent)
 

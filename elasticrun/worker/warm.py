@@ -10,6 +10,9 @@ The spawner asks with one byte and descriptors: the request as a memory file, th
 stderr, and a pipe for the answer. A worker is forked twice, so that it is the spawner's child like any other:
 the process between ends at once, and the worker waits until it has been reaped.
 
+What is imported late by most scripts, the parent imports as well, but only when it has forked workers and has
+been idle since: the first start does not wait for that, and restarts find it done.
+
 Invariants. A worker answers on the pipe before the script's first line, with its pid or with what is wrong;
 an end of file is a failure too. The parent runs nothing of the script and never initialises CUDA; what cannot
 be forked soundly, such as threads, it refuses. What the imports print is kept and shown by every worker, as
@@ -25,17 +28,19 @@ import gc
 import io
 import json
 import os
+import select
 import signal
 import socket
 import sys
 import threading
 import time
 import warnings
-from _frozen_importlib_external import PathFinder
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any, NoReturn
+
+    from elasticrun.worker import warm_imports as imports  # given by ``sitecustomize``
 
 #: Descriptors go up here, out of the way of what the imports open.
 HIGH_FD = 900
@@ -43,6 +48,7 @@ REQUEST_FDS = 5
 NAME = b"elasticrun-warm"  # the kernel keeps 15 bytes
 TITLE = b"elastic-run: warm parent"
 ARG_START, ARG_END = 45, 46  # fields of /proc/PID/stat, counted behind the command's ")"
+IDLE = 1000  # milliseconds without a request after which more is imported
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 MAX_REASON = 500  # characters
@@ -53,7 +59,8 @@ class Origin:
 
     def __init__(self) -> None:
         self.environ = dict(os.environ)
-        self.files: dict[str, tuple[int, int]] = {}  # once they are imported
+        self.files: dict[str, tuple[int, int]] = {}  # these and the next once they are imported
+        self.printed: list[bytes] = []
         before = given()
         self.added = {name: value for name, value in self.environ.items() if before.get(name) != value}
         self.added.pop("PYTHONPATH", None)  # that change was ours
@@ -83,23 +90,16 @@ def read(path: str) -> bytes:
 def serve(terms: str) -> None:
     """Import the modules and fork workers until the spawner is gone. Returns in workers only.
 
-    ``terms`` are the control socket's number, a word for ``sitecustomize``, and the names of the modules.
+    ``terms`` are the control socket's number, a word for ``sitecustomize``, and the names of the modules;
+    behind a semicolon those for later.
     """
     number, _, names = terms.split(":")
+    names, _, later = names.partition(";")
     control = socket.socket(fileno=move_up(int(number)))
     origin = Origin()
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_NAME, NAME, 0, 0, 0)
-    begun = time.monotonic()
-    reason = prepare([name for name in names.split(",") if name])
-    if reason:
-        tell(control, refused=reason[:MAX_REASON])
-        os._exit(0)
-    printed, origin.files = take_output(libc), files()
-    set_title(TITLE)
-    gc.collect()
-    gc.freeze()  # and never thawed: a collection in a worker would copy the pages that it shares
-    tell(control, seconds=time.monotonic() - begun, shared=resident())
+    take_in(names, origin, control, libc)
     while True:
         fds = next_request(control)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -108,8 +108,40 @@ def serve(terms: str) -> None:
         for fd in fds:
             os.close(fd)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if later and is_idle(control):
+            take_in_more(later, origin, control, libc)
+            later = ""
     control.close()
-    be_born(fds, mask, origin, printed, libc)
+    be_born(fds, mask, origin, libc)
+
+
+def take_in(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
+    """Import modules, then tell the spawner how that went; ends this process if it is of no use any more."""
+    begun = time.monotonic()
+    reason = imports.prepare([name for name in names.split(",") if name])
+    if reason:
+        tell(control, refused=reason[:MAX_REASON])
+        os._exit(0)
+    origin.printed, origin.files = imports.take_output(libc), imports.files()
+    set_title(TITLE)
+    gc.collect()
+    gc.freeze()  # and never thawed: a collection in a worker would copy the pages that it shares
+    tell(control, seconds=time.monotonic() - begun, shared=resident())
+
+
+def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
+    """As before; the environment stays, as a script finds it before it imports these itself."""
+    tell(control, importing=names)
+    before = dict(os.environ)
+    take_in(names, origin, control, libc)
+    set_environment(before)
+
+
+def is_idle(control: socket.socket) -> bool:
+    """Whether no request comes for a while."""
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    return not poll.poll(IDLE)
 
 
 def move_up(fd: int) -> int:
@@ -131,83 +163,6 @@ def tell(control: socket.socket, **words: Any) -> None:
 def resident() -> int:
     """Bytes of memory that this process has in use."""
     return int(read("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-# -- before
-
-
-def prepare(names: list[str]) -> str:
-    """Import the modules as the script would; why no worker can be forked after that, "" if one can."""
-    path = script_folder()
-    if path is not None:
-        sys.path.insert(0, path)
-    try:
-        for name in names:
-            __import__(name)
-    except BaseException as error:  # noqa: BLE001 it is told; the script meets it again and shows it all
-        return f"importing {name} failed ({type(error).__name__}: {error})"
-    finally:
-        if path is not None and path in sys.path:
-            sys.path.remove(path)
-    return unsound()
-
-
-def script_folder() -> str | None:
-    """What the interpreter will put in front of ``sys.path`` for the script; None: nothing."""
-    if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
-        return None
-    script = sys.argv[0]
-    if script == "-c":
-        return ""
-    if script == "-m":
-        return os.getcwd()  # noqa: PTH109 pathlib takes milliseconds
-    script = os.path.realpath(script)
-    finder: Any = PathFinder._path_importer_cache(script)  # type: ignore[attr-defined]
-    return os.path.dirname(script) if finder is None else script  # noqa: PTH120
-
-
-def files() -> dict[str, tuple[int, int]]:
-    """The files of modules that may be edited, as they are now: not those in the interpreter's folders."""
-    fixed = (sys.prefix + os.sep, sys.base_prefix + os.sep)
-    names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    there = {name for name in names if not name.startswith(fixed) and os.path.isfile(name)}  # noqa: PTH113
-    return {name: (os.stat(name).st_mtime_ns, os.stat(name).st_size) for name in there}  # noqa: PTH116
-
-
-def unsound() -> str:
-    """Why a fork of this process would not be a worker; "" if it would."""
-    if threading.active_count() > 1:
-        others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-        return f"the imports started threads ({', '.join(others)})"
-    if uses_cuda():
-        return "the imports initialised CUDA"
-    if has_children():
-        return "the imports started processes"
-    return ""
-
-
-def uses_cuda() -> bool:
-    """Whether a fork of this process could not use CUDA, as far as torch knows."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    tests = (getattr(cuda, name, None) for name in ("is_initialized", "_is_in_bad_fork"))
-    return any(test() for test in tests if test is not None)
-
-
-def has_children() -> bool:
-    """Whether there are processes that this one would have to wait for."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-def take_output(libc: Any) -> list[bytes]:
-    """What the imports printed, on stdout and on stderr."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    libc.fflush(None)
-    return [os.pread(number, os.fstat(number).st_size, 0) for number in (1, 2)]
 
 
 def set_title(command: bytes) -> None:
@@ -285,7 +240,7 @@ def release(reaped: int) -> None:
 # -- in the worker
 
 
-def be_born(fds: list[int], mask: set[Any], origin: Origin, printed: list[bytes], libc: Any) -> None:
+def be_born(fds: list[int], mask: set[Any], origin: Origin, libc: Any) -> None:
     """Make this process what a fresh one would be, then say so."""
     request_file, *standard, answer = fds
     try:
@@ -293,12 +248,12 @@ def be_born(fds: list[int], mask: set[Any], origin: Origin, printed: list[bytes]
         become(request, standard, origin, libc)
     except BaseException as error:  # noqa: BLE001 the spawner is told, and starts this worker cold
         fail(answer, f"{type(error).__name__}: {error}")
-    if uses_cuda():
+    if imports.uses_cuda():
         fail(answer, "CUDA was initialised")
     os.write(answer, json.dumps({"pid": os.getpid()}).encode("ascii"))
     os.close(answer)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for number, output in zip((1, 2), printed, strict=True):
+    for number, output in zip((1, 2), origin.printed, strict=True):
         show(number, output)
 
 
@@ -320,7 +275,7 @@ def read_request(fd: int) -> dict[str, Any]:
 
 def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: Any) -> None:
     """What the spawner does with a process that it executes, and then what the program's start does."""
-    if files() != origin.files:
+    if imports.files() != origin.files:
         raise ImportError("a module was edited after it had been imported")
     os.setsid()
     if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:

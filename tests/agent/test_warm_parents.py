@@ -379,6 +379,15 @@ def test_a_parent_that_is_killed_while_it_imports_is_replaced_once(drive: Drive,
             """,
             "the imports initialised CUDA",
         ),
+        (
+            """
+            import os, sys, types
+            pid = os.getpid()
+            cuda = types.SimpleNamespace(_is_in_bad_fork=lambda: os.getpid() != pid)
+            sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+            """,
+            "the imports initialised CUDA",
+        ),
     ],
 )
 def test_what_cannot_be_forked_starts_cold(drive: Drive, module: Module, code: str, reason: str) -> None:
@@ -417,3 +426,106 @@ def test_births_that_fail_again_and_again_end_the_parent(drive: Drive, module: M
         assert told == ["one worker is started cold"] * 2 + ["workers start cold"]
 
     drive(scenario, "trouble,colorsys")
+
+
+LATER = "colorsys;trouble"
+
+
+async def begun(node: Node, gate: Path) -> int:
+    """A descriptor without which the import of more ends; a worker was forked before it began."""
+    assert (await node.news()).is_warm
+    assert await node.run(0) == node.told(0)
+    writer = await asyncio.to_thread(os.open, gate, os.O_WRONLY)
+    node.spawn(99, warm=None)
+    assert await node.exit_code(99) == 3  # so the spawner has heard what came before
+    return writer
+
+
+def test_more_is_imported_once_workers_are_forked(drive: Drive, module: Module) -> None:
+    module("import os; print('imported'); os.environ['RANK'] = '/new'")
+
+    async def scenario(node: Node) -> None:
+        assert "forked from" in (await node.news()).text
+        assert await node.run(0) == node.told(0)
+        assert "imported more" in (await node.news()).text
+        for number in (1, 2):
+            assert await node.run(number) == "imported\n" + node.told(number)
+        assert not [event for event in node.events if isinstance(event, WarmNews)]
+
+    drive(scenario, LATER)
+
+
+def test_a_spawn_while_more_is_imported_waits_for_it(drive: Drive, gate: Path) -> None:
+    async def scenario(node: Node) -> None:
+        writer = await begun(node, gate)
+        node.spawn(1)
+        node.spawn(2, warm=None)
+        assert await node.exit_code(2) == 3
+        assert not [event for event in node.events if getattr(event, "worker", None) == 1]
+        os.close(writer)
+        assert await node.exit_code(1) == 3
+        assert (node.folder / "out1").read_text() == node.told(1)
+
+    drive(scenario, LATER)
+
+
+def test_a_sweep_while_more_is_imported_spares_the_parent(drive: Drive, gate: Path) -> None:
+    async def scenario(node: Node) -> None:
+        writer = await begun(node, gate)
+        parent = node.parent
+        node.spawn(1)
+        node.spawner.sweep()
+        assert (await node.wait(lambda event: isinstance(event, SpawnFailed | Swept))) == SpawnFailed(
+            1, 0, "it was stopped before it had started"
+        )
+        await node.wait(lambda event: event == Swept(0))
+        os.close(writer)
+        assert "imported more" in (await node.news()).text
+        assert node.parent == parent
+        assert await node.run(2) == node.told(2)
+
+    drive(scenario, LATER)
+
+
+def test_a_parent_that_cannot_import_more_is_replaced_by_one_that_does_not(
+    drive: Drive, module: Module
+) -> None:
+    module("import os; os.environ['HOME'] = '/new'; raise RuntimeError('no')")
+
+    async def scenario(node: Node) -> None:
+        await node.news()
+        for number in (0, 1):
+            assert await node.run(number) == node.told(number)
+            if number == 0:
+                reason = "importing trouble failed (RuntimeError: no)"
+                assert await node.news() == WarmNews(False, f"the warm parent is replaced: {reason}")
+                assert "forked from" in (await node.news()).text
+
+    drive(scenario, LATER)
+
+
+def test_a_parent_that_is_killed_while_it_imports_more(drive: Drive, gate: Path) -> None:
+    async def scenario(node: Node) -> None:
+        writer = await begun(node, gate)
+        node.spawn(1)
+        os.kill(node.parent, signal.SIGKILL)
+        assert "forked from" in (await node.news()).text
+        assert await node.exit_code(1) == 3
+        assert (node.folder / "out1").read_text() == node.told(1)
+        os.close(writer)
+
+    drive(scenario, LATER)
+
+
+def test_more_takes_too_long_to_import(drive: Drive, gate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_parents, "IMPORT_TIMEOUT", 3.0)
+
+    async def scenario(node: Node) -> None:
+        writer = await begun(node, gate)
+        assert "still imports" in (await node.news()).text
+        assert await node.run(1) == node.told(1, forked=False)
+        os.close(writer)
+        assert "imported more" in (await node.news()).text
+        assert await node.run(2) == node.told(2)
+
+    drive(scenario, LATER)

@@ -8,7 +8,7 @@ was started, and nothing but a fact may change what it does.
 
 Tasks: ``processes`` (subprocess and multiprocessing in all its ways), ``loader`` (a DataLoader with worker
 processes), ``reduce`` (gloo's all-reduce over all workers), ``compile`` (torch.compile), ``edit`` (in the
-first round, change this script and a module beside it, then fail).
+first round, wait for a line from ``FOLDER/gate``, change this script and a module beside it, then fail).
 """
 
 # ruff: noqa: E402 what the first line sees is taken before anything is imported
@@ -314,6 +314,8 @@ def edit() -> None:
     distributed.barrier()
     if os.environ["RANK"] != "0":
         signal.pause()
+    with Path(sys.argv[1], "gate").open() as gate:
+        gate.readline()
     here = Path(__file__)
     here.write_text(here.read_text().replace("\nEDITION = 1\n", "\nEDITION = 23\n"))
     here.with_name("beside.py").write_text("VALUE = 45\n")

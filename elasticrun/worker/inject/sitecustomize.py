@@ -136,7 +136,9 @@ def be_warm_parent(here: str, terms: str) -> None:
     global pid
     try:
         restore(here, ":set:" in terms)
-        load("elasticrun.worker.warm", "warm.py").serve(terms)
+        warm = load("elasticrun.worker.warm", "warm.py")
+        warm.imports = load("elasticrun.worker.warm_imports", "warm_imports.py")
+        warm.serve(terms)
     except BaseException:  # noqa: BLE001 whatever it is, the script must not run here
         os._exit(70)
     pid = os.getpid()

@@ -1,0 +1,109 @@
+"""What a warm parent imports, and whether it can still be forked afterwards.
+
+Invariant: modules are looked for where the script will look for them, and nothing of that place is left in
+``sys.path``. Whether a fork would be a worker is answered by looking at this process and at a fork of it.
+
+It lies beside ``warm.py`` and is loaded with it, by its path.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from _frozen_importlib_external import PathFinder
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+SPOILT = 3  # exit status
+
+
+def prepare(names: list[str]) -> str:
+    """Import the modules as the script would; why no worker can be forked after that, "" if one can."""
+    path = script_folder()
+    if path is not None:
+        sys.path.insert(0, path)
+    try:
+        for name in names:
+            __import__(name)
+    except BaseException as error:  # noqa: BLE001 it is told; the script meets it again and shows it all
+        return f"importing {name} failed ({type(error).__name__}: {error})"
+    finally:
+        if path is not None and path in sys.path:
+            sys.path.remove(path)
+    return unsound()
+
+
+def script_folder() -> str | None:
+    """What the interpreter will put in front of ``sys.path`` for the script; None: nothing."""
+    if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
+        return None
+    script = sys.argv[0]
+    if script == "-c":
+        return ""
+    if script == "-m":
+        return os.getcwd()  # noqa: PTH109 pathlib takes milliseconds
+    script = os.path.realpath(script)
+    finder: Any = PathFinder._path_importer_cache(script)  # type: ignore[attr-defined]
+    return os.path.dirname(script) if finder is None else script  # noqa: PTH120
+
+
+def files() -> dict[str, tuple[int, int]]:
+    """The files of modules that may be edited, as they are now: not those in the interpreter's folders."""
+    fixed = (sys.prefix + os.sep, sys.base_prefix + os.sep)
+    names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    there = {name for name in names if not name.startswith(fixed) and os.path.isfile(name)}  # noqa: PTH113
+    return {name: (os.stat(name).st_mtime_ns, os.stat(name).st_size) for name in there}  # noqa: PTH116
+
+
+def unsound() -> str:
+    """Why a fork of this process would not be a worker; "" if it would."""
+    if threading.active_count() > 1:
+        others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+        return f"the imports started threads ({', '.join(others)})"
+    if has_children():
+        return "the imports started processes"
+    if uses_cuda() or uses_cuda_once_forked():
+        return "the imports initialised CUDA"
+    return ""
+
+
+def uses_cuda() -> bool:
+    """Whether a fork of this process could not use CUDA, as far as torch knows."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    tests = (getattr(cuda, name, None) for name in ("is_initialized", "_is_in_bad_fork"))
+    return any(test() for test in tests if test is not None)
+
+
+def uses_cuda_once_forked() -> bool:
+    """The same of a fork: libraries may find it there only. There are no children."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there are threads: those of BLAS know how to be forked
+        pid = os.fork()
+    if pid == 0:
+        status = SPOILT
+        try:
+            status = SPOILT if uses_cuda() else 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == SPOILT
+
+
+def has_children() -> bool:
+    """Whether there are processes that this one would have to wait for."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def take_output(libc: Any) -> list[bytes]:
+    """What the imports printed, on stdout and on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    libc.fflush(None)
+    return [os.pread(number, os.fstat(number).st_size, 0) for number in (1, 2)]
