@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable
 
 from tests.faults.chaos_job import Job
-from tests.faults.leftovers import temporary_of
 from tests.support.launcher import Launcher
 from tests.support.processes import kill_all, listener, marked, title, wait_end
 
@@ -35,7 +34,7 @@ def stop_worker(job: Job, node: int) -> None:
 def kill_node(job: Job, node: int) -> None:
     """The host loses power."""
     launcher = job.lose(node)
-    job.lost_files |= temporary_of(launcher.mark)
+    job.killed_nodes += 1
     launcher.kill_node()
     _replace(job, node)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.ledger import EPOCH, Ledger
-from tests.faults.leftovers import Descriptors, files_left, processes_left
+from tests.faults.leftovers import Descriptors, files_left, left_by_killed, processes_left
 from tests.support.cluster import EXAMPLES, Cluster
 from tests.support.launcher import Launcher
 from tests.support.processes import Hung, listener, marked, nobody_left, title
@@ -35,7 +35,7 @@ class Job:
     log_dirs: bool = False  # agents get one: what has to stay of a hang is then no temporary file
     ledger: Ledger = field(default_factory=Ledger)
     descriptors: Descriptors = field(default_factory=Descriptors)
-    lost_files: set[Path] = field(default_factory=set)  # of agents that had no chance to remove them
+    killed_nodes: int = 0  # with all their processes at once
     notes: list[tuple[float, str]] = field(default_factory=list)  # what we did, for the story
     nodes: dict[int, Launcher] = field(default_factory=dict)
 
@@ -151,9 +151,10 @@ class Job:
 
     def leftovers(self) -> dict[str, list[str]]:
         """What is there although all nodes have ended, by kind."""
+        temporary = self.cluster.folder / "tmp"
         return {
             "processes": [it for launcher in self.launchers for it in processes_left(launcher.mark)],
-            "temporary files": files_left(self.cluster.folder / "tmp", self.lost_files),
+            "temporary files": files_left(temporary, left_by_killed(temporary, self.killed_nodes)),
         }
 
     def stacks(self) -> int:

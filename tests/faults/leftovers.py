@@ -53,15 +53,13 @@ class Descriptors:
         ]
 
 
-def temporary_of(mark: str) -> set[Path]:
-    """Where an agent keeps its workers' files: once it is SIGKILLed, nobody is left to remove that."""
-    found = set()
-    for pid in marked(mark):
-        with contextlib.suppress(OSError):
-            environment = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-            if match := re.search(r"(?:^|\0)TORCHELASTIC_ERROR_FILE=([^\0]+)", environment):
-                found.add(Path(match[1]).parents[3])  # TEMPORARY/RUN/attempt_N/LOCAL_RANK/error.json
-    return found
+def left_by_killed(folder: Path, nodes: int) -> set[Path]:
+    """Directories in which agents kept their workers' files, if there is at most one for each killed node.
+
+    Where an agent and its spawner are killed together, nobody is left to remove that.
+    """
+    found = {path for path in folder.glob("elasticrun_*") if not path.name.startswith("elasticrun_master_")}
+    return found if len(found) <= nodes else set()
 
 
 def files_left(folder: Path, excused: set[Path]) -> list[str]:

@@ -6,7 +6,14 @@ import os
 import uuid
 from pathlib import Path
 
-from tests.faults.leftovers import SHARED_MEMORY, Descriptors, files_left, shared_memory, shared_memory_left
+from tests.faults.leftovers import (
+    SHARED_MEMORY,
+    Descriptors,
+    files_left,
+    left_by_killed,
+    shared_memory,
+    shared_memory_left,
+)
 
 
 def test_descriptors_that_a_process_gathers_are_a_leak(tmp_path: Path) -> None:
@@ -26,6 +33,13 @@ def test_files_are_left_unless_they_are_excused(tmp_path: Path) -> None:
     for name in ("of_a_killed_agent", "forgotten", "torchinductor_root"):
         (tmp_path / name).mkdir()
     assert files_left(tmp_path, {tmp_path / "of_a_killed_agent"}) == ["forgotten"]
+
+
+def test_each_killed_node_may_leave_one_directory(tmp_path: Path) -> None:
+    for name in ("elasticrun_a", "elasticrun_b", "elasticrun_master_0"):
+        (tmp_path / name).mkdir()
+    assert left_by_killed(tmp_path, 2) == {tmp_path / "elasticrun_a", tmp_path / "elasticrun_b"}
+    assert left_by_killed(tmp_path, 1) == set()
 
 
 def test_new_shared_memory_is_left() -> None:
