@@ -118,6 +118,12 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def shortened(outcome: Outcome) -> str:
+    """Why faults came for less than their time, if they did."""
+    is_short = outcome.window < outcome.plan.seconds and len(outcome.strikes) < outcome.plan.most
+    return ": training was nearly done; let the undisturbed run have more epochs" if is_short else ""
+
+
 def table(outcome: Outcome) -> Iterator[str]:
     """The report for people, line by line."""
     yield ""
@@ -132,7 +138,7 @@ def table(outcome: Outcome) -> Iterator[str]:
     kept = ", ".join(f"{count} on {world} nodes" for world, count in sorted(outcome.kept.items()))
     rows = {
         "seed": outcome.plan.seed,
-        "faults came for": f"{outcome.window:.1f} s",
+        "faults came for": f"{outcome.window:.1f} of {outcome.plan.seconds:g} s{shortened(outcome)}",
         "the whole run took": f"{outcome.seconds:.1f} s; undisturbed {outcome.reference.seconds:.1f} s",
         "epochs kept meanwhile": f"{kept}; {outcome.repeated} were repeated",
         "goodput": f"{outcome.goodput(outcome.reference.pace):.3f} "

@@ -34,6 +34,13 @@ def test_the_report_has_goodput_faults_and_leftovers() -> None:
         assert words in text
 
 
+def test_it_says_that_training_ended_before_the_time_was_over() -> None:
+    words = "20.0 of 60 s: training was nearly done"
+    assert words in "\n".join(table(GOOD))
+    assert words not in "\n".join(table(replace(GOOD, plan=replace(GOOD.plan, most=len(STRIKES)))))
+    assert "60.5 of 60 s\n" in "\n".join(table(replace(GOOD, window=60.5)))
+
+
 @pytest.mark.parametrize("kind", CLEAN)
 def test_anything_that_is_left_is_told_and_not_good(kind: str) -> None:
     outcome = replace(GOOD, leftovers={**CLEAN, kind: ["it"]})
