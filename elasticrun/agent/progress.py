@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from elasticrun.agent.env import INJECTED as INJECTED
+from elasticrun.agent.env import INJECTED
 from elasticrun.agent.stacks import StackTaker, Taken, Target, open_pipe
 from elasticrun.core.progress import (
     HangMachine,

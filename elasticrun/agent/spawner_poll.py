@@ -35,7 +35,6 @@ class Poller:
         """Wait until something can be read, at most for so long, and handle it."""
         ready = self._poll.poll(None if seconds is None else seconds * 1000)
         for fd, handler in [(fd, self._handlers[fd]) for fd, _ in ready]:
-            if (
-                self._handlers.get(fd) is handler
-            ):  # else an earlier one closed it; the number may be in use again
+            # An earlier one may have closed it, and the number may be in use again.
+            if self._handlers.get(fd) is handler:
                 handler()

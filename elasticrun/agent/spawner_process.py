@@ -61,8 +61,8 @@ def spawner_main(agent_end: socket.socket, control: socket.socket, agent_pid: in
         own_end = _isolate(control)
         loop = SpawnerLoop(own_end, agent_pid, load_prctl())
         loop.run()
-        if loop.legacy and _is_lost(own_end, agent_pid):
-            _clear(loop.legacy)
+        if loop.temporary and _is_lost(own_end, agent_pid):
+            _clear(loop.temporary)
         status = 0
     except BaseException:  # noqa: BLE001 the frames below belong to the agent: report, then leave without unwinding
         import traceback
@@ -157,7 +157,7 @@ class SpawnerLoop:
     """Carries out the agent's requests one after the other; the only owner of the children."""
 
     def __init__(self, control: socket.socket, agent_pid: int, prctl: Prctl) -> None:
-        self.legacy = ""  # the agent's temporary directory
+        self.temporary = ""  # the agent's directory
         self._control = control
         self._prctl = prctl
         self._frames = Frames()
@@ -218,7 +218,7 @@ class SpawnerLoop:
             elif request["op"] == "prepare":
                 self._warm.prepare(request, self._batches.popleft())
             elif request["op"] == "inherit":
-                self.legacy = request["path"]
+                self.temporary = request["path"]
             elif request["op"] == "signal":
                 self.signal(request["worker"], request["signum"])
             else:

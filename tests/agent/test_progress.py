@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent import progress
+from elasticrun.agent.env import INJECTED
 from elasticrun.agent.progress import HEADER_SIZE, SLOT, SLOT_SIZE, HangWatch, ProgressPage
 from elasticrun.core.progress import MULTIPLE, HangTerms, WorkerProgress, is_in_collective, main_stack
 from elasticrun.core.protocol import Stall
@@ -108,7 +109,7 @@ def test_the_environment_says_how_it_was(before: str | None, path: str, mark: st
     page = ProgressPage(1)
     inherited = {} if before is None else {"PYTHONPATH": before}
     environment = page.environment(0, inherited, auto=True)
-    assert environment["PYTHONPATH"] == path.format(progress.INJECTED)
+    assert environment["PYTHONPATH"] == path.format(INJECTED)
     assert environment[progress.VARIABLE].endswith(f":{mark}")
     assert "PYTHONPATH" not in page.environment(0, inherited, auto=False)
     page.close()

@@ -69,11 +69,16 @@ def kill_spawner(cluster: Cluster, launcher: Launcher, workers: list[Worker]) ->
 )
 def test_nobody_is_left(cluster: Cluster, end: End) -> None:
     launcher = cluster.alone("--nproc-per-node=2")
+    end_of_everybody(cluster, launcher, end, 9)  # agent, master, spawner, 2 workers, 4 children
+
+
+def end_of_everybody(cluster: Cluster, launcher: Launcher, end: End, processes: int) -> None:
+    """Of two workers with children that hide, after which nobody is there."""
     workers = cluster.director.round(0, 2)
     for worker in workers:
         worker.ask("child")
         worker.ask("child detached")
-    assert len(launcher.processes) == 9, "agent, master, spawner, 2 workers, 4 children"
+    assert len(launcher.processes) == processes
     status = end(cluster, launcher, workers)
     assert launcher.wait_status() == status
     cluster.nobody_left()

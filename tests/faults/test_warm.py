@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -186,18 +185,11 @@ def kill_agent_while_forking(cluster: Cluster, launcher: Launcher, workers: list
     ],
     ids=lambda end: end.__name__,
 )
-def test_nobody_is_left(cluster: Cluster, end: Callable[[Cluster, Launcher, list[Worker]], int]) -> None:
+def test_nobody_is_left(cluster: Cluster, end: ends.End) -> None:
     launcher = warm(
         cluster, "--nproc-per-node=2", *(("--max-restarts=1",) if "forking" in end.__name__ else ())
     )
-    workers = cluster.director.round(0, 2)
-    for worker in workers:
-        worker.ask("child")
-        worker.ask("child detached")
-    assert len(launcher.processes) == 10, "agent, master, spawner, warm parent, 2 workers, 4 children"
-    status = end(cluster, launcher, workers)
-    assert launcher.wait_status() == status
-    cluster.nobody_left()
+    ends.end_of_everybody(cluster, launcher, end, 10)  # a warm parent more than without
 
 
 def test_the_agent_ends_while_the_parent_imports(cluster: Cluster, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent.progress import INJECTED, VARIABLE, ProgressPage, Slot
+from elasticrun.agent.env import INJECTED
+from elasticrun.agent.progress import VARIABLE, ProgressPage, Slot
 from tests.support.processes import TORCH_DEADLINE
 
 #: As much of torch as the hooks touch; imported in a millisecond.
