@@ -241,10 +241,6 @@ def halves() -> Iterator[tuple[Cgroup, Cgroup]]:
         pytest.skip(str(error))
 
 
-#: A guest of the same hypervisor may hold up the healthy node's core for seconds: then both are slow.
-ATTEMPTS = 3
-
-
 @pytest.mark.root
 @pytest.mark.parametrize(
     "engine", ["python", pytest.param("torch", marks=[pytest.mark.torch, pytest.mark.slow])]
@@ -254,16 +250,12 @@ def test_a_node_throttled_to_half_speed_is_a_straggler(
 ) -> None:
     if engine == "torch":
         del nodes.env["PYTHONPATH"]
-    for attempt in reversed(range(ATTEMPTS)):
-        fast, slow = (nodes.check("2", command=(*group.enter, *MODULE)) for group in halves)
-        assert (fast.wait(), slow.wait()) == (0, 0), fast.story()
-        named = [
-            set(re.findall(r"health check: (\S+) is slow: its matmul is ", it.err)) for it in (fast, slow)
-        ]
-        assert named in [[{name(slow)}] * 2, [set()] * 2], f"{fast.story()}\n{slow.story()}"
-        if any(named):
-            break
-        assert attempt, fast.story()
+    fast, slow = (nodes.check("2", command=(*group.enter, *MODULE)) for group in halves)
+    assert (fast.wait(), slow.wait()) == (0, 0), fast.story()
+    for launcher in (fast, slow):
+        found = dict(re.findall(r"health check: (\S+) is slow: (its matmul is .*)", launcher.err))
+        print(found)
+        assert set(found) == {name(slow)}, launcher.story()
     rows = table(fast)
     assert "straggler" in rows[name(slow)]
     assert "good" in rows[name(fast)]
