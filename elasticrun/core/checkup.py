@@ -74,10 +74,13 @@ class Checkup:
         self.pending.discard(name)
         self._reports[name] = report
 
-    def go_on(self, number: int, trusted: Sequence[str]) -> bool:
-        """Everybody has answered: begin the next probe, if there is one; ``trusted`` nodes may help."""
+    def go_on(self, number: int, ratio: float, trusted: Sequence[str]) -> bool:
+        """Everybody has answered: begin the next probe, if there is one.
+
+        ``ratio`` is how many times slower than the median a straggler is; ``trusted`` nodes may help.
+        """
         self._evidence = self._evidence.after(self.step, self._reports)
-        step = second_step(self._evidence, trusted)
+        step = second_step(self._evidence, ratio, trusted)
         if step is None:
             return False
         self.step = step

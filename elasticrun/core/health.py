@@ -21,11 +21,9 @@ says who meets whom). The rules, by what they need to be right:
 When this names every faulty node is proven in ``core/health_plan.py``. That a faulty node fails every group
 is assumed there, but not here: one that works at times is called good, and its failures are called bad links.
 
-Slow nodes. Compute is compared with the upper median of all nodes that are neither faulty nor gone, so that
-of two nodes the slower one is compared with the faster. Of several measurements of a node the fastest counts,
-because noise only ever slows down. Only what was measured in the same way is compared: plain Python's
-products say nothing about torch's, nor TCP about NCCL; so each engine, and each transport, has a median of
-its own.
+Slow nodes. Compute is compared with the median of all nodes that are neither faulty nor gone; see
+``core/slowness.py``. As every engine has a median of its own, so has every transport: TCP says nothing about
+NCCL.
 
 The bandwidth of a group belongs to all its members, so it is read like a failure: a node is slow if no group
 of it ran at full speed, and two of its slow ones were with different nodes that ran at full speed elsewhere.
@@ -43,9 +41,8 @@ from itertools import combinations
 
 from elasticrun.core.health_plan import WITNESSES, Evidence, Group, Meeting, short
 from elasticrun.core.roster import name_some
+from elasticrun.core.slowness import slowness_allowed, usual, usual_flops
 
-#: By how much a measurement may be off, as a share: a node at half speed may seem to be 1.8 times slower.
-TOLERANCE = 0.1
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
@@ -119,14 +116,6 @@ def judge(evidence: Evidence, ratio: float = 2.0, gone: Collection[str] = ()) ->
         slow_links=slow_links,
         engines=_engines(evidence),
     )
-
-
-def slowness_allowed(ratio: float) -> float:
-    """From how many times slower than the median on a node is a straggler.
-
-    It is ``ratio`` less TOLERANCE, but never more than half way to 1: nobody is slower than itself.
-    """
-    return max(ratio * (1 - TOLERANCE), (1 + ratio) / 2)
 
 
 def _testimonies(evidence: Evidence) -> dict[str, dict[str, str]]:
@@ -250,12 +239,12 @@ def _slow(
 
 def _slow_compute(evidence: Evidence, unfit: Collection[str], allowed: float) -> dict[str, str]:
     computed = {node: report for node, report in evidence.computed.items() if node not in unfit}
-    usual = _usual((report.engine, report.matmul_flops) for report in computed.values())
+    median = usual_flops(computed)
     return {
-        node: f"its matmul is {usual[report.engine] / report.matmul_flops:.1f} times slower than the median "
-        f"({_portion(report.matmul_flops, usual[report.engine], 'FLOP/s')})"
+        node: f"its matmul is {median[report.engine] / report.matmul_flops:.1f} times slower than the median "
+        f"({_portion(report.matmul_flops, median[report.engine], 'FLOP/s')})"
         for node, report in computed.items()
-        if usual[report.engine] / report.matmul_flops >= allowed
+        if median[report.engine] / report.matmul_flops >= allowed
     }
 
 
@@ -267,20 +256,20 @@ def _slow_network(
         for meeting in evidence.meetings
         if not meeting.error and meeting.bandwidth > 0 and not any(node in unfit for node in meeting.nodes)
     ]
-    usual = _usual((meeting.transport, meeting.bandwidth) for meeting in measured if len(meeting.nodes) == 2)
+    median = usual((meeting.transport, meeting.bandwidth) for meeting in measured if len(meeting.nodes) == 2)
     slow: list[Meeting] = []
     fast: set[str] = set()
     for meeting in measured:
-        if meeting.transport not in usual:
+        if meeting.transport not in median:
             continue
-        if usual[meeting.transport] / (meeting.bandwidth * (len(meeting.nodes) - 1)) >= allowed:
+        if median[meeting.transport] / (meeting.bandwidth * (len(meeting.nodes) - 1)) >= allowed:
             slow.append(meeting)
         else:
             fast.update(meeting.nodes)
-    nodes = {node: _least_slow(told, usual) for node, told in _slow_nodes(slow, fast).items()}
-    reasons = {node: f"its network is {_slowness(meeting, usual)}" for node, meeting in nodes.items()}
+    nodes = {node: _least_slow(told, median) for node, told in _slow_nodes(slow, fast).items()}
+    reasons = {node: f"its network is {_slowness(meeting, median)}" for node, meeting in nodes.items()}
     links = (meeting for meeting in slow if not any(node in nodes for node in meeting.nodes))
-    return reasons, tuple(LinkFinding(it.nodes, _slow_reason(it, fast, usual)) for it in links)
+    return reasons, tuple(LinkFinding(it.nodes, _slow_reason(it, fast, median)) for it in links)
 
 
 def _slow_nodes(slow: Iterable[Meeting], fast: set[str]) -> dict[str, list[Meeting]]:
@@ -294,39 +283,25 @@ def _slow_nodes(slow: Iterable[Meeting], fast: set[str]) -> dict[str, list[Meeti
     return {node: list(groups.values()) for node, groups in told.items() if len(groups) >= WITNESSES}
 
 
-def _least_slow(meetings: Iterable[Meeting], usual: Mapping[str, float]) -> Meeting:
-    return max(meetings, key=lambda meeting: meeting.bandwidth / usual[meeting.transport])
+def _least_slow(meetings: Iterable[Meeting], median: Mapping[str, float]) -> Meeting:
+    return max(meetings, key=lambda meeting: meeting.bandwidth / median[meeting.transport])
 
 
-def _slowness(meeting: Meeting, usual: Mapping[str, float]) -> str:
-    median = usual[meeting.transport]
+def _slowness(meeting: Meeting, median: Mapping[str, float]) -> str:
+    standard = median[meeting.transport]
     return (
-        f"{median / meeting.bandwidth:.1f} times slower than the median "
-        f"({_portion(meeting.bandwidth, median, 'B/s')})"
+        f"{standard / meeting.bandwidth:.1f} times slower than the median "
+        f"({_portion(meeting.bandwidth, standard, 'B/s')})"
     )
 
 
-def _slow_reason(meeting: Meeting, fast: set[str], usual: Mapping[str, float]) -> str:
+def _slow_reason(meeting: Meeting, fast: set[str], median: Mapping[str, float]) -> str:
     names = _all_of(meeting.nodes)
     possible = [node for node in meeting.nodes if node not in fast]
     at_fault = " or ".join([*possible, "the link" if len(meeting.nodes) == 2 else "one of the links"])
     return (
-        f"the all-gather between {names} is {_slowness(meeting, usual)}, for which {at_fault} is the reason"
+        f"the all-gather between {names} is {_slowness(meeting, median)}, for which {at_fault} is the reason"
     )
-
-
-def _usual(measured: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """The upper median of what was measured in the same way; ``measured`` says how, and what."""
-    found: dict[str, list[float]] = {}
-    for how, value in measured:
-        found.setdefault(how, []).append(value)
-    return {how: _upper_median(values) for how, values in found.items()}
-
-
-def _upper_median(values: Iterable[float]) -> float:
-    """The median; the larger one of the two in the middle. (``statistics`` would import ``random``.)"""
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
 
 
 def _all_of(names: Group) -> str:

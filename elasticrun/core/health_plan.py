@@ -26,6 +26,9 @@ Then every faulty node is condemned and every other one proven good if
 - N > BLOCK and f <= (4N - 5) / 10. A faulty node spoils one group, so u <= 2f + 1 and h >= N - 2f - 1
   (the ones are for the group of three), whence h >= N / 5, that is h >= 2, and again 2u <= MAX_SLOTS * h.
 
+*Slow nodes.* Nodes whose speed is in doubt (``core/slowness.py`` says which) take part in step 2 to measure
+themselves once more; also without any group.
+
 *Time.* A faulty node may hold up its partner until the end of their slot, and the partner of the next slot
 waits meanwhile. So a group must be given up at a time that depends on its slot alone, the same for everybody
 and counted from the start of the step, and not after so many seconds of its own: else a good
@@ -43,6 +46,7 @@ from functools import cached_property
 from itertools import chain, zip_longest
 
 from elasticrun.core.protocol import MAX_SUMMARY_TEXT, GroupReport, ProbeReport
+from elasticrun.core.slowness import to_measure_again
 
 #: Names of the nodes of one all-gather; the first one listens.
 Group = tuple[str, ...]
@@ -191,19 +195,22 @@ def first_step(suspects: Sequence[str], trusted: Sequence[str] = ()) -> Step:
     return Step((*names, *helpers), (tuple(groups),) if groups else ())
 
 
-def second_step(evidence: Evidence, trusted: Sequence[str] = ()) -> Step | None:
+def second_step(evidence: Evidence, ratio: float, trusted: Sequence[str] = ()) -> Step | None:
     """What is to be probed after the first step, or None if that would not tell anything.
 
+    ``ratio`` is how many times slower than the median a straggler is.
     ``trusted`` are nodes that an earlier check found good. They are asked only if fewer than two nodes have
     proven good in this check, and only those that have not taken part.
     """
-    if len(evidence.steps) != STEPS - 1 or not evidence.suspects:
+    if len(evidence.steps) != STEPS - 1:
         return None
-    slots = _plan(evidence, _without(trusted, evidence.nodes))
-    if not slots:
-        slots = _again(evidence.suspects)
-    nodes = tuple(dict.fromkeys(node for slot in slots for group in slot for node in group))
-    return Step(nodes, slots) if slots else None
+    slots: tuple[Slot, ...] = ()
+    if evidence.suspects:
+        slots = _plan(evidence, _without(trusted, evidence.nodes)) or _again(evidence.suspects)
+    members = [node for slot in slots for group in slot for node in group]
+    sound = {node: report for node, report in evidence.computed.items() if node not in evidence.own_faults}
+    nodes = tuple(dict.fromkeys([*members, *to_measure_again(sound, ratio)]))
+    return Step(nodes, slots) if nodes else None
 
 
 def _plan(evidence: Evidence, trusted: list[str]) -> tuple[Slot, ...]:

@@ -229,12 +229,14 @@ class JobMachine(JobFacts):
         checkup = self.checkup
         assert checkup is not None
         while not checkup.pending:
-            if not checkup.go_on(
-                self._probes + 1, [name for name in self.ready if name in self.health.trusted]
-            ):
+            trusted = [name for name in self.ready if name in self.health.trusted]
+            if not checkup.go_on(self._probes + 1, self.config.health.straggler_ratio, trusted):
                 self._judge(checkup)
                 return
-            self._decide(f"probing again, to tell suspects and links apart: {name_some(checkup.step.nodes)}")
+            why = (
+                "to tell suspects and links apart" if checkup.step.slots else "before anybody is called slow"
+            )
+            self._decide(f"probing again, {why}: {name_some(checkup.step.nodes)}")
             self._probe(checkup)
 
     def _judge(self, checkup: Checkup) -> None:

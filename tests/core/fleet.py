@@ -11,6 +11,7 @@ from elasticrun.core.protocol import GroupReport, ProbeReport
 
 FLOPS = 1e12
 BANDWIDTH = 10e9
+RATIO = 2.0  # how many times slower than the median a straggler is
 KINDS = ("broken", "crooked", "dead", "silent")
 
 
@@ -59,11 +60,11 @@ class Fleet:
         slower = max([dict(self.slow_links).get(it, 1.0) for it in links])
         return GroupReport("", BANDWIDTH / slower / (len(group) - 1), 1e-4)
 
-    def check(self, suspects: Sequence[str], trusted: Sequence[str] = ()) -> Evidence:
+    def check(self, suspects: Sequence[str], trusted: Sequence[str] = (), ratio: float = RATIO) -> Evidence:
         """A whole check, as a master would run it."""
         step = first_step(suspects, trusted)
         evidence = Evidence().after(step, self.reports(step))
-        following = second_step(evidence, trusted)
+        following = second_step(evidence, ratio, trusted)
         return evidence if following is None else evidence.after(following, self.reports(following))
 
     def verdict(self, suspects: Sequence[str], trusted: Sequence[str] = ()) -> Verdict:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from elasticrun.core.health import judge
 from elasticrun.core.health_plan import BLOCK, MAX_SLOTS, WITNESSES, Evidence, first_step, second_step
 from elasticrun.core.health_table import check_table
-from tests.core.fleet import BANDWIDTH, FLOPS, KINDS, Fleet, afflicted, blamed, is_fine, link, names
+from tests.core.fleet import BANDWIDTH, FLOPS, KINDS, RATIO, Fleet, afflicted, blamed, is_fine, link, names
 
 
 @st.composite
@@ -189,7 +189,7 @@ def test_slow_nodes_are_named(data: st.DataObject, count: int, ratio: float) -> 
     slow = data.draw(st.lists(st.sampled_from(nodes), max_size=count // 2, unique=True))
     noise = st.floats(0.96, 1.0) if ratio > 1.2 else st.just(1.0)
     speeds = tuple((node, (ratio if node in slow else 1.0) / data.draw(noise)) for node in nodes)
-    verdict = judge(Fleet(slow=speeds).check(nodes), ratio)
+    verdict = judge(Fleet(slow=speeds).check(nodes, ratio=ratio), ratio)
     assert {found.node for found in verdict.stragglers} == {*slow}
     assert {*verdict.good} == {*nodes}
 
@@ -235,4 +235,4 @@ def test_there_is_no_third_step(case: tuple[tuple[str, ...], tuple[str, ...], Fl
     suspects, trusted, fleet = case
     evidence = fleet.check(suspects, trusted)
     if len(evidence.steps) == 2:
-        assert second_step(evidence, trusted) is None
+        assert second_step(evidence, RATIO, trusted) is None
