@@ -204,7 +204,20 @@ def test_a_job_that_checks_at_its_start_only_checks_no_suspect() -> None:
 def test_a_straggler_is_named_and_stays() -> None:
     job = Clinic("abcd")
     job.answer_all(slow="c")
+    assert job.phase() is JobPhase.CHECKING
+    job.answer_all(slow="c")
     assert any("c is slow" in line for line in job.lines)
+    assert job.started() == set("abcd")
+
+
+def test_who_only_seemed_slow_is_measured_again_and_not_named() -> None:
+    job = Clinic("abcd", exclude_stragglers=True)
+    job.answer_all(slow="c")
+    assert not any(start.groups for start in job.asked.values())
+    decided = [effect.text for effect in job.of(Decided)]
+    assert decided[-1] == "probing again, before anybody is called slow: a, b, c, d"
+    job.answer_all()
+    assert not any("slow" in line for line in job.lines)
     assert job.started() == set("abcd")
 
 
@@ -218,7 +231,8 @@ def test_a_node_with_another_engine_is_told_of_and_stays() -> None:
 
 def test_a_straggler_is_excluded_on_request() -> None:
     job = Clinic("abcd", exclude_stragglers=True, min_nodes=2)
-    job.answer_all(slow="c")
+    for _ in range(2):
+        job.answer_all(slow="c")
     assert job.started() == set("abd")
 
 
