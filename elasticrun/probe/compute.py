@@ -10,9 +10,9 @@ HELD_UP times as long as these, all that is beyond them is lost. What the node d
 runs, less the share of the time that is lost. A node that is slow all the time has no quick products.
 
 The share is that of the best STRETCH seconds, because passing work on the node is noise as well. But a quota
-is none, and is renewed in periods, of 100 ms unless changed: a stretch of k periods holds at most k + 1
-quotas, and about k if the node was busy before it. Hence the time at the beginning that does not count, and a
-stretch of several periods.
+is none, and is renewed in periods, of 100 ms unless changed. A stretch of k periods holds at most k + 1
+quotas: the first one late, because other work held the node up, and the last one early. So a throttled node
+may seem faster than it is by a share of 1/k. With ten periods that is the 10 % that the master allows for.
 
 A guest of a hypervisor may share its core with another guest for a second or two, unseen, at half the speed.
 Therefore a node is measured twice, before and after its all-gathers, and the faster one counts.
@@ -43,8 +43,8 @@ from .sockets import ProbeError
 
 #: Seconds: what does not count, what does, and how much of it at least has to be good.
 WARM_UP = 0.1
-DURATION = 0.6
-STRETCH = 0.5
+DURATION = 1.2
+STRETCH = 1.0
 CHECK_EVERY = 0.1
 #: The share of the products that are quicker than a quick one.
 QUICK = 0.002

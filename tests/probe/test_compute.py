@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticrun.core.slowness import slowness_allowed
 from elasticrun.probe.compute import (
     CHECK_EVERY,
     CPU_SIZE,
@@ -47,20 +52,22 @@ class FakeEngine:
 
 
 class ThrottledEngine(FakeEngine):
-    """Products of 1 ms on a node that may compute for ``quota`` ms of each 100 ms, as soon as it asks to."""
+    """Products of 1 ms on a node that may compute for ``quota`` ms of each 100 ms.
 
-    def __init__(self, quota: int, passed: int) -> None:
+    It does so as soon as it asks to, or, in each period, once other work has had its core for ``late`` ms.
+    """
+
+    def __init__(self, quota: int, passed: int, late: Sequence[int] = (0,)) -> None:
         super().__init__([0.001])
-        self._quota, self._ticks, self._left = quota, passed, quota
+        self._quota, self._ticks, self._left, self._late = quota, passed, quota, late
 
     def multiply(self) -> None:
-        if not self._left:
-            self._ticks += 100 - self._ticks % 100
+        if not self._left or self._ticks % 100 == 0:
+            period = -(-self._ticks // 100)
+            self._ticks = period * 100 + self._late[period % len(self._late)]
             self._left = self._quota
         self._left -= 1
         self._ticks += 1
-        if self._ticks % 100 == 0:
-            self._left = self._quota
         self.now = self._ticks / 1000
 
 
@@ -82,6 +89,13 @@ def test_a_quota_of_the_cpu_is_no_noise(share: float, passed: int) -> None:
     assert speed_of(ThrottledEngine(round(100 * share), passed)) == pytest.approx(1e6 * share, rel=0.05)
 
 
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=15), st.integers(0, 50))
+def test_half_a_core_never_seems_to_be_more_than_the_master_allows_for(late: list[int], passed: int) -> None:
+    """Whenever in each period other work lets the node use its quota."""
+    speed = speed_of(ThrottledEngine(50, passed, late))
+    assert 1e6 / speed >= slowness_allowed(2.0)
+
+
 def test_work_on_the_same_core_shows() -> None:
     assert speed_of(FakeEngine([0.001, 0.001, 0.006])) == pytest.approx(1e6 * 3 / 8, rel=0.05)
 
@@ -97,7 +111,7 @@ def test_unevenness_does_not_show() -> None:
 def test_what_passes_does_not_show() -> None:
     for passing in ([0.4], [0.001, 0.009] * 30):
         engine = FakeEngine([0.001] * 200 + passing + [0.001] * 100_000)
-        assert benchmark(engine, duration=1.2, clock=engine.clock) == pytest.approx(1e6)
+        assert benchmark(engine, duration=1.6, clock=engine.clock) == pytest.approx(1e6)
 
 
 def test_less_time_will_do() -> None:

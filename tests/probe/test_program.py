@@ -228,7 +228,7 @@ def test_a_damaged_copy_is_an_error() -> None:
 
 
 def test_the_slowest_gpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = FakeCuda(4)
+    torch = FakeCuda(8)
     torch.cuda.empty_cache = lambda: None
     spans: list[float] = []
 
@@ -244,8 +244,8 @@ def test_the_slowest_gpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = program.Settings(1, 60.0, 0, "a", "127.0.0.1", ())
     written: list[Any] = []
     program.Probe(settings, program.Surroundings(), written.append).run()
-    assert written == [{"error": "", "matmul_flops": 70.0, "engine": "torch/gpu"}]
-    assert sum(spans) == pytest.approx(4 * LEAST)
+    assert written == [{"error": "", "matmul_flops": 30.0, "engine": "torch/gpu"}]
+    assert sum(spans) == pytest.approx(8 * LEAST)
 
 
 def test_what_a_node_can_do() -> None:
