@@ -13,6 +13,7 @@ The share is that of the best STRETCH seconds, because passing work on the node 
 is none, and is renewed in periods, of 100 ms unless changed. A stretch of k periods holds at most k + 1
 quotas: the first one late, because other work held the node up, and the last one early. So a throttled node
 may seem faster than it is by a share of 1/k. With ten periods that is the 10 % that the master allows for.
+Who is not held up at all for several periods has no quota that matters, and need not be measured any longer.
 
 A guest of a hypervisor may share its core with another guest for a second or two, unseen, at half the speed.
 Therefore a node is measured twice, before and after its all-gathers, and the faster one counts.
@@ -45,6 +46,9 @@ from .sockets import ProbeError
 WARM_UP = 0.1
 DURATION = 1.2
 STRETCH = 1.0
+#: Seconds after which a node is not measured any longer if it was running for such a share of them.
+BRIEF = 0.6
+UNDISTURBED = 0.95
 CHECK_EVERY = 0.1
 #: The share of the products that are quicker than a quick one.
 QUICK = 0.002
@@ -84,12 +88,12 @@ def benchmark(
 ) -> float:
     """Floating point operations per second. Raises ProbeError if a result is wrong.
 
-    It takes WARM_UP + ``duration`` seconds, or longer if a product does.
+    It takes WARM_UP + ``duration`` seconds, BRIEF if nothing held it up, or longer if a product does.
     """
     multiply_for(WARM_UP, engine, clock)
     start = clock()
     times: list[float] = []
-    while not times or clock() - start < duration:
+    while not times or (clock() - start < duration and not is_undisturbed(times)):
         times += multiply_for(CHECK_EVERY, engine, clock)
         if spoils:
             engine.spoil()
@@ -110,11 +114,25 @@ def multiply_for(seconds: float, engine: Engine, clock: Callable[[], float]) -> 
     return times
 
 
+def is_undisturbed(times: Sequence[float]) -> bool:
+    """Whether products that took so many seconds are enough, as nothing held them up."""
+    return sum(times) >= BRIEF and sum(_running(times, _quick(times))) >= UNDISTURBED * sum(times)
+
+
 def products_per_second(times: Sequence[float]) -> float:
     """What a node delivers whose products took so many seconds each, one after the other."""
-    quick = sorted(times)[int(QUICK * len(times))]
-    running = [quick if seconds >= HELD_UP * quick else seconds for seconds in times]
-    return best_share(times, running) / quick
+    quick = _quick(times)
+    return best_share(times, _running(times, quick)) / quick
+
+
+def _quick(times: Sequence[float]) -> float:
+    """The seconds of a quick product."""
+    return sorted(times)[int(QUICK * len(times))]
+
+
+def _running(times: Sequence[float], quick: float) -> list[float]:
+    """For how many of the seconds of each product the node was running."""
+    return [quick if seconds >= HELD_UP * quick else seconds for seconds in times]
 
 
 def best_share(times: Sequence[float], running: Sequence[float]) -> float:

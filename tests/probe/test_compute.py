@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from elasticrun.core.slowness import slowness_allowed
 from elasticrun.probe.compute import (
+    BRIEF,
     CHECK_EVERY,
     CPU_SIZE,
     DURATION,
@@ -78,8 +79,15 @@ def speed_of(engine: FakeEngine) -> float:
 def test_speed_is_per_second_of_the_wall() -> None:
     engine = FakeEngine([0.01])
     assert speed_of(engine) == pytest.approx(100_000)
+    assert engine.checks == pytest.approx(BRIEF / CHECK_EVERY, abs=1)
+    assert engine.now == pytest.approx(WARM_UP + BRIEF, abs=CHECK_EVERY + 0.02)
+
+
+def test_who_is_held_up_is_measured_for_longer() -> None:
+    engine = FakeEngine([0.001] * 99 + [0.01])
+    speed_of(engine)
     assert engine.checks == pytest.approx(DURATION / CHECK_EVERY, abs=1)
-    assert engine.now == pytest.approx(WARM_UP + DURATION, abs=0.02)
+    assert engine.now == pytest.approx(WARM_UP + DURATION, abs=CHECK_EVERY + 0.02)
 
 
 @pytest.mark.parametrize("passed", range(0, 100, 10))
