@@ -226,9 +226,9 @@ class HostAgent(SimAgent):
         """Our end of a stream is closed."""
         if self.over or stream is not self.stream or self._park(self.stream_ended, stream, reason):
             return
-        self.stream = None
+        self.stream, self._fenced = None, False
         if self.linked:
-            self.linked = self._fenced = False
+            self.linked = False
             self._turn_since = self._down_since = self.kernel.now
             self.handle(LinkDown(reason))
         elif self._look:

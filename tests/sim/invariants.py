@@ -365,7 +365,7 @@ class Rules:
             known = self.sim.outcomes | ({OUTCOMES[self.ended]} if self.ended else set())
             require("the outcome is the master's", finish.outcome in known, who)
         elif status == ExitCode.MASTER_LOST:
-            require("the master was away", agent.longest_absence() >= TERMS.master_timeout, who)
+            require("the master was away", agent.longest_absence() > TERMS.master_timeout - 0.001, who)
         elif status == ExitCode.SUPERSEDED:
             require("a newer one took its place", self._known[agent.name] != agent.incarnation, who)
         elif status == ExitCode.EXCLUDED:

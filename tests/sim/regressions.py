@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elasticrun.config import HealthCheckMode, HealthConfig
-from tests.sim.ills import Bug, Drain, FallsIll, Hang, Illness, LinkBreaks
+from elasticrun.config import HealthCheckMode, HealthConfig, Policy
+from tests.sim.ills import Bug, Drain, FallsIll, Hang, Illness, LinkBreaks, Preempt
 from tests.sim.scenario import (
     AgentCrash,
     AgentStarts,
@@ -333,5 +333,91 @@ REGRESSIONS: dict[str, Scenario] = {
         ),
         hosts=("n0", "n7", "n2"),
         health=HealthConfig(mode=HealthCheckMode.AUTO, timeout=10.0),
+    ),
+    "an order overtakes its stream's welcome, and the stream breaks": Scenario(
+        seed=30715,
+        nodes=(
+            NodeSpec(name="n0", joins=0.44, prepares=0.79, node_rank=5),
+            NodeSpec(name="n1", joins=0.22, prepares=0.02, node_rank=4),
+            NodeSpec(name="n2", joins=0.23, prepares=0.65, node_rank=3),
+            NodeSpec(name="n3", joins=0.23, prepares=0.58, node_rank=2),
+            NodeSpec(name="n4", joins=0.36, prepares=0.07, node_rank=1),
+            NodeSpec(name="n5", joins=0.45, prepares=0.91, node_rank=0),
+        ),
+        min_nodes=4,
+        max_nodes=6,
+        max_restarts=10,
+        last_call=0.5,
+        join_timeout=150.0,
+        work=5.07,
+        quiet_from=103.03,
+        spread=0.2,
+        network=Network(delay=0.5, duplicate=0.1, late=0.5),
+        faults=(
+            Split(at=0.83, groups=(("n0", "n1", "n2", "n3", "n4"), ("n5",)), until=6.36),
+            Split(at=50.83, groups=(("n0", "n1", "n2", "n5"), ("n3", "n4")), until=84.63),
+            Split(at=57.68, groups=(("n1", "n5"), (), ("n0", "n2", "n3", "n4")), until=58.93),
+            HostCrash(at=79.99, node="n2", back=103.03, keeps_disk=True),
+        ),
+        hosts=("n4", "n2", "n3"),
+    ),
+    "a node is cut off for good, and its workers wait in vain for others": Scenario(
+        seed=44167,
+        nodes=(
+            NodeSpec(name="n0", prepares=0.43, local_world_size=2, role="evaluator", node_rank=6),
+            NodeSpec(name="n1", joins=0.3, prepares=0.61, local_world_size=2, role="evaluator", node_rank=5),
+            NodeSpec(name="n2", joins=0.09, prepares=0.64, local_world_size=4, role="evaluator", node_rank=4),
+            NodeSpec(name="n3", joins=0.44, prepares=0.72, local_world_size=4, role="trainer", node_rank=3),
+            NodeSpec(name="n4", joins=0.12, prepares=0.38, local_world_size=2, role="evaluator", node_rank=2),
+            NodeSpec(name="n5", joins=0.18, prepares=0.43, role="evaluator", node_rank=1),
+            NodeSpec(name="n6", joins=0.14, prepares=0.58, local_world_size=4, role="trainer", node_rank=0),
+        ),
+        max_nodes=5,
+        max_restarts=10,
+        last_call=0.5,
+        join_timeout=150.0,
+        work=3.91,
+        quiet_from=33.39,
+        spread=0.2,
+        network=Network(delay=0.002, duplicate=0.1),
+        faults=(
+            HostCrash(at=0.78, node="n2", keeps_disk=True),
+            Split(at=1.18, groups=(("n0", "n3", "n4", "n5"), ("n1", "n2", "n6")), until=33.39),
+            Stubborn(at=2.04, node="n4"),
+            Stubborn(at=4.79, node="n3"),
+            Reset(at=13.37, node="n4"),
+        ),
+        hosts=("n2", "n4"),
+    ),
+    "the master is away for as long as it may be, but for a rounding error": Scenario(
+        seed=83421,
+        nodes=(
+            NodeSpec(name="n0", joins=0.49, prepares=0.75, role="trainer"),
+            NodeSpec(name="n1", joins=0.08, prepares=0.26, local_world_size=2, role="evaluator"),
+            NodeSpec(name="n2", joins=30.65, prepares=0.67, local_world_size=2, role="trainer"),
+            NodeSpec(name="n3", joins=0.4, prepares=0.73, local_world_size=3, role="trainer"),
+            NodeSpec(name="n4", joins=0.15, prepares=0.54, local_world_size=2, role="evaluator"),
+            NodeSpec(name="n5", joins=0.37, prepares=0.13, local_world_size=3, role="trainer"),
+            NodeSpec(name="n6", joins=39.91, prepares=0.15, local_world_size=3, role="trainer"),
+            NodeSpec(name="n7", joins=0.04, prepares=0.49, local_world_size=2, role="trainer"),
+        ),
+        max_nodes=7,
+        max_restarts=0,
+        last_call=0.0,
+        work=1.61,
+        quiet_from=66.58,
+        spread=3.0,
+        network=Network(delay=0.05, duplicate=0.1),
+        faults=(
+            FallsIll(at=4.25, node="n1", illness=Illness.SLOW),
+            Cut(at=4.64, node="n5", until=28.43, direction=Direction.TO_AGENT),
+            MasterCrash(at=4.85, down_for=0.1, memory=Memory.UNSENT),
+            Hang(at=13.02, node="n5"),
+            Preempt(at=14.69, node="n0"),
+            Cut(at=27.83, node="n5", until=66.58),
+            WorkerFails(at=28.42, node="n4"),
+        ),
+        health=HealthConfig(timeout=10.0),
+        policy=Policy(backoff_first=4.0, backoff_longest=8.0),
     ),
 }

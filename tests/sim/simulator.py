@@ -40,6 +40,7 @@ from tests.sim.scenario import (
 SETTLE = 120.0  # seconds of quiet within which a world forms, if enough nodes are there
 PATIENCE = 400.0  # seconds of quiet, besides join_timeout and the spread, within which everybody has gone
 PROBES = 3
+COLLECTIVE_TIMEOUT = 600.0  # seconds after which workers that nobody stops no longer wait for their peers
 WAITING = (JobPhase.GATHERING, JobPhase.CHECKING)
 
 
@@ -182,7 +183,7 @@ class Simulator:
             agent.end_worker(group, local_rank, 0, FailureKind.EXIT)
 
     def echo(self, name: str, group: Group) -> None:
-        """A worker is gone: those of its peers that still work may see their connections break."""
+        """A worker is gone: its peers that still work may see their connections break, or wait in vain."""
         world = self.rules.world_of(name, group.assignment)
         assert world is not None
         for agent in world.started.values():
@@ -190,10 +191,11 @@ class Simulator:
             if peer is None or peer is group or peer.assignment != world.seats[agent.name] or peer.echoed:
                 continue
             peer.echoed = True
-            if peer.alive and self.kernel.random() < 0.6:
-                delay = 0.01 + 3 * self.kernel.random()
-                victim = next(iter(peer.alive))
-                self.kernel.after(delay, agent.end_worker, peer, victim, 1, FailureKind.EXIT)
+            if not peer.alive:
+                continue
+            sees = self.kernel.random() < 0.6
+            delay = 0.01 + 3 * self.kernel.random() if sees else COLLECTIVE_TIMEOUT
+            self.kernel.after(delay, agent.end_worker, peer, next(iter(peer.alive)), 1, FailureKind.EXIT)
 
     # -- faults
 
