@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticrun.config import HealthCheckMode, HealthConfig, Policy
+from elasticrun.config import Action, FailureClass, HealthCheckMode, HealthConfig, Policy, PolicyRule
 from tests.sim.ills import Bug, Drain, FallsIll, Hang, Illness, LinkBreaks, Preempt
 from tests.sim.scenario import (
     AgentCrash,
@@ -419,5 +419,44 @@ REGRESSIONS: dict[str, Scenario] = {
         ),
         health=HealthConfig(timeout=10.0),
         policy=Policy(backoff_first=4.0, backoff_longest=8.0),
+    ),
+    "a node that has proven good falls ill before it meets one whose link is broken": Scenario(
+        seed=56274,
+        nodes=(
+            NodeSpec(name="n0", joins=0.27, prepares=0.95, local_world_size=4, role="evaluator"),
+            NodeSpec(name="n1", joins=0.17, prepares=0.17, local_world_size=3, role="trainer"),
+            NodeSpec(name="n2", joins=0.32, prepares=0.66, role="evaluator"),
+            NodeSpec(name="n3", joins=0.48, prepares=0.65, local_world_size=3, role="evaluator"),
+            NodeSpec(name="n4", joins=0.4, prepares=0.5, local_world_size=4, role="evaluator"),
+            NodeSpec(name="n5", joins=0.27, prepares=0.17, role="evaluator"),
+        ),
+        max_nodes=6,
+        max_restarts=10,
+        last_call=0.5,
+        work=5.46,
+        quiet_from=5.0,
+        spread=0.2,
+        network=Network(delay=0.05, late=0.5),
+        faults=(
+            FallsIll(at=0.0, node="n3", illness=Illness.STUCK),
+            LinkBreaks(at=0.51, nodes=("n5", "n0")),
+            Hang(at=1.13, node="n3"),
+            Bug(
+                at=3.7,
+                node="n1",
+                text="RuntimeError: CUDA error: uncorrectable ECC error encountered",
+                times=5,
+            ),
+            FallsIll(at=4.15, node="n1", illness=Illness.NETWORK),
+            WorkerFails(at=4.44, node="n2"),
+        ),
+        health=HealthConfig(mode=HealthCheckMode.AUTO, timeout=10.0),
+        policy=Policy(
+            rules=(PolicyRule(failure=FailureClass.PREEMPTION, action=Action.RESTART),),
+            same_error_rounds=0,
+            refill_after=5.0,
+            backoff_first=4.0,
+            backoff_longest=8.0,
+        ),
     ),
 }
