@@ -41,7 +41,7 @@ from itertools import combinations
 
 from elasticrun.core.health_plan import WITNESSES, Evidence, Group, Meeting, short
 from elasticrun.core.roster import name_some
-from elasticrun.core.slowness import slowness_allowed, usual, usual_flops
+from elasticrun.core.slowness import slowness_allowed, times_slower, usual
 
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
 
@@ -239,12 +239,11 @@ def _slow(
 
 def _slow_compute(evidence: Evidence, unfit: Collection[str], allowed: float) -> dict[str, str]:
     computed = {node: report for node, report in evidence.computed.items() if node not in unfit}
-    median = usual_flops(computed)
     return {
-        node: f"its matmul is {median[report.engine] / report.matmul_flops:.1f} times slower than the median "
-        f"({_portion(report.matmul_flops, median[report.engine], 'FLOP/s')})"
-        for node, report in computed.items()
-        if median[report.engine] / report.matmul_flops >= allowed
+        node: f"its matmul is {times:.1f} times slower than the median "
+        f"({_portion(computed[node].matmul_flops, computed[node].matmul_flops * times, 'FLOP/s')})"
+        for node, times in times_slower(computed).items()
+        if times >= allowed
     }
 
 

@@ -4,13 +4,14 @@ Compute is compared with the upper median, so that of two nodes the slower one i
 Only what was measured in the same way is compared: plain Python's products say nothing about torch's; so each
 engine has a median of its own.
 
-Noise only ever slows down: a node is at least as fast as it was measured, and of several measurements the
-fastest is nearest to the truth. So a measurement may be wrong in two ways only, and whoever may be involved
-measures again. *A node seems slow*, because it was held up; it measures again, if it would be called slow.
-*A node does not seem slow*, because the median was held up. Half of many nodes are not held up at the same
-moment, but one or two of a few are; so if any of at most BLOCK nodes is near to being slow, all of them
-measure again. Near is half way from equal to slow: for a node at half speed not to seem even that, the one
-that it is compared with has to be held up for almost a third of its time, in all its measurements.
+Noise slows down, and hardly ever speeds up (by TOLERANCE at most, see ``probe/compute.py``), so that of
+several measurements the fastest is nearest to the truth. So a measurement may be wrong in two ways only,
+and whoever may be involved measures again. *A node seems slow*, because it was held up; it measures again,
+if it would be called slow. *A node does not seem slow*, because the median was held up. Half of many nodes
+are not held up at the same moment, but one or two of a few are; so if any of at most FEW nodes is near to
+being slow, all of them measure again. Near is half way from equal to slow: for a node at half speed not to
+seem even that, the one that it is compared with has to be held up for almost a third of its time, in all
+its measurements.
 """
 
 from __future__ import annotations
@@ -41,25 +42,24 @@ def usual(measured: Iterable[tuple[str, float]]) -> dict[str, float]:
     return {how: _upper_median(values) for how, values in found.items()}
 
 
-def usual_flops(computed: Mapping[str, ProbeReport]) -> dict[str, float]:
-    """The upper median of the floating point operations per second, by engine."""
-    return usual((report.engine, report.matmul_flops) for report in computed.values())
+def times_slower(computed: Mapping[str, ProbeReport]) -> dict[str, float]:
+    """How many times slower than the median of its engine each node computes."""
+    median = usual((report.engine, report.matmul_flops) for report in computed.values())
+    return {node: median[report.engine] / report.matmul_flops for node, report in computed.items()}
 
 
 def to_measure_again(computed: Mapping[str, ProbeReport], ratio: float) -> tuple[str, ...]:
     """The nodes of which another measurement may change who is slow; ``ratio`` is that of a straggler."""
     allowed = slowness_allowed(ratio)
     near = (1 + allowed) / 2
-    standard = usual_flops(computed)
-    again: dict[str, None] = {}
-    for engine, median in standard.items():
-        slowness = {
-            node: median / report.matmul_flops for node, report in computed.items() if report.engine == engine
-        }
-        if len(slowness) > FEW:
-            again.update(dict.fromkeys(node for node, times in slowness.items() if times >= allowed))
-        elif max(slowness.values()) >= near:
-            again.update(dict.fromkeys(slowness))
+    times = times_slower(computed)
+    again: set[str] = set()
+    for engine in {report.engine for report in computed.values()}:
+        alike = [node for node, report in computed.items() if report.engine == engine]
+        if len(alike) > FEW:
+            again.update(node for node in alike if times[node] >= allowed)
+        elif any(times[node] >= near for node in alike):
+            again.update(alike)
     return tuple(node for node in computed if node in again)
 
 

@@ -88,7 +88,7 @@ def benchmark(
 ) -> float:
     """Floating point operations per second. Raises ProbeError if a result is wrong.
 
-    It takes WARM_UP + ``duration`` seconds, BRIEF if nothing held it up, or longer if a product does.
+    It takes WARM_UP and then ``duration`` seconds: BRIEF if nothing held it up, longer if a product does.
     """
     multiply_for(WARM_UP, engine, clock)
     start = clock()

@@ -422,25 +422,27 @@ def test_a_faulty_node_sets_no_standard_and_is_not_called_slow() -> None:
     assert (verdict.stragglers, verdict.slow_links) == ((), ())
 
 
-def test_who_seems_slow_is_measured_again_and_the_faster_measurement_counts() -> None:
-    first = first_step("ab")
-    for held_up, slowness, again, slow in (
-        ("b", 2.0, 1.0, []),  # b was held up
-        ("b", 2.0, 2.0, ["b"]),
-        ("a", 1.0, 2.0, ["b"]),  # a was, and b is slow
-        ("", 1.39, 2.0, []),  # nobody seems slow: no second look
-    ):
-        reports = {
-            "a": ProbeReport(1, matmul_flops=FLOPS / (1.3 if held_up == "a" else 1.0), groups=(FINE,)),
-            "b": ProbeReport(1, matmul_flops=FLOPS / (slowness if held_up != "a" else 2.0), groups=(FINE,)),
-        }
-        evidence = Evidence().after(first, reports)
-        second = second_step(evidence, RATIO)
-        if second is not None:
-            assert second == Step(("a", "b"))
-            evidence = evidence.after(second, Fleet(slow=(("b", again),)).reports(second))
-        assert (second is None) == (not held_up)
-        assert [found.node for found in judge(evidence).stragglers] == slow
+@pytest.mark.parametrize(
+    ("first", "again", "slow"),
+    [
+        ((1.0, 2.0), (1.0, 1.0), []),  # b was held up
+        ((1.0, 2.0), (1.0, 2.0), ["b"]),
+        ((1.3, 2.0), (1.0, 2.0), ["b"]),  # a was held up, and b is slow
+        ((1.0, 1.39), None, []),  # nobody seems slow: no second look
+    ],
+)
+def test_who_seems_slow_is_measured_again_and_the_faster_measurement_counts(
+    first: tuple[float, float], again: tuple[float, float] | None, slow: list[str]
+) -> None:
+    """How many times slower than usual a and b were."""
+    step = first_step("ab")
+    evidence = Evidence().after(step, Fleet(slow=tuple(zip("ab", first, strict=True))).reports(step))
+    second = second_step(evidence, RATIO)
+    assert second == (Step(("a", "b")) if again else None)
+    if second is not None and again is not None:
+        fleet = Fleet(slow=tuple(zip("ab", again, strict=True)))
+        evidence = evidence.after(second, fleet.reports(second))
+    assert [found.node for found in judge(evidence).stragglers] == slow
 
 
 def test_slow_nodes_are_measured_again_beside_suspects() -> None:

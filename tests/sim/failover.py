@@ -27,7 +27,7 @@ from tests.sim.hosts import HostAgent, HostMaster
 from tests.sim.invariants import Rules, World
 from tests.sim.kernel import Violation, require
 from tests.sim.master import Journal, SimMaster, replay
-from tests.sim.node import TERMS, Group, SimAgent
+from tests.sim.node import Group, SimAgent
 from tests.sim.scenario import Fault, HostCrash, MasterCrash, NodeSpec, Scenario, Split
 from tests.sim.simulator import PATIENCE, Result, Simulator
 
@@ -150,7 +150,7 @@ class ChainRules(Rules):
     def exit_status_is_right(self, agent: SimAgent, finish: Finish) -> None:
         status, who = finish.exit_status, f"{agent.incarnation}: {finish}"
         if status == ExitCode.MASTER_LOST:
-            require("the master was away", agent.longest_absence() > TERMS.master_timeout - 0.001, who)
+            require("the master was away", agent.waited_for_a_master(), who)
         elif finish.outcome is None and status not in (ExitCode.MASTER_UNREACHABLE, ExitCode.SUPERSEDED):
             fault = agent.unkillable if status == ExitCode.NODE_FAULT else status - 128 in agent.signalled
             require("it was told to stop", fault, who)

@@ -137,9 +137,9 @@ class HealthRules:
         clinic, name = self.sim.clinic, agent.name
         ill = clinic.suffers(name, *GRAVE)
         slow = machine.config.health.exclude_stragglers and clinic.suffers(name, Illness.SLOW)
-        # Who falls ill when it has proven good already is a witness all the same.
-        fallen = sum(illness in GRAVE and since >= self._began for illness, since in clinic.ill.values())
-        cut = sum(name in link for link in clinic.broken) + fallen > 1
+        # Who cannot be reached any more, but has proven good before, is a witness all the same.
+        network = (since for illness, since in clinic.ill.values() if illness is Illness.NETWORK)
+        cut = sum(name in link for link in clinic.broken) + sum(it >= self._began for it in network) > 1
         away = agent.over or agent.frozen > 0 or agent.disturbed >= self._began
         if not (ill or slow or cut or away):
             raise Violation("no good node is excluded", f"{agent.incarnation} in {machine.phase}")

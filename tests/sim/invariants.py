@@ -28,7 +28,7 @@ from tests.sim.failure_rules import hang_is_real, the_error_came_back
 from tests.sim.fingerprint import difference, fingerprint
 from tests.sim.health_rules import HealthRules
 from tests.sim.kernel import Violation, require
-from tests.sim.node import TERMS, SimAgent
+from tests.sim.node import SimAgent
 from tests.sim.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ class Rules:
             known = self.sim.outcomes | ({OUTCOMES[self.ended]} if self.ended else set())
             require("the outcome is the master's", finish.outcome in known, who)
         elif status == ExitCode.MASTER_LOST:
-            require("the master was away", agent.longest_absence() > TERMS.master_timeout - 0.001, who)
+            require("the master was away", agent.waited_for_a_master(), who)
         elif status == ExitCode.SUPERSEDED:
             require("a newer one took its place", self._known[agent.name] != agent.incarnation, who)
         elif status == ExitCode.EXCLUDED:

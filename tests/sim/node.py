@@ -255,6 +255,10 @@ class SimAgent:
             return self._longest_absence
         return max(self._longest_absence, self.kernel.now - self._down_since)
 
+    def waited_for_a_master(self) -> bool:
+        """Whether there was none for as long as an agent waits; times may be rounded."""
+        return self.longest_absence() > TERMS.master_timeout - 0.001
+
     def receive(self, stream: Stream, message: MasterMessage) -> None:
         """A message arrives, perhaps long after its stream broke."""
         if self.over or self._park(self.receive, stream, message):
