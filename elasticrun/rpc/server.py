@@ -6,6 +6,7 @@ told in ``session.py``, what an order is in ``control.py``.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -50,6 +51,7 @@ class MasterServer:
         self._gate = Gate(self._limits)
         self._ids = itertools.count(1)
         self._streams: set[AgentStream] = set()
+        self._tasks: set[asyncio.Task[object]] = set()  # of gRPC, one for each call
         self._server: grpc.aio.Server | None = None
         self._claims: list[socket.socket] = []
 
@@ -85,6 +87,10 @@ class MasterServer:
             stream.finish("the master stops")
         if self._server is not None:
             await self._server.stop(grace)
+            # Core is done with a call that it cuts before the task is that served it. An event loop that is
+            # closed in between cancels the task, and gRPC prints a traceback of that.
+            if self._tasks:
+                await asyncio.wait(self._tasks)
         while self._claims:
             self._claims.pop().close()
 
@@ -98,7 +104,14 @@ class MasterServer:
         except RuntimeError:  # a foreign program was faster than we after our look at the port
             raise taken(endpoint) from None
 
+    def _remember_task(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _serve(self, _requests: object, context: Context) -> None:
+        self._remember_task()
         guest = await enter(self._gate, context, self._limits.hello_timeout)
         stream = AgentStream(next(self._ids), context, guest, self._door)
         self._streams.add(stream)
@@ -110,6 +123,7 @@ class MasterServer:
 
     async def _obey(self, _requests: object, context: Context) -> None:
         assert self._orders is not None
+        self._remember_task()
         guest = await enter(self._gate, context, self._limits.hello_timeout)
         try:
             await obey(self._orders, context, guest, self._security.token, self._limits.hello_timeout)

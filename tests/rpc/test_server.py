@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import Queue
+from threading import Thread
 
 import grpc
 import grpc.aio
@@ -25,7 +30,7 @@ from elasticrun.errors import EndpointTakenError
 from elasticrun.rpc import codec
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.server import Limits, MasterServer
-from elasticrun.rpc.transport import SERVICE
+from elasticrun.rpc.transport import PATH, SERVICE
 from tests.rpc.harness import DEADLINE, Recorder, admit, hello, raw_calls, report, run, serving
 
 HELLO = codec.encode_agent(hello())
@@ -325,6 +330,44 @@ def test_stop_detaches_everybody_once() -> None:
             await stream.close()
 
     run(main())
+
+
+def test_stop_leaves_no_task_of_a_stream_that_was_cut(capfd: pytest.CaptureFixture[str]) -> None:
+    """The agents live in another thread, so that all tasks of this loop are the server's."""
+
+    def never_leaves(port: int, attached: Callable[[], object]) -> None:
+        messages = Queue[bytes]()
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            method: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(PATH)
+            stream = method(iter(messages.get, b""))
+            stream.initial_metadata()
+            attached()
+            with suppress(grpc.RpcError):
+                assert list(stream) == [codec.GOODBYE]
+        messages.put(b"")
+
+    async def main() -> None:
+        server = MasterServer(Recorder(), admit)
+        port = await server.start("127.0.0.1", 0)
+        loop, came = asyncio.get_running_loop(), asyncio.Semaphore(0)
+        agents = [
+            Thread(
+                target=never_leaves,
+                args=(port, partial(loop.call_soon_threadsafe, came.release)),
+                daemon=True,
+            )
+            for _ in range(8)
+        ]
+        for agent in agents:
+            agent.start()
+            await came.acquire()
+        await server.stop(0.01)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        for agent in agents:
+            agent.join(DEADLINE)
+
+    asyncio.run(main())
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::", "localhost"])
