@@ -130,6 +130,7 @@ statuses = st.builds(
     probe=st.none() | probes,
     stall=st.none() | stalls,
     seats=st.lists(seats, max_size=3).map(tuple) | st.builds(lambda seat: (seat,) * MAX_SEATS, seats),
+    warming=st.booleans(),
 )
 
 

@@ -59,6 +59,11 @@ class WorkerGroup:
         self._logs: RoundLogs | None = None
         self._error_files: tuple[str, ...] = ()
 
+    @property
+    def is_warm(self) -> bool:
+        """Workers are to be forked from a warm parent."""
+        return bool(self._warm)
+
     def start(self, assignment: Assignment) -> None:
         """Start the workers of a round; the round before is over. Raises OSError if descriptors run out."""
         self._assignment = assignment

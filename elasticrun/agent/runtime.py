@@ -32,6 +32,7 @@ from elasticrun.agent.recorder import Recorder
 from elasticrun.agent.signals import SignalInbox
 from elasticrun.agent.spawner import (
     Exited,
+    Imports,
     Spawner,
     SpawnerDied,
     SpawnerEvent,
@@ -55,6 +56,7 @@ from elasticrun.core.agent_events import (
     DumpStacks,
     Finish,
     GroupGone,
+    ImportsSeen,
     Level,
     Preempted,
     Prepared,
@@ -166,6 +168,7 @@ class Agent:
         self._arm()
 
     def _prepare(self) -> None:
+        self._post(ImportsSeen(self._group.is_warm))  # as the spawner will say
         try:
             self._post(Prepared(self._ports.reserve()))
         except OSError as error:
@@ -194,6 +197,8 @@ class Agent:
                 self._on_swept(left)
             case WarmNews():
                 report_warm(event)
+            case Imports(under_way):
+                self._post(ImportsSeen(under_way))
             case SpawnerDied():
                 reason = "the spawner process was killed, and the workers with it; this node cannot go on"
                 self._post(Broken(ExitCode.NODE_FAULT, reason))

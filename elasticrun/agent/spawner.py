@@ -100,7 +100,14 @@ class WarmNews:
     text: str
 
 
-SpawnerEvent = Started | SpawnFailed | Exited | Swept | SpawnerDied | WarmNews
+@dataclass(frozen=True, slots=True)
+class Imports:
+    """Whether a worker that started now would wait for the imports of a warm parent."""
+
+    under_way: bool
+
+
+SpawnerEvent = Started | SpawnFailed | Exited | Swept | SpawnerDied | WarmNews | Imports
 
 
 class WorkerStarter(Protocol):
@@ -343,4 +350,5 @@ _EVENTS: dict[str, Callable[..., SpawnerEvent]] = {
     "exited": Exited,
     "swept": Swept,
     "warm": WarmNews,
+    "imports": Imports,
 }

@@ -74,6 +74,11 @@ class Parent:
         """Not if it is gone, nor once its import has taken too long."""
         return self.state is State.READY or (self.state is State.IMPORTING and self.deadline is not None)
 
+    @property
+    def imports(self) -> bool:
+        """Requests wait for its imports."""
+        return self.takes_requests and self.state is State.IMPORTING
+
     def may_be_replaced(self, exit_code: int) -> bool:
         """Whether its end is no reason to start workers cold."""
         was_signalled = exit_code < 0 and not self.is_second_try

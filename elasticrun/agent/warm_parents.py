@@ -10,6 +10,7 @@ Invariants.
 - A parent gives birth to one worker at a time. The worker is the spawner's own child before it answers, so
   nothing lives below a parent but while a birth is under way; whoever sweeps then kills that parent as well.
 - Every request that was taken is answered: by ``born``, by ``start_cold``, or by a failure if a sweep comes.
+- The agent is told whenever it changes whether some parent still imports: others need not wait for it.
 - Requests wait as well while a parent that was idle imports more. If that goes wrong, its successor does not.
 - A parent that was killed is replaced, while it imports once only: memory may be too short for it. One that
   cannot import, or says that it cannot fork soundly, is not.
@@ -46,6 +47,7 @@ class WarmParents:
         self._parents: dict[str, Parent] = {}
         self._dying: list[Parent] = []  # replaced or given up, not reaped yet
         self._is_closed = False
+        self._told: bool | None = False  # whether imports are under way; None: that has to be told
 
     @property
     def pids(self) -> set[int]:
@@ -56,11 +58,11 @@ class WarmParents:
 
     def prepare(self, request: Message, fds: list[int]) -> None:
         """Start the parent of a key. ``fds`` is the stdin of its workers."""
-        if not fds:
-            return  # the process has too many files open: workers start cold
-        parent = Parent(request, fds[0])
-        self._parents[request["key"]] = parent
-        self._start(parent)
+        self._told = None  # the agent supposes that they are
+        if fds:  # otherwise the process has too many files open: workers start cold
+            parent = self._parents[request["key"]] = Parent(request, fds[0])
+            self._start(parent)
+        self._tell()
 
     def take(self, request: Message, fds: list[int]) -> bool:
         """Take charge of a spawn request; False: it has to start cold."""
@@ -126,10 +128,13 @@ class WarmParents:
                     parent.import_no_more()
                 parent.kill()  # that closes the pipe, and the worker starts cold
             elif parent.state is State.IMPORTING:
-                self._say(
-                    False, f"workers start cold: after {IMPORT_TIMEOUT:g} s the warm parent still imports"
+                _say(
+                    self._host,
+                    False,
+                    f"workers start cold: after {IMPORT_TIMEOUT:g} s the warm parent still imports",
                 )
                 parent.start_all_cold(self._host)
+        self._tell()
 
     # -- a parent's life
 
@@ -172,13 +177,18 @@ class WarmParents:
         elif "refused" not in message:
             done = parent.become_ready(time.monotonic() + BIRTH_TIMEOUT)
             seconds, shared = message["seconds"], message["shared"] / 2**20
-            self._say(True, f"{done}, ready after {seconds:.1f} s; {shared:.0f} MiB of its memory are shared")
+            _say(
+                self._host,
+                True,
+                f"{done}, ready after {seconds:.1f} s; {shared:.0f} MiB of its memory are shared",
+            )
             self._go_on(parent)
         elif parent.was_ready:  # its end follows, and a successor
             parent.import_no_more()
-            self._say(False, f"the warm parent is replaced: {message['refused']}")
+            _say(self._host, False, f"the warm parent is replaced: {message['refused']}")
         else:
             self._give_up(parent, message["refused"])
+        self._tell()
 
     def _ended(self, parent: Parent, exit_code: int) -> None:
         """It was reaped."""
@@ -206,17 +216,23 @@ class WarmParents:
         if parent.birth is not None:
             self._dying.append(parent)  # the end of its pipe is still to come
         self._start(new)
+        self._tell()
 
     def _give_up(self, parent: Parent, reason: str) -> None:
         """Start the workers of this key cold from now on."""
         if parent.state is not State.GONE and not self._is_closed:
-            self._say(False, f"workers start cold: {reason}")
+            _say(self._host, False, f"workers start cold: {reason}")
         parent.state, parent.deadline = State.GONE, None
         parent.kill()
         parent.start_all_cold(self._host)
+        self._tell()
 
-    def _say(self, is_warm: bool, text: str) -> None:
-        self._host.report(event="warm", is_warm=is_warm, text=text)
+    def _tell(self) -> None:
+        """Tell the agent whether a worker that started now would wait, if that has changed."""
+        under_way = any(parent.imports for parent in self._parents.values())
+        if under_way is not self._told:
+            self._told = under_way
+            self._host.report(event="imports", under_way=under_way)
 
     # -- births
 
@@ -249,7 +265,7 @@ class WarmParents:
             if parent.miscarriages >= MAX_MISCARRIAGES:
                 self._give_up(parent, reason)
             else:
-                self._say(False, f"one worker is started cold: {reason}")
+                _say(self._host, False, f"one worker is started cold: {reason}")
             birth.start_cold(self._host)
         self._go_on(parent)
 
@@ -262,6 +278,10 @@ class WarmParents:
             parent.deadline = None
         if parent in self._dying and not parent.pid:
             self._dying.remove(parent)
+
+
+def _say(host: Host, is_warm: bool, text: str) -> None:
+    host.report(event="warm", is_warm=is_warm, text=text)
 
 
 def _fork(parent: Parent, prctl: Prctl) -> tuple[socket.socket, int]:

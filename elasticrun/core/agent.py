@@ -29,6 +29,7 @@ from elasticrun.core.agent_events import (
     Directed,
     DumpStacks,
     GroupGone,
+    ImportsSeen,
     Level,
     LinkDown,
     LinkUp,
@@ -134,6 +135,8 @@ class AgentMachine:
             case Prepared(store_port):
                 self._store_port = store_port
                 self._move(AgentTrigger.PREPARED)
+            case ImportsSeen(under_way):
+                self._imports_seen(under_way)
             case LinkUp(epoch):
                 self._link_up(epoch)
             case LinkDown(reason):
@@ -161,6 +164,12 @@ class AgentMachine:
                 # Only here: an agent that was frozen hears what happened before it judges what did not.
                 for timer in self._timers.pop_due(self._now):
                     self._expire(timer)
+
+    def _imports_seen(self, under_way: bool) -> None:
+        before = self.group.is_warming
+        self.group.imports = under_way
+        if self.group.is_warming is not before and self.phase is AgentPhase.READY:
+            self._report()
 
     def _link_up(self, epoch: int) -> None:
         if self.epoch >= 0:
@@ -374,17 +383,12 @@ class AgentMachine:
             self._effects.append(Transmit(Report(self.info.incarnation, self._status())))
 
     def _status(self) -> AgentStatus:
-        port = self._store_port if self.phase is AgentPhase.READY else 0
+        is_ready = self.phase is AgentPhase.READY
+        port = self._store_port if is_ready else 0
         stall = self.group.stall if self.phase is AgentPhase.RUNNING else None
+        probe, warming = self._probing.report, is_ready and self.group.is_warming
         return AgentStatus(
-            self._sequence,
-            self.phase,
-            self.round,
-            self.failures,
-            port,
-            self._probing.report,
-            stall,
-            self._seats,
+            self._sequence, self.phase, self.round, self.failures, port, probe, stall, self._seats, warming
         )
 
     def _conclude(self, departure: Departure) -> None:

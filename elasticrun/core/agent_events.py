@@ -95,6 +95,13 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportsSeen:
+    """A worker that started now would wait for the imports of its warm parent, or not any more."""
+
+    under_way: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LinkUp:
     """The master welcomed our Hello."""
 
@@ -183,6 +190,7 @@ class AgentTick:
 
 AgentEvent = (
     Prepared
+    | ImportsSeen
     | LinkUp
     | LinkDown
     | Directed

@@ -25,11 +25,14 @@ class Group:
     def __init__(self, terms: AgentTerms, timers: Deadlines[str]) -> None:
         self.alive: set[int] = set()  # local ranks of workers that run
         self.stall: Stall | None = None  # they have stopped making steps
+        self.imports = False  # a worker that started now would wait for them
+        self._has_begun = False  # workers have run here
         self._terms = terms
         self._timers = timers
 
     def begin(self, size: int) -> None:
         """So many workers start."""
+        self._has_begun = True
         self.alive = set(range(size))
         self.stall = None
 
@@ -38,6 +41,15 @@ class Group:
         self.alive.clear()
         self._timers.cancel(GRACE)
         self._timers.cancel(KILL)
+
+    @property
+    def is_warming(self) -> bool:
+        """A world that runs need not wait for this node yet.
+
+        Not true of a node whose workers have run: its place in the next world, and its vote, are worth the
+        wait for a warm parent that had to be replaced.
+        """
+        return self.imports and not self._has_begun
 
     @property
     def is_swept(self) -> bool:

@@ -171,6 +171,7 @@ class AgentStatus:
     probe: ProbeReport | None = None  # of the newest probe that ended
     stall: Stall | None = None  # while RUNNING
     seats: tuple[Seat, ...] = ()  # by round, at most MAX_SEATS; only if several hosts may become the master's
+    warming: bool = False  # while READY: workers, of which this node has started none, would wait for imports
 
 
 @dataclass(frozen=True, slots=True)

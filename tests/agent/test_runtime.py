@@ -24,7 +24,8 @@ from elasticrun.agent.logs import LogRouter
 from elasticrun.agent.ports import PortReserve
 from elasticrun.agent.runtime import Agent
 from elasticrun.agent.signals import SignalInbox
-from elasticrun.agent.spawner import SpawnerHandle, fork_spawner
+from elasticrun.agent.spawner import SpawnerHandle, fork_spawner, start_warm_parents
+from elasticrun.agent.warm import warm_recipes
 from elasticrun.config import (
     Endpoint,
     Entrypoint,
@@ -104,6 +105,7 @@ class Master:
         self._changed = asyncio.Event()
         self._sequence = 0
         self._phase = AgentPhase.PREPARING
+        self.warming = False
 
     def attached(self, session: Session, hello: Hello) -> None:
         self.session = session
@@ -121,6 +123,7 @@ class Master:
         self.heard.append(message)
         if isinstance(message, Hello | Report):
             self._phase = message.status.phase
+            self.warming = message.status.warming
         self._changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -201,6 +204,7 @@ def run(
         WorkerConfig(entrypoint, 1, env=tuple(os.environ.items()), **workers),
     )
     spawner = fork_spawner()
+    start_warm_parents(spawner, warm_recipes(config.workers, ()), 0)
     inbox = SignalInbox([signal.SIGTERM, signal.SIGINT])
     try:
         return asyncio.run(asyncio.wait_for(_run(config, inbox, spawner, out, play), DEADLINE))
@@ -274,6 +278,23 @@ def test_hello_says_who_we_are(tmp_path: Path) -> None:
         bench.master.end(Outcome.TIMED_OUT)
 
     assert run(tmp_path, play) == ExitCode.RENDEZVOUS_TIMEOUT
+
+
+def test_imports_that_are_under_way_are_reported_until_they_are_done(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    (tmp_path / "slow.py").write_text(f"open({str(gate)!r}).read()")
+
+    async def play(bench: Bench) -> None:
+        master = bench.master
+        await master.phase(AgentPhase.READY)
+        assert master.warming
+        await asyncio.to_thread(gate.write_text, "go on")
+        await master.until(lambda: not master.warming)
+        await bench.running()
+        bench.master.end(Outcome.SUCCEEDED)
+
+    assert run(tmp_path, play, warm_imports=("slow",)) == 0
 
 
 def test_a_round_is_stopped_and_the_next_one_starts(tmp_path: Path) -> None:

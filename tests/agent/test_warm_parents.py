@@ -17,6 +17,7 @@ from elasticrun.agent.env import INJECTED
 from elasticrun.agent.spawner import (
     Command,
     Exited,
+    Imports,
     Spawner,
     SpawnerEvent,
     SpawnFailed,
@@ -72,6 +73,10 @@ class Node:
                     return event
             self._changed.clear()
             await asyncio.wait_for(self._changed.wait(), DEADLINE)
+
+    def imports(self) -> list[bool]:
+        """What was told of imports so far, oldest first."""
+        return [event.under_way for event in self.events if isinstance(event, Imports)]
 
     async def news(self) -> WarmNews:
         event = await self.wait(lambda event: isinstance(event, WarmNews))
@@ -228,9 +233,11 @@ def test_a_spawn_during_the_import_waits_for_it(drive: Drive, gate: Path) -> Non
         node.spawn(1, warm=None)
         assert await node.exit_code(1) == 3  # requests behind it do not wait
         assert not [event for event in node.events if getattr(event, "worker", None) == 0]
+        assert node.imports() == [True]
         await asyncio.to_thread(gate.write_text, "go on")
         assert await node.exit_code(0) == 3
         assert (node.folder / "out0").read_text() == node.told(0)
+        assert node.imports() == [True, False]
 
     drive(scenario, "trouble,colorsys")
 
@@ -265,6 +272,7 @@ def test_an_import_that_takes_too_long(drive: Drive, gate: Path, monkeypatch: py
         assert not (news := await node.news()).is_warm
         assert "after 0 s the warm parent still imports" in news.text
         assert await node.run(0) == node.told(0, forked=False)
+        assert node.imports() == [True, False], "nobody waits any more"
         await asyncio.to_thread(gate.write_text, "go on")
         assert (await node.news()).is_warm
         assert await node.run(1) == node.told(1)
@@ -400,6 +408,7 @@ def test_what_cannot_be_forked_starts_cold(drive: Drive, module: Module, code: s
         assert (node.folder / "out0").read_text() == node.told(0, forked=False)
         assert await node.run(1) == node.told(1, forked=False)
         assert not [event for event in node.events if isinstance(event, WarmNews)]
+        assert node.imports() == [True, False]
 
     drive(scenario, "trouble,colorsys")
 

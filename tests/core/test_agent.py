@@ -10,6 +10,7 @@ from elasticrun.core.agent_events import (
     Directed,
     Finish,
     GroupGone,
+    ImportsSeen,
     Level,
     LinkDown,
     LinkUp,
@@ -80,6 +81,36 @@ def test_what_changed_before_welcome_is_reported_on_welcome() -> None:
     assert isinstance(report, Report)
     assert report.status.phase is FINISHED
     assert report.status.sequence > hello.status.sequence
+
+
+def warming(agent: Agent) -> list[bool]:
+    return [message.status.warming for message in agent.sent() if isinstance(message, Report)]
+
+
+def test_a_change_of_what_a_start_would_wait_for_is_reported_while_ready() -> None:
+    agent = Agent()
+    agent.do(ImportsSeen(True))
+    assert not agent.sent(), "it could not start in any case"
+    assert not agent.machine.hello().status.warming
+    agent.do(Prepared(7001))
+    assert warming(agent) == [True]
+    assert agent.machine.hello().status.warming
+    agent.do(ImportsSeen(True))
+    assert not agent.sent()
+    agent.do(ImportsSeen(False))
+    assert (agent.reported(), warming(agent)) == ([READY], [False])
+
+
+def test_a_node_whose_workers_have_run_is_waited_for() -> None:
+    agent = Agent()
+    agent.do(ImportsSeen(True), Prepared(7001), LinkUp(1), Directed(start(0)))
+    assert (agent.reported(), warming(agent)) == ([RUNNING], [False])
+    agent.do(ImportsSeen(False))
+    assert not agent.sent()
+    agent.do(stop(0), GroupGone(0, 7002))
+    agent.do(ImportsSeen(True))
+    assert not agent.sent()
+    assert not agent.machine.hello().status.warming
 
 
 def test_a_round_is_started_once() -> None:

@@ -181,6 +181,7 @@ def _status(status: pb.AgentStatus) -> AgentStatus:
         probe=_probe(status.probe) if status.HasField("probe") else None,
         stall=_stall(status.stall) if status.HasField("stall") else None,
         seats=_few("seats", MAX_SEATS, map(_seat, status.seats)),
+        warming=status.warming,
     )
 
 

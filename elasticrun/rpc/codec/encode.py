@@ -100,6 +100,7 @@ def _status_to_pb(status: AgentStatus) -> pb.AgentStatus:
         probe=None if status.probe is None else _probe_to_pb(status.probe),
         stall=None if status.stall is None else _stall_to_pb(status.stall),
         seats=[_seat_to_pb(seat) for seat in status.seats[-MAX_SEATS:]],
+        warming=status.warming,
     )
 
 
