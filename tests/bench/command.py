@@ -1,0 +1,120 @@
+"""Measures elastic-run and, side by side with it, the other launchers that are installed.
+
+scripts/bench [WHAT ...]          measures; without WHAT everything
+scripts/bench merge FILE ...      joins parts of one machine and one commit into one table
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib import import_module
+from pathlib import Path
+
+from tests.bench.cases import CASES
+from tests.bench.figures import FIGURES, Sample
+from tests.bench.launchers import LAUNCHERS, OURS, Launcher
+from tests.bench.machine import commit, load, machine
+from tests.bench.report import MergeRefused, Report, markdown, merge, read_json, write_json, write_readme
+from tests.bench.session import measure
+
+#: Measurements with command lines of their own: modules beside this one.
+OTHERS = ("master", "idle")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one of the commands."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))  # and clean up on the way
+    if given[:1] == ["merge"]:
+        return _merge(given[1:])
+    if given and given[0] in OTHERS:
+        other = import_module(f"tests.bench.{given[0]}")
+        return int(other.main(given[1:]))
+    return _measure(given)
+
+
+def _parser(about: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there")
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="put the table between the markers there")
+    return parser
+
+
+def _measure(arguments: list[str]) -> int:
+    parser = _parser(f"{__doc__}\n{_about_cases()}")
+    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"of {', '.join(CASES)}")
+    parser.add_argument("--runs", type=int, default=10, help="of each launcher (default 10)")
+    parser.add_argument(
+        "--launchers",
+        default=",".join(LAUNCHERS),
+        metavar="NAME,...",
+        help=f"of {', '.join(LAUNCHERS)} (default: all that are installed)",
+    )
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.what if name not in CASES]:
+        parser.error(f"{unknown[0]} is not measured; choose of {', '.join(CASES)}")
+    names = options.launchers.split(",")
+    if unknown := [name for name in names if name not in LAUNCHERS]:
+        parser.error(f"{unknown[0]} is not known; choose of {', '.join(LAUNCHERS)}")
+    launchers = [LAUNCHERS[name] for name in names]
+    here = [launcher for launcher in launchers if launcher.path() is not None]
+    begun, before, what = datetime.now(timezone.utc), load(), commit()
+    samples = []
+    for sample in measure([CASES[name] for name in options.what or CASES], here, options.runs):
+        samples.append(sample)
+        print(_progress(sample), flush=True)
+    report = Report(
+        machine(),
+        what,
+        {launcher.name: _about(launcher) for launcher in launchers},
+        tuple(samples),
+        (shlex.join(["scripts/bench", *arguments]),),
+        begun.strftime("%Y-%m-%d %H:%M UTC"),
+        ((before, load()),),
+    )
+    return _write(report, options)
+
+
+def _about_cases() -> str:
+    return "\n\n".join((case.drive.__doc__ or "").strip() for case in CASES.values())
+
+
+def _about(launcher: Launcher) -> str:
+    return launcher.about if launcher.path() is not None else "not installed"
+
+
+def _progress(sample: Sample) -> str:
+    units = {figure.name: figure.unit for figure in FIGURES}
+    text = ", ".join(f"{name} {units[name].text(value)}" for name, value in sample.figures.items())
+    return f"{sample.case} {sample.number} {sample.launcher}: {sample.failure or text}"
+
+
+def _merge(arguments: list[str]) -> int:
+    parser = _parser("Joins parts of one machine and one commit into one table.")
+    parser.add_argument("parts", nargs="+", type=Path, metavar="FILE", help="what --json wrote")
+    options = parser.parse_args(arguments)
+    try:
+        report = merge([read_json(part) for part in options.parts])
+    except (MergeRefused, ValueError, OSError) as error:
+        parser.exit(1, f"scripts/bench merge: {error}\n")
+    return _write(report, options)
+
+
+def _write(report: Report, options: argparse.Namespace) -> int:
+    """Write what is asked for; 1 if elastic-run failed in a run."""
+    if options.json is not None:
+        write_json(report, options.json)
+    if options.markdown is not None:
+        options.markdown.write_text(markdown(report))
+    if options.readme is not None:
+        write_readme(report, options.readme)
+    print(f"\n{markdown(report)}")
+    return int(any(it.failure for it in report.samples if it.launcher == OURS))

@@ -1,0 +1,167 @@
+"""What samples say: medians, spread, ratios, and whether a target is met. Pure.
+
+A ratio is one of elastic-run to another launcher, taken in each round of A B A B by itself, so both were
+measured within seconds of one another; what is shown is the median of these ratios. A round in which one of
+the two failed has no ratio. A target in multiples of torchrun is judged by the first of the figure's
+references that has ratios.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tests.bench.launchers import OURS, TORCHRUN, TUNED
+
+
+class Unit(Enum):
+    """What a figure is counted in, and how it is written."""
+
+    SECONDS = "s"
+    MEGABYTES = "MB"
+    SHARE = ""
+
+    def text(self, value: float) -> str:
+        match self:
+            case Unit.SECONDS:
+                return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+            case Unit.MEGABYTES:
+                return f"{value:.1f}"
+            case Unit.SHARE:
+                return f"{value:.3f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row of the table. Targets are None where the issue names none."""
+
+    name: str
+    case: str
+    title: str
+    unit: Unit = Unit.SECONDS
+    references: tuple[str, ...] = (TORCHRUN,)
+    ratio: float | None = None  # at most so many times the reference
+    most: float | None = None
+    least: float | None = None
+    always: bool = False  # no run may fail
+
+
+_ELASTIC = (TUNED, TORCHRUN)
+
+FIGURES = (
+    Figure("launch", "launch", "launch to first line, script without torch", ratio=0.15),
+    Figure("allreduce", "allreduce", "launch to first all-reduce, 2 workers", ratio=0.5),
+    Figure(
+        "kill",
+        "kill",
+        "worker SIGKILL to first all-reduce, 1 node x 2",
+        references=_ELASTIC,
+        ratio=0.12,
+        most=0.5,
+        always=True,
+    ),
+    Figure("kill-two", "kill-two", "the same, 2 nodes x 1", references=_ELASTIC, ratio=0.1),
+    Figure("node-loss", "node-loss", "node killed to survivors' first step", references=_ELASTIC, ratio=0.02),
+    Figure("join-pause", "join", "node joins: pause of those training", references=_ELASTIC, ratio=0.1),
+    Figure(
+        "join-world", "join", "node joins to first step of the larger world", references=_ELASTIC, ratio=0.4
+    ),
+    Figure(
+        "goodput",
+        "goodput",
+        "goodput, a worker SIGKILLed every 20 s for 3 minutes",
+        Unit.SHARE,
+        _ELASTIC,
+        least=0.985,
+    ),
+    Figure("agent", "memory", "launcher (agent), resident", Unit.MEGABYTES, most=45),
+    Figure("master", "memory", "master, resident", Unit.MEGABYTES, most=45),
+    Figure("overhead", "memory", "all but the workers, PSS", Unit.MEGABYTES),
+    Figure("worker", "memory", "memory added per further worker, torch imported", Unit.MEGABYTES, ratio=0.3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one run of one launcher gave; ``failure`` says why it gave nothing, "" if it gave all."""
+
+    case: str
+    launcher: str
+    number: int  # of the round in which the launchers were measured in turn
+    figures: dict[str, float] = field(default_factory=dict)
+    failure: str = ""
+    load: float = 0.0
+    log: str = ""  # the end of what the launcher printed, of a failure only
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Values of one figure."""
+
+    median: float
+    least: float
+    most: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One target of one figure."""
+
+    target: str
+    met: bool | None  # None: it could not be judged
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """None if there are no values."""
+    if not values:
+        return None
+    return Spread(statistics.median(values), min(values), max(values), len(values))
+
+
+def values(samples: Iterable[Sample], launcher: str, figure: str) -> dict[int, float]:
+    """The figure of each round in which this launcher gave it."""
+    return {
+        it.number: it.figures[figure] for it in samples if it.launcher == launcher and figure in it.figures
+    }
+
+
+def success(samples: Iterable[Sample], launcher: str, case: str) -> tuple[int, int]:
+    """How many runs of a case succeeded, of how many."""
+    of_case = [it for it in samples if it.launcher == launcher and it.case == case]
+    return sum(not it.failure for it in of_case), len(of_case)
+
+
+def ratios(samples: Sequence[Sample], figure: str, reference: str) -> Spread | None:
+    """Of elastic-run to the reference, round by round."""
+    ours, theirs = values(samples, OURS, figure), values(samples, reference, figure)
+    return spread([ours[number] / theirs[number] for number in sorted(ours.keys() & theirs.keys())])
+
+
+def reference(samples: Sequence[Sample], figure: Figure) -> str | None:
+    """The launcher by which a ratio is judged; None: no round has both."""
+    return next((name for name in figure.references if ratios(samples, figure.name, name)), None)
+
+
+def verdicts(samples: Sequence[Sample], figure: Figure) -> list[Verdict]:
+    """Each target of a figure; none if it was not measured."""
+    ours = spread(list(values(samples, OURS, figure.name).values()))
+    done, runs = success(samples, OURS, figure.case)
+    if not runs:
+        return []
+    found = []
+    if figure.ratio is not None:
+        by = reference(samples, figure)
+        ratio = ratios(samples, figure.name, by) if by else None
+        met = ratio.median <= figure.ratio if ratio else None
+        found.append(Verdict(f"<= {figure.ratio:g} x {by or figure.references[0]}", met))
+    if figure.most is not None:
+        unit = f" {figure.unit.value}".rstrip()
+        found.append(Verdict(f"<= {figure.most:g}{unit}", ours.median <= figure.most if ours else None))
+    if figure.least is not None:
+        found.append(Verdict(f">= {figure.least:g}", ours.median >= figure.least if ours else None))
+    if figure.always:
+        found.append(Verdict("no run fails", done == runs))
+    return found

@@ -1,0 +1,179 @@
+"""Samples as a JSON file, and as a Markdown table for people; parts of one measurement joined.
+
+The JSON file holds every sample, and the table is computed from it, so it can be made again at any time.
+Parts are joined only if machine and commit are the same: anything else would compare what cannot be compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.bench.figures import (
+    FIGURES,
+    Figure,
+    Sample,
+    ratios,
+    reference,
+    spread,
+    success,
+    values,
+    verdicts,
+)
+from tests.bench.launchers import OURS
+
+FORMAT = 1
+BEGIN, END = "<!-- speed:start -->", "<!-- speed:end -->"
+
+
+class MergeRefused(Exception):
+    """The parts are not of one measurement; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One measurement, or several that were joined."""
+
+    machine: dict[str, str]
+    commit: str
+    launchers: dict[str, str]  # what is behind each name; "not installed"
+    samples: tuple[Sample, ...] = ()
+    commands: tuple[str, ...] = ()
+    begun: str = ""  # of the first part, UTC
+    loads: tuple[tuple[float, float], ...] = field(default_factory=tuple)  # of each part, at begin and end
+
+
+def write_json(report: Report, path: Path) -> None:
+    """Every sample, and the machine."""
+    path.write_text(json.dumps({"format": FORMAT, **dataclasses.asdict(report)}, indent=1) + "\n")
+
+
+def read_json(path: Path) -> Report:
+    """What ``write_json`` wrote; ValueError if it is something else."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    if found.pop("format", None) != FORMAT:
+        raise ValueError(f"{path} is no measurement of this version of scripts/bench")
+    found["samples"] = tuple(Sample(**sample) for sample in found["samples"])
+    found["commands"] = tuple(found["commands"])
+    found["loads"] = tuple((begin, end) for begin, end in found["loads"])
+    return Report(**found)
+
+
+def merge(parts: Sequence[Report]) -> Report:
+    """All parts as one; rounds of a case that is in several of them are numbered on."""
+    first = parts[0]
+    for part in parts[1:]:
+        for name in sorted(first.machine.keys() | part.machine.keys()):
+            if first.machine.get(name) != part.machine.get(name):
+                raise MergeRefused(
+                    f"the parts are of different machines: {name} is {first.machine.get(name)}"
+                    f" in one, {part.machine.get(name)} in another"
+                )
+        if part.commit != first.commit:
+            raise MergeRefused(f"the parts are of different commits: {first.commit} and {part.commit}")
+    samples: list[Sample] = []
+    for part in parts:
+        samples += _numbered_on(samples, part.samples)
+    return dataclasses.replace(
+        first,
+        samples=tuple(samples),
+        launchers={name: about for part in parts for name, about in part.launchers.items()},
+        commands=tuple(dict.fromkeys(command for part in parts for command in part.commands)),
+        begun=min(part.begun for part in parts),
+        loads=tuple(load for part in parts for load in part.loads),
+    )
+
+
+def _numbered_on(before: Sequence[Sample], more: Sequence[Sample]) -> list[Sample]:
+    taken: Counter[str] = Counter()
+    for sample in before:
+        taken[sample.case] = max(taken[sample.case], sample.number + 1)
+    return [dataclasses.replace(it, number=it.number + taken[it.case]) for it in more]
+
+
+# -- for people
+
+
+def markdown(report: Report) -> str:
+    """The table with what it was measured on."""
+    return "\n".join([*_head(report), "", *_table(report), "", *_foot(report)]) + "\n"
+
+
+def _head(report: Report) -> list[str]:
+    it = report.machine
+    loads = ", ".join(f"{begin:g} to {end:g}" for begin, end in report.loads)
+    gpu = "no GPU" if it["gpu"] == "none" else it["gpu"]
+    return [
+        f"{it['cpu']}, {it['cores']} cores, {it['memory']}, {gpu}; Linux {it['kernel']},"
+        f" Python {it['python']}, torch {it['torch']}; commit {report.commit}, {report.begun};"
+        f" load average {loads}. Made by",
+        "",
+        "```sh",
+        *report.commands,
+        "```",
+        "",
+        "Median (least to most), runs that succeeded; ratio: median of the ratios of neighbouring runs.",
+    ]
+
+
+def _table(report: Report) -> list[str]:
+    measured = [name for name in report.launchers if any(it.launcher == name for it in report.samples)]
+    shown = [figure for figure in FIGURES if any(it.case == figure.case for it in report.samples)]
+    header = ["figure", *measured, "ratio", "target", ""]
+    rows = [
+        [_title(it), *(_cell(report, it, name) for name in measured), *_judged(report, it)] for it in shown
+    ]
+    return [_row(header), _row(["---"] * len(header)), *map(_row, rows)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
+
+
+def _title(figure: Figure) -> str:
+    return f"{figure.title} ({figure.unit.value})" if figure.unit.value else figure.title
+
+
+def _cell(report: Report, figure: Figure, launcher: str) -> str:
+    done, runs = success(report.samples, launcher, figure.case)
+    if not runs:
+        return ""
+    found = spread(list(values(report.samples, launcher, figure.name).values()))
+    if found is None:
+        return f"never, {done}/{runs}" if not done else ""
+    text = figure.unit.text
+    least_to_most = f" ({text(found.least)} to {text(found.most)})" if found.count > 1 else ""
+    return f"{text(found.median)}{least_to_most}, {done}/{runs}"
+
+
+def _judged(report: Report, figure: Figure) -> list[str]:
+    by = reference(report.samples, figure)
+    ratio = ratios(report.samples, figure.name, by) if by else None
+    found = verdicts(report.samples, figure)
+    words = {True: "met", False: "missed", None: "not judged"}
+    return [
+        f"{ratio.median:.3g} x {by}" if ratio else "",
+        "; ".join(it.target for it in found),
+        "; ".join(dict.fromkeys(words[it.met] for it in found)),
+    ]
+
+
+def _foot(report: Report) -> list[str]:
+    lines = [f"{name}: {about}." for name, about in report.launchers.items() if name != OURS]
+    failures = Counter((it.case, it.launcher, it.failure) for it in report.samples if it.failure)
+    lines += [f"{case}, {name}: {count} x {why}." for (case, name, why), count in failures.items()]
+    return [f"- {line}" for line in lines]
+
+
+def write_readme(report: Report, path: Path) -> None:
+    """Put the table between the markers of a page; ValueError if it has none."""
+    before, begin, rest = path.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{path} has no {BEGIN} and {END} to put the table between")
+    path.write_text(f"{before}{begin}\n{markdown(report)}{end}{after}")

@@ -1,0 +1,236 @@
+"""One run of one launcher: its nodes, what their workers report, and the certainty that nothing outlives it.
+
+Workers write one line of JSON per event into a FIFO, each with its own stamp of the monotonic clock, which
+all processes of a machine share; so it does not matter when a line is read here. A line is shorter than
+PIPE_BUF, so lines of several workers never mix. The FIFO is the run's own: what a worker of an earlier run
+still writes is not read.
+
+Everything is waited for with a deadline. A launcher that ends while it is waited for fails the run at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tests.bench.launchers import Launcher
+from tests.support.cluster import free_port
+from tests.support.launcher import FOREIGN
+from tests.support.processes import kill_all, kill_marked, marked
+
+WORKERS = Path(__file__).parent / "workers"
+LINE = str(WORKERS / "line.py")
+TRAIN = str(WORKERS / "train.py")
+
+MARK = "BENCH_NODE"
+TAIL = 40  # lines of each node's output that are kept of a run that failed
+
+T = TypeVar("T")
+
+
+class RunFailed(Exception):
+    """The launcher did not do what is measured; the reason in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of a worker."""
+
+    what: str
+    at: float  # seconds on the monotonic clock
+    pid: int
+    rank: int
+    world: int = 0
+    step: int = 0
+
+
+class Node:
+    """One launcher with its output in a file."""
+
+    def __init__(self, command: list[str], folder: Path, name: str, env: dict[str, str]) -> None:
+        self.name = name
+        self.mark = f"{MARK}={uuid.uuid4().hex}"
+        self.log = folder / f"{name}.log"
+        env = {**env, MARK: self.mark.partition("=")[2]}
+        with self.log.open("wb") as log:
+            self.begun = time.monotonic()
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.pidfd = os.pidfd_open(self.process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> float:
+        """SIGKILL everything of this node, as when its host loses power; when that was."""
+        pids = marked(self.mark)
+        at = time.monotonic()
+        kill_all(pids)
+        self.finish()
+        return at
+
+    def finish(self) -> None:
+        """Leave nothing of it."""
+        kill_marked(self.mark)
+        self.process.wait()
+
+    def close(self) -> None:
+        self.finish()
+        os.close(self.pidfd)
+
+    def tail(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-TAIL:]
+        return "\n".join(f"{self.name}| {line}" for line in lines)
+
+
+class Run:
+    """See the module. ``number`` counts the runs of one measurement from 0."""
+
+    def __init__(self, launcher: Launcher, folder: Path, number: int) -> None:
+        self.launcher = launcher
+        self.folder = folder
+        self.number = number
+        self.events: list[Event] = []
+        self.nodes: list[Node] = []
+        self._port = free_port()
+        self._rest = b""
+        path = folder / "events"
+        os.mkfifo(path)
+        self._fifo = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        temporary = folder / "tmp"
+        temporary.mkdir()
+        ours = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
+        if "CUDA_VISIBLE_DEVICES" in os.environ:
+            ours["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
+        self._env = {**ours, "OMP_NUM_THREADS": "1", "TMPDIR": str(temporary), "BENCH_EVENTS": str(path)}
+
+    # -- its nodes
+
+    def alone(self, *args: str) -> Node:
+        """A launcher that is all of its job."""
+        return self._start("--standalone", *args)
+
+    def node(self, nnodes: str, *args: str) -> Node:
+        """One of several launchers on this machine that share a job."""
+        place = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self._port}", "--rdzv-id", "bench")
+        return self._start("--nnodes", nnodes, *place, "--local-addr", "127.0.0.1", *args)
+
+    def _start(self, *args: str) -> Node:
+        env = {**self._env, **self.launcher.env}
+        node = Node(self.launcher.command(*args), self.folder, f"node{len(self.nodes)}", env)
+        self.nodes.append(node)
+        return node
+
+    def lose(self, node: Node) -> float:
+        """SIGKILL a node; when that was."""
+        self.nodes.remove(node)
+        try:
+            return node.kill()
+        finally:
+            node.close()
+
+    def kill(self, pid: int) -> float:
+        """SIGKILL one worker; when that was."""
+        at = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        return at
+
+    def close(self) -> None:
+        """Leave nothing of this run but its folder."""
+        for node in self.nodes:
+            node.close()
+        os.close(self._fifo)
+
+    def story(self) -> str:
+        return "\n".join(node.tail() for node in self.nodes)
+
+    # -- what is waited for
+
+    def wait(self, condition: Callable[[], T | None], seconds: float, what: str) -> T:
+        """What the condition gives, asked after each event, once that is something."""
+        until = time.monotonic() + seconds
+        while True:
+            if (found := condition()) is not None:
+                return found
+            if (ended := self._read(until)) is not None:
+                raise RunFailed(f"{ended.name} ended with {ended.process.wait()} before {what}")
+            if time.monotonic() >= until and condition() is None:
+                raise RunFailed(f"no {what} within {seconds:g} s")
+
+    def collect(self, until: float) -> None:
+        """Read events until a moment on the monotonic clock."""
+        while time.monotonic() < until:
+            if (ended := self._read(until)) is not None:
+                raise RunFailed(f"{ended.name} ended with {ended.process.wait()}")
+
+    def ended(self, node: Node, seconds: float) -> int:
+        """The exit status of a launcher that ends by itself."""
+        if not select.select([node.pidfd], [], [], seconds)[0]:
+            raise RunFailed(f"{node.name} has not ended within {seconds:g} s")
+        return node.process.wait()
+
+    def _read(self, until: float) -> Node | None:
+        """Wait for news until a moment and take events in; a node that ended, if nothing was to be read."""
+        by_pidfd = {node.pidfd: node for node in self.nodes}
+        left = max(0.0, until - time.monotonic())
+        ready = select.select([self._fifo, *by_pidfd], [], [], left)[0]
+        if self._fifo in ready:
+            *lines, self._rest = (self._rest + os.read(self._fifo, 2**16)).split(b"\n")
+            self.events += [Event(**json.loads(line)) for line in lines]
+            return None
+        return by_pidfd[ready[0]] if ready else None
+
+    # -- what is waited for most often
+
+    def all_of(self, what: str, world: int, seconds: float, after: float = 0.0) -> list[Event]:
+        """The first such event of each rank of a world, of processes that began after a moment."""
+
+        def found() -> list[Event] | None:
+            begun = {e.pid for e in self.events if e.what == "line" and e.at > after}
+            last: dict[int, Event] = {}
+            for event in self.events:
+                if event.what == what and event.world == world and event.pid in begun:
+                    known = last.get(event.rank)
+                    if known is None or known.pid != event.pid:
+                        last[event.rank] = event
+            return [last[rank] for rank in sorted(last)] if len(last) == world else None
+
+        return self.wait(found, seconds, f"{what} of {world} workers")
+
+    def steps(self, workers: list[Event], number: int, seconds: float) -> None:
+        """Return once each of these workers has made step ``number``."""
+        pids = {worker.pid for worker in workers}
+
+        def found() -> bool | None:
+            there = {e.pid for e in self.events if e.what == "step" and e.step >= number and e.pid in pids}
+            return True if there == pids else None
+
+        self.wait(found, seconds, f"step {number} of {len(pids)} workers")
+
+
+@contextlib.contextmanager
+def opened(launcher: Launcher, folder: Path, number: int) -> Iterator[Run]:
+    """A run that is closed in the end, whatever happens."""
+    run = Run(launcher, folder, number)
+    try:
+        yield run
+    finally:
+        run.close()
