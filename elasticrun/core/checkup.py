@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from elasticrun.config import HealthCheckMode, HealthConfig
+from elasticrun.config import HealthConfig
 from elasticrun.core.health import NodeFinding, Verdict, judge
 from elasticrun.core.health_plan import Evidence, first_step, second_step
 from elasticrun.core.health_table import check_table
@@ -126,28 +126,6 @@ class HealthBook:
     suspects: set[str] = field(default_factory=set)  # have to be checked before they work again
     doubtful: dict[str, str] = field(default_factory=dict)  # the check could not tell, and why
     hosts: set[str] = field(default_factory=set)  # of suspects that are gone
-
-    def wanted(
-        self, ready: Iterable[str], config: HealthConfig, is_first_world: bool, is_single: bool
-    ) -> list[str]:
-        """Which of the nodes that could start have to be checked first.
-
-        Nodes about which a check could not tell are checked again only together with a node that was not
-        there before, or when there is one node left: nothing else could change the answer. One that is alone
-        has nobody to reach, so its self test decides, if it may work alone at all.
-        """
-        ready = list(ready)
-        if config.mode is HealthCheckMode.OFF and not config.only:
-            return []
-        if is_single and config.mode is not HealthCheckMode.ALWAYS and not config.only:
-            return []
-        unchecked = [name for name in ready if name not in self.trusted]
-        if not is_first_world and config.mode is not HealthCheckMode.ALWAYS:
-            if config.mode is HealthCheckMode.START:
-                return []
-            unchecked = [name for name in unchecked if name in self.suspects or name in self.doubtful]
-        fresh = len(ready) == 1 or any(name not in self.doubtful for name in unchecked)
-        return unchecked if fresh else []
 
     def suspect(self, name: str) -> None:
         """Something that happened speaks against a node."""

@@ -15,7 +15,6 @@ loss of a node, of which the failure was only an echo, is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from elasticrun.config import HealthCheckMode
@@ -53,10 +52,8 @@ from elasticrun.core.job_facts import (
     JobFacts,
 )
 from elasticrun.core.membership import Node
-from elasticrun.core.protocol import Seat
 from elasticrun.core.ranks import RoundTerms, assign_ranks, order_members
 from elasticrun.core.recovery import settle
-from elasticrun.core.rendezvous import Candidate, choose_world
 from elasticrun.core.restart import StopCause
 from elasticrun.core.roster import name_some
 from elasticrun.core.round import Round
@@ -123,7 +120,7 @@ class JobMachine(JobFacts):
             self.checkup.give_up()
         elif timer == STEP_DOWN:
             self._step_down()
-        elif timer == JOIN and (self.obstacle or not self.limits.usable(self._available)):
+        elif timer == JOIN and (self.obstacle or not self.limits.usable(self.electorate.available)):
             here, _ = notice(self)
             self._end(Trigger.JOIN_TIMED_OUT, f"gave up after {self.config.join_timeout:g} s: {here}")
 
@@ -169,7 +166,7 @@ class JobMachine(JobFacts):
             self._timers.set_default((LAST_CALL, ""), self._now + self.config.last_call_timeout)
         elif wanted := self._unchecked():
             self._check(wanted)
-        elif self.limits.usable(self._available):
+        elif self.limits.usable(self.electorate.available):
             self._form()
         else:
             self._wait_for_nodes()
@@ -181,17 +178,8 @@ class JobMachine(JobFacts):
 
     def _find_obstacle(self) -> str:
         """Why this master may not lead the nodes that could be members; "" if it may."""
-        nodes = self.members.nodes
-        names = self._choose()[0] or list(nodes)
-        positions = [nodes[name].info.position for name in self.ready]
-        is_known = self.newest >= 0
-        return self.quorum.obstacle_to_begin(positions, is_known) or self.quorum.obstacle(
-            self._seats_of(names)
-        )
-
-    def _seats_of(self, names: Iterable[str]) -> dict[str, tuple[Seat, ...]]:
-        nodes = [self.members.nodes[name] for name in names]
-        return {node.info.incarnation: node.status.seats for node in nodes}
+        calls = self._wants_last_call()
+        return self.electorate.obstacle(self.previous, self.limits, self.newest >= 0, calls)
 
     def _step_down(self) -> None:
         self._decide(f"this master steps down: {self.obstacle}")
@@ -199,20 +187,14 @@ class JobMachine(JobFacts):
             self._expire_node(name, "is let go")
         self._effects.append(StepDown(self.obstacle))
 
-    @property
-    def _available(self) -> int:
-        """How many nodes could be members of the next world."""
-        return len(self.ready) - sum(name in self.ready for name in self.health.doubtful)
-
     def _unchecked(self) -> list[str]:
         is_single = self.limits.max_nodes == 1
-        return self.health.wanted(self.ready, self.config.health, self.round < 0, is_single)
+        return self.electorate.unchecked(self.config.health, self.round < 0, is_single)
 
     def _check(self, suspects: list[str]) -> None:
-        trusted = [name for name in self.ready if name in self.health.trusted]
         self._last_called = True  # who comes later than a check does not hold up those who passed it
         self._probes += 1
-        self.checkup = Checkup(self._probes, suspects, trusted)
+        self.checkup = Checkup(self._probes, suspects, self.electorate.trusted())
         for timer in (LAST_CALL, JOIN, NOTICE):
             self._timers.cancel((timer, ""))
         self._move(Trigger.CHECK_WANTED)
@@ -229,8 +211,8 @@ class JobMachine(JobFacts):
         checkup = self.checkup
         assert checkup is not None
         while not checkup.pending:
-            trusted = [name for name in self.ready if name in self.health.trusted]
-            if not checkup.go_on(self._probes + 1, self.config.health.straggler_ratio, trusted):
+            ratio, trusted = self.config.health.straggler_ratio, self.electorate.trusted()
+            if not checkup.go_on(self._probes + 1, ratio, trusted):
                 self._judge(checkup)
                 return
             why = (
@@ -242,7 +224,7 @@ class JobMachine(JobFacts):
     def _judge(self, checkup: Checkup) -> None:
         self.checkup = None
         self._timers.cancel((CHECK, ""))
-        found = self.health.conclude(checkup, self.config.health, self.members.nodes)
+        found = self.electorate.conclude(checkup, self.config.health)
         self._decide(found.summary)
         for line in found.lines:
             self._decide(line)
@@ -253,7 +235,7 @@ class JobMachine(JobFacts):
             return
         for node in found.excluded:
             self._exclude(node.node, node.reason)
-        stuck = not self.limits.usable(self._available) and not self._unchecked()
+        stuck = not self.limits.usable(self.electorate.available) and not self._unchecked()
         if found.open_question and stuck:
             self._end(Trigger.CHECK_FAILED, f"{found.summary}; {found.open_question}")
         else:
@@ -265,32 +247,25 @@ class JobMachine(JobFacts):
             return False
         return self.config.last_call_timeout > 0 and len(self.ready) < self.limits.largest
 
-    def _choose(self) -> tuple[list[str], str]:
-        """The members of the next world in order of preference, with the reason in words."""
-        nodes = [self.members.nodes[name] for name in self.ready if name not in self.health.doubtful]
-        candidates = [Candidate(n.info.node, n.arrival, n.info.node_rank) for n in nodes]
-        voters = [n.info.node for n in nodes if self.quorum.is_voter(n.info.incarnation, n.status.seats)]
-        return choose_world(candidates, tuple(dict.fromkeys((*self.previous, *voters))), self.limits)
-
     def _form(self) -> None:
         nodes = self.members.nodes
-        chosen, reason = self._choose()
+        chosen, reason = self.electorate.choose(self.previous, self.limits)
         given = {name: nodes[name].info.node_rank for name in chosen}
         order = order_members(chosen, self.previous, given)
         for timer in (LAST_CALL, JOIN, NOTICE):
             self._timers.cancel((timer, ""))
         self.round = self.newest = self.newest + 1
         seats = assign_ranks([nodes[name].info for name in order], self._terms(nodes[order[0]]))
-        charters = self.quorum.form(self.round, self.epoch, self._seats_of(order))
+        charters = self.quorum.form(self.round, self.epoch, self.electorate.seats_of(order))
         if charters:
             incarnations = {name: nodes[name].info.incarnation for name in order}
             seats = {n: replace(seat, charter=charters[incarnations[n]]) for n, seat in seats.items()}
         self.current = Round(seats=seats, pending=set(order), start_reason=reason, started_at=self._now)
-        if self.config.health.mode is HealthCheckMode.ALWAYS:
-            self.health.trusted.clear()
         self.previous = tuple(order)
         for name in order:
-            del self.ready[name]
+            self.electorate.strike(nodes[name])
+        if self.config.health.mode is HealthCheckMode.ALWAYS:
+            self.electorate.distrust_all()
         self._move(Trigger.WORLD_FORMED)
         self._decide(f"round {self.round} starts with {name_some(order)}: {reason}")
         self._direct_all([*order, *self.ready] if charters and self.round == 0 else order)
@@ -326,7 +301,7 @@ class JobMachine(JobFacts):
         size = len(self.current.seats)
         if not self.ready or self.current.finished or self.members.detached:
             return False
-        return self.limits.usable(size + self._available) > size
+        return self.limits.usable(size + self.electorate.available) > size
 
     def _try_settle(self) -> None:
         if self.current.all_finished:
@@ -347,7 +322,7 @@ class JobMachine(JobFacts):
         if settled.delay:
             self._timers.set((BACKOFF, ""), self._now + settled.delay)
         for name in self.current.seats if settled.suspects_all else filter(None, [settled.suspect]):
-            self.health.suspect(name)
+            self.electorate.suspect(name)
         if settled.excluded:
             self._exclude(settled.excluded, settled.reason)
 

@@ -7,12 +7,13 @@ late, doubled or from an earlier life changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from elasticrun.config import JobConfig
 from elasticrun.core.checkup import Checkup, HealthBook
 from elasticrun.core.directives import directive
+from elasticrun.core.electorate import Electorate, Standing
 from elasticrun.core.job_events import (
     OUTCOMES,
     Decided,
@@ -64,7 +65,7 @@ class JobFacts:
         self.members = Membership()
         self.current = Round()
         self.previous: tuple[str, ...] = ()  # the newest world's members by group rank
-        self.ready: dict[str, None] = {}  # nodes outside a round that could start at once
+        self.electorate = Electorate(self.members.nodes, self.quorum, self.health)
         self.end_reason = ""
         self.obstacle = ""  # why no world is formed although enough nodes are there
         self._timers: Deadlines[Timer] = Deadlines()
@@ -80,6 +81,11 @@ class JobFacts:
         return self.recovery.budget
 
     @property
+    def ready(self) -> Mapping[str, Standing]:
+        """The nodes outside a round that could start at once, in the order in which they came to that."""
+        return self.electorate.ready
+
+    @property
     def ended(self) -> bool:
         """No round will follow."""
         return self.phase in OUTCOMES
@@ -91,7 +97,8 @@ class JobFacts:
         self.epoch = epoch if epoch > self.epoch else next_epoch(self.epoch, endpoints, epoch % endpoints)
         self.quorum.start(self.epoch)
         self.members.detach_all()
-        self.ready.clear()
+        for node in self.members.nodes.values():
+            self.electorate.strike(node)
         self._timers.cancel((STEP_DOWN, ""))
         if not self.quorum.is_needed:  # otherwise masters may take turns, and the wait has to end some time
             self._timers.cancel((JOIN, ""))  # who is missing is known again when they are back
@@ -176,7 +183,7 @@ class JobFacts:
         """A node is faulty: it ends, so that whoever started it can replace it."""
         node = self.members.nodes.get(name)
         if node is not None:
-            self.health.suspect(name)  # and with it its host
+            self.electorate.suspect(name)  # and with it its host
             farewell = Rejected(RejectCode.EXCLUDED, f"this node was excluded from the job: {reason}")
             self._dismiss(node, farewell, f"excluded: {reason}")
             self._tell(self.members.nodes, f"{name} was excluded from the job: {reason}")
@@ -207,11 +214,11 @@ class JobFacts:
                 self.current.lose(name, f"{name} followed another master to round {status.round}")
         if self.checkup is not None:
             self.checkup.hear(node)
+        self.electorate.hear(node)
         if not node.ready or name in self.current.pending:
-            self.ready.pop(name, None)
+            self.electorate.strike(node)
         elif name not in self.ready:
-            self.ready[name] = None
-            self.health.arrive(name, node.info.host)
+            self.electorate.enlist(node)
             self._timers.cancel((LAST_CALL, ""))  # an arrival restarts it
 
     def _note_completion(self) -> None:
@@ -228,8 +235,7 @@ class JobFacts:
     def _lose(self, node: Node, reason: str, cause: StopCause = StopCause.MEMBER_LOST) -> None:
         name = node.info.node
         self.members.remove(name)
-        self.ready.pop(name, None)
-        self.health.forget(name, node.info.host)
+        self.electorate.forget(node)
         self._timers.cancel((HEARTBEAT, name))
         if self.checkup is not None:
             self.checkup.lose(name)

@@ -71,8 +71,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from elasticrun.core.protocol import MAX_ROLL, MAX_SEATS, Charter, Seat, World
-
-Seats = tuple[Seat, ...]
+from elasticrun.core.votes import Roll, Seats, Votes
 
 #: Seconds after which an agent tries the next endpoint.
 TAKEOVER_DELAY = 3.0
@@ -118,7 +117,7 @@ class Quorum:
         self._line = -1  # the first epoch from which on this journal has seen all that this endpoint did
         self._is_founder = False
         self._informed: set[int] = set()  # positions of listed hosts whose agents have heard of a world
-        self._rolls: dict[World, frozenset[str]] = {}  # incarnations; of the base and later worlds, if known
+        self._rolls: dict[World, Roll] = {}  # of the base and later worlds, if known
         self._formed: list[World] = []  # by masters of this journal; the base and later ones
 
     @property
@@ -158,7 +157,10 @@ class Quorum:
 
     def is_voter(self, incarnation: str, seats: Seats) -> bool:
         """Whether a node was a member of the base."""
-        return self.base is not None and self._has(self.base, incarnation, seats)
+        roll = self._rolls.get(self.base) if self.base is not None else frozenset[str]()
+        if roll is not None:
+            return incarnation in roll
+        return any(seat.world == self.base for seat in seats)
 
     def obstacle_to_begin(self, positions: Iterable[int], is_known: bool) -> str:
         """Why the first world may not be formed; "" if it may, or if the job has begun.
@@ -178,16 +180,21 @@ class Quorum:
         numbers = ", ".join(str(position + 1) for position in missing)
         return f"the job begins once all hosts of --rdzv-endpoint are here; missing: number {numbers}"
 
-    def obstacle(self, nodes: Mapping[str, Seats]) -> str:
-        """Why nodes (incarnations with their seats) may not form the next world; "" if they may."""
+    def obstacle(self, nodes: Votes) -> str:
+        """Why these nodes may not form the next world; "" if they may."""
         if not self.is_needed or self.base is None:
             return ""
-        if any(len(seats) >= MAX_SEATS for seats in nodes.values()):
+        nodes.forget_before(self.base.round)
+        if nodes.full:
             return f"the last {MAX_SEATS} worlds did not start everywhere; restart the job"
         for world in [self.base, *self._in_doubt(self.base, nodes)]:
             if why := self._missing(world, nodes):
                 return why
         return ""
+
+    def lacks_base(self, nodes: Votes) -> str:
+        """Why neither these nodes nor any part of them may form the next world, as far as the base says."""
+        return "" if self.base is None else self._missing(self.base, nodes)
 
     def form(self, round_: int, epoch: int, members: Mapping[str, Seats]) -> dict[str, Charter]:
         """Note a new world of these incarnations; what each of them has to be told."""
@@ -214,29 +221,21 @@ class Quorum:
             self._rolls = {w: roll for w, roll in self._rolls.items() if w.round >= world.round}
             self._formed = [formed for formed in self._formed if formed.round >= world.round]
 
-    def _in_doubt(self, base: World, nodes: Mapping[str, Seats]) -> list[World]:
+    def _in_doubt(self, base: World, nodes: Votes) -> list[World]:
         """Worlds after the base that may have become complete, as far as that matters; oldest first."""
-        seen = {seat.world for seats in nodes.values() for seat in seats}
-        seen.update(filter(self._is_own, self._formed))
-        later = [world for world in seen if world.round > base.round and not self._is_void(world, nodes)]
-        return sorted(later, key=lambda world: (world.round, world.epoch))
+        seen = {*nodes.seated, *filter(self._is_own, self._formed)}
+        later = [world for world in seen if world.round > base.round]
+        # One of these nodes was to be a member and has no seat: if the next world starts, that one never has.
+        possible = [world for world in later if not nodes.refute(world, self._rolls.get(world))]
+        return sorted(possible, key=lambda world: (world.round, world.epoch))
 
     def _is_own(self, world: World) -> bool:
         """This journal has seen everything that this endpoint's masters did since they formed it."""
         by_us = world.epoch % self.endpoints == self.position and world.epoch >= self._line
         return by_us and world in self._formed
 
-    def _is_void(self, world: World, nodes: Mapping[str, Seats]) -> bool:
-        """One of these nodes was to be a member and has no seat: if the next world starts, it never has."""
-        roll = self._rolls.get(world, frozenset())
-        return any(name in roll and not _sits(seats, world) for name, seats in nodes.items())
-
-    def _has(self, world: World, incarnation: str, seats: Seats) -> bool:
-        roll = self._rolls.get(world)
-        return _sits(seats, world) if roll is None else incarnation in roll
-
-    def _missing(self, world: World, nodes: Mapping[str, Seats]) -> str:
-        here = sum(self._has(world, name, seats) for name, seats in nodes.items())
+    def _missing(self, world: World, nodes: Votes) -> str:
+        here = nodes.members(world, self._rolls.get(world))
         needed = (world.size + 1) // 2 if self._is_own(world) else world.size // 2 + 1
         if here >= needed:
             return ""
@@ -248,10 +247,6 @@ class Quorum:
 
 def _newer(worlds: Iterable[World | None]) -> World | None:
     return max((world for world in worlds if world is not None), key=lambda w: w.round, default=None)
-
-
-def _sits(seats: Seats, world: World) -> bool:
-    return any(seat.world == world for seat in seats)
 
 
 def _are(count: int) -> str:

@@ -9,11 +9,11 @@ from elasticrun.core.quorum import (
     FOUNDING_PATIENCE,
     TAKEOVER_DELAY,
     Quorum,
-    Seats,
     accepts,
     next_epoch,
     with_seat,
 )
+from elasticrun.core.votes import Seats, Votes
 
 FIRST = World(0, 2, 3)
 SECOND = World(1, 2, 2)
@@ -80,7 +80,7 @@ def test_a_single_endpoint_asks_nobody() -> None:
     assert not quorum.is_blank
     assert quorum.obstacle_to_begin([], is_known=True) == ""
     assert quorum.form(0, 1, {"a": ()}) == {}
-    assert quorum.obstacle({"z": ()}) == ""
+    assert quorum.obstacle(Votes({"z": ()})) == ""
     assert not quorum.complete(None)
     assert not quorum.is_voter("a", ())
 
@@ -123,8 +123,8 @@ def test_only_the_first_host_begins_and_only_with_a_journal_of_its_own() -> None
 
 def test_more_than_half_of_the_last_world() -> None:
     quorum = master(3, sits(FIRST))
-    assert quorum.obstacle({"a": sits(FIRST), "b": sits(FIRST), "z": ()}) == ""
-    assert quorum.obstacle({"a": sits(FIRST), "y": (), "z": ()}) == (
+    assert quorum.obstacle(Votes({"a": sits(FIRST), "b": sits(FIRST), "z": ()})) == ""
+    assert quorum.obstacle(Votes({"a": sits(FIRST), "y": (), "z": ()})) == (
         "1 of 3 nodes of the last world is here; 2 are needed, as another master may have taken over"
     )
     assert quorum.is_voter("a", sits(FIRST))
@@ -133,43 +133,45 @@ def test_more_than_half_of_the_last_world() -> None:
 
 def test_members_are_known_by_their_names_as_well() -> None:
     quorum = founder("a", "b", "c")
-    assert quorum.obstacle({"a": (), "b": ()}) == ""
+    assert quorum.obstacle(Votes({"a": (), "b": ()})) == ""
     told = master(3, (Seat(FIRST, None, ("a", "b", "c")),))
-    assert told.obstacle({"a": sits(FIRST), "b": ()}) == ""
+    assert told.obstacle(Votes({"a": sits(FIRST), "b": ()})) == ""
 
 
 def test_the_master_that_formed_the_last_world_goes_on_with_half() -> None:
     quorum = founder("a", "b")
-    assert quorum.obstacle({"a": ()}) == ""
-    assert "0 of 2 nodes" in quorum.obstacle({"z": ()})
+    assert quorum.obstacle(Votes({"a": ()})) == ""
+    assert "0 of 2 nodes" in quorum.obstacle(Votes({"z": ()}))
     quorum.start(4)
-    assert quorum.obstacle({"a": ()}) == "", "its journal has no gap"
+    assert quorum.obstacle(Votes({"a": ()})) == "", "its journal has no gap"
     quorum.start(5)
-    assert "1 of 2 nodes" in quorum.obstacle({"a": ()}), "another host goes on with a copy"
+    assert "1 of 2 nodes" in quorum.obstacle(Votes({"a": ()})), "another host goes on with a copy"
     quorum.start(6)
-    assert "1 of 2 nodes" in quorum.obstacle({"a": ()}), "a copy of a copy may lack what we did meanwhile"
+    assert "1 of 2 nodes" in quorum.obstacle(Votes({"a": ()})), (
+        "a copy of a copy may lack what we did meanwhile"
+    )
 
 
 def test_a_world_in_doubt_has_to_agree_too() -> None:
     third = World(2, 3, 5)
     seats = sits(FIRST, third)
     quorum = master(4, seats)
-    assert "1 of 5 nodes" in quorum.obstacle({"a": seats, "b": sits(FIRST)})
-    assert quorum.obstacle({"a": seats, "b": seats, "d": sits(third)}) == ""
+    assert "1 of 5 nodes" in quorum.obstacle(Votes({"a": seats, "b": sits(FIRST)}))
+    assert quorum.obstacle(Votes({"a": seats, "b": seats, "d": sits(third)})) == ""
 
 
 def test_a_world_of_which_a_member_is_here_without_a_seat_never_was() -> None:
     third = World(2, 3, 3)
     seats = (*sits(FIRST), Seat(third, FIRST, ("a", "b", "d")))
     quorum = master(4, seats)
-    assert quorum.obstacle({"a": seats, "b": sits(FIRST)}) == ""
-    assert "1 of 3" in quorum.obstacle({"a": seats, "c": sits(FIRST)})
+    assert quorum.obstacle(Votes({"a": seats, "b": sits(FIRST)})) == ""
+    assert "1 of 3" in quorum.obstacle(Votes({"a": seats, "c": sits(FIRST)}))
 
 
 def test_a_master_does_not_forget_what_it_formed_itself() -> None:
     quorum = founder("a", "b", "c")
     quorum.form(1, 2, {"a": sits(FIRST)})
-    assert "0 of 1 nodes" in quorum.obstacle({"b": sits(FIRST), "c": sits(FIRST)})
+    assert "0 of 1 nodes" in quorum.obstacle(Votes({"b": sits(FIRST), "c": sits(FIRST)}))
 
 
 def test_a_world_that_started_everywhere_is_the_next_base() -> None:
@@ -179,7 +181,7 @@ def test_a_world_that_started_everywhere_is_the_next_base() -> None:
     assert quorum.complete(charters["a"])
     assert not quorum.complete(charters["a"]), "no news"
     assert quorum.base == SECOND
-    assert quorum.obstacle({"a": sits(FIRST, SECOND)}) == ""
+    assert quorum.obstacle(Votes({"a": sits(FIRST, SECOND)})) == ""
 
 
 def test_the_newest_base_anybody_names_counts() -> None:
@@ -200,7 +202,7 @@ def test_long_rolls_are_not_sent() -> None:
 def test_a_node_with_too_many_votes_cannot_give_another() -> None:
     seats = tuple(Seat(World(number, 2, 1), FIRST) for number in range(MAX_SEATS))
     quorum = master(3, sits(FIRST))
-    assert "restart the job" in quorum.obstacle({"a": seats})
+    assert "restart the job" in quorum.obstacle(Votes({"a": seats}))
 
 
 @pytest.mark.parametrize("endpoints", [2, 3, 4])

@@ -63,6 +63,7 @@ from elasticrun.core.protocol import (
     Welcome,
     World,
 )
+from tests.sim.count_rules import counts_are_exact
 from tests.sim.fingerprint import difference, fingerprint
 
 BUSY = (AgentPhase.RUNNING, AgentPhase.FINISHED)
@@ -464,10 +465,14 @@ class JobRules(RuleBasedStateMachine):
         assert not health.trusted & health.doubtful.keys()
         assert not health.trusted & health.suspects
 
+    @invariant()
+    def what_is_counted_is_exact(self) -> None:
+        counts_are_exact(self.machine)
+
     def could_form(self) -> bool:
         machine = self.machine
         calls = machine._wants_last_call()
-        return machine.limits.usable(machine._available) > 0 and not calls
+        return machine.limits.usable(machine.electorate.available) > 0 and not calls
 
     @invariant()
     def the_tables_agree(self) -> None:

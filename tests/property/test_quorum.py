@@ -13,13 +13,14 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from elasticrun.core.protocol import Charter, World
-from elasticrun.core.quorum import Quorum, Seats, accepts, next_epoch, with_seat
+from elasticrun.core.quorum import Quorum, accepts, next_epoch, with_seat
+from elasticrun.core.votes import Seats, Votes
 
 NODES = 5
 STEPS = 70
@@ -92,7 +93,7 @@ class Adversary:
         known = master.newest >= 0
         if not chosen or master.quorum.obstacle_to_begin(range(self.endpoints), known):
             return
-        if master.quorum.obstacle(chosen):
+        if master.quorum.obstacle(Votes(chosen)):
             return
         master.newest += 1
         charters = master.quorum.form(master.newest, master.epoch, chosen)
@@ -185,21 +186,19 @@ def test_the_complete_worlds_are_a_chain(first: int) -> None:
     assert sum(complete) > CHUNK, "where no world starts, nothing is tested"
 
 
-Nodes = Mapping[str, Seats]
-IN_DOUBT: Callable[[Quorum, World, Nodes], list[World]] = Quorum._in_doubt
+IN_DOUBT: Callable[[Quorum, World, Votes], list[World]] = Quorum._in_doubt
 
 
-def none(quorum: Quorum, base: World, nodes: Nodes) -> list[World]:
+def none(quorum: Quorum, base: World, nodes: Votes) -> list[World]:
     return []
 
 
-def newest_only(quorum: Quorum, base: World, nodes: Nodes) -> list[World]:
+def newest_only(quorum: Quorum, base: World, nodes: Votes) -> list[World]:
     return IN_DOUBT(quorum, base, nodes)[-1:]
 
 
-def only_seen(quorum: Quorum, base: World, nodes: Nodes) -> list[World]:
-    seen = {seat.world for seats in nodes.values() for seat in seats}
-    return [world for world in IN_DOUBT(quorum, base, nodes) if world in seen]
+def only_seen(quorum: Quorum, base: World, nodes: Votes) -> list[World]:
+    return [world for world in IN_DOUBT(quorum, base, nodes) if world in nodes.seated]
 
 
 @pytest.mark.parametrize(("seed", "weaker"), [(0, none), (6712, newest_only), (140, only_seen)])

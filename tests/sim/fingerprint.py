@@ -8,8 +8,8 @@ from typing import Any
 from elasticrun.core.job_facts import HEARTBEAT
 from elasticrun.core.timers import Deadlines
 
-#: Not state: the instant of the last event and what it led to.
-PASSING = frozenset({"_now", "_effects"})
+#: Not state: the instant of the last event and what it led to, and what was counted when it was asked for.
+PASSING = frozenset({"_now", "_effects", "_by_roll"})
 
 
 def fingerprint(value: Any) -> Any:

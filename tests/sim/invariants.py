@@ -24,6 +24,7 @@ from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.core.restart import MAX_PORT_RETRIES, Budget, StopCause
 from elasticrun.core.round import Round
 from elasticrun.errors import ExitCode
+from tests.sim.count_rules import counts_are_exact
 from tests.sim.failure_rules import hang_is_real, the_error_came_back
 from tests.sim.fingerprint import difference, fingerprint
 from tests.sim.health_rules import HealthRules
@@ -335,6 +336,7 @@ class Rules:
         self._round, self._epoch = machine.round, machine.epoch
 
     def facts_fit_the_phase(self, machine: JobMachine) -> None:
+        counts_are_exact(machine)
         current = machine.current
         require("who may run is seated", current.pending <= current.seats.keys(), str(current.pending))
         if machine.phase is JobPhase.GATHERING:

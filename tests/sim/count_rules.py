@@ -1,0 +1,102 @@
+"""What the master keeps counted is what a count of all nodes gives (``core/electorate.py``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from elasticrun.config import HealthCheckMode
+from elasticrun.core.electorate import Standing
+from elasticrun.core.job import JobMachine
+from elasticrun.core.membership import Node
+from elasticrun.core.protocol import MAX_SEATS
+from elasticrun.core.rendezvous import WorldLimits
+from elasticrun.core.votes import Votes
+from tests.sim.kernel import require
+
+
+def counts_are_exact(machine: JobMachine) -> None:
+    """To be called after any event."""
+    nodes, electorate = machine.members.nodes, machine.electorate
+    able = {n: nodes[n] for n in electorate.ready if n in nodes and n not in machine.health.doubtful}
+    standings = {name: _standing(machine, name) for name in electorate.ready}
+    _same("ready nodes are in the world", set(electorate.ready) - nodes.keys(), set())
+    _same("standings", electorate.ready, standings)
+    _same("numbers of standings", Counter(electorate.standings), Counter(standings.values()))
+    _same("available", electorate.available, len(able))
+    _same("trusted", electorate.trusted(), [n for n in electorate.ready if n in machine.health.trusted])
+    for first in (False, True):
+        for single in (False, True):
+            found = electorate.unchecked(machine.config.health, first, single)
+            _same("unchecked", found, _unchecked(machine, first, single))
+    if not machine.quorum.is_needed:
+        _same(
+            "nobody votes", (electorate.here.nodes, electorate.able.nodes, electorate.positions), ({}, {}, {})
+        )
+        return
+    positions = Counter(nodes[name].info.position for name in electorate.ready)
+    _same("positions", electorate.positions, dict(positions))
+    _votes_are_exact(machine, electorate.here, nodes)
+    _votes_are_exact(machine, electorate.able, able)
+    for more in (False, True):
+        found_ = electorate.obstacle(machine.previous, machine.limits, machine.newest >= 0, more)
+        _same("an obstacle", bool(found_), bool(_obstacle(machine, able, more)))
+
+
+def _same(what: str, kept: object, counted: object) -> None:
+    require("what is kept is what is counted", kept == counted, f"{what}: {kept}, not {counted}")
+
+
+def _standing(machine: JobMachine, name: str) -> Standing:
+    book = machine.health
+    sets: tuple[tuple[Standing, Any], ...] = (
+        (Standing.DOUBTFUL, book.doubtful),
+        (Standing.TRUSTED, book.trusted),
+        (Standing.SUSPECT, book.suspects),
+    )
+    return next((standing for standing, names in sets if name in names), Standing.UNKNOWN)
+
+
+def _unchecked(machine: JobMachine, is_first: bool, is_single: bool) -> list[str]:
+    """Node by node, as the rule is told."""
+    config, book, ready = machine.config.health, machine.health, list(machine.ready)
+    always = config.mode is HealthCheckMode.ALWAYS
+    if not config.only and (config.mode is HealthCheckMode.OFF or (is_single and not always)):
+        return []
+    found = [name for name in ready if name not in book.trusted]
+    if not is_first and not always:
+        if config.mode is HealthCheckMode.START:
+            return []
+        found = [name for name in found if name in book.suspects or name in book.doubtful]
+    is_fresh = len(ready) == 1 or any(name not in book.doubtful for name in found)
+    return found if is_fresh else []
+
+
+def _votes_are_exact(machine: JobMachine, votes: Votes, nodes: Mapping[str, Node]) -> None:
+    seats = {node.info.incarnation: node.status.seats for node in nodes.values()}
+    _same("voters", votes.nodes, seats)
+    held = [{seat.world for seat in each} for each in seats.values()]
+    _same("seats", votes.seated, dict(Counter(world for worlds in held for world in worlds)))
+    _same("full nodes", votes.full, sum(len(each) >= MAX_SEATS for each in seats.values()))
+    for world, kept in votes._by_roll.items():
+        members = [who for who in seats if who in kept.roll]
+        seated = [who for who in members if any(seat.world == world for seat in seats[who])]
+        _same("members", (kept.here, kept.seated), (len(members), len(seated)))
+
+
+def _obstacle(machine: JobMachine, able: Mapping[str, Node], more_may_come: bool) -> str:
+    """From the nodes that would be chosen, or from all if they are too few, by votes counted anew."""
+    electorate, quorum, limits = machine.electorate, machine.quorum, machine.limits
+    positions = [machine.members.nodes[name].info.position for name in electorate.ready]
+    if why := quorum.obstacle_to_begin(positions, machine.newest >= 0):
+        return why
+    names = list(able) if more_may_come else electorate.choose(machine.previous, limits)[0]
+    if not _usable(limits, len(able)):
+        names = list(machine.members.nodes)
+    return quorum.obstacle(Votes(electorate.seats_of(names)))
+
+
+def _usable(limits: WorldLimits, nodes: int) -> int:
+    size = min(nodes, limits.max_nodes) // limits.node_unit * limits.node_unit
+    return size if size >= limits.min_nodes else 0
