@@ -7,16 +7,26 @@ worker of the world that is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.bench.launchers import OURS, TORCHRUN, TUNED
-from tests.bench.run import LINE, TRAIN, Run, RunFailed
+from tests.bench.launchers import HASTY, OURS, TORCHRUN, TUNED
+from tests.bench.memory import memory as memory_of
+from tests.bench.run import LINE, TRAIN, Event, Run, RunFailed
+from tests.support.processes import marked, titled
 
 START = 90.0  # seconds; a launcher that takes longer hangs
-RECOVERY = 60.0
-SETTLED = 100  # steps, two seconds or more: all is quiet again after the start
-FEW = 3  # runs of a launcher that mostly hangs
+RECOVERY = 30.0
+SETTLED = 200  # steps, four seconds or more: all is quiet again after the start
+FEW = 2  # runs of a launcher that mostly hangs
+JOIN = 40.0
+GOODPUT, EVERY = 180.0, 20.0
+QUIET = 8.0  # for what a launcher does after the start of its workers
+NODE_LOSS = 120.0  # torchrun takes three quarters of a minute
+#: A world smaller than it may be starts soon; torchrun waits half a minute by default. It is in no figure.
+SHORT_CALL = ("--rdzv-conf", "last_call_timeout=2")
 RESTARTS = ("--max-restarts", "1000")
 
 
@@ -57,6 +67,79 @@ def _kill_one(run: Run) -> float:
     return max(event.at for event in again) - killed
 
 
+def node_loss(run: Run) -> dict[str, float]:
+    """``node-loss``: of three nodes with one worker each, one that does not host the rendezvous is SIGKILLed
+    with all it started; to the first all-reduce of the two that are left."""
+    for _ in range(3):
+        run.node("2:3", *RESTARTS, TRAIN)
+    run.steps(run.all_of("reduced", 3, START), SETTLED, START)
+    killed = run.lose(run.guests()[run.number % 2])
+    again = run.all_of("reduced", 2, NODE_LOSS, after=killed)
+    return {"node-loss": max(event.at for event in again) - killed}
+
+
+def join(run: Run) -> dict[str, float]:
+    """``join``: one node trains and a second is launched. The pause is that from the last step of the first
+    node alone to its first in the larger world; the other figure is from the launch to that moment."""
+    run.node("1:2", *SHORT_CALL, *RESTARTS, TRAIN)
+    old = run.all_of("reduced", 1, START)
+    run.steps(old, SETTLED, START)
+    joiner = run.node("1:2", *SHORT_CALL, *RESTARTS, TRAIN)
+    new = max(event.at for event in run.all_of("reduced", 2, JOIN, after=joiner.begun))
+    last = max(event.at for event in run.events if event.pid == old[0].pid)
+    return {"join-pause": new - last, "join-world": new - joiner.begun}
+
+
+def goodput(run: Run) -> dict[str, float]:
+    """``goodput``: two workers of one node train for three minutes, and every 20 s one of them is SIGKILLed.
+    Nothing is saved and no step is made twice, so each step counts. Goodput is steps x undisturbed step
+    time / wall time, from the first step on; the undisturbed step time is the mean before the first kill."""
+    node = run.alone("--nproc-per-node", "2", *RESTARTS, TRAIN)
+    begun = max(event.at for event in run.all_of("reduced", 2, START))
+    for number in range(1, round(GOODPUT / EVERY)):
+        run.collect(begun + number * EVERY)
+        run.kill_newest(node, number % 2)
+    run.collect(begun + GOODPUT)
+    figures = {"goodput": goodput_of(run.events, begun)}
+    if not _stamps(run.events, begun + GOODPUT - EVERY / 2, begun + GOODPUT):
+        raise RunFailed("no step was made in the end", figures)
+    return figures
+
+
+def goodput_of(events: Sequence[Event], begun: float) -> float:
+    """Goodput of a run whose first step was made then."""
+    calm = _stamps(events, begun, begun + EVERY)
+    undisturbed = (calm[-1] - calm[0]) / (len(calm) - 1)
+    return len(_stamps(events, begun, begun + GOODPUT)) * undisturbed / GOODPUT
+
+
+def _stamps(events: Sequence[Event], since: float, until: float) -> list[float]:
+    """When steps were made: a step is an all-reduce, so that of one rank is that of all."""
+    steps = (it.at for it in events if it.rank == 0 and it.what in ("reduced", "step"))
+    return sorted(at for at in steps if since < at <= until)
+
+
+def memory(run: Run) -> dict[str, float]:
+    """``memory``: of a launcher with two workers that have imported torch and allocate nothing. Resident
+    memory (RSS) of the launcher and, if it has one, of the master; of all processes but the workers their
+    share of what is resident (PSS); of a worker, as the mean of both, RSS and what would be free again if it
+    ended (USS: private pages and page tables), which is what one more of them adds."""
+    node = run.alone("--nproc-per-node", "2", TRAIN, "idle")
+    workers = [event.pid for event in run.all_of("imported", 2, START)]
+    run.collect(time.monotonic() + QUIET)
+    helpers = set(marked(node.mark)) - set(workers)
+    of_workers = [memory_of(pid) for pid in workers]
+    figures = {
+        "agent": memory_of(node.pid).rss,
+        "overhead": sum(memory_of(pid).pss for pid in helpers),
+        "worker-rss": statistics.mean(it.rss for it in of_workers),
+        "worker": statistics.mean(it.uss for it in of_workers),
+    }
+    if masters := titled(node.mark, "elastic-run: master"):
+        figures["master"] = memory_of(masters[0]).rss
+    return figures
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One measurement, and which launchers it makes sense for."""
@@ -85,5 +168,9 @@ CASES = {
         Case("allreduce", allreduce),
         Case("kill", kill, (OURS, TORCHRUN, TUNED, "ft_launcher", "dlrover-run")),
         Case("kill-two", kill_two, (OURS, TORCHRUN, TUNED, "ft_launcher")),
+        Case("node-loss", node_loss, (OURS, TORCHRUN, TUNED, HASTY, "ft_launcher"), few=(TORCHRUN,)),
+        Case("join", join, (OURS, TORCHRUN, TUNED, HASTY, "ft_launcher"), few=(TORCHRUN,)),
+        Case("goodput", goodput, (OURS, TORCHRUN, TUNED, "ft_launcher", "dlrover-run"), only=1),
+        Case("memory", memory),
     )
 }

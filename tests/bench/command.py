@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -29,7 +28,6 @@ OTHERS = ("master", "idle")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the commands."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))  # and clean up on the way
     if given[:1] == ["merge"]:
         return _merge(given[1:])
     if given and given[0] in OTHERS:

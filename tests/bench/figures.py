@@ -79,6 +79,7 @@ FIGURES = (
     Figure("agent", "memory", "launcher (agent), resident", Unit.MEGABYTES, most=45),
     Figure("master", "memory", "master, resident", Unit.MEGABYTES, most=45),
     Figure("overhead", "memory", "all but the workers, PSS", Unit.MEGABYTES),
+    Figure("worker-rss", "memory", "worker, torch imported, resident", Unit.MEGABYTES),
     Figure("worker", "memory", "memory added per further worker, torch imported", Unit.MEGABYTES, ratio=0.3),
 )
 

@@ -16,9 +16,12 @@ from pathlib import Path
 OURS = "elastic-run"
 TORCHRUN = "torchrun"
 TUNED = "torchrun-tuned"
+HASTY = "torchrun-hasty"
 
 #: torchrun's workers of all rounds share one store by default, and meet the keys of the round before.
 PRIVATE_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+#: After so many missed signs of life a node is lost, and then more may come for so long (seconds).
+SHORT = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,9 @@ LAUNCHERS = {
         Launcher(OURS, "elastic-run", "as it is"),
         Launcher(TORCHRUN, "torchrun", "as it is"),
         Launcher(TUNED, "torchrun", "with a store of its own for each round", env=PRIVATE_STORE),
+        Launcher(
+            HASTY, "torchrun", "the same, with short timeouts", ("--rdzv-conf", SHORT), env=PRIVATE_STORE
+        ),
         Launcher("ft_launcher", "ft_launcher", "of nvidia-resiliency-ext, as it is"),
         Launcher("dlrover-run", "dlrover-run", "of dlrover, as it is"),
     )

@@ -156,10 +156,11 @@ def _judged(report: Report, figure: Figure) -> list[str]:
     ratio = ratios(report.samples, figure.name, by) if by else None
     found = verdicts(report.samples, figure)
     words = {True: "met", False: "missed", None: "not judged"}
+    verdict = [words[it.met] for it in found]
     return [
         f"{ratio.median:.3g} x {by}" if ratio else "",
         "; ".join(it.target for it in found),
-        "; ".join(dict.fromkeys(words[it.met] for it in found)),
+        "; ".join(verdict),
     ]
 
 

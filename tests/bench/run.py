@@ -26,7 +26,7 @@ from typing import TypeVar
 from tests.bench.launchers import Launcher
 from tests.support.cluster import free_port
 from tests.support.launcher import FOREIGN
-from tests.support.processes import kill_all, kill_marked, marked
+from tests.support.processes import kill_all, kill_marked, listener, marked
 
 WORKERS = Path(__file__).parent / "workers"
 LINE = str(WORKERS / "line.py")
@@ -39,7 +39,11 @@ T = TypeVar("T")
 
 
 class RunFailed(Exception):
-    """The launcher did not do what is measured; the reason in words."""
+    """The launcher did not do what is measured; the reason in words, and what was measured all the same."""
+
+    def __init__(self, reason: str, figures: dict[str, float] | None = None) -> None:
+        super().__init__(reason)
+        self.figures = figures or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,11 @@ class Run:
         self.nodes.append(node)
         return node
 
+    def guests(self) -> list[Node]:
+        """The nodes that do not host the rendezvous."""
+        host = listener(self._port)
+        return [node for node in self.nodes if host not in marked(node.mark)]
+
     def lose(self, node: Node) -> float:
         """SIGKILL a node; when that was."""
         self.nodes.remove(node)
@@ -152,6 +161,12 @@ class Run:
         at = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         return at
+
+    def kill_newest(self, node: Node, rank: int) -> None:
+        """SIGKILL the worker of a rank that began last, unless it is gone already."""
+        pid = [event.pid for event in self.events if event.what == "line" and event.rank == rank][-1]
+        if pid in marked(node.mark):
+            self.kill(pid)
 
     def close(self) -> None:
         """Leave nothing of this run but its folder."""

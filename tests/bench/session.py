@@ -40,7 +40,7 @@ def _sample(case: Case, launcher: Launcher, number: int, folder: Path) -> Sample
         try:
             figures, failure, log = case.drive(run), "", ""
         except RunFailed as error:
-            figures, failure, log = {}, str(error), run.story()
+            figures, failure, log = error.figures, str(error), run.story()
     if not failure:
         shutil.rmtree(folder, ignore_errors=True)
     return Sample(case.name, launcher.name, number, figures, failure, before, log)

@@ -1,0 +1,100 @@
+"""The parts of measurements that are computed, and two real runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench import cases
+from tests.bench.cases import CASES, EVERY, FEW, GOODPUT, goodput_of
+from tests.bench.command import main
+from tests.bench.figures import FIGURES
+from tests.bench.launchers import LAUNCHERS, OURS, TORCHRUN, Launcher
+from tests.bench.memory import Memory, parsed
+from tests.bench.report import read_json
+from tests.bench.run import Event, RunFailed, opened
+
+
+def steps(since: float, until: float, apart: float) -> list[Event]:
+    """Steps of rank 0, the last one not after ``until``."""
+    count = int((until - since) / apart)
+    return [Event("step", since + number * apart, 1, 0) for number in range(1, count + 1)]
+
+
+def test_undisturbed_work_is_a_goodput_of_one() -> None:
+    assert goodput_of(steps(0, GOODPUT, 0.5), 0) == pytest.approx(1)
+
+
+def test_a_pause_costs_as_much_as_it_takes() -> None:
+    events = steps(0, 90, 0.5) + steps(108, GOODPUT, 0.5)
+    assert goodput_of(events, 0) == pytest.approx(0.9)
+
+
+def test_slower_steps_after_the_first_kill_cost_too() -> None:
+    events = steps(0, EVERY, 0.5) + steps(EVERY, GOODPUT, 1.0)
+    assert goodput_of(events, 0) == pytest.approx((EVERY + (GOODPUT - EVERY) / 2) / GOODPUT)
+
+
+def test_steps_of_other_ranks_and_other_times_do_not_count() -> None:
+    other = [Event("step", 1.0, 2, 1), Event("line", 1.0, 1, 0), Event("step", GOODPUT + 0.1, 1, 0)]
+    assert goodput_of(steps(0, GOODPUT, 0.5) + other, 0) == pytest.approx(1)
+
+
+def test_memory_is_read_as_the_kernel_writes_it() -> None:
+    rollup = (
+        "55-7f ---p 00000000 00:00 0    [rollup]\nRss:  3000 kB\nPss:   2000 kB\nPrivate_Clean:  100 kB\n"
+    )
+    rollup += "Private_Dirty:  800 kB\nPrivate_Hugetlb:  0 kB\n"
+    status = "Name:\tpython\nState:\tS (sleeping)\nVmPTE:\t     100 kB\n"
+    assert parsed(rollup, status) == Memory(rss=3.072, pss=2.048, uss=1.024)
+
+
+def test_every_figure_has_a_case_and_every_case_known_launchers() -> None:
+    assert {figure.case for figure in FIGURES} == CASES.keys()
+    assert {name for case in CASES.values() for name in (*case.launchers, *case.few)} <= LAUNCHERS.keys()
+
+
+def test_who_mostly_hangs_is_measured_a_few_times() -> None:
+    loss, goodput, launch = CASES["node-loss"], CASES["goodput"], CASES["launch"]
+    assert (loss.runs_of(OURS, 10), loss.runs_of(TORCHRUN, 10), loss.runs_of(TORCHRUN, 1)) == (10, FEW, 1)
+    assert goodput.runs_of(OURS, 10) == 1
+    assert launch.runs_of("torchrun-tuned", 10) == 0  # its tuning changes nothing there
+
+
+def test_a_launcher_that_is_not_installed_has_no_path() -> None:
+    assert Launcher("x", "no-such-launcher", "").path() is None
+    assert LAUNCHERS[OURS].path() is not None
+
+
+def test_a_launcher_that_ends_fails_the_run_at_once(tmp_path: Path) -> None:
+    with opened(LAUNCHERS[OURS], tmp_path, 0) as run:
+        run.alone("--no-such-option")
+        with pytest.raises(RunFailed, match="node0 ended with 2 before reduced of 2 workers"):
+            run.all_of("reduced", 2, 60)
+        assert "--no-such-option" in run.story()
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["launch", "--launchers", "nonsense"]])
+def test_what_is_not_known_is_named(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert "nonsense is not" in capsys.readouterr().err
+
+
+@pytest.mark.torch
+def test_one_run_each_of_a_launch_and_of_a_kill(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cases, "SETTLED", 5)
+    path = tmp_path / "report.json"
+    assert main(["launch", "kill", "--runs", "1", "--launchers", OURS, "--json", str(path)]) == 0
+    report = read_json(path)
+    assert [(it.case, it.launcher, it.number, it.failure) for it in report.samples] == [
+        ("launch", OURS, 0, ""),
+        ("kill", OURS, 0, ""),
+    ]
+    assert [[*it.figures] for it in report.samples] == [["launch"], ["kill"]]
+    assert all(value > 0 for it in report.samples for value in it.figures.values())
+    assert {"cpu", "cores", "memory", "kernel", "python", "torch"} <= report.machine.keys()
+    assert "| launch to first line" in capsys.readouterr().out
