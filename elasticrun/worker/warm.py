@@ -275,7 +275,7 @@ def read_request(fd: int) -> dict[str, Any]:
 
 def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: Any) -> None:
     """What the spawner does with a process that it executes, and then what the program's start does."""
-    if imports.files() != origin.files:
+    if not imports.are_as(origin.files):
         raise ImportError("a module was edited after it had been imported")
     os.setsid()
     if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:

@@ -9,6 +9,7 @@ It lies beside ``warm.py`` and is loaded with it, by its path.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import threading
 import warnings
@@ -55,8 +56,24 @@ def files() -> dict[str, tuple[int, int]]:
     """The files of modules that may be edited, as they are now: not those in the interpreter's folders."""
     fixed = (sys.prefix + os.sep, sys.base_prefix + os.sep)
     names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    there = {name for name in names if not name.startswith(fixed) and os.path.isfile(name)}  # noqa: PTH113
-    return {name: (os.stat(name).st_mtime_ns, os.stat(name).st_size) for name in there}  # noqa: PTH116
+    found = ((name, stamp(name)) for name in names if not name.startswith(fixed))
+    return {name: there for name, there in found if there is not None}
+
+
+def are_as(known: dict[str, tuple[int, int]]) -> bool:
+    """Whether these files are still what they were. In a worker, which looks at nothing else: to walk through
+    all modules would copy the pages that they are on.
+    """
+    return all(stamp(name) == there for name, there in known.items())
+
+
+def stamp(name: str) -> tuple[int, int] | None:
+    """What changes when a file is written; None if there is no such file."""
+    try:
+        found = os.stat(name)  # noqa: PTH116 pathlib takes milliseconds
+    except (OSError, ValueError):
+        return None
+    return (found.st_mtime_ns, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
 
 def unsound() -> str:
