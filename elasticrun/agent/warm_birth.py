@@ -63,6 +63,7 @@ class Parent:
     is_killed: bool = False
     is_second_try: bool = False  # the one before it was killed while it imported
     was_ready: bool = False
+    is_heir: bool = False  # it imports, or has imported, more
     control: socket.socket | None = None
     waiting: deque[Birth] = field(default_factory=deque)
     birth: Birth | None = None
@@ -84,16 +85,15 @@ class Parent:
         was_signalled = exit_code < 0 and not self.is_second_try
         return self.state is not State.GONE and (self.was_ready or was_signalled)
 
-    def become_ready(self, deadline: float) -> str:
-        """Its imports are done; what to say of it. ``deadline`` is that of a birth from now."""
-        before, self.was_ready = self.was_ready, True
-        self.state = State.READY
-        self.deadline = None if self.birth is None else deadline
-        return "the warm parent has imported more" if before else "workers are forked from a warm parent"
+    @property
+    def imports_later(self) -> bool:
+        """Whether there is more that an heir of it could import."""
+        return not self.is_heir and ";" in self.recipe["terms"]
 
-    def import_no_more(self) -> None:
-        """Have its successor import nothing but what is needed at first."""
-        self.recipe = {**self.recipe, "terms": self.recipe["terms"].partition(";")[0]}
+    def become_ready(self) -> None:
+        """Its imports are done."""
+        self.was_ready = True
+        self.state, self.deadline = State.READY, None
 
     def kill(self) -> None:
         """SIGKILL it; its end is heard of later."""
@@ -118,6 +118,20 @@ class Parent:
             return False
         self.birth = birth
         return True
+
+    def forget_birth(self, poller: Poller) -> None:
+        """It has ended, or nobody wants to know."""
+        assert self.birth is not None
+        poller.unwatch(self.birth.answer)
+        os.close(self.birth.answer)
+        self.birth = self.deadline = None
+
+    def bequeath(self, new: Parent) -> None:
+        """Let another parent answer the requests that wait, and those to come."""
+        new.waiting, self.waiting = self.waiting, deque()
+        for birth in new.waiting:
+            birth.parent = new
+        self.state = State.GONE
 
     def start_all_cold(self, host: Host) -> None:
         """Wait no longer."""
@@ -153,6 +167,11 @@ class Birth:
         for fd in self.fds:
             os.close(fd)
         self.fds = []
+
+
+def say(host: Host, is_warm: bool, text: str) -> None:
+    """Tell the agent how workers start from now on."""
+    host.report(event="warm", is_warm=is_warm, text=text)
 
 
 def readable(fd: int) -> bool:

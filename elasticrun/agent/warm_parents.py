@@ -11,7 +11,7 @@ Invariants.
   nothing lives below a parent but while a birth is under way; whoever sweeps then kills that parent as well.
 - Every request that was taken is answered: by ``born``, by ``start_cold``, or by a failure if a sweep comes.
 - The agent is told whenever it changes whether some parent still imports: others need not wait for it.
-- Requests wait as well while a parent that was idle imports more. If that goes wrong, its successor does not.
+- A parent that has forked workers gets an heir (``warm_heirs.py``), and serves until the heir has taken over.
 - A parent that was killed is replaced, while it imports once only: memory may be too short for it. One that
   cannot import, or says that it cannot fork soundly, is not.
 """
@@ -22,17 +22,19 @@ import json
 import os
 import socket
 import time
-from collections import deque
 
 from elasticrun.agent.spawner_exec import Prctl, fork_program
 from elasticrun.agent.spawner_wire import Message
-from elasticrun.agent.warm_birth import Birth, Host, Parent, State, memory_files, readable
+from elasticrun.agent.warm_birth import Birth, Host, Parent, State, memory_files, readable, say
+from elasticrun.agent.warm_heirs import Heirs
 
 VARIABLE = "ELASTICRUN_WARM"
 #: Seconds that workers wait for an import before they start cold.
 IMPORT_TIMEOUT = 60.0
 #: Seconds for a birth: a hundred times what a busy machine needs.
 BIRTH_TIMEOUT = 15.0
+#: Seconds without a birth after which a parent that has forked workers gets an heir.
+IDLE = 1.0
 #: Births that may fail one after the other before a parent is given up.
 MAX_MISCARRIAGES = 3
 _ANSWER_BYTES = 4096  # a pipe takes that in one piece
@@ -45,14 +47,16 @@ class WarmParents:
         self._host = host
         self._prctl = prctl
         self._parents: dict[str, Parent] = {}
-        self._dying: list[Parent] = []  # replaced or given up, not reaped yet
+        self._dying: list[Parent] = []  # replaced; not reaped yet, or with a birth under way
+        self._heirs = Heirs(host, self._take_over)
         self._is_closed = False
         self._told: bool | None = False  # whether imports are under way; None: that has to be told
 
     @property
     def pids(self) -> set[int]:
         """Of the parents that a sweep has to spare."""
-        return {parent.pid for parent in self._parents.values() if parent.pid and not parent.is_killed}
+        spared = [*self._parents.values(), *self._heirs]
+        return {parent.pid for parent in spared if parent.pid and not parent.is_killed}
 
     # -- requests
 
@@ -91,7 +95,7 @@ class WarmParents:
             parent.waiting.clear()
             if parent.birth is not None:
                 births.append(parent.birth)
-                self._forget_birth(parent)
+                parent.forget_birth(self._host.poller)
                 parent.kill()
             if for_good:
                 parent.kill()
@@ -103,6 +107,7 @@ class WarmParents:
 
     def buried(self, pid: int, exit_code: int) -> None:
         """A child ended that the spawner does not know: a parent, or a worker whose answer is unread."""
+        self._heirs.listen()  # it may be one of them that has just told its pid
         for parent in self._all():
             if parent.pid == pid:
                 self._ended(parent, exit_code)
@@ -124,22 +129,20 @@ class WarmParents:
                 continue
             parent.deadline = None
             if parent.birth is not None:
-                if parent.state is State.IMPORTING:
-                    parent.import_no_more()
                 parent.kill()  # that closes the pipe, and the worker starts cold
+            elif parent.state is State.READY:
+                self._heirs.expect(parent)
             elif parent.state is State.IMPORTING:
-                _say(
-                    self._host,
-                    False,
-                    f"workers start cold: after {IMPORT_TIMEOUT:g} s the warm parent still imports",
-                )
+                late = f"after {IMPORT_TIMEOUT:g} s the warm parent still imports"
+                say(self._host, False, f"workers start cold: {late}")
                 parent.start_all_cold(self._host)
         self._tell()
 
     # -- a parent's life
 
     def _all(self) -> list[Parent]:
-        return [*self._parents.values(), *self._dying]
+        self._dying = [parent for parent in self._dying if parent.pid or parent.birth]
+        return [*self._parents.values(), *self._dying, *self._heirs]
 
     def _start(self, parent: Parent) -> None:
         try:
@@ -172,36 +175,26 @@ class WarmParents:
         message = json.loads(words)
         if parent.state is State.GONE:
             return  # it was given up meanwhile
-        if "importing" in message:
-            parent.state, parent.deadline = State.IMPORTING, time.monotonic() + IMPORT_TIMEOUT
-        elif "refused" not in message:
-            done = parent.become_ready(time.monotonic() + BIRTH_TIMEOUT)
-            seconds, shared = message["seconds"], message["shared"] / 2**20
-            _say(
-                self._host,
-                True,
-                f"{done}, ready after {seconds:.1f} s; {shared:.0f} MiB of its memory are shared",
-            )
-            self._go_on(parent)
-        elif parent.was_ready:  # its end follows, and a successor
-            parent.import_no_more()
-            _say(self._host, False, f"the warm parent is replaced: {message['refused']}")
-        else:
+        if "refused" in message:
             self._give_up(parent, message["refused"])
+        else:
+            parent.become_ready()
+            say(self._host, True, f"workers are forked from a warm parent, {_describe(message)}")
+            self._go_on(parent)
         self._tell()
 
     def _ended(self, parent: Parent, exit_code: int) -> None:
         """It was reaped."""
         parent.pid = 0
+        if parent in self._heirs:
+            self._heirs.ended(parent, exit_code)
+            return
         while parent.control is not None and readable(parent.control.fileno()):
             self._heard(parent)  # its last words
         parent.hang_up(self._host.poller)
-        if parent.state is State.IMPORTING and not parent.is_killed:
-            parent.import_no_more()
         if parent in self._dying:
-            if parent.birth is None:
-                self._dying.remove(parent)
-        elif parent.may_be_replaced(exit_code) and not self._is_closed:
+            return
+        if parent.may_be_replaced(exit_code) and not self._is_closed:
             self._replace(parent)
         else:
             self._give_up(parent, f"the warm parent ended while it imported (exit code {exit_code})")
@@ -209,19 +202,33 @@ class WarmParents:
     def _replace(self, parent: Parent) -> None:
         new = Parent(parent.recipe, parent.stdin, is_second_try=not parent.was_ready)
         self._parents[parent.recipe["key"]] = new
-        new.waiting, parent.waiting = parent.waiting, deque()
-        for birth in new.waiting:
-            birth.parent = new
-        parent.state = State.GONE
-        if parent.birth is not None:
-            self._dying.append(parent)  # the end of its pipe is still to come
+        parent.bequeath(new)
+        self._dying.append(parent)  # the end of a birth may be still to come
         self._start(new)
+        self._tell()
+
+    def _take_over(self, heir: Parent, message: Message) -> None:
+        """An heir has imported all there is: it answers requests from now on."""
+        key = heir.recipe["key"]
+        old, self._parents[key] = self._parents[key], heir
+        old.bequeath(heir)
+        self._dying.append(old)
+        old.hang_up(self._host.poller)  # so it ends, but not before the birth that is under way
+        if old.birth is None:
+            old.deadline = None
+            old.kill()
+        heir.become_ready()
+        assert heir.control is not None
+        self._host.poller.watch(heir.control.fileno(), lambda: self._heard(heir))
+        say(self._host, True, f"the warm parent has imported more, {_describe(message)}")
+        self._go_on(heir)
         self._tell()
 
     def _give_up(self, parent: Parent, reason: str) -> None:
         """Start the workers of this key cold from now on."""
         if parent.state is not State.GONE and not self._is_closed:
-            _say(self._host, False, f"workers start cold: {reason}")
+            say(self._host, False, f"workers start cold: {reason}")
+            self._heirs.abandon(parent.recipe["key"])
         parent.state, parent.deadline = State.GONE, None
         parent.kill()
         parent.start_all_cold(self._host)
@@ -251,7 +258,7 @@ class WarmParents:
         birth = parent.birth
         assert birth is not None
         words = os.read(birth.answer, _ANSWER_BYTES)
-        self._forget_birth(parent)
+        parent.forget_birth(self._host.poller)
         message = json.loads(words) if words else {}
         if "pid" in message:
             parent.miscarriages = 0
@@ -259,29 +266,23 @@ class WarmParents:
             self._host.born(birth.worker, message["pid"])
             for signum in birth.signals:
                 self._host.signal(birth.worker, signum)
+            if self._heirs.may_come(parent):
+                parent.deadline = time.monotonic() + IDLE
         else:
             parent.miscarriages += 1
             reason = message.get("refused", "the new process ended before the program's first line")
             if parent.miscarriages >= MAX_MISCARRIAGES:
                 self._give_up(parent, reason)
             else:
-                _say(self._host, False, f"one worker is started cold: {reason}")
+                say(self._host, False, f"one worker is started cold: {reason}")
             birth.start_cold(self._host)
         self._go_on(parent)
 
-    def _forget_birth(self, parent: Parent) -> None:
-        assert parent.birth is not None
-        self._host.poller.unwatch(parent.birth.answer)
-        os.close(parent.birth.answer)
-        parent.birth = None
-        if parent.state is not State.IMPORTING:
-            parent.deadline = None
-        if parent in self._dying and not parent.pid:
-            self._dying.remove(parent)
 
-
-def _say(host: Host, is_warm: bool, text: str) -> None:
-    host.report(event="warm", is_warm=is_warm, text=text)
+def _describe(message: Message) -> str:
+    """What a parent says of itself once it is ready."""
+    shared = message["shared"] / 2**20
+    return f"ready after {message['seconds']:.1f} s; {shared:.0f} MiB of its memory are shared"
 
 
 def _fork(parent: Parent, prctl: Prctl) -> tuple[socket.socket, int]:

@@ -10,8 +10,9 @@ The spawner asks with one byte and descriptors: the request as a memory file, th
 stderr, and a pipe for the answer. A worker is forked twice, so that it is the spawner's child like any other:
 the process between ends at once, and the worker waits until it has been reaped.
 
-What is imported late by most scripts, the parent imports as well, but only when it has forked workers and has
-been idle since: the first start does not wait for that, and restarts find it done.
+What is imported late by most scripts is not worth the wait of the first start. So once a parent has forked
+workers, the spawner has it fork an *heir*, which imports that as well while the parent still serves, and then
+takes its place.
 
 Invariants. A worker answers on the pipe before the script's first line, with its pid or with what is wrong;
 an end of file is a failure too. The parent runs nothing of the script and never initialises CUDA; what cannot
@@ -28,7 +29,6 @@ import gc
 import io
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 #: Descriptors go up here, out of the way of what the imports open.
 HIGH_FD = 900
-REQUEST_FDS = 5
+#: What a request is for, and how many descriptors come with it.
+REQUESTS = {b"?": 5, b"+": 1}
 NAME = b"elasticrun-warm"  # the kernel keeps 15 bytes
 TITLE = b"elastic-run: warm parent"
 ARG_START, ARG_END = 45, 46  # fields of /proc/PID/stat, counted behind the command's ")"
-IDLE = 1000  # milliseconds without a request after which more is imported
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 MAX_REASON = 500  # characters
@@ -100,19 +100,37 @@ def serve(terms: str) -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_NAME, NAME, 0, 0, 0)
     take_in(names, origin, control, libc)
+    spawner = os.getppid()
+    fds, mask = wait_for_fork(control)
+    if len(fds) == REQUESTS[b"+"]:
+        control = inherit(fds[0], spawner, mask, libc)
+        take_in_more(later, origin, control, libc)
+        fds, mask = wait_for_fork(control)
+    be_born(fds, mask, origin, libc)
+
+
+def wait_for_fork(control: socket.socket) -> tuple[list[int], set[Any]]:
+    """Serve requests. Returns only in what is forked: its descriptors, and the signal mask it is to have."""
     while True:
         fds = next_request(control)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         if fork():
-            break
+            control.close()
+            return fds, mask
         for fd in fds:
             os.close(fd)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if later and is_idle(control):
-            take_in_more(later, origin, control, libc)
-            later = ""
-    control.close()
-    be_born(fds, mask, origin, libc)
+
+
+def inherit(fd: int, spawner: int, mask: set[Any], libc: Any) -> socket.socket:
+    """Be the parent's heir: what the spawner does with a process that it executes; its own control socket."""
+    control = socket.socket(fileno=move_up(fd))
+    os.setsid()
+    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0 or os.getppid() != spawner:
+        os._exit(1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    tell(control, pid=os.getpid())
+    return control
 
 
 def take_in(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
@@ -131,17 +149,9 @@ def take_in(names: str, origin: Origin, control: socket.socket, libc: Any) -> No
 
 def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
     """As before; the environment stays, as a script finds it before it imports these itself."""
-    tell(control, importing=names)
     before = dict(os.environ)
     take_in(names, origin, control, libc)
     set_environment(before)
-
-
-def is_idle(control: socket.socket) -> bool:
-    """Whether no request comes for a while."""
-    poll = select.poll()
-    poll.register(control, select.POLLIN)
-    return not poll.poll(IDLE)
 
 
 def move_up(fd: int) -> int:
@@ -182,13 +192,13 @@ def set_title(command: bytes) -> None:
 
 
 def next_request(control: socket.socket) -> list[int]:
-    """The descriptors of the next request; ends this process with the spawner."""
-    room = socket.CMSG_SPACE(REQUEST_FDS * array.array("i").itemsize)
+    """The descriptors of the next request; ends this process with the spawner, or once it has an heir."""
+    room = socket.CMSG_SPACE(max(REQUESTS.values()) * array.array("i").itemsize)
     data, ancillary, _, _ = control.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for _, _, raw in ancillary:
         fds.frombytes(raw)
-    if not data or len(fds) != REQUEST_FDS:
+    if len(fds) != REQUESTS.get(data):
         os._exit(0)
     return fds.tolist()
 

@@ -438,103 +438,182 @@ def test_births_that_fail_again_and_again_end_the_parent(drive: Drive, module: M
 
 
 LATER = "colorsys;trouble"
+NO_MORE = "the warm parent imports no more: "
 
 
-async def begun(node: Node, gate: Path) -> int:
-    """A descriptor without which the import of more ends; a worker was forked before it began."""
-    assert (await node.news()).is_warm
-    assert await node.run(0) == node.told(0)
-    writer = await asyncio.to_thread(os.open, gate, os.O_WRONLY)
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parent is idle as soon as a worker is born."""
+    monkeypatch.setattr(warm_parents, "IDLE", 0.0)
+
+
+async def heard(node: Node) -> None:
+    """Return once the spawner has done what came before."""
     node.spawn(99, warm=None)
-    assert await node.exit_code(99) == 3  # so the spawner has heard what came before
-    return writer
+    assert await node.exit_code(99) == 3
 
 
-def test_more_is_imported_once_workers_are_forked(drive: Drive, module: Module) -> None:
+async def importing(node: Node, gate: Path, worker: int = 0) -> tuple[int, int, int]:
+    """A parent, the heir that it has once a worker was born, and what has to be closed to end its import."""
+    parent = node.parent
+    assert await node.run(worker) == node.told(worker)
+    writer = await asyncio.to_thread(os.open, gate, os.O_WRONLY)
+    await heard(node)
+    (heir,) = set(node.children()) - {parent}
+    return parent, heir, writer
+
+
+def is_of_more(event: SpawnerEvent) -> bool:
+    return isinstance(event, WarmNews) and "imported more" in event.text
+
+
+def test_an_heir_imports_more_once_a_parent_is_idle(drive: Drive, module: Module) -> None:
     module("import os; print('imported'); os.environ['RANK'] = '/new'")
 
     async def scenario(node: Node) -> None:
         assert "forked from" in (await node.news()).text
+        parent = node.parent
         assert await node.run(0) == node.told(0)
         assert "imported more" in (await node.news()).text
+        await asyncio.to_thread(wait_end, parent)
+        await heard(node)
+        heir = node.parent
+        assert title(heir) == "elastic-run: warm parent"
+        assert os.getsid(heir) == heir
         for number in (1, 2):
             assert await node.run(number) == "imported\n" + node.told(number)
+        assert node.parent == heir
         assert not [event for event in node.events if isinstance(event, WarmNews)]
 
     drive(scenario, LATER)
 
 
-def test_a_spawn_while_more_is_imported_waits_for_it(drive: Drive, gate: Path) -> None:
+def test_a_spawn_while_an_heir_imports_does_not_wait(drive: Drive, gate: Path, at_once: None) -> None:
     async def scenario(node: Node) -> None:
-        writer = await begun(node, gate)
-        node.spawn(1)
-        node.spawn(2, warm=None)
-        assert await node.exit_code(2) == 3
-        assert not [event for event in node.events if getattr(event, "worker", None) == 1]
+        await node.news()
+        _, _, writer = await importing(node, gate)
+        assert await node.run(1) == node.told(1)
+        assert not [event for event in node.events if is_of_more(event)]
         os.close(writer)
-        assert await node.exit_code(1) == 3
-        assert (node.folder / "out1").read_text() == node.told(1)
-
-    drive(scenario, LATER)
-
-
-def test_a_sweep_while_more_is_imported_spares_the_parent(drive: Drive, gate: Path) -> None:
-    async def scenario(node: Node) -> None:
-        writer = await begun(node, gate)
-        parent = node.parent
-        node.spawn(1)
-        node.spawner.sweep()
-        assert (await node.wait(lambda event: isinstance(event, SpawnFailed | Swept))) == SpawnFailed(
-            1, 0, "it was stopped before it had started"
-        )
-        await node.wait(lambda event: event == Swept(0))
-        os.close(writer)
-        assert "imported more" in (await node.news()).text
-        assert node.parent == parent
+        await node.wait(is_of_more)
         assert await node.run(2) == node.told(2)
 
     drive(scenario, LATER)
 
 
-def test_a_parent_that_cannot_import_more_is_replaced_by_one_that_does_not(
-    drive: Drive, module: Module
+def test_a_sweep_spares_an_heir(drive: Drive, gate: Path, at_once: None) -> None:
+    async def scenario(node: Node) -> None:
+        await node.news()
+        _, heir, writer = await importing(node, gate)
+        node.spawn(1, "wait")
+        await node.pid(1)
+        node.spawner.sweep()
+        assert await node.exit_code(1) == -signal.SIGKILL
+        assert await node.wait(lambda event: isinstance(event, Swept)) == Swept(1)
+        os.close(writer)
+        await node.wait(is_of_more)
+        assert await node.run(2) == node.told(2)
+        assert node.children() == [heir]
+
+    drive(scenario, LATER)
+
+
+def test_a_sweep_while_an_heir_is_forked_leaves_nobody(drive: Drive, gate: Path, at_once: None) -> None:
+    async def scenario(node: Node) -> None:
+        await node.news()
+        assert await node.run(0) == node.told(0)
+        node.spawner.sweep()
+        await node.wait(lambda event: isinstance(event, Swept))
+        assert await node.run(1) == node.told(1)
+
+    drive(scenario, LATER)
+
+
+def test_an_heir_takes_over_during_births(drive: Drive, gate: Path, at_once: None) -> None:
+    async def scenario(node: Node) -> None:
+        await node.news()
+        parent, heir, writer = await importing(node, gate)
+        for number in range(1, 9):
+            node.spawn(number, "wait")
+        os.close(writer)
+        await node.wait(is_of_more)
+        pids = {await node.pid(number) for number in range(1, 9)}
+        await asyncio.to_thread(wait_end, parent)
+        await heard(node)
+        assert set(node.children()) == {heir, *pids}
+        node.spawner.sweep()
+        await node.wait(lambda event: event == Swept(8))
+
+    drive(scenario, LATER)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise RuntimeError('no')", "importing trouble failed (RuntimeError: no)"),
+        ("os._exit(5)", "it ended while it imported (exit code 5)"),
+    ],
+)
+def test_a_parent_whose_heir_cannot_import_goes_on(
+    drive: Drive, module: Module, at_once: None, code: str, reason: str
 ) -> None:
-    module("import os; os.environ['HOME'] = '/new'; raise RuntimeError('no')")
+    module(f"import os; os.environ['HOME'] = '/new'; {code}")
 
     async def scenario(node: Node) -> None:
         await node.news()
-        for number in (0, 1):
-            assert await node.run(number) == node.told(number)
-            if number == 0:
-                reason = "importing trouble failed (RuntimeError: no)"
-                assert await node.news() == WarmNews(False, f"the warm parent is replaced: {reason}")
-                assert "forked from" in (await node.news()).text
+        parent = node.parent
+        assert await node.run(0) == node.told(0)
+        assert await node.news() == WarmNews(False, NO_MORE + reason)
+        assert await node.run(1) == node.told(1)
+        assert node.parent == parent
 
     drive(scenario, LATER)
 
 
-def test_a_parent_that_is_killed_while_it_imports_more(drive: Drive, gate: Path) -> None:
+def test_an_heir_that_is_killed_has_one_successor(drive: Drive, gate: Path, at_once: None) -> None:
     async def scenario(node: Node) -> None:
-        writer = await begun(node, gate)
-        node.spawn(1)
-        os.kill(node.parent, signal.SIGKILL)
-        assert "forked from" in (await node.news()).text
-        assert await node.exit_code(1) == 3
-        assert (node.folder / "out1").read_text() == node.told(1)
-        os.close(writer)
-
-    drive(scenario, LATER)
-
-
-def test_more_takes_too_long_to_import(drive: Drive, gate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_parents, "IMPORT_TIMEOUT", 3.0)
-
-    async def scenario(node: Node) -> None:
-        writer = await begun(node, gate)
-        assert "still imports" in (await node.news()).text
-        assert await node.run(1) == node.told(1, forked=False)
-        os.close(writer)
-        assert "imported more" in (await node.news()).text
+        await node.news()
+        for worker in (0, 1):
+            _, heir, writer = await importing(node, gate, worker)
+            os.kill(heir, signal.SIGKILL)
+            await asyncio.to_thread(wait_end, heir)
+            os.close(writer)
+            await heard(node)
+        assert await node.news() == WarmNews(False, f"{NO_MORE}it ended while it imported (exit code -9)")
+        parent = node.parent
         assert await node.run(2) == node.told(2)
+        assert node.parent == parent
 
     drive(scenario, LATER)
+
+
+def test_an_heir_takes_over_from_the_successor_of_its_parent(drive: Drive, gate: Path, at_once: None) -> None:
+    async def scenario(node: Node) -> None:
+        await node.news()
+        parent, heir, writer = await importing(node, gate)
+        os.kill(parent, signal.SIGKILL)
+        assert "forked from" in (await node.news()).text
+        assert await node.run(1) == node.told(1)
+        os.close(writer)
+        await node.wait(is_of_more)
+        assert await node.run(2) == node.told(2)
+        assert node.parent == heir
+
+    drive(scenario, LATER)
+
+
+def test_a_parent_that_is_given_up_has_no_heir(drive: Drive, gate: Path, at_once: None) -> None:
+    early = gate.with_name("early.py")
+    early.touch()
+
+    async def scenario(node: Node) -> None:
+        await node.news()
+        parent, heir, writer = await importing(node, gate)
+        early.write_text("now it is another one")
+        for number in range(1, 1 + warm_parents.MAX_MISCARRIAGES):
+            assert await node.run(number) == node.told(number, forked=False)
+        for pid in (parent, heir):
+            await asyncio.to_thread(wait_end, pid)
+        os.close(writer)
+
+    drive(scenario, "early,colorsys;trouble")
