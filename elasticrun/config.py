@@ -172,7 +172,7 @@ class JobConfig:
     join_timeout: float = 600.0  # seconds below min before the job gives up
     heartbeat_interval: float = 10.0
     heartbeat_timeout: float = 30.0  # a frozen agent is lost after this
-    reattach_timeout: float = 3.0  # after a restart of the master: seconds to wait for known agents
+    reattach_timeout: float = 3.0  # after a master's restart: seconds to wait for known agents, if few
     waiting_notice_interval: float = 10.0
     health: HealthConfig = HealthConfig()
     policy: Policy = Policy()

@@ -20,6 +20,7 @@ from dataclasses import replace
 from elasticrun.config import HealthCheckMode
 from elasticrun.core.checkup import Checkup
 from elasticrun.core.directives import notice
+from elasticrun.core.health import NodeFinding
 from elasticrun.core.job_events import (
     OUTCOMES,
     TRANSITIONS,
@@ -109,9 +110,8 @@ class JobMachine(JobFacts):
         if timer == HEARTBEAT:
             self._expire_node(name, f"lost: silent for {self.config.heartbeat_timeout:g} s")
         elif timer == REATTACH:
-            late = f"lost: not back {self.config.reattach_timeout:g} s after the master"
             for known in [n for n, node in self.members.nodes.items() if node.session is None]:
-                self._expire_node(known, late)
+                self._expire_node(known, "lost: not back in time after the master's restart")
         elif timer == LAST_CALL:
             self._last_called = True
         elif timer == NOTICE:
@@ -228,13 +228,12 @@ class JobMachine(JobFacts):
         self._decide(found.summary)
         for line in found.lines:
             self._decide(line)
-            self._tell(self.members.nodes, f"health check: {line}")
+        self._tell_all([f"health check: {line}" for line in found.lines])
         if self.config.health.only:
             self.table = found.table
             self._end(Trigger.CHECK_PASSED if found.passed else Trigger.CHECK_FAILED, found.summary)
             return
-        for node in found.excluded:
-            self._exclude(node.node, node.reason)
+        self._exclude(*found.excluded)
         stuck = not self.limits.usable(self.electorate.available) and not self._unchecked()
         if found.open_question and stuck:
             self._end(Trigger.CHECK_FAILED, f"{found.summary}; {found.open_question}")
@@ -324,7 +323,7 @@ class JobMachine(JobFacts):
         for name in self.current.seats if settled.suspects_all else filter(None, [settled.suspect]):
             self.electorate.suspect(name)
         if settled.excluded:
-            self._exclude(settled.excluded, settled.reason)
+            self._exclude(NodeFinding(settled.excluded, settled.reason))
 
     def _end(self, trigger: Trigger, reason: str) -> None:
         self._move(trigger)

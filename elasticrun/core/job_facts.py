@@ -7,13 +7,14 @@ late, doubled or from an earlier life changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from elasticrun.config import JobConfig
 from elasticrun.core.checkup import Checkup, HealthBook
 from elasticrun.core.directives import directive
 from elasticrun.core.electorate import Electorate, Standing
+from elasticrun.core.health import NodeFinding
 from elasticrun.core.job_events import (
     OUTCOMES,
     Decided,
@@ -36,7 +37,7 @@ from elasticrun.core.quorum import Quorum, accepts, next_epoch
 from elasticrun.core.recovery import Recovery
 from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.core.restart import Budget, StopCause
-from elasticrun.core.roster import superseded
+from elasticrun.core.roster import some_lines, superseded
 from elasticrun.core.round import Round
 from elasticrun.core.timers import Deadlines
 
@@ -45,6 +46,10 @@ HEARTBEAT, LAST_CALL, JOIN, NOTICE, REATTACH = "heartbeat", "last call", "join",
 CHECK, BACKOFF, STEP_DOWN = "check", "back-off", "step down"
 #: Seconds that nodes have, after the time of a probe is over, to kill it and to say so.
 CHECK_GRACE = 40.0
+#: Seconds by which the time to come back to a restarted master is longer for each node that is awaited. They
+#: all come at once, so the last one waits for the master to welcome the others: that takes about a
+#: millisecond for each, and several times as long where their agents share the master's cores.
+REATTACH_EACH = 0.005
 
 
 class JobFacts:
@@ -104,9 +109,20 @@ class JobFacts:
             self._timers.cancel((JOIN, ""))  # who is missing is known again when they are back
         for name in self.members.nodes:
             self._timers.cancel((HEARTBEAT, name))
-        if self.members.detached:
-            self._timers.set((REATTACH, ""), self._now + self.config.reattach_timeout)
+        self._await_known()
         self._decide(f"master epoch {self.epoch} starts; {len(self.members.nodes)} known nodes may re-attach")
+
+    def _await_known(self) -> None:
+        """Known nodes that are not back have some time to come, counted from the last one that did.
+
+        So a node that is gone is found soon after all others are back, be they two or thousands.
+        """
+        missing = self.members.detached
+        if missing:
+            time = self.config.reattach_timeout + REATTACH_EACH * missing
+            self._timers.set((REATTACH, ""), self._now + time)
+        else:
+            self._timers.cancel((REATTACH, ""))
 
     def _attach(self, session: int, hello: Hello) -> None:
         info = hello.info
@@ -120,6 +136,7 @@ class JobFacts:
             self._effects.append(Drop(session))  # neither knows of a world: it must look for the first master
             return
         self._overtake(hello)
+        missing = self.members.detached
         if admission is Admission.SUPERSEDES:
             self._supersede(self.members.nodes[info.node])
         node, replaced = self.members.attach(session, info, hello.status)
@@ -127,6 +144,8 @@ class JobFacts:
             self._effects.append(Drop(replaced))
         self._effects.append(Send(session, Welcome(self.epoch, self.config.heartbeat_interval)))
         self._decide(f"{info.node} {admission.value}")
+        if self.members.detached < missing:
+            self._await_known()
         self._touch(node)
         self._absorb(node)
         self._direct(node)
@@ -179,14 +198,14 @@ class JobFacts:
         if node is not None:
             self._dismiss(node, Rejected(RejectCode.DRAINED, f"drained: {reason}"), f"drained: {reason}")
 
-    def _exclude(self, name: str, reason: str) -> None:
-        """A node is faulty: it ends, so that whoever started it can replace it."""
-        node = self.members.nodes.get(name)
-        if node is not None:
-            self.electorate.suspect(name)  # and with it its host
-            farewell = Rejected(RejectCode.EXCLUDED, f"this node was excluded from the job: {reason}")
-            self._dismiss(node, farewell, f"excluded: {reason}")
-            self._tell(self.members.nodes, f"{name} was excluded from the job: {reason}")
+    def _exclude(self, *faulty: NodeFinding) -> None:
+        """Nodes are faulty: they end, so that whoever started them can replace them."""
+        known = [found for found in faulty if found.node in self.members.nodes]
+        for found in known:
+            self.electorate.suspect(found.node)  # and with it its host
+            farewell = Rejected(RejectCode.EXCLUDED, f"this node was excluded from the job: {found.reason}")
+            self._dismiss(self.members.nodes[found.node], farewell, f"excluded: {found.reason}")
+        self._tell_all([f"{found.node} was excluded from the job: {found.reason}" for found in known])
 
     def _scale(self, low: int, high: int) -> None:
         self.limits = WorldLimits(low, high, self.limits.node_unit)
@@ -224,7 +243,10 @@ class JobFacts:
     def _note_completion(self) -> None:
         """Once a world has started everywhere, its members' seats say so; see ``core/quorum.py``."""
         current = self.current
-        if not current.is_committed or not self.quorum.complete(next(iter(current.seats.values())).charter):
+        if not current.is_committed:
+            return
+        charter = next(iter(current.seats.values())).charter
+        if charter is None or charter.base == charter.world or not self.quorum.complete(charter):
             return
         for name, seat in current.seats.items():
             assert seat.charter is not None
@@ -271,6 +293,11 @@ class JobFacts:
             session = self.members.nodes[name].session
             if session is not None:
                 self._effects.append(Send(session, Waiting(self.epoch, text)))
+
+    def _tell_all(self, lines: Sequence[str]) -> None:
+        """Let all users read the first of these lines: of n nodes, n may have something to be told."""
+        for line in some_lines(lines):
+            self._tell(self.members.nodes, line)
 
     def _decide(self, text: str) -> None:
         self._effects.append(Decided(text, self.phase, self.round))

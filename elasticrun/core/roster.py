@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from elasticrun.core.protocol import NodeInfo, RejectCode, Rejected
 from elasticrun.core.rendezvous import WorldLimits
 
-SHOWN = 8  # names in one sentence
+SHOWN = 8  # names in one sentence, lines of one kind
 
 
 def name_some(names: Sequence[str]) -> str:
@@ -15,6 +15,12 @@ def name_some(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     shown = ", ".join(names[:SHOWN])
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def some_lines(lines: Sequence[str]) -> list[str]:
+    """The first lines, and one that says how many more there are."""
+    more = len(lines) - SHOWN
+    return [*lines[:SHOWN], f"and {more} more; the master's log has them all"] if more > 0 else list(lines)
 
 
 def superseded(node: str) -> Rejected:

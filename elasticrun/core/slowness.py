@@ -54,8 +54,10 @@ def to_measure_again(computed: Mapping[str, ProbeReport], ratio: float) -> tuple
     near = (1 + allowed) / 2
     times = times_slower(computed)
     again: set[str] = set()
-    for engine in {report.engine for report in computed.values()}:
-        alike = [node for node, report in computed.items() if report.engine == engine]
+    by_engine: dict[str, list[str]] = {}
+    for node, report in computed.items():
+        by_engine.setdefault(report.engine, []).append(node)
+    for alike in by_engine.values():
         if len(alike) > FEW:
             again.update(node for node in alike if times[node] >= allowed)
         elif any(times[node] >= near for node in alike):

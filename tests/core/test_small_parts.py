@@ -10,7 +10,7 @@ from elasticrun.core.protocol import MAX_FAILURES, AgentPhase, AgentStatus, Fail
 from elasticrun.core.ranks import RoundTerms, assign_ranks, order_by_seat, order_members
 from elasticrun.core.rendezvous import Candidate, WorldLimits, choose_world
 from elasticrun.core.restart import MAX_PORT_RETRIES, Budget, StopCause, excused
-from elasticrun.core.roster import describe_spares, describe_waiting, name_some, superseded
+from elasticrun.core.roster import describe_spares, describe_waiting, name_some, some_lines, superseded
 from elasticrun.core.round import Round
 from elasticrun.core.timers import Deadlines
 from tests.core.build import failure, info
@@ -162,6 +162,12 @@ def test_who_is_here_and_who_is_missing() -> None:
     far = [info("a", node_rank=0), info("b", node_rank=0), info("c", node_rank=0)]
     assert describe_waiting(far, limits).endswith("(a, b, c), but some of them cannot start yet")
     assert name_some(list("abcdefghij")) == "a, b, c, d, e, f, g, h and 2 more"
+
+
+def test_of_many_lines_the_first_are_told() -> None:
+    assert some_lines(["a", "b"]) == ["a", "b"]
+    assert some_lines(list("abcdefgh")) == list("abcdefgh")
+    assert some_lines(list("abcdefghij"))[7:] == ["h", "and 2 more; the master's log has them all"]
 
 
 def test_nothing_is_said_of_ranks_if_all_smaller_ones_are_here() -> None:
