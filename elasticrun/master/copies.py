@@ -1,8 +1,8 @@
 """Copies of the journal for the agents of other listed hosts, one of which may have to take over.
 
-Each holder gets the lines in order: all so far, in pieces, then each new one as soon as it is written and
-before any of its effects leaves the process. A holder that lags is not waited for. The journal's file is the
-only buffer: what a holder lacks is read from there.
+Each holder gets the lines in order: all so far, in pieces with a pause after each, then whatever is
+committed, all of it at once and before any of its effects leaves the process. A holder that has not caught up
+yet is not waited for. The journal's file is the only buffer: what a holder lacks is read from there.
 
 A copy has no gap, so at a line that no message can carry it ends. A report fits a message, but a text full of
 control characters, as a crash may leave on stderr, has six times its length in JSON.
@@ -22,8 +22,8 @@ from elasticrun.rpc.server import Session
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of a piece, unless a single line is longer, and seconds between two pieces: a long journal must not
-#: fill a session's queue, which would end the session.
+#: Bytes of a piece, unless a single line is longer, and seconds between two pieces for a holder that has to
+#: catch up: a long journal must not fill a session's queue, which would end the session. A commit is bounded.
 PIECE = 60_000
 PACE = 0.02
 #: Bytes of the longest line that is copied; the rest is for what is around it.
@@ -49,7 +49,7 @@ class Copies:
     def begin(self, session: Session) -> None:
         """Send everything to an agent, now and from now on."""
         holder = self._holders[session.id] = _Holder(session)
-        self._send(holder)
+        self._catch_up(holder)
 
     def end(self, number: int) -> None:
         """A session is over."""
@@ -58,25 +58,30 @@ class Copies:
             holder.timer.cancel()
 
     def spread(self) -> None:
-        """A line was written."""
+        """Lines were committed."""
         for holder in tuple(self._holders.values()):
             if holder.timer is None:
-                self._send(holder)
+                while self._send(holder):
+                    pass
 
-    def _send(self, holder: _Holder) -> None:
+    def _catch_up(self, holder: _Holder) -> None:
         holder.timer = None
+        if self._send(holder):
+            holder.timer = asyncio.get_running_loop().call_later(PACE, self._catch_up, holder)
+
+    def _send(self, holder: _Holder) -> bool:
+        """Send one piece; whether there is more."""
         piece, is_last = _read_lines(self._journal, holder.offset)
         if not piece:
-            return
+            return False
         if len(piece) > LONGEST_LINE:
             self._give_up(holder, len(piece))
-            return
+            return False
         lines = tuple(piece.decode().removesuffix("\n").split("\n"))
         holder.session.send(JournalCopy(self._epoch(), holder.lines, lines))
         holder.offset += len(piece)
         holder.lines += len(lines)
-        if not is_last:
-            holder.timer = asyncio.get_running_loop().call_later(PACE, self._send, holder)
+        return not is_last
 
     def _give_up(self, holder: _Holder, size: int) -> None:
         logger.warning(

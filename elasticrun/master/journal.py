@@ -2,9 +2,10 @@
 
 The state is a function of the events, so the journal is the state: a new master replays it through the
 same machine and discards the effects. An event is written before any of its effects leaves the
-process, hence nobody can know of a decision that a replay would not make again. Lines are handed to
-the kernel one by one and not synced: that survives the death of the process, which is what a journal on
-the master's own host can help against.
+process, hence nobody can know of a decision that a replay would not make again. Lines are collected, and
+handed to the kernel in one write by a commit, which comes before the effects of all of them. They are not
+synced: that survives the death of the process, which is what a journal on the master's own host can help
+against.
 
 A last line that was cut short belongs to an event whose effects were never sent; it is dropped, and a
 journal whose very first line is cut short is none. Damage anywhere else is refused, because a guess would
@@ -27,6 +28,7 @@ from elasticrun.errors import UsageError
 from elasticrun.master.records import RecordError, from_json, to_json
 
 FORMAT = 1
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 #: Every event but the one that changes nothing.
 EVENTS: dict[str, type[JobEvent]] = {
     kind.__name__: kind for kind in typing.get_args(JobEvent) if kind is not Beat
@@ -46,18 +48,30 @@ class Journal:
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
+        self.pending = 0  # bytes that wait for a commit
         self._fd: int | None = fd
+        self._lines: list[bytes] = []
 
-    def append(self, entry: Entry) -> None:
-        """Write one entry. Raises OSError once, on the first write that fails; later calls do nothing."""
-        self.write_line({"at": entry.at, "kind": type(entry.event).__name__, "event": to_json(entry.event)})
+    def add(self, entry: Entry) -> None:
+        """Collect an entry for the next commit. Does nothing once a write has failed."""
+        self.add_line({"at": entry.at, "kind": type(entry.event).__name__, "event": to_json(entry.event)})
 
-    def write_line(self, line: dict[str, Any]) -> None:
-        """Write one JSON object; fails as ``append`` does."""
+    def add_line(self, line: dict[str, Any]) -> None:
+        """Collect one JSON object, as ``add`` does."""
+        if self._fd is not None:
+            encoded = _ENCODER.encode(line).encode() + b"\n"
+            self._lines.append(encoded)
+            self.pending += len(encoded)
+
+    def commit(self) -> None:
+        """Write what was collected, in order. Raises OSError once, on the first write that fails."""
+        data = b"".join(self._lines)
+        self._lines.clear()
+        self.pending = 0
         if self._fd is None:
             return
         try:
-            _write_all(self._fd, _encode(line))
+            _write_all(self._fd, data)
         except OSError:
             self.close()
             raise
@@ -80,7 +94,8 @@ def create_journal(path: Path, config: JobConfig) -> Journal:
         keep_aside(path)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         journal = Journal(path, fd)
-        journal.write_line({"format": FORMAT, "config": to_json(config)})
+        journal.add_line({"format": FORMAT, "config": to_json(config)})
+        journal.commit()
     except OSError as error:
         raise UsageError(
             f"cannot write the master's journal {path}: {error.strerror}; name a writable --state-dir"
@@ -148,10 +163,6 @@ def _parse(path: Path, lines: list[bytes]) -> Iterator[dict[str, Any]]:
 
 def _entry(line: dict[str, Any]) -> Entry:
     return Entry(float(line["at"]), from_json(EVENTS[line["kind"]], line["event"]))
-
-
-def _encode(line: dict[str, Any]) -> bytes:
-    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
 def _write_all(fd: int, data: bytes) -> None:

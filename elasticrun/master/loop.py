@@ -1,8 +1,11 @@
 """The master's loop: the only interpreter of the job machine's effects.
 
-Each happening (a stream's message, a deadline) becomes an event, is written to the journal, handed to
-the machine, and the effects are carried out, all in one go on one thread. So the journal's order is the
-order in which things were decided.
+Each happening (a stream's message, a deadline) becomes an event and is handed to the machine at once, all on
+one thread. What follows is kept back: the events of one turn of the event loop are a batch, whose lines go to
+the journal in one write and to its copies, and only then are the effects of the batch carried out, in order.
+So the journal's order is the order in which things were decided, and nobody hears of a decision that a
+restarted master would not know of. With many agents a turn has many events; a batch that grows beyond its
+bounds is not waited for the end of the turn, so that memory and delay stay bounded too.
 
 The master outlives the agent that started it as long as another agent is attached: a crash of that
 agent must not take the control plane from nodes that train. It ends when the job has ended and the last
@@ -25,7 +28,6 @@ from elasticrun.core.job_events import (
     DrainOrdered,
     Drop,
     Ended,
-    Expired,
     JobEffect,
     JobEvent,
     Left,
@@ -60,6 +62,10 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that agents have, once the job has ended, to fetch the news and go.
 FAREWELL_TIMEOUT = 30.0
+#: Bytes for the journal, events and effects with which a batch is large enough.
+BATCH_BYTES = 512 << 10
+BATCH_EVENTS = 1024
+BATCH_EFFECTS = 8192
 
 
 class MasterLoop:
@@ -73,13 +79,34 @@ class MasterLoop:
         self.stepped_down = ""  # why this master ends although there is a job
         self._copies = Copies(journal, lambda: machine.epoch)
         self._sessions: dict[int, Session] = {}
+        self._turn: asyncio.Handle | None = None  # the end of the batch that is being collected
+        self._now = 0.0  # when it began, on the job's clock: the time of all its events
+        self._events = 0  # in it
+        self._effects: list[JobEffect] = []  # of it
+        self._keepers: list[Session] = []  # agents that came in it and are to have a copy of the journal
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when the timer comes, on the job's clock
         self._host_gone = False
         self._last_words = ""
 
     def start(self, epoch: int) -> None:
         """Take up the job as the master of ``epoch``."""
         self._handle(MasterStarted(epoch))
+        self.flush()
+
+    def flush(self) -> None:
+        """End the batch now: write its events down, then let its effects leave."""
+        if self._turn is None:
+            return
+        self._turn.cancel()
+        self._turn = None
+        self._events = 0
+        effects, self._effects = self._effects, []
+        self._commit()
+        for effect in effects:
+            self._carry_out(effect)
+        self._begin_copies()
+        self._arm()
 
     def host_gone(self) -> None:
         """The agent that started this master is gone: stay only for agents that are attached."""
@@ -96,10 +123,9 @@ class MasterLoop:
     def attached(self, session: Session, hello: Hello) -> None:
         """A stream was admitted."""
         self._sessions[session.id] = session
+        if hello.info.position not in (-1, self._machine.quorum.position):
+            self._keepers.append(session)
         self._handle(Attached(session.id, hello))
-        own = self._machine.quorum.position
-        if hello.info.position not in (-1, own) and self._machine.members.node_of(session.id) is not None:
-            self._copies.begin(session)
 
     def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
         """An attached agent said something."""
@@ -122,6 +148,11 @@ class MasterLoop:
 
     def order(self, request: ControlRequest) -> ControlReply:
         """Obey an operator who has proven to know the job's token."""
+        reply = self._obey(request)
+        self.flush()  # the answer is an effect, too
+        return reply
+
+    def _obey(self, request: ControlRequest) -> ControlReply:
         machine = self._machine
         match request:
             case ShowStatus():
@@ -149,16 +180,25 @@ class MasterLoop:
     # -- the loop
 
     def _handle(self, event: JobEvent) -> None:
-        now = self._clock.now()
+        if self._turn is None:
+            self._now = self._clock.now()
+            self._turn = asyncio.get_running_loop().call_soon(self.flush)
         if not isinstance(event, Beat):
-            self._write(Entry(now, event))
-        for effect in self._machine.handle(event, now):
-            self._carry_out(effect)
-        self._arm(now)
+            self._journal.add(Entry(self._now, event))
+        self._effects += self._machine.handle(event, self._now)
+        self._events += 1
+        if (
+            self._events >= BATCH_EVENTS
+            or len(self._effects) >= BATCH_EFFECTS
+            or self._journal.pending >= BATCH_BYTES
+        ):
+            self.flush()
 
-    def _write(self, entry: Entry) -> None:
+    def _commit(self) -> None:
+        if not self._journal.pending:
+            return
         try:
-            self._journal.append(entry)
+            self._journal.commit()
             self._copies.spread()
         except OSError as error:
             logger.error(
@@ -167,6 +207,12 @@ class MasterLoop:
                 self._journal.path,
                 error.strerror,
             )
+
+    def _begin_copies(self) -> None:
+        keepers, self._keepers = self._keepers, []
+        for session in keepers:  # who was welcomed
+            if self._machine.members.node_of(session.id) is not None:
+                self._copies.begin(session)
 
     def _carry_out(self, effect: JobEffect) -> None:
         match effect:
@@ -193,24 +239,31 @@ class MasterLoop:
             logger.info("round %d, %s: %s", round_, phase, text)
         self._last_words = text
 
-    def _arm(self, now: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+    def _arm(self) -> None:
+        """See that the timer comes by the next deadline; one that comes early does no harm."""
         deadline = self._machine.next_deadline()
-        delay = None if deadline is None else max(0.0, deadline - now)
-        loop = asyncio.get_running_loop()
-        self._timer = None if delay is None else loop.call_later(delay, self._expire)
+        if deadline is None:
+            return
+        if self._timer is not None:
+            if self._due <= deadline:
+                return
+            self._timer.cancel()
+        self._due = deadline
+        delay = max(0.0, deadline - self._clock.now())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        expired: list[Expired] = self._machine.due(self._clock.now())
-        for event in expired:
-            self._handle(event)
-        if not expired:
-            self._arm(self._clock.now())
+        now = self._clock.now()
+        while expired := self._machine.due(now):
+            for event in expired:
+                self._handle(event)
+        self.flush()
+        self._arm()
 
     def _finish_if_idle(self) -> None:
         if not self._sessions and (self._host_gone or self._machine.ended):
+            self.flush()
             self.done.set()
 
 

@@ -77,6 +77,7 @@ async def serve(
             await loop.done.wait()
         finally:
             await server.stop(STOP_GRACE)
+            loop.flush()
             # Of several hosts' masters one may be let go by an agent that lives on, and keeps a copy there.
             if config.temporary and loop.is_orphan and not config.copy:
                 shutil.rmtree(config.state_dir, ignore_errors=True)

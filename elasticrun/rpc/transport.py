@@ -62,6 +62,10 @@ SERVER_OPTIONS: _Options = (
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 30_000),
     ("grpc.max_concurrent_streams", 100),
+    # What waits in core until Python looks at it. From the first of these numbers on core refuses at random,
+    # and from the second everybody, both without a word: above what the Gate admits, which says why.
+    ("grpc.server.max_pending_requests", 4352),
+    ("grpc.server.max_pending_requests_hard_limit", 6144),
 )
 
 CLIENT_OPTIONS: _Options = (

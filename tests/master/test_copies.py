@@ -17,6 +17,7 @@ from elasticrun.master.copies import Copies
 from elasticrun.master.journal import Entry, Journal, create_journal
 from elasticrun.rpc.codec import MAX_MESSAGE_BYTES, encode_master
 from elasticrun.rpc.server import Session
+from tests.master.journals import append
 
 DEADLINE = 30.0
 
@@ -50,7 +51,7 @@ class Bench:
         self.copies = Copies(self.journal, lambda: 2)
 
     def write(self, reason: str = "because") -> None:
-        self.journal.append(Entry(0.0, Left(1, reason)))
+        append(self.journal, Entry(0.0, Left(1, reason)))
         self.copies.spread()
 
     def hold(self, number: int = 1) -> Holder:

@@ -28,6 +28,7 @@ from elasticrun.core.job_events import (
 from elasticrun.errors import UsageError
 from elasticrun.master import journal as module
 from elasticrun.master.journal import Entry, Journal, create_journal, read_journal, resume_journal
+from tests.master.journals import append
 from tests.strategies import counts, hellos, names, numbers, statuses
 
 CONFIG = JobConfig(job_id="job", min_nodes=1, max_nodes=2)
@@ -55,8 +56,7 @@ configs = st.builds(
 def written(path: Path, *which: Entry, config: JobConfig = CONFIG) -> Path:
     """A journal with these entries."""
     journal = create_journal(path, config)
-    for entry in which:
-        journal.append(entry)
+    append(journal, *which)
     journal.close()
     return path
 
@@ -75,8 +75,7 @@ def test_a_journal_goes_on_after_a_restart(before: list[Entry], after: list[Entr
     with tempfile.TemporaryDirectory() as directory:
         path = written(Path(directory, "journal.jsonl"), *before)
         journal = resume_journal(path)
-        for entry in after:
-            journal.append(entry)
+        append(journal, *after)
         journal.close()
         assert read_journal(path) == (CONFIG, before + after)
 
@@ -93,7 +92,7 @@ def test_a_line_cut_anywhere_is_dropped_and_then_overwritten(path: Path) -> None
         path.write_bytes(whole + line[:length])
         assert read_journal(path) == (CONFIG, [STARTED])
         journal = resume_journal(path)
-        journal.append(LEFT)
+        append(journal, LEFT)
         journal.close()
         assert read_journal(path) == (CONFIG, [STARTED, LEFT])
 
@@ -209,12 +208,12 @@ def _disk_is_full(fd: int, data: bytes) -> None:
 
 def test_a_failed_write_ends_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = create_journal(path, CONFIG)
-    journal.append(STARTED)
+    append(journal, STARTED)
     with monkeypatch.context() as full:
         full.setattr(module, "_write_all", _disk_is_full)
         with pytest.raises(OSError, match="No space left"):
-            journal.append(LEFT)
-    journal.append(LEFT)  # there is room again, but an event is missing before this one
+            append(journal, LEFT)
+    append(journal, LEFT)  # there is room again, but an event is missing before this one
     assert read_journal(path) == (CONFIG, [STARTED])
     journal.close()
 

@@ -29,6 +29,7 @@ from elasticrun.core.protocol import (
     Heartbeat,
     Hello,
     JobEnded,
+    JournalCopy,
     Leave,
     MasterMessage,
     NodeInfo,
@@ -82,6 +83,11 @@ class FakeSession:
     def last(self) -> MasterMessage:
         return self.sent[-1]
 
+    @property
+    def copied(self) -> int:
+        """How many lines of the journal it was sent."""
+        return sum(len(message.lines) for message in self.sent if isinstance(message, JournalCopy))
+
     async def until(self, kind: type[MasterMessage]) -> None:
         while not any(isinstance(message, kind) for message in self.sent):
             self.told.clear()
@@ -100,16 +106,42 @@ class Bench:
         self.loop.start(1)
         self._sessions = 0
 
-    def attach(self, node: str, phase: AgentPhase = AgentPhase.READY, life: str = "1") -> FakeSession:
+    def come(
+        self,
+        node: str,
+        phase: AgentPhase = AgentPhase.READY,
+        life: str = "1",
+        position: int = -1,
+        session: FakeSession | None = None,
+    ) -> FakeSession:
+        """An agent attaches; others may do so in the same turn."""
         self._sessions += 1
-        session = FakeSession(self._sessions)
-        info = NodeInfo(node, f"{node}-{life}", "host", "address", 1)
+        session = session or FakeSession(self._sessions)
+        info = NodeInfo(node, f"{node}-{life}", "host", "address", 1, position=position)
         hello = Hello("job", __version__, info, AgentStatus(0, phase, store_port=1))
         self.loop.attached(session, hello)
         return session
 
+    def attach(
+        self, node: str, phase: AgentPhase = AgentPhase.READY, life: str = "1", position: int = -1
+    ) -> FakeSession:
+        """An agent attaches, alone in its turn."""
+        session = self.come(node, phase, life, position)
+        self.loop.flush()
+        return session
+
     def report(self, session: FakeSession, node: str, sequence: int, phase: AgentPhase, round_: int) -> None:
-        self.loop.received(session, Report(f"{node}-1", AgentStatus(sequence, phase, round_)))
+        self.hear(session, Report(f"{node}-1", AgentStatus(sequence, phase, round_)))
+
+    def hear(self, session: FakeSession, message: Report | Heartbeat | Leave) -> None:
+        """A message that comes alone in its turn."""
+        self.loop.received(session, message)
+        self.loop.flush()
+
+    def lose(self, session: FakeSession, why: str = "ended") -> None:
+        """A stream that ends alone in its turn."""
+        self.loop.detached(session, why)
+        self.loop.flush()
 
     @property
     def journaled(self) -> list[object]:
@@ -154,8 +186,103 @@ def test_an_event_is_on_disk_before_anybody_hears_of_it(tmp_path: Path) -> None:
         info = NodeInfo("a", "a-1", "host", "address", 1)
         hello = Hello("job", __version__, info, AgentStatus(0, AgentPhase.READY))
         bench.loop.attached(Watching(1), hello)
+        bench.loop.flush()
         assert seen == [2, 2]
         assert [type(event) for event in bench.journaled] == [MasterStarted, Attached]
+
+    run(main())
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is handed to the kernel for the journal, write by write."""
+    seen: list[bytes] = []
+    write_all = journal_module._write_all
+
+    def note(fd: int, data: bytes) -> None:
+        seen.append(data)
+        write_all(fd, data)
+
+    monkeypatch.setattr(journal_module, "_write_all", note)
+    return seen
+
+
+def test_the_events_of_one_turn_are_one_write_and_then_their_effects_leave(
+    tmp_path: Path, writes: list[bytes]
+) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, TWO)
+        writes.clear()
+        sessions = [bench.come(name) for name in "ab"]
+        bench.loop.received(sessions[0], Heartbeat("a-1"))
+        assert [session.sent for session in sessions] == [[], []] and writes == []
+        await sessions[1].until(StartRound)
+        assert [write.count(b"\n") for write in writes] == [2]
+        assert [[type(message) for message in session.sent] for session in sessions] == [
+            [Welcome, StartRound],
+            [Welcome, StartRound],
+        ]
+        bench.loop.flush()  # there is nothing left to do
+        assert len(writes) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("bound", ["BATCH_BYTES", "BATCH_EVENTS", "BATCH_EFFECTS"])
+def test_a_batch_that_is_large_enough_does_not_wait_for_the_end_of_the_turn(
+    tmp_path: Path, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, bound, 3)
+
+    async def main() -> None:
+        bench = Bench(tmp_path, JobConfig(job_id="job", min_nodes=4, max_nodes=4))
+        session = bench.come("a")
+        for name in "bc":
+            bench.come(name)
+        assert [type(message) for message in session.sent] == [Welcome]
+        assert bench.journaled[-1] is not None and len(bench.journaled) > 1
+
+    run(main())
+
+
+def test_copies_have_the_whole_batch_before_its_effects_leave(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, JobConfig(job_id="job", min_nodes=9, max_nodes=9))
+        keeper = bench.attach("keeper", position=1)
+        copied: list[int] = []
+
+        class Watching(FakeSession):
+            def send(self, message: MasterMessage) -> None:
+                copied.append(keeper.copied)
+
+        before = keeper.copied
+        for number in range(100, 400):  # each takes the place of the one before
+            bench.come("a", life="x" * 1000 + str(number), session=Watching(number))
+        assert (copied, keeper.copied) == ([], before)
+        bench.loop.flush()
+        assert set(copied) == {before + 300} == {bench.path.read_bytes().count(b"\n")}
+
+    run(main())
+
+
+def test_who_is_dropped_in_the_turn_in_which_it_came_gets_no_copy(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, JobConfig(job_id="job", min_nodes=9, max_nodes=9))
+        first = bench.come("keeper", position=1)
+        second = bench.come("keeper", position=1, life="2")
+        bench.loop.flush()
+        kinds = [[type(message) for message in session.sent] for session in (first, second)]
+        assert kinds == [[Welcome, Rejected], [Welcome, JournalCopy]]
+
+    run(main())
+
+
+def test_a_deadline_that_is_nearer_than_the_last_one_is_not_late(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = JobConfig(join_timeout=1e4, heartbeat_timeout=1e4, waiting_notice_interval=1e4)
+        bench = Bench(tmp_path, config)
+        bench.attach("a")
+        await bench.attach("spare").until(Waiting)
 
     run(main())
 
@@ -166,7 +293,7 @@ def test_heartbeats_stay_out_of_the_journal_and_move_the_deadline(tmp_path: Path
         session = bench.attach("a")
         before = bench.journaled
         bench.clock.time += 29.0
-        bench.loop.received(session, Heartbeat("a-1"))
+        bench.hear(session, Heartbeat("a-1"))
         bench.clock.time += 29.0
         assert Expired("heartbeat", "a") not in bench.machine.due(bench.clock.time)
         assert bench.journaled == before
@@ -195,7 +322,7 @@ def test_waiting_agents_hear_again_and_again_who_is_missing(tmp_path: Path) -> N
         session = bench.attach("a")
         for _ in range(3):
             bench.clock.time += 0.02
-            bench.loop.received(session, Heartbeat("a-1"))  # arms the timer by the clock's new time
+            bench.hear(session, Heartbeat("a-1"))  # arms the timer by the clock's new time
             await session.until(Waiting)
             session.sent.clear()
 
@@ -241,9 +368,9 @@ def test_a_lost_agent_is_hung_up_on_without_a_word(tmp_path: Path) -> None:
         bench = Bench(tmp_path, TWO)
         session = bench.attach("a")
         session.sent.clear()
-        bench.loop.received(session, Leave("a-1", "told to"))
+        bench.hear(session, Leave("a-1", "told to"))
         assert (session.sent, session.closed) == ([], True)
-        bench.loop.detached(session, "ended")
+        bench.lose(session, "ended")
         assert bench.journaled[-1] == Detached(session.id, "ended")
 
     run(main())
@@ -262,9 +389,9 @@ def test_the_master_ends_when_the_job_has_and_the_last_agent_is_gone(tmp_path: P
             assert isinstance(ended, JobEnded)
             assert ended.outcome is Outcome.SUCCEEDED
         assert not bench.loop.done.is_set()
-        bench.loop.detached(sessions["a"], "ended")
+        bench.lose(sessions["a"], "ended")
         assert not bench.loop.done.is_set()
-        bench.loop.detached(sessions["b"], "ended")
+        bench.lose(sessions["b"], "ended")
         assert bench.loop.done.is_set()
 
     run(main())
@@ -291,7 +418,7 @@ def test_the_host_may_go_while_others_are_attached(tmp_path: Path) -> None:
         session = bench.attach("a")
         bench.loop.host_gone()
         assert not bench.loop.done.is_set()
-        bench.loop.detached(session, "broke")
+        bench.lose(session, "broke")
         assert bench.loop.done.is_set()
 
     run(main())

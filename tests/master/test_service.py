@@ -62,6 +62,7 @@ from elasticrun.master.service import (
     serve,
 )
 from elasticrun.rpc.client import MasterStream
+from tests.master.journals import append
 
 DEADLINE = 30.0
 JOB = JobConfig(job_id="job", min_nodes=1, max_nodes=2, last_call_timeout=0.5)
@@ -130,7 +131,7 @@ class Life:
 
     def feed(self, event: JobEvent) -> None:
         if not isinstance(event, Beat):
-            self.journal.append(Entry(self.now, event))
+            append(self.journal, Entry(self.now, event))
         self.machine.handle(event, self.now)
 
     def step(self, step: Step) -> None:
@@ -192,7 +193,7 @@ def test_three_restarts_grow_the_epoch_and_the_clock(tmp_path: Path) -> None:
         assert clock.now() >= at
         at = clock.now() + 1000.0
         machine.handle(MasterStarted(machine.epoch + 1), at)
-        journal.append(Entry(at, MasterStarted(machine.epoch)))
+        append(journal, Entry(at, MasterStarted(machine.epoch)))
         journal.close()
 
 
@@ -205,7 +206,7 @@ def ended_job(path: Path, config: JobConfig) -> None:
         Reported(1, status(1, AgentPhase.RUNNING, 0)),
         Reported(1, status(2, AgentPhase.FINISHED, 0)),
     ):
-        journal.append(Entry(1.0, event))
+        append(journal, Entry(1.0, event))
     journal.close()
 
 
@@ -240,7 +241,7 @@ def another(**changes: object) -> JobConfig:
 )
 def test_another_job_starts_anew(tmp_path: Path, other: JobConfig, resume: bool, anew: bool) -> None:
     path = tmp_path / JOURNAL_NAME
-    create_journal(path, JOB).append(Entry(1.0, MasterStarted(7)))
+    append(create_journal(path, JOB), Entry(1.0, MasterStarted(7)))
     machine, journal, _ = recover(path, other, resume, anew)
     journal.close()
     assert (machine.config, machine.epoch) == (other, 0)
@@ -249,7 +250,7 @@ def test_another_job_starts_anew(tmp_path: Path, other: JobConfig, resume: bool,
 
 def test_an_agent_with_other_options_resumes_the_job_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL_NAME
-    create_journal(path, JOB).append(Entry(1.0, MasterStarted(7)))
+    append(create_journal(path, JOB), Entry(1.0, MasterStarted(7)))
     machine, journal, _ = recover(path, another(max_restarts=5), resume=True)
     journal.close()
     assert (machine.config, machine.epoch) == (JOB, 7)
@@ -432,7 +433,7 @@ def test_a_damaged_journal_is_refused_and_kept(tmp_path: Path) -> None:
 def written(path: Path, *epochs: int) -> Path:
     journal = create_journal(path, JOB)
     for epoch in epochs:
-        journal.append(Entry(0.0, MasterStarted(epoch)))
+        append(journal, Entry(0.0, MasterStarted(epoch)))
     journal.close()
     return path
 

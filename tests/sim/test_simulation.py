@@ -18,6 +18,7 @@ from elasticrun.core.job_events import Attached, MasterStarted
 from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, NodeInfo, Outcome
 from elasticrun.core.quorum import Quorum
 from elasticrun.master.journal import Entry, create_journal
+from tests.master.journals import append
 from tests.sim import ills, run, scenario
 from tests.sim.failover import simulator
 from tests.sim.kernel import Violation
@@ -187,8 +188,8 @@ def test_a_masters_journal_is_explained(tmp_path: Path, capsys: pytest.CaptureFi
     assert run.main(["--replay", str(path)]) == 1
     journal = create_journal(path, JobConfig())
     info = NodeInfo("a", "a.1", "a", "a.net", 1)
-    journal.append(Entry(0.0, MasterStarted(1)))
-    journal.append(Entry(0.5, Attached(1, Hello("none", "1", info, AgentStatus(1, AgentPhase.READY)))))
+    append(journal, Entry(0.0, MasterStarted(1)))
+    append(journal, Entry(0.5, Attached(1, Hello("none", "1", info, AgentStatus(1, AgentPhase.READY)))))
     journal.close()
     assert run.main(["--replay", str(path)]) == 0
     assert "round 0 starts with a: 1 node of 1:1 ready" in capsys.readouterr().out

@@ -1,0 +1,266 @@
+"""A load process of the master's bench: hundreds of agents, each with a connection and a stream of its own.
+
+What an agent says is decided by the real ``AgentMachine``; only its workers are made of nothing: they start
+and stop at once. What carries the words is one of two.
+
+* ``lean``: as much HTTP/2 as an agent needs, on an asyncio transport, so that two cores can hold the clients
+  beside the master that is measured. As the real client does, it looks first who listens, on a connection of
+  its own, and pings on a stream that is silent.
+* ``grpc``: the client of ``elasticrun.rpc``, as agents use it. One process with hundreds of gRPC channels is
+  no agent either: it needs several times the time that the master needs for it.
+
+stdin has one JSON object, then a line for "connect now"; its end is the end. stdout has a JSON object for
+each thing that happened; times are of the machine's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from elasticrun import __version__
+from elasticrun.config import Endpoint
+from elasticrun.core.agent import AgentMachine
+from elasticrun.core.agent_events import (
+    AgentEvent,
+    AgentTerms,
+    Directed,
+    GroupGone,
+    LinkUp,
+    Prepared,
+    SignalWorkers,
+    StartWorkers,
+    SweepWorkers,
+    Transmit,
+    WorkerFinished,
+)
+from elasticrun.core.protocol import AgentMessage, Heartbeat, NodeInfo, Welcome
+from elasticrun.rpc import codec
+from elasticrun.rpc.client import MasterStream
+from elasticrun.rpc.transport import PATH, PING_INTERVAL
+from tests.rpc import raw_http2 as http2
+
+PORT = 29_400  # where the worlds' stores would be; nobody connects
+TIMEOUT = 120.0  # seconds for one attempt to attach
+_SETTINGS, _PING, _ACK = 4, 6, 1
+_WINDOW = 1 << 20  # bytes; what the master sends in one measurement is far less
+_BEGIN = (
+    http2.PREFACE
+    + http2.frame(_SETTINGS, 0, 0, b"\0\4" + _WINDOW.to_bytes(4, "big"))
+    + http2.frame(8, 0, 0, _WINDOW.to_bytes(4, "big"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadConfig:
+    """What a load process is told."""
+
+    host: str
+    port: int
+    job_id: str
+    first: int  # number of its first agent
+    count: int
+    client: str  # lean or grpc
+
+
+class Wire(Protocol):
+    """What carries an agent's words."""
+
+    def send(self, message: AgentMessage) -> None:
+        """Queue a message."""
+
+
+class Agent:
+    """One agent: the real machine, and workers made of nothing."""
+
+    def __init__(self, number: int, swarm: Swarm) -> None:
+        info = NodeInfo(f"node{number}", f"life{number}", f"host{number}", "127.0.0.1", 1, pid=os.getpid())
+        self.machine = AgentMachine(swarm.config.job_id, __version__, info, AgentTerms())
+        self.wire: Wire | None = None
+        self._swarm = swarm
+        self.feed(Prepared(PORT))
+
+    def feed(self, event: AgentEvent) -> None:
+        """Hand an event to the machine and do what it wants."""
+        for effect in self.machine.handle(event, time.monotonic()):
+            match effect:
+                case Transmit(message) if self.wire is not None:
+                    self.wire.send(message)
+                case StartWorkers(assignment):
+                    self._swarm.seated(assignment.round, assignment.group_rank, assignment.group_world_size)
+                case SignalWorkers():
+                    self.feed(WorkerFinished(self.machine.round, 0))
+                case SweepWorkers(round_):
+                    self.feed(GroupGone(round_, PORT))
+                case _:
+                    pass
+
+    def beat(self) -> None:
+        """Say that the agent is alive."""
+        if self.wire is not None:
+            self.wire.send(Heartbeat(self.machine.info.incarnation))
+
+
+class LeanWire(asyncio.Protocol):
+    """A gRPC stream on a connection of its own, without gRPC."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._message = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(_BEGIN + http2.call(1, PATH))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        tell({"broken": f"{self._agent.machine.info.node} lost its connection: {exc}"})
+
+    def send(self, message: AgentMessage) -> None:
+        assert self._transport is not None
+        self._transport.write(http2.message(1, codec.encode_agent(message)))
+
+    def ping(self) -> None:
+        if self._transport is not None:
+            self._transport.write(http2.frame(_PING, 0, 0, bytes(8)))
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        while len(received) >= 9 and len(received) >= (end := 9 + int.from_bytes(received[:3], "big")):
+            self._take(received[3], received[4], bytes(received[9:end]))
+            del received[:end]
+
+    def _take(self, kind: int, flags: int, payload: bytes) -> None:
+        assert self._transport is not None
+        if kind == http2.DATA:
+            self._message += payload
+            self._read_messages()
+        elif kind in (_SETTINGS, _PING) and not flags & _ACK:
+            self._transport.write(http2.frame(kind, _ACK, 0, payload if kind == _PING else b""))
+        elif kind == http2.HEADERS and not flags & http2.END_STREAM:  # which is when agents say Hello
+            self.send(self._agent.machine.hello())
+            self._agent.wire = self
+        elif kind in (http2.HEADERS, http2.RST_STREAM):
+            tell({"broken": f"{self._agent.machine.info.node} was refused: {payload!r:.300}"})
+
+    def _read_messages(self) -> None:
+        held = self._message
+        while len(held) >= 5 and len(held) >= (end := 5 + int.from_bytes(held[1:5], "big")):
+            data = bytes(held[5:end])
+            del held[:end]
+            if data != codec.GOODBYE:
+                message = codec.decode_master(data)
+                self._agent.feed(LinkUp(message.epoch) if isinstance(message, Welcome) else Directed(message))
+
+
+class Look(asyncio.Protocol):
+    """The connection that only sees whether a master answers; see ``elasticrun/rpc/reach.py``."""
+
+    def __init__(self) -> None:
+        self.answered = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(http2.PREFACE + http2.frame(_SETTINGS, 0, 0, b""))
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.abort()
+        if not self.answered.done():
+            self.answered.set_result(None)
+
+
+class GrpcWire:
+    """The client that agents use."""
+
+    def __init__(self, stream: MasterStream) -> None:
+        self._stream = stream
+
+    def send(self, message: AgentMessage) -> None:
+        self._stream.send(message)
+
+    async def follow(self, agent: Agent) -> None:
+        agent.wire = self
+        agent.feed(LinkUp(self._stream.welcome.epoch))
+        async for message in self._stream:
+            agent.feed(Directed(message))
+
+
+class Swarm:
+    """All agents of this process."""
+
+    def __init__(self, config: LoadConfig) -> None:
+        self.config = config
+        self._ranks: dict[int, list[int]] = {}
+        self._agents = [Agent(config.first + index, self) for index in range(config.count)]
+        self._wires: list[LeanWire] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._beats: list[asyncio.TimerHandle] = []
+
+    def seated(self, round_: int, rank: int, size: int) -> None:
+        """An agent was told to start its workers."""
+        ranks = self._ranks.setdefault(round_, [])
+        ranks.append(rank)
+        if len(ranks) == self.config.count:
+            tell({"round": round_, "at": time.monotonic(), "size": size, "ranks": ranks})
+
+    async def connect(self) -> None:
+        """Open every stream at once."""
+        tell({"began": time.monotonic()})
+        follow = self._lean if self.config.client == "lean" else self._grpc
+        self._tasks = [asyncio.create_task(follow(agent)) for agent in self._agents]
+        self._beat(10.0)
+
+    async def _lean(self, agent: Agent) -> None:
+        loop = asyncio.get_running_loop()
+        where = (self.config.host, self.config.port)
+        _, look = await loop.create_connection(Look, *where)
+        await look.answered
+        _, wire = await loop.create_connection(lambda: LeanWire(agent), *where)
+        self._ping(wire)
+
+    def _ping(self, wire: LeanWire) -> None:
+        wire.ping()
+        asyncio.get_running_loop().call_later(PING_INTERVAL, self._ping, wire)
+
+    async def _grpc(self, agent: Agent) -> None:
+        endpoint = Endpoint(self.config.host, self.config.port)
+        stream = await MasterStream.open(endpoint, agent.machine.hello(), TIMEOUT)
+        await GrpcWire(stream).follow(agent)
+
+    def _beat(self, interval: float) -> None:
+        for agent in self._agents:
+            agent.beat()
+        asyncio.get_running_loop().call_later(interval, self._beat, interval)
+
+
+def tell(happened: dict[str, object]) -> None:
+    """A line for the bench."""
+    sys.stdout.write(json.dumps(happened) + "\n")
+    sys.stdout.flush()
+
+
+async def _main() -> None:
+    loop = asyncio.get_running_loop()
+    swarm = Swarm(LoadConfig(**json.loads(sys.stdin.readline())))
+    tell({"ready": True})
+    if not await loop.run_in_executor(None, sys.stdin.readline):
+        return
+    await swarm.connect()
+    await loop.run_in_executor(None, sys.stdin.readline)
+
+
+if __name__ == "__main__":
+    import gc
+
+    gc.disable()  # the clients' memory does not matter, their time is not to be taken for the master's
+    asyncio.run(_main())
+    os._exit(0)  # the streams end with the process, as on a node that is killed
