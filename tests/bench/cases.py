@@ -2,7 +2,8 @@
 
 All times are seconds from a moment that this process stamps (a launcher is started, a process is killed) to
 a stamp of the workers themselves, on the one monotonic clock. "First all-reduce" is always that of the last
-worker of the world that is waited for.
+worker of the world that is waited for. A fault comes when the job has made steps and its launchers have
+nothing left to do.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.bench.launchers import HASTY, OURS, TORCHRUN, TUNED
-from tests.bench.memory import memory as memory_of
 from tests.bench.run import LINE, TRAIN, Event, Run, RunFailed
+from tests.bench.stages import STAGES, agent_marks, split
+from tests.bench.usage import memory as memory_of
 from tests.support.processes import marked, titled
 
 START = 90.0  # seconds; a launcher that takes longer hangs
 RECOVERY = 30.0
-SETTLED = 200  # steps, four seconds or more: all is quiet again after the start
+SETTLED = 100  # steps, two seconds or more
 FEW = 2  # runs of a launcher that mostly hangs
 JOIN = 40.0
 GOODPUT, EVERY = 180.0, 20.0
-QUIET = 8.0  # for what a launcher does after the start of its workers
 NODE_LOSS = 120.0  # torchrun takes three quarters of a minute
 #: A world smaller than it may be starts soon; torchrun waits half a minute by default. It is in no figure.
 SHORT_CALL = ("--rdzv-conf", "last_call_timeout=2")
@@ -49,22 +50,44 @@ def allreduce(run: Run) -> dict[str, float]:
 def kill(run: Run) -> dict[str, float]:
     """``kill``: from the SIGKILL of one of two workers of a node to the first all-reduce of the new ones."""
     run.alone("--nproc-per-node", "2", *RESTARTS, TRAIN)
-    return {"kill": _kill_one(run)}
+    return {"kill": _kill_one(run)[0]}
+
+
+def stages(run: Run) -> dict[str, float]:
+    """``stages``: where the time of ``kill`` goes."""
+    node = run.alone("--nproc-per-node", "2", *RESTARTS, "--event-log-handler", "console", TRAIN)
+    _, killed, again = _kill_one(run)
+    offset = time.time() - time.monotonic()
+    run.steps(again, SETTLED, START)  # and by now the agent has written what it had to say
+    pids = {event.pid for event in again}
+    marks = agent_marks(node.log.read_text(errors="replace"), offset)
+    found = split(killed, marks, [event for event in run.events if event.pid in pids])
+    if missing := STAGES.keys() - found.keys() - {"device"}:
+        raise RunFailed(f"nobody marked the end of {', '.join(sorted(missing))}")
+    return {f"stage-{stage}": seconds for stage, seconds in found.items()}
 
 
 def kill_two(run: Run) -> dict[str, float]:
     """``kill-two``: the same with two nodes of one worker each."""
     for _ in range(2):
         run.node("2", *RESTARTS, TRAIN)
-    return {"kill-two": _kill_one(run)}
+    return {"kill-two": _kill_one(run)[0]}
 
 
-def _kill_one(run: Run) -> float:
-    workers = run.all_of("reduced", 2, START)
-    run.steps(workers, SETTLED, START)
+def _kill_one(run: Run) -> tuple[float, float, list[Event]]:
+    """Seconds to the first all-reduce, the moment of the kill, and that all-reduce of each new worker."""
+    workers = _settled(run, 2)
     killed = run.kill(workers[run.number % 2].pid)
     again = run.all_of("reduced", 2, RECOVERY, after=killed)
-    return max(event.at for event in again) - killed
+    return max(event.at for event in again) - killed, killed, again
+
+
+def _settled(run: Run, world: int) -> list[Event]:
+    """The workers of a world that trains, when what came with the start is over and all is quiet."""
+    workers = run.all_of("reduced", world, START)
+    run.steps(workers, SETTLED, START)
+    run.quiet(START)
+    return workers
 
 
 def node_loss(run: Run) -> dict[str, float]:
@@ -72,7 +95,7 @@ def node_loss(run: Run) -> dict[str, float]:
     with all it started; to the first all-reduce of the two that are left."""
     for _ in range(3):
         run.node("2:3", *RESTARTS, TRAIN)
-    run.steps(run.all_of("reduced", 3, START), SETTLED, START)
+    _settled(run, 3)
     killed = run.lose(run.guests()[run.number % 2])
     again = run.all_of("reduced", 2, NODE_LOSS, after=killed)
     return {"node-loss": max(event.at for event in again) - killed}
@@ -82,8 +105,7 @@ def join(run: Run) -> dict[str, float]:
     """``join``: one node trains and a second is launched. The pause is that from the last step of the first
     node alone to its first in the larger world; the other figure is from the launch to that moment."""
     run.node("1:2", *SHORT_CALL, *RESTARTS, TRAIN)
-    old = run.all_of("reduced", 1, START)
-    run.steps(old, SETTLED, START)
+    old = _settled(run, 1)
     joiner = run.node("1:2", *SHORT_CALL, *RESTARTS, TRAIN)
     new = max(event.at for event in run.all_of("reduced", 2, JOIN, after=joiner.begun))
     last = max(event.at for event in run.events if event.pid == old[0].pid)
@@ -126,7 +148,7 @@ def memory(run: Run) -> dict[str, float]:
     ended (USS: private pages and page tables), which is what one more of them adds."""
     node = run.alone("--nproc-per-node", "2", TRAIN, "idle")
     workers = [event.pid for event in run.all_of("imported", 2, START)]
-    run.collect(time.monotonic() + QUIET)
+    run.quiet(START)
     helpers = set(marked(node.mark)) - set(workers)
     of_workers = [memory_of(pid) for pid in workers]
     figures = {
@@ -172,5 +194,6 @@ CASES = {
         Case("join", join, (OURS, TORCHRUN, TUNED, HASTY, "ft_launcher"), few=(TORCHRUN,)),
         Case("goodput", goodput, (OURS, TORCHRUN, TUNED, "ft_launcher", "dlrover-run"), only=1),
         Case("memory", memory),
+        Case("stages", stages, (OURS,)),
     )
 }

@@ -10,15 +10,25 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 
 from tests.bench.cases import CASES
-from tests.bench.figures import FIGURES, Sample
+from tests.bench.figures import FIGURES, STAGES, Sample
 from tests.bench.launchers import LAUNCHERS, OURS, Launcher
 from tests.bench.machine import commit, load, machine
-from tests.bench.report import MergeRefused, Report, markdown, merge, read_json, write_json, write_readme
+from tests.bench.report import (
+    NOT_INSTALLED,
+    MergeRefused,
+    Report,
+    markdown,
+    merge,
+    read_json,
+    write_json,
+    write_readme,
+)
 from tests.bench.session import measure
 
 #: Measurements with command lines of their own: modules beside this one.
@@ -64,20 +74,19 @@ def _measure(arguments: list[str]) -> int:
         parser.error(f"{unknown[0]} is not known; choose of {', '.join(LAUNCHERS)}")
     launchers = [LAUNCHERS[name] for name in names]
     here = [launcher for launcher in launchers if launcher.path() is not None]
-    begun, before, what = datetime.now(timezone.utc), load(), commit()
-    samples = []
-    for sample in measure([CASES[name] for name in options.what or CASES], here, options.runs):
-        samples.append(sample)
-        print(_progress(sample), flush=True)
+    before = load()
     report = Report(
         machine(),
-        what,
+        commit(),
         {launcher.name: _about(launcher) for launcher in launchers},
-        tuple(samples),
-        (shlex.join(["scripts/bench", *arguments]),),
-        begun.strftime("%Y-%m-%d %H:%M UTC"),
-        ((before, load()),),
+        commands=(shlex.join(["scripts/bench", *arguments]),),
+        begun=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     )
+    for sample in measure([CASES[name] for name in options.what or CASES], here, options.runs):
+        print(_progress(sample), flush=True)
+        report = replace(report, samples=(*report.samples, sample), loads=((before, load()),))
+        if options.json is not None:  # each time: whatever ends this, what was measured is kept
+            write_json(report, options.json)
     return _write(report, options)
 
 
@@ -86,11 +95,11 @@ def _about_cases() -> str:
 
 
 def _about(launcher: Launcher) -> str:
-    return launcher.about if launcher.path() is not None else "not installed"
+    return launcher.about if launcher.path() is not None else NOT_INSTALLED
 
 
 def _progress(sample: Sample) -> str:
-    units = {figure.name: figure.unit for figure in FIGURES}
+    units = {figure.name: figure.unit for figure in (*FIGURES, *STAGES)}
     text = ", ".join(f"{name} {units[name].text(value)}" for name, value in sample.figures.items())
     return f"{sample.case} {sample.number} {sample.launcher}: {sample.failure or text}"
 

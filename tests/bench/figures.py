@@ -83,6 +83,17 @@ FIGURES = (
     Figure("worker", "memory", "memory added per further worker, torch imported", Unit.MEGABYTES, ratio=0.3),
 )
 
+STAGES = (
+    Figure("stage-detect", "stages", "death seen, and told to the master"),
+    Figure("stage-stop", "stages", "the other worker stopped"),
+    Figure("stage-rendezvous", "stages", "next round assigned, its workers being started"),
+    Figure("stage-start", "stages", "the script's first line"),
+    Figure("stage-import", "stages", "torch imported"),
+    Figure("stage-device", "stages", "the GPU's context made"),
+    Figure("stage-group", "stages", "process group ready"),
+    Figure("stage-step", "stages", "first all-reduce"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:

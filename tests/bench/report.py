@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.bench.figures import (
     FIGURES,
+    STAGES,
     Figure,
     Sample,
     ratios,
@@ -28,6 +29,8 @@ from tests.bench.figures import (
 from tests.bench.launchers import OURS
 
 FORMAT = 1
+NOT_INSTALLED = "not installed"
+NO_GPU = " No GPU was there, so no context of one was made, and gloo stands for NCCL."
 BEGIN, END = "<!-- speed:start -->", "<!-- speed:end -->"
 
 
@@ -41,7 +44,7 @@ class Report:
 
     machine: dict[str, str]
     commit: str
-    launchers: dict[str, str]  # what is behind each name; "not installed"
+    launchers: dict[str, str]  # what is behind each name, or NOT_INSTALLED
     samples: tuple[Sample, ...] = ()
     commands: tuple[str, ...] = ()
     begun: str = ""  # of the first part, UTC
@@ -101,7 +104,8 @@ def _numbered_on(before: Sequence[Sample], more: Sequence[Sample]) -> list[Sampl
 
 def markdown(report: Report) -> str:
     """The table with what it was measured on."""
-    return "\n".join([*_head(report), "", *_table(report), "", *_foot(report)]) + "\n"
+    parts = [_head(report), _table(report), _stages(report), _foot(report)]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
 def _head(report: Report) -> list[str]:
@@ -124,11 +128,24 @@ def _head(report: Report) -> list[str]:
 def _table(report: Report) -> list[str]:
     measured = [name for name in report.launchers if any(it.launcher == name for it in report.samples)]
     shown = [figure for figure in FIGURES if any(it.case == figure.case for it in report.samples)]
+    if not shown:
+        return []
     header = ["figure", *measured, "ratio", "target", ""]
     rows = [
         [_title(it), *(_cell(report, it, name) for name in measured), *_judged(report, it)] for it in shown
     ]
     return [_row(header), _row(["---"] * len(header)), *map(_row, rows)]
+
+
+def _stages(report: Report) -> list[str]:
+    """The split of elastic-run's recovery; nothing if it was not measured."""
+    cells = [[it.title, _cell(report, it, OURS)] for it in STAGES]
+    rows = [row for row in cells if row[1]]
+    if not rows:
+        return []
+    gpu = "" if any(it.figures.get("stage-device") for it in report.samples) else NO_GPU
+    head = f"Where the time of elastic-run goes after the SIGKILL of a worker, 1 node x 2.{gpu}"
+    return [head, "", _row(["stage", "seconds"]), _row(["---", "---"]), *map(_row, rows)]
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -165,7 +182,12 @@ def _judged(report: Report, figure: Figure) -> list[str]:
 
 
 def _foot(report: Report) -> list[str]:
-    lines = [f"{name}: {about}." for name, about in report.launchers.items() if name != OURS]
+    took_part = {it.launcher for it in report.samples}
+    lines = [
+        f"{name}: {about}."
+        for name, about in report.launchers.items()
+        if name != OURS and (name in took_part or about == NOT_INSTALLED)
+    ]
     failures = Counter((it.case, it.launcher, it.failure) for it in report.samples if it.failure)
     lines += [f"{case}, {name}: {count} x {why}." for (case, name, why), count in failures.items()]
     return [f"- {line}" for line in lines]

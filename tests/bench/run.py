@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.bench.launchers import Launcher
+from tests.bench.usage import cpu_seconds
 from tests.support.cluster import free_port
 from tests.support.launcher import FOREIGN
 from tests.support.processes import kill_all, kill_marked, listener, marked
@@ -34,6 +35,9 @@ TRAIN = str(WORKERS / "train.py")
 
 MARK = "BENCH_NODE"
 TAIL = 40  # lines of each node's output that are kept of a run that failed
+
+LOOK = 1.0  # seconds between two looks at what processes do
+IDLE = 0.1  # cores; torchrun's polling takes less
 
 T = TypeVar("T")
 
@@ -239,6 +243,23 @@ class Run:
             return True if there == pids else None
 
         self.wait(found, seconds, f"step {number} of {len(pids)} workers")
+
+    def quiet(self, seconds: float) -> None:
+        """Return once the launchers, and what they started beside workers, do next to nothing."""
+        until = time.monotonic() + seconds
+        before = self._busy()
+        while time.monotonic() < until:
+            self.collect(time.monotonic() + LOOK)
+            after = self._busy()
+            if sum(used - before.get(pid, 0.0) for pid, used in after.items()) < IDLE * LOOK:
+                return
+            before = after
+        raise RunFailed(f"no quiet within {seconds:g} s")
+
+    def _busy(self) -> dict[int, float]:
+        """Seconds of CPU time that each process but the workers has used so far."""
+        pids = {pid for node in self.nodes for pid in marked(node.mark)} - {it.pid for it in self.events}
+        return {pid: used for pid in pids if (used := cpu_seconds(pid)) is not None}
 
 
 @contextlib.contextmanager

@@ -10,10 +10,12 @@ from tests.bench import cases
 from tests.bench.cases import CASES, EVERY, FEW, GOODPUT, goodput_of
 from tests.bench.command import main
 from tests.bench.figures import FIGURES
+from tests.bench.figures import STAGES as STAGE_FIGURES
 from tests.bench.launchers import LAUNCHERS, OURS, TORCHRUN, Launcher
-from tests.bench.memory import Memory, parsed
 from tests.bench.report import read_json
 from tests.bench.run import Event, RunFailed, opened
+from tests.bench.stages import STAGES, agent_marks, split
+from tests.bench.usage import Memory, parsed
 
 
 def steps(since: float, until: float, apart: float) -> list[Event]:
@@ -51,8 +53,41 @@ def test_memory_is_read_as_the_kernel_writes_it() -> None:
 
 
 def test_every_figure_has_a_case_and_every_case_known_launchers() -> None:
-    assert {figure.case for figure in FIGURES} == CASES.keys()
+    assert {figure.case for figure in (*FIGURES, *STAGE_FIGURES)} == CASES.keys()
+    assert [figure.name for figure in STAGE_FIGURES] == [f"stage-{stage}" for stage in STAGES]
     assert {name for case in CASES.values() for name in (*case.launchers, *case.few)} <= LAUNCHERS.keys()
+
+
+AGENT = """some words
+{"name": "torchelastic.worker.status.FAILED", "timestamp": 1000010500}
+{"name": "elasticrun.agent.running", "timestamp": 1000003000}
+{"name": "elasticrun.agent.failed", "timestamp": 1000010100}
+{"name": "elasticrun.agent.ready", "timestamp": 1000010300}
+{"name": "elasticrun.agent.running", "timestamp": 1000010600}
+"""
+
+
+def test_stages_follow_one_another_and_add_up() -> None:
+    marks = agent_marks(AGENT, offset=1_000_000)
+    assert [phase for phase, _ in marks] == ["running", "failed", "ready", "running"]
+    slow = [Event(what, 11 + at, 2, 1) for at, what in enumerate(("line", "imported", "group", "reduced"))]
+    fast = [Event(what, 10.7, 1, 0) for what in ("line", "imported", "group", "reduced")]
+    found = split(10.0, marks, slow + fast)
+    assert found == pytest.approx(
+        {"detect": 0.1, "stop": 0.2, "rendezvous": 0.3, "start": 0.4, "import": 1, "group": 1, "step": 1}
+    )
+    assert sum(found.values()) == pytest.approx(14 - 10)
+
+
+def test_a_device_is_a_stage_of_its_own() -> None:
+    whats = ("line", "imported", "device", "group", "reduced")
+    workers = [Event(what, 11.0 + at, 1, 0) for at, what in enumerate(whats)]
+    found = split(10.0, agent_marks(AGENT, offset=1_000_000), workers)
+    assert (found["import"], found["device"], found["group"]) == (1, 1, 1)
+
+
+def test_a_mark_that_is_missing_ends_no_stage() -> None:
+    assert split(10.0, [], []) == {}
 
 
 def test_who_mostly_hangs_is_measured_a_few_times() -> None:

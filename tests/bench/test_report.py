@@ -77,6 +77,19 @@ def test_the_table_says_everything() -> None:
     ]
 
 
+def test_the_stages_are_a_table_of_their_own() -> None:
+    stages = Sample("stages", OURS, 0, {"stage-detect": 0.01, "stage-step": 0.02})
+    text = markdown(replace(REPORT, samples=(stages,)))
+    assert "| death seen, and told to the master | 0.010, 1/1 |" in text
+    assert "| first all-reduce | 0.020, 1/1 |" in text
+    assert "the GPU's context" not in text
+    assert "No GPU was there" in text
+    on_gpu = replace(stages, figures={**stages.figures, "stage-device": 0.3})
+    text = markdown(replace(REPORT, samples=(on_gpu,)))
+    assert "| the GPU's context made | 0.300, 1/1 |" in text
+    assert "No GPU was there" not in text
+
+
 def test_what_never_succeeds_is_said_so() -> None:
     never = tuple(replace(it, figures={}, failure="it hung") for it in REPORT.samples)
     assert "| never, 0/2 | never, 0/2 |" in markdown(replace(REPORT, samples=never))

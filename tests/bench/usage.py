@@ -1,4 +1,4 @@
-"""What processes hold in memory, as the kernel counts it.
+"""What processes use, as the kernel counts it: memory, and CPU time.
 
 RSS counts each page that a process has mapped, PSS its share of it: a page that n processes map counts 1/n to
 each, so the PSS of several processes can be summed up. USS is what would be free again if this process alone
@@ -8,6 +8,7 @@ what one more of them adds.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,15 @@ def parsed(rollup: str, status: str) -> Memory:
     private = pages["Private_Clean"] + pages["Private_Dirty"] + pages["Private_Hugetlb"]
     tables = _kilobytes(status)["VmPTE"]
     return Memory(*(KB * it / MB for it in (pages["Rss"], pages["Pss"], private + tables)))
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """The CPU time that a process has used so far; None if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _kilobytes(text: str) -> dict[str, int]:
