@@ -1,8 +1,10 @@
 """The agent's side of the probe child: start it, bound its time, turn what it wrote into a report.
 
 The child (``elasticrun/probe``) runs below the spawner like a worker, so that it is signalled and swept like
-one; its numbers are negative, workers' are not. It gets its settings as stdin and writes its results, one
-line each, to a pipe. So whatever it had found is known however it ends, and is judged like this:
+one; its numbers are negative, workers' are not. Where workers are forked from a warm parent that imports
+torch, so is the child: torch is imported once for the check and for training. It gets its settings as stdin
+and writes its results, one line each, to a pipe. So whatever it had found is known however it ends, and is
+judged like this:
 
 - A probe without the result of its self test speaks against this node: ``ProbeReport.error``.
 - Any later end speaks against the all-gather that was under way and those behind it, not yet against this
@@ -21,11 +23,13 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from elasticrun.agent.error_file import exit_sentence
 from elasticrun.agent.spawner import Command, Exited, SpawnFailed, WorkerStarter
+from elasticrun.agent.warm import probe_key
 from elasticrun.config import WorkerConfig
 from elasticrun.core.protocol import GroupReport, NodeInfo, ProbeReport, StartProbe
 
@@ -42,7 +46,7 @@ _UNFINISHED = "the probe did not finish its self test"
 PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "probe", "main.py")
 
 
-def probe_settings(order: StartProbe, node: NodeInfo) -> str:
+def probe_settings(order: StartProbe, node: NodeInfo, start: float) -> str:
     """The settings of the child, as described in ``elasticrun/probe/program.py``."""
     groups = [
         {
@@ -56,6 +60,7 @@ def probe_settings(order: StartProbe, node: NodeInfo) -> str:
     ]
     settings = {
         "check": order.check,
+        "start": start,
         "timeout": order.timeout,
         "slots": order.slots,
         "node": node.node,
@@ -66,9 +71,19 @@ def probe_settings(order: StartProbe, node: NodeInfo) -> str:
 
 
 def probe_command(config: WorkerConfig, stdin: int, stdout: int, stderr: int) -> Command:
-    """How to start the child, in the interpreter and environment of the workers."""
+    """How to start the child, in the interpreter and environment of the workers.
+
+    It waits for the warm parent's import of torch, which is its own; not for what else is imported there.
+    """
     python = config.entrypoint.python or sys.executable
-    return Command([python, PROGRAM], dict(config.env), None, stdin, stdout, stderr)
+    command = Command([python, PROGRAM], dict(config.env), None, stdin, stdout, stderr)
+    key = probe_key(config)
+    if key is None:
+        return command
+    cpus = frozenset(os.sched_getaffinity(0))  # the workers' may be bound to fewer
+    return dataclasses.replace(
+        command, cpus=cpus, warm=key, program=PROGRAM, waits=config.warm_imports == ("torch",)
+    )
 
 
 def probe_report(order: StartProbe, result: bytes, ending: str) -> ProbeReport:
@@ -209,7 +224,7 @@ class ProbeRunner:
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             stdin = os.memfd_create("elasticrun-probe")
             theirs.callback(os.close, stdin)  # the child gets copies
-            os.write(stdin, probe_settings(order, self._node).encode())
+            os.write(stdin, probe_settings(order, self._node, time.monotonic()).encode())
             os.lseek(stdin, 0, os.SEEK_SET)
             result = ours.enter_context(_Stream(MAX_RESULT))
             theirs.callback(os.close, result.write_end)

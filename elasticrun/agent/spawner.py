@@ -41,6 +41,8 @@ class Command:
     stderr: int
     cpus: frozenset[int] | None = None  # None: the agent's affinity
     warm: str | None = None  # the key of the recipe that its warm parent was started with
+    program: str | None = None  # what a fork of that parent runs in place of the parent's own script
+    waits: bool = True  # for a parent that still imports; else it is started cold
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,8 @@ class Spawner:
             "cwd": command.cwd,
             "cpus": None if command.cpus is None else sorted(command.cpus),
             "warm": command.warm,
+            "program": command.program,
+            "waits": command.waits,
         }
         try:
             self._send(request, [command.stdin, command.stdout, command.stderr])

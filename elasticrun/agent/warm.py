@@ -59,6 +59,18 @@ def _terms(imports: Sequence[str]) -> str:
     return ";".join(filter(None, (",".join(imports), ",".join(later))))
 
 
+def probe_key(config: WorkerConfig) -> str | None:
+    """The key of a warm parent that can fork the probe; None: it starts cold.
+
+    That parent has imported torch, and in the probe's environment; where each local rank has a device of its
+    own, there is none.
+    """
+    if config.virtual_local_rank or "torch" not in (config.warm_imports or ()):
+        return None
+    recipes = warm_recipes(config, ())
+    return recipes[0].key if recipes else None
+
+
 def report_warm(news: WarmNews) -> None:
     """Say in the log how workers start."""
     logger.log(logging.INFO if news.is_warm else logging.WARNING, "%s", news.text)

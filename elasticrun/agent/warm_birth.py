@@ -183,12 +183,13 @@ def readable(fd: int) -> bool:
 
 def _send(control: socket.socket, birth: Birth) -> int:
     """Send a request; the pipe on which the answer comes. OSError if it cannot be sent."""
-    body = {"argv": birth.request["argv"], "env": birth.request["env"], "spawner": os.getpid()}
+    request = birth.request
+    body = {**{name: request[name] for name in ("argv", "env", "cpus", "program")}, "spawner": os.getpid()}
     answer, write_end = os.pipe()
     try:
-        with memory_files("elasticrun-request") as (request,):
-            _write_all(request, json.dumps(body).encode("ascii"))
-            fds = array("i", [request, *birth.fds, write_end])
+        with memory_files("elasticrun-request") as (file,):
+            _write_all(file, json.dumps(body).encode("ascii"))
+            fds = array("i", [file, *birth.fds, write_end])
             control.sendmsg([b"?"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
     except OSError:
         os.close(answer)

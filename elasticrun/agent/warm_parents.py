@@ -71,7 +71,7 @@ class WarmParents:
     def take(self, request: Message, fds: list[int]) -> bool:
         """Take charge of a spawn request; False: it has to start cold."""
         parent = self._parents.get(request.get("warm") or "")
-        if parent is None or not parent.takes_requests:
+        if parent is None or not parent.takes_requests or (parent.imports and not request["waits"]):
             return False
         parent.waiting.append(Birth(parent, request, fds))
         self._go_on(parent)
@@ -266,7 +266,7 @@ class WarmParents:
             self._host.born(birth.worker, message["pid"])
             for signum in birth.signals:
                 self._host.signal(birth.worker, signum)
-            if self._heirs.may_come(parent):
+            if birth.request["program"] is None and self._heirs.may_come(parent):
                 parent.deadline = time.monotonic() + IDLE
         else:
             parent.miscarriages += 1

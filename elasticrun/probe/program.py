@@ -2,7 +2,7 @@
 
 Settings are one JSON object::
 
-    {"check": 7, "timeout": 60.0, "slots": 2, "node": "a", "address": "10.0.0.1",
+    {"check": 7, "start": 1234.5, "timeout": 60.0, "slots": 2, "node": "a", "address": "10.0.0.1",
      "groups": [{"slot": 0, "rank": 0, "names": ["a", "b"], "address": "10.0.0.1", "port": 12345}]}
 
 Results are JSON lines, each written when it is known: first ``{"error": "", "matmul_flops": 3.5e10,
@@ -54,6 +54,7 @@ class Settings:
     """What to test. Times are in seconds."""
 
     check: int
+    start: float  # of the schedule: when the agent was told, by this host's monotonic clock
     timeout: float
     slots: int
     node: str
@@ -114,7 +115,7 @@ class Probe:
         self._settings = settings
         self._around = around
         self._write = write
-        self._schedule = Schedule(time.monotonic(), settings.timeout, settings.slots)
+        self._schedule = Schedule(settings.start, settings.timeout, settings.slots)
         ports = {group.port for group in settings.groups if group.rank == 0}
         self._doors = {port: Door(port, settings.check) for port in ports}
         self._drill = Drill()

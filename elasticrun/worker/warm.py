@@ -10,6 +10,10 @@ The spawner asks with one byte and descriptors: the request as a memory file, th
 stderr, and a pipe for the answer. A worker is forked twice, so that it is the spawner's child like any other:
 the process between ends at once, and the worker waits until it has been reaped.
 
+A fork may also be asked to run another program in place of the script: the probe of the node's health, which
+needs torch as well. It goes the same way, but shows nothing of what the imports printed, as that was the
+script's.
+
 What is imported late by most scripts is not worth the wait of the first start. So once a parent has forked
 workers, the spawner has it fork an *heir*, which imports that as well while the parent still serves, and then
 takes its place.
@@ -87,8 +91,9 @@ def read(path: str) -> bytes:
         return file.read()
 
 
-def serve(terms: str) -> None:
-    """Import the modules and fork workers until the spawner is gone. Returns in workers only.
+def serve(terms: str) -> bool:
+    """Import the modules and fork workers until the spawner is gone. Returns in forks only: whether they run
+    the program in ``sys.argv[0]`` in place of the script.
 
     ``terms`` are the control socket's number, a word for ``sitecustomize``, and the names of the modules;
     behind a semicolon those for later.
@@ -106,7 +111,7 @@ def serve(terms: str) -> None:
         control = inherit(fds[0], spawner, mask, libc)
         take_in_more(later, origin, control, libc)
         fds, mask = wait_for_fork(control)
-    be_born(fds, mask, origin, libc)
+    return be_born(fds, mask, origin, libc)
 
 
 def wait_for_fork(control: socket.socket) -> tuple[list[int], set[Any]]:
@@ -250,8 +255,8 @@ def release(reaped: int) -> None:
 # -- in the worker
 
 
-def be_born(fds: list[int], mask: set[Any], origin: Origin, libc: Any) -> None:
-    """Make this process what a fresh one would be, then say so."""
+def be_born(fds: list[int], mask: set[Any], origin: Origin, libc: Any) -> bool:
+    """Make this process what a fresh one would be, then say so; whether it runs another program."""
     request_file, *standard, answer = fds
     try:
         request = read_request(request_file)
@@ -263,8 +268,10 @@ def be_born(fds: list[int], mask: set[Any], origin: Origin, libc: Any) -> None:
     os.write(answer, json.dumps({"pid": os.getpid()}).encode("ascii"))
     os.close(answer)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for number, output in zip((1, 2), origin.printed, strict=True):
+    is_another = bool(request["program"])
+    for number, output in enumerate(() if is_another else origin.printed, 1):
         show(number, output)
+    return is_another
 
 
 def fail(answer: int, reason: str) -> NoReturn:
@@ -276,7 +283,7 @@ def fail(answer: int, reason: str) -> NoReturn:
 
 
 def read_request(fd: int) -> dict[str, Any]:
-    """The command line and environment that are wanted, and the spawner's pid; closes the file."""
+    """What ``warm_birth`` sends: command line and environment, the spawner's pid; closes the file."""
     with open(fd, "rb") as file:
         file.seek(0)
         request: dict[str, Any] = json.load(file)
@@ -297,9 +304,13 @@ def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: A
         os.close(fd)
     libc.prctl(PR_SET_NAME, origin.comm, 0, 0, 0)
     own = b"\0".join(map(os.fsencode, [*request["argv"], ""]))
-    set_title(own if len(own) == len(origin.command) else origin.command)
+    set_title(own if request["program"] or len(own) == len(origin.command) else origin.command)
     set_environment(origin.environment(request["env"]))
-    set_arguments(request["argv"])
+    if request["program"]:
+        sys.argv[:], sys.orig_argv[:] = request["argv"][1:], request["argv"]
+        os.sched_setaffinity(0, request["cpus"])
+    else:
+        set_arguments(request["argv"])
     reopen(sys.__stdout__, 1)
     reopen(sys.__stderr__, 2)
     for name in [name for name, finder in sys.path_importer_cache.items() if finder is None]:

@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent.ports import PortReserve
-from elasticrun.agent.probe import MAX_STDERR, PROGRAM, ProbeRunner, probe_report, probe_settings
+from elasticrun.agent.probe import (
+    MAX_STDERR,
+    PROGRAM,
+    ProbeRunner,
+    probe_command,
+    probe_report,
+    probe_settings,
+)
 from elasticrun.agent.spawner import (
     Command,
     Exited,
@@ -24,12 +31,17 @@ from elasticrun.agent.spawner import (
     SpawnerHandle,
     SpawnFailed,
     Started,
+    Swept,
+    WarmNews,
     fork_spawner,
+    start_warm_parents,
 )
+from elasticrun.agent.warm import warm_recipes
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
 from elasticrun.core.protocol import GroupReport, NodeInfo, ProbeGroup, ProbeReport, StartProbe
 from elasticrun.probe.program import parse_settings
 from elasticrun.probe.rendezvous import Group
+from tests.support.processes import wait_end
 
 DEADLINE = 60.0
 FINE = {"error": "", "matmul_flops": 5e9, "engine": "torch/cpu"}
@@ -56,9 +68,9 @@ def written(*lines: object) -> bytes:
 
 
 def test_settings_are_those_that_the_child_reads() -> None:
-    settings = parse_settings(probe_settings(order(group(1, 1)), node("b")))
+    settings = parse_settings(probe_settings(order(group(1, 1)), node("b"), 3.5))
     assert settings.groups == (Group(1, 1, ("a", "b"), "127.0.0.1", 12345),)
-    assert (settings.check, settings.timeout, settings.slots) == (7, 60.0, 2)
+    assert (settings.check, settings.start, settings.timeout, settings.slots) == (7, 3.5, 60.0, 2)
     assert (settings.node, settings.address) == ("b", "127.0.0.1")
 
 
@@ -195,9 +207,21 @@ def test_a_child_is_started_like_a_worker() -> None:
         assert command.argv[0] == "/opt/python"
         assert command.argv[1:] == [PROGRAM]
         assert command.env == {"A": "1"}
+        assert command.warm is None
         assert bench.starter.settings["check"] == 7
 
     in_loop(work, python="/opt/python")
+
+
+@pytest.mark.parametrize(("imports", "waits"), [(("torch",), True), (("torch", "json"), False)])
+def test_a_child_is_forked_like_a_worker(imports: tuple[str, ...], waits: bool) -> None:
+    entrypoint = Entrypoint(EntrypointKind.SCRIPT, "train.py", python=sys.executable)
+    config = WorkerConfig(entrypoint, 1, env=(("A", "1"),), warm_imports=imports)
+    (recipe,) = warm_recipes(config, ())
+    command = probe_command(config, 0, 1, 2)
+    assert (command.warm, command.program, command.waits) == (recipe.key, PROGRAM, waits)
+    assert command.argv == [sys.executable, PROGRAM]
+    assert command.cpus == frozenset(os.sched_getaffinity(0))
 
 
 def test_the_agents_interpreter_serves_where_no_other_is_given() -> None:
@@ -308,6 +332,13 @@ def test_a_new_probe_takes_the_place_of_the_one_before() -> None:
 # -- the runner, with real children
 
 
+def free_port() -> int:
+    reserve = PortReserve(random.Random(os.urandom(8)))
+    port = reserve.reserve()
+    reserve.release()
+    return port
+
+
 @pytest.fixture
 def handle() -> Iterator[SpawnerHandle]:
     handle = fork_spawner()
@@ -329,14 +360,21 @@ def python(tmp_path: Path) -> str:
 class Nodes:
     """Some nodes' runners on one spawner, each with its own numbers below zero."""
 
-    def __init__(self, handle: SpawnerHandle, python: str, names: str, fault: str) -> None:
+    def __init__(
+        self, handle: SpawnerHandle, python: str, names: str, fault: str, imports: tuple[str, ...] | None
+    ) -> None:
         self._spawner = Spawner(handle, self._on_event)
         self.reports: dict[str, ProbeReport] = {}
         self.done = asyncio.Event()
+        self.started: asyncio.Queue[int] = asyncio.Queue()  # pids
+        self.parents = 0  # warm ones that became ready
         self._runners: dict[str, ProbeRunner] = {}
         for index, name in enumerate(names):
             env = (("PATH", os.environ["PATH"]), ("ELASTICRUN_PROBE_FAULT", fault))
-            config = WorkerConfig(Entrypoint(EntrypointKind.SCRIPT, "train.py", python=python), 1, env=env)
+            entrypoint = Entrypoint(EntrypointKind.SCRIPT, "train.py", python=python)
+            config = WorkerConfig(entrypoint, 1, env=env, warm_imports=imports)
+            if not index:
+                start_warm_parents(handle, warm_recipes(config, ()), 0)
             runner = ProbeRunner(config, node(name), self._spawner, self._done(name))
             runner._next_number = -1 - 100 * index
             self._runners[name] = runner
@@ -344,6 +382,10 @@ class Nodes:
     def start(self, orders: dict[str, StartProbe]) -> None:
         for name, wanted in orders.items():
             self._runners[name].start(wanted)
+
+    def cancel(self) -> None:
+        for runner in self._runners.values():
+            runner.cancel()
 
     async def close(self) -> None:
         await self._spawner.close()
@@ -363,7 +405,12 @@ class Nodes:
             case SpawnFailed():
                 self._of(event.worker).on_spawn_failed(event)
             case Started():
-                pass
+                self.started.put_nowait(event.pid)
+            case WarmNews():
+                assert event.is_warm, event.text
+                self.parents += 1
+            case Swept():
+                pass  # it is closed
             case _:
                 raise AssertionError(event)
 
@@ -375,7 +422,7 @@ def probe(
     handle: SpawnerHandle, python: str, orders: dict[str, StartProbe], fault: str = ""
 ) -> dict[str, ProbeReport]:
     async def run() -> dict[str, ProbeReport]:
-        nodes = Nodes(handle, python, "".join(orders), fault)
+        nodes = Nodes(handle, python, "".join(orders), fault, None)
         nodes.start(orders)
         await asyncio.wait_for(nodes.done.wait(), DEADLINE)
         await asyncio.wait_for(nodes.close(), DEADLINE)
@@ -385,9 +432,7 @@ def probe(
 
 
 def test_two_nodes_prove_each_other_good(handle: SpawnerHandle, python: str) -> None:
-    reserve = PortReserve(random.Random(os.urandom(8)))
-    port = reserve.reserve()
-    reserve.release()
+    port = free_port()
     orders = {name: order(group(0, rank, port), slots=1) for rank, name in enumerate("ab")}
     for report in probe(handle, python, orders).values():
         assert report.error == ""
@@ -410,3 +455,42 @@ def test_an_interpreter_that_does_not_exist_is_told(handle: SpawnerHandle) -> No
     (report,) = probe(handle, "/nonexistent/python", {"a": order()}).values()
     assert report.error.startswith("the probe did not finish its self test: ")
     assert "/nonexistent/python" in report.error
+
+
+def is_forked(pid: int) -> bool:
+    """Whether it was forked from a warm parent: the kernel shows what was executed."""
+    return b"\0ELASTICRUN_WARM=" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+
+
+@pytest.mark.torch
+def test_probes_are_forked_from_the_warm_parent(handle: SpawnerHandle) -> None:
+    async def run() -> None:
+        nodes = Nodes(handle, sys.executable, "ab", "", ("torch",))
+        port = free_port()
+        nodes.start({name: order(group(0, rank, port), slots=1) for rank, name in enumerate("ab")})
+        assert all([is_forked(await nodes.started.get()) for _ in "ab"])
+        await nodes.done.wait()
+        for report in nodes.reports.values():
+            assert (report.error, report.engine) == ("", "torch/cpu")
+            assert [(found.error, found.transport) for found in report.groups] == [("", "gloo")]
+        await nodes.close()
+
+    asyncio.run(asyncio.wait_for(run(), 2 * DEADLINE))
+
+
+@pytest.mark.torch
+def test_a_forked_probe_that_hangs_is_killed_and_its_parent_is_not(handle: SpawnerHandle) -> None:
+    async def run() -> None:
+        nodes = Nodes(handle, sys.executable, "a", "hang", ("torch",))
+        nodes.start({"a": order()})
+        first = await nodes.started.get()
+        assert os.getpgid(first) == os.getsid(first) == first
+        nodes.cancel()
+        await asyncio.to_thread(wait_end, first)
+        nodes.start({"a": order(check=8)})
+        second = await nodes.started.get()
+        assert is_forked(second)
+        assert nodes.parents == 1
+        await nodes.close()
+
+    asyncio.run(asyncio.wait_for(run(), 2 * DEADLINE))

@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 from elasticrun.agent.env import INJECTED, common_environment, worker_environment
-from elasticrun.agent.warm import warm_recipes
+from elasticrun.agent.warm import probe_key, warm_recipes
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
 from elasticrun.core.protocol import Assignment
 
@@ -56,6 +56,16 @@ def test_the_users_path_comes_behind_ours() -> None:
     (recipe, *_) = warm_recipes(config, ())
     assert recipe.env["PYTHONPATH"] == f"{INJECTED}:/lib"
     assert recipe.terms.startswith("set:")
+
+
+def test_the_probe_is_forked_where_torch_is_imported_in_its_environment() -> None:
+    assert probe_key(CONFIG) == "0" == warm_recipes(CONFIG, ())[0].key
+    for other in (
+        replace(CONFIG, virtual_local_rank=True),
+        replace(CONFIG, warm_imports=("json",)),
+        replace(CONFIG, warm_imports=None),
+    ):
+        assert probe_key(other) is None
 
 
 def test_no_recipe() -> None:

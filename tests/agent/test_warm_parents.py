@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,12 +85,22 @@ class Node:
         return event
 
     def spawn(self, worker: int, *args: str, warm: str | None = "key") -> None:
-        with (self.folder / f"out{worker}").open("wb") as out:
+        self._spawn(worker, self.argv(*args), warm)
+
+    def spawn_another(self, worker: int, code: str, waits: bool = True) -> None:
+        """Another program in place of the script."""
+        (self.folder / "another").mkdir(exist_ok=True)
+        path = self.folder / "another" / "program.py"
+        path.write_text(textwrap.dedent(code))
+        argv = [sys.executable, str(path), "an argument"]
+        cpus = frozenset(os.sched_getaffinity(0))
+        self._spawn(worker, argv, "key", cpus=cpus, program=str(path), waits=waits)
+
+    def _spawn(self, worker: int, argv: list[str], warm: str | None, **rest: Any) -> None:
+        with (self.folder / f"out{worker}").open("wb") as out, Path(os.devnull).open() as null:
             env = {**self.env, "RANK": str(worker)}
-            null = os.open(os.devnull, os.O_RDWR)
-            argv = self.argv(*args)
-            self.spawner.spawn(worker, Command(argv, env, None, null, out.fileno(), 2, warm=warm))
-            os.close(null)
+            files = (null.fileno(), out.fileno(), out.fileno() if rest else 2)
+            self.spawner.spawn(worker, Command(argv, env, None, *files, warm=warm, **rest))
 
     async def pid(self, worker: int) -> int:
         event = await self.wait(lambda event: isinstance(event, Started) and event.worker == worker)
@@ -437,6 +448,60 @@ def test_births_that_fail_again_and_again_end_the_parent(drive: Drive, module: M
     drive(scenario, "trouble,colorsys")
 
 
+ANOTHER = """
+    import os, sys
+    with open("/proc/self/cmdline") as title:
+        shown = title.read().split(chr(0))[0]
+    print(os.getppid(), "colorsys" in sys.modules, os.environ["RANK"], __name__, shown)
+    print(*sys.argv[1:], len(os.sched_getaffinity(0)), sys.modules.get("sitecustomize"))
+    """
+
+
+def test_another_program_is_forked_in_place_of_the_script(drive: Drive, module: Module) -> None:
+    module("print('imported')")
+
+    async def scenario(node: Node) -> None:
+        for number in (0, 1):
+            node.spawn_another(number, ANOTHER)
+            assert await node.exit_code(number) == 0
+            first, second = (node.folder / f"out{number}").read_text().splitlines()
+            assert first == f"{node.spawner.pid} True {number} __main__ {sys.executable}"
+            assert second.startswith(f"an argument {len(os.sched_getaffinity(0))} ")
+        assert await node.run(2) == f"imported\n{node.told(2)}"
+
+    drive(scenario, "trouble,colorsys")
+
+
+def test_another_program_begins_behind_the_users_sitecustomize(drive: Drive, module: Module) -> None:
+    module("import os, sys; sys.path.insert(0, os.path.join(os.path.dirname(__file__), 'another'))")
+
+    async def scenario(node: Node) -> None:
+        node.spawn_another(0, "print('program'); raise ValueError('oh no')")
+        (node.folder / "another" / "sitecustomize.py").write_text("print('customized')")
+        assert await node.exit_code(0) == 1
+        customized, program, *_, error = (node.folder / "out0").read_text().splitlines()
+        assert (customized, program, error) == ("customized", "program", "ValueError: oh no")
+
+    drive(scenario, "trouble,colorsys")
+
+
+def test_who_does_not_wait_for_an_import_starts_cold(drive: Drive, gate: Path) -> None:
+    async def scenario(node: Node) -> None:
+        node.spawn_another(0, ANOTHER, waits=False)
+        assert await node.exit_code(0) == 0
+        assert (node.folder / "out0").read_text().startswith(f"{node.spawner.pid} False 0 __main__")
+        node.spawn_another(1, ANOTHER)
+        await asyncio.to_thread(gate.write_text, "go on")
+        assert await node.exit_code(1) == 0
+        node.spawn_another(2, ANOTHER, waits=False)
+        assert await node.exit_code(2) == 0
+        for number in (1, 2):
+            told = (node.folder / f"out{number}").read_text()
+            assert told.startswith(f"{node.spawner.pid} True {number} __main__")
+
+    drive(scenario, "trouble,colorsys")
+
+
 LATER = "colorsys;trouble"
 NO_MORE = "the warm parent imports no more: "
 
@@ -486,6 +551,20 @@ def test_an_heir_imports_more_once_a_parent_is_idle(drive: Drive, module: Module
         assert not [event for event in node.events if isinstance(event, WarmNews)]
 
     drive(scenario, LATER)
+
+
+def test_another_program_brings_no_heir(drive: Drive, at_once: None) -> None:
+    async def scenario(node: Node) -> None:
+        await node.news()
+        parent = node.parent
+        node.spawn_another(0, ANOTHER)
+        assert await node.exit_code(0) == 0
+        await heard(node)
+        assert node.parent == parent
+        assert await node.run(1) == node.told(1)
+        assert is_of_more(await node.news())
+
+    drive(scenario, "colorsys;json")
 
 
 def test_a_spawn_while_an_heir_imports_does_not_wait(drive: Drive, gate: Path, at_once: None) -> None:

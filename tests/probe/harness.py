@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ class Children:
     ) -> subprocess.Popen[str]:
         settings = {
             "check": 7,
+            "start": time.monotonic(),
             "timeout": timeout,
             "slots": slots,
             "node": node,

@@ -46,8 +46,8 @@ def test_who_begins_its_benchmark_last_is_not_late(slots: int) -> None:
 
 def test_settings_are_read() -> None:
     settings = parse_settings(
-        '{"check": 7, "timeout": 60.0, "slots": 2, "node": "a", "address": "10.0.0.1", "groups": '
-        '[{"slot": 1, "rank": 0, "names": ["a", "b"], "address": "10.0.0.1", "port": 12345}]}'
+        '{"check": 7, "start": 3.5, "timeout": 60.0, "slots": 2, "node": "a", "address": "10.0.0.1", '
+        '"groups": [{"slot": 1, "rank": 0, "names": ["a", "b"], "address": "10.0.0.1", "port": 12345}]}'
     )
     assert settings.groups == (Group(1, 0, ("a", "b"), "10.0.0.1", 12345),)
     assert (settings.check, settings.timeout, settings.slots, settings.node) == (7, 60.0, 2, "a")
@@ -77,9 +77,7 @@ def test_a_drill_that_makes_no_sense_is_refused(value: str) -> None:
 def test_a_slow_node_reports_its_part_of_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "load_torch", lambda: None)
     monkeypatch.setattr(program, "benchmark", lambda engine, spoils, seconds: 100.0)
-    settings = parse_settings(
-        '{"check": 1, "timeout": 60, "slots": 0, "node": "a", "address": "127.0.0.1", "groups": []}'
-    )
+    settings = program.Settings(1, time.monotonic(), 60.0, 0, "a", "127.0.0.1", ())
     written: list[Any] = []
     program.Probe(settings, program.Surroundings(fault="slow=0.25"), written.append).run()
     engine = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -102,7 +100,7 @@ def probe_that_computes(
     monkeypatch.setattr(program, "benchmark", benchmark)
     monkeypatch.setattr(program.Probe, "_test_group", lambda self, group: "group")
     groups = (Group(0, 1, ("a", "b"), "127.0.0.1", 1),)
-    settings = program.Settings(1, timeout, 1, "b", "127.0.0.1", groups)
+    settings = program.Settings(1, time.monotonic(), timeout, 1, "b", "127.0.0.1", groups)
     written: list[Any] = []
     program.Probe(settings, program.Surroundings(), written.append).run()
     return [line if line == "group" else (line["error"], line["matmul_flops"]) for line in written]
@@ -241,7 +239,7 @@ def test_the_slowest_gpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         program, "gpu_engine", lambda torch, index: SimpleNamespace(index=index, kind="torch/gpu")
     )
     monkeypatch.setattr(program, "benchmark", benchmark)
-    settings = program.Settings(1, 60.0, 0, "a", "127.0.0.1", ())
+    settings = program.Settings(1, time.monotonic(), 60.0, 0, "a", "127.0.0.1", ())
     written: list[Any] = []
     program.Probe(settings, program.Surroundings(), written.append).run()
     assert written == [{"error": "", "matmul_flops": 30.0, "engine": "torch/gpu"}]

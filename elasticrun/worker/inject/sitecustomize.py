@@ -6,7 +6,8 @@ neither the script nor its children see any of it; gives way to the sitecustomiz
 it, if there is one; and waits for torch with a finder on ``sys.meta_path``. It never imports torch itself.
 
 In a warm parent it does not return: it forks workers, and each of them goes on from here as if it had just
-been started, with all that the parent has imported.
+been started, with all that the parent has imported. One that was asked for another program than the script
+comes as far as the sitecustomize that would have run without us, as that program would, and runs it then.
 
 Invariants. It needs nothing but the interpreter: ``elasticrun`` may be missing, the Python another one. What
 it does wrong costs the reports, never the script. A warm parent never gets to the script's first line.
@@ -131,17 +132,32 @@ def hear_of_torch() -> None:
         imported(name, sys.modules[name])
 
 
-def be_warm_parent(here: str, terms: str) -> None:
-    """Fork workers; only they return, each with the environment that it was to be started with."""
+def be_warm_parent(here: str, terms: str) -> bool:
+    """Fork workers; only they return, each with the environment that it was to be started with. Whether it
+    runs another program than the script.
+    """
     global pid
     try:
         restore(here, ":set:" in terms)
         warm = load("elasticrun.worker.warm", "warm.py")
         warm.imports = load("elasticrun.worker.warm_imports", "warm_imports.py")
-        warm.serve(terms)
+        is_another: bool = warm.serve(terms)
     except BaseException:  # noqa: BLE001 whatever it is, the script must not run here
         os._exit(70)
     pid = os.getpid()
+    return is_another
+
+
+def run_another() -> None:
+    """Run the program that ``sys.argv`` names, to the end of this process."""
+    import runpy
+
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except BaseException as error:  # noqa: BLE001 as the interpreter would show it; the script must not run here
+        sys.excepthook(type(error), error, error.__traceback__)
+        os._exit(1)
+    os._exit(0)
 
 
 def start() -> None:
@@ -153,8 +169,7 @@ def start() -> None:
     global page
     here = os.path.dirname(__file__)  # noqa: PTH120 pathlib takes milliseconds
     terms = os.environ.pop(WARM, "")
-    if terms:
-        be_warm_parent(here, terms)
+    is_another = be_warm_parent(here, terms) if terms else False
     name = __name__
     module = sys.modules.pop(name)
     if is_injected(here):  # else it is a warm parent's worker that has nothing to report
@@ -163,7 +178,11 @@ def start() -> None:
         sys.modules[NAME] = module
         if page.count(":"):
             hear_of_torch()
-    __import__(name)
+    try:
+        __import__(name)
+    finally:
+        if is_another:
+            run_another()
 
 
 if __name__ == "sitecustomize":
