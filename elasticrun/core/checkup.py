@@ -65,6 +65,10 @@ class Checkup:
         if name in self.pending:
             self._answer(name, None)
 
+    def involves(self, name: str) -> bool:
+        """A node has answered the probe that runs, or has to."""
+        return name in self.pending or name in self._reports
+
     def give_up(self) -> None:
         """The time for this probe is over: whoever has not answered does not count any more."""
         for name in sorted(self.pending):

@@ -52,4 +52,5 @@ def notice(job: JobFacts) -> tuple[str, list[str]]:
         doubts = [f"{name}: {reason}" for name, reason in job.health.doubtful.items()]
         text = "; ".join([job.obstacle or describe_waiting(present, job.limits), *doubts[:1]])
         return text, list(job.members.nodes)
-    return describe_spares(len(job.current.seats), len(job.ready), job.limits), list(job.ready)
+    text = describe_spares(len(job.current.seats), len(job.ready), len(job.held), job.limits)
+    return text, [*job.ready, *job.held.since]

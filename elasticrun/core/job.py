@@ -44,14 +44,17 @@ from elasticrun.core.job_facts import (
     BACKOFF,
     CHECK,
     CHECK_GRACE,
+    GROWTH,
     HEARTBEAT,
     JOIN,
     LAST_CALL,
     NOTICE,
     REATTACH,
     STEP_DOWN,
+    WARMING,
     JobFacts,
 )
+from elasticrun.core.job_growth import SETTLE, Growth, growth
 from elasticrun.core.membership import Node
 from elasticrun.core.ranks import RoundTerms, assign_ranks, order_members
 from elasticrun.core.recovery import settle
@@ -120,7 +123,11 @@ class JobMachine(JobFacts):
             self.checkup.give_up()
         elif timer == STEP_DOWN:
             self._step_down()
-        elif timer == JOIN and (self.obstacle or not self.limits.usable(self.electorate.available)):
+        elif timer == WARMING:
+            self._enlist(self.members.nodes[self.held.first])
+        elif timer == GROWTH:
+            self._grow()
+        elif timer == JOIN and not self.held and (self.obstacle or not self._is_enough):
             here, _ = notice(self)
             self._end(Trigger.JOIN_TIMED_OUT, f"gave up after {self.config.join_timeout:g} s: {here}")
 
@@ -152,7 +159,12 @@ class JobMachine(JobFacts):
     def _try_form(self) -> None:
         if self.members.detached or (BACKOFF, "") in self._timers:
             return  # known nodes are about to come back, or failures came fast; a timer bounds the wait
-        self.obstacle = self._find_obstacle() if self.quorum.is_needed else ""
+        self.obstacle = self._find_obstacle()
+        if self.held and (self.obstacle or not self._is_enough):
+            # Otherwise nobody waits for their imports: they join the world that is formed without them.
+            for name in list(self.held.since):
+                self._enlist(self.members.nodes[name])
+            self.obstacle = self._find_obstacle()
         if self.obstacle:
             self._wait_for_nodes()
             self._timers.set_default((STEP_DOWN, ""), self._now + self.quorum.patience)
@@ -166,10 +178,15 @@ class JobMachine(JobFacts):
             self._timers.set_default((LAST_CALL, ""), self._now + self.config.last_call_timeout)
         elif wanted := self._unchecked():
             self._check(wanted)
-        elif self.limits.usable(self.electorate.available):
+        elif self._is_enough:
             self._form()
         else:
             self._wait_for_nodes()
+
+    @property
+    def _is_enough(self) -> bool:
+        """A world could be formed, as far as that is a matter of numbers."""
+        return self.limits.usable(self.electorate.available) > 0
 
     def _wait_for_nodes(self) -> None:
         self._timers.cancel((LAST_CALL, ""))
@@ -178,6 +195,8 @@ class JobMachine(JobFacts):
 
     def _find_obstacle(self) -> str:
         """Why this master may not lead the nodes that could be members; "" if it may."""
+        if not self.quorum.is_needed:
+            return ""
         calls = self._wants_last_call()
         return self.electorate.obstacle(self.previous, self.limits, self.newest >= 0, calls)
 
@@ -234,7 +253,7 @@ class JobMachine(JobFacts):
             self._end(Trigger.CHECK_PASSED if found.passed else Trigger.CHECK_FAILED, found.summary)
             return
         self._exclude(*found.excluded)
-        stuck = not self.limits.usable(self.electorate.available) and not self._unchecked()
+        stuck = not self.held and not self._is_enough and not self._unchecked()
         if found.open_question and stuck:
             self._end(Trigger.CHECK_FAILED, f"{found.summary}; {found.open_question}")
         else:
@@ -263,11 +282,13 @@ class JobMachine(JobFacts):
         self.previous = tuple(order)
         for name in order:
             self.electorate.strike(nodes[name])
+        for name in [name for name in self.ready if nodes[name].status.warming]:
+            self._hold_back(nodes[name])
         if self.config.health.mode is HealthCheckMode.ALWAYS:
             self.electorate.distrust_all()
         self._move(Trigger.WORLD_FORMED)
         self._decide(f"round {self.round} starts with {name_some(order)}: {reason}")
-        self._direct_all([*order, *self.ready] if charters and self.round == 0 else order)
+        self._direct_all([*order, *self.ready, *self.held.since] if charters and self.round == 0 else order)
 
     def _terms(self, first: Node) -> RoundTerms:
         return RoundTerms(
@@ -285,22 +306,35 @@ class JobMachine(JobFacts):
             return
         if current.stop is None and current.hang is not None:
             current.blame_hang(self.members.nodes[current.hang[0]].info)
-        if current.stop is None and self._can_grow():
-            self.current.must_stop(StopCause.NODE_JOINED, f"{name_some(list(self.ready))} can join")
+        if current.stop is None:
+            self._watch_growth()
         if current.stop is not None:
             self._move(Trigger.MUST_STOP)
+            self._timers.cancel((GROWTH, ""))
             current.lasted = self._now - current.started_at
             self._decide(f"round {self.round} stops: {current.stop_reason}")
             self._direct_all(current.seats)
-        elif self.ready:
-            self._timers.set_default((NOTICE, ""), self._now)
+        elif self.ready or self.held:
+            wait = 0.0 if self.ready else self.config.waiting_notice_interval
+            self._timers.set_default((NOTICE, ""), self._now + wait)
 
-    def _can_grow(self) -> bool:
-        """A larger world could start at once, and nobody has finished the work yet."""
-        size = len(self.current.seats)
+    def _watch_growth(self) -> None:
+        match self._growth():
+            case Growth.NOW:
+                self._grow()
+            case Growth.SOON:
+                self._timers.set_default((GROWTH, ""), self._now + SETTLE)
+            case Growth.NONE:
+                self._timers.cancel((GROWTH, ""))
+
+    def _growth(self) -> Growth:
+        """Whether a larger world could start at once, and nobody has finished the work yet."""
         if not self.ready or self.current.finished or self.members.detached:
-            return False
-        return self.limits.usable(size + self.electorate.available) > size
+            return Growth.NONE
+        return growth(len(self.current.seats), self.electorate.available, len(self.held), self.limits)
+
+    def _grow(self) -> None:
+        self.current.must_stop(StopCause.NODE_JOINED, f"{name_some(list(self.ready))} can join")
 
     def _try_settle(self) -> None:
         if self.current.all_finished:

@@ -23,6 +23,7 @@ from elasticrun.core.job_events import (
     JobPhase,
     Send,
 )
+from elasticrun.core.job_growth import HeldBack
 from elasticrun.core.membership import Admission, Membership, Node
 from elasticrun.core.protocol import (
     AgentStatus,
@@ -44,6 +45,7 @@ from elasticrun.core.timers import Deadlines
 Timer = tuple[str, str]  # its kind, and the node it is about, or ""
 HEARTBEAT, LAST_CALL, JOIN, NOTICE, REATTACH = "heartbeat", "last call", "join", "notice", "re-attach"
 CHECK, BACKOFF, STEP_DOWN = "check", "back-off", "step down"
+GROWTH, WARMING = "growth", "warming"
 #: Seconds that nodes have, after the time of a probe is over, to kill it and to say so.
 CHECK_GRACE = 40.0
 #: Seconds by which the time to come back to a restarted master is longer for each node that is awaited. They
@@ -71,6 +73,7 @@ class JobFacts:
         self.current = Round()
         self.previous: tuple[str, ...] = ()  # the newest world's members by group rank
         self.electorate = Electorate(self.members.nodes, self.quorum, self.health)
+        self.held = HeldBack()  # as ready, but a world that runs, or could be formed, does not wait for them
         self.end_reason = ""
         self.obstacle = ""  # why no world is formed although enough nodes are there
         self._timers: Deadlines[Timer] = Deadlines()
@@ -104,6 +107,8 @@ class JobFacts:
         self.members.detach_all()
         for node in self.members.nodes.values():
             self.electorate.strike(node)
+        self.held = HeldBack()
+        self._timers.cancel((WARMING, ""))
         self._timers.cancel((STEP_DOWN, ""))
         if not self.quorum.is_needed:  # otherwise masters may take turns, and the wait has to end some time
             self._timers.cancel((JOIN, ""))  # who is missing is known again when they are back
@@ -235,10 +240,37 @@ class JobFacts:
             self.checkup.hear(node)
         self.electorate.hear(node)
         if not node.ready or name in self.current.pending:
-            self.electorate.strike(node)
+            self._strike(node)
+        elif status.warming and self.round >= 0 and not (self.checkup and self.checkup.involves(name)):
+            self._hold_back(node)
         elif name not in self.ready:
-            self.electorate.enlist(node)
+            self._enlist(node)
             self._timers.cancel((LAST_CALL, ""))  # an arrival restarts it
+
+    def _enlist(self, node: Node) -> None:
+        """A node could be a member of the next world."""
+        self._strike(node)
+        self.electorate.enlist(node)
+
+    def _strike(self, node: Node) -> None:
+        """A node could not."""
+        self.electorate.strike(node)
+        if node.info.node in self.held:
+            self.held.drop(node.info.node)
+            self._watch_held()
+
+    def _hold_back(self, node: Node) -> None:
+        """A node could, but its workers would wait for imports; see ``core/job_growth.py``."""
+        self.electorate.strike(node)
+        self.held.add(node.info.node, self._now)
+        self._watch_held()
+
+    def _watch_held(self) -> None:
+        deadline = self.held.deadline
+        if deadline is None:
+            self._timers.cancel((WARMING, ""))
+        else:
+            self._timers.set((WARMING, ""), deadline)
 
     def _note_completion(self) -> None:
         """Once a world has started everywhere, its members' seats say so; see ``core/quorum.py``."""
@@ -257,6 +289,7 @@ class JobFacts:
     def _lose(self, node: Node, reason: str, cause: StopCause = StopCause.MEMBER_LOST) -> None:
         name = node.info.node
         self.members.remove(name)
+        self._strike(node)
         self.electorate.forget(node)
         self._timers.cancel((HEARTBEAT, name))
         if self.checkup is not None:

@@ -41,12 +41,16 @@ def describe_waiting(present: Sequence[NodeInfo], limits: WorldLimits) -> str:
     return f"{here}{names}, {needed - len(present)} missing{_missing_ranks(present, needed)}"
 
 
-def describe_spares(size: int, spares: int, limits: WorldLimits) -> str:
-    """Why a node that could start does not."""
+def describe_spares(size: int, spares: int, held: int, limits: WorldLimits) -> str:
+    """Why nodes that could start do not, and others that are held back."""
+    late = f"{held} {'node is' if held == 1 else 'nodes are'} taken in once the imports for workers are done"
+    if not spares:
+        return late
     full = f"the world is full with {size} of at most {limits.max_nodes} nodes"
     if size < limits.largest:
         full = f"the world of {size} nodes cannot grow now"
-    return f"{full}; {spares} spare {'node waits' if spares == 1 else 'nodes wait'} for a place"
+    text = f"{full}; {spares} spare {'node waits' if spares == 1 else 'nodes wait'} for a place"
+    return f"{text}; {late}" if held else text
 
 
 def _missing_ranks(present: Sequence[NodeInfo], needed: int) -> str:

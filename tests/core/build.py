@@ -60,6 +60,7 @@ class Job:
         self.now = 0.0
         self.said: list[JobEffect] = []  # by the newest event
         self.sessions: dict[str, int] = {}
+        self.warming: set[str] = set()  # nodes that say so whenever they are READY
         self._newest = 0
         self._sequences: dict[str, int] = {}
         self.do(MasterStarted(epoch))
@@ -71,7 +72,8 @@ class Job:
     def status(self, node: str, phase: AgentPhase, round_: int, *failures: Failure) -> AgentStatus:
         self._sequences[node] = self._sequences.get(node, 0) + 1
         port = 7000 + self._sequences[node] if phase is AgentPhase.READY else 0
-        return AgentStatus(self._sequences[node], phase, round_, failures, port)
+        warming = port > 0 and node in self.warming
+        return AgentStatus(self._sequences[node], phase, round_, failures, port, warming=warming)
 
     def hello(self, node: str, phase: AgentPhase, round_: int, epoch: int, life: int, **who: Any) -> Hello:
         return Hello("job", "1", info(node, life, **who), self.status(node, phase, round_), epoch)
@@ -94,6 +96,17 @@ class Job:
 
     def all_report(self, nodes: str, phase: AgentPhase, round_: int) -> list[JobEffect]:
         return [effect for node in nodes for effect in self.report(node, phase, round_)]
+
+    def join(self, *nodes: str) -> None:
+        """Nodes attach, READY, but their workers would wait for imports."""
+        for node in nodes:
+            self.warming.add(node)
+            self.attach(node)
+
+    def warm_up(self, node: str) -> list[JobEffect]:
+        """A READY node's imports are done."""
+        self.warming.discard(node)
+        return self.report(node, AgentPhase.READY, -1)
 
     def pass_time(self, seconds: float) -> list[JobEffect]:
         """Let deadlines pass, each at its instant."""

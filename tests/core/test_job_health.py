@@ -281,6 +281,38 @@ def test_always_checks_again() -> None:
     assert job.phase() is JobPhase.CHECKING
 
 
+def to_be_checked_again(nodes: str) -> Clinic:
+    """All nodes were in a round that failed; j waits outside, and has not imported what its workers need."""
+    job = Clinic(nodes, HealthCheckMode.ALWAYS, max_nodes=9, max_restarts=1)
+    job.answer_all()
+    job.all_report(nodes, RUNNING, 0)
+    job.join("j")
+    for node in nodes:
+        job.report(node, READY, 0, failure(nodes[0]))
+        job.hear()
+    return job
+
+
+def test_a_node_that_is_held_back_is_not_checked_and_holds_up_no_check() -> None:
+    job = to_be_checked_again("ab")
+    assert (job.phase(), set(job.asked)) == (JobPhase.CHECKING, {"a", "b"})
+    job.answer_all()
+    assert (job.phase(), job.started()) == (JobPhase.RUNNING, {"a", "b"})
+    job.all_report("ab", RUNNING, 1)
+    job.pass_time(3.0)
+    assert (job.phase(), job.asked) == (JobPhase.RUNNING, {})
+
+
+def test_a_doubt_is_cleared_up_with_a_node_that_was_held_back() -> None:
+    job = to_be_checked_again("ab")
+    job.answer_all(dead="a")
+    job.answer_all(dead="a")
+    assert (job.phase(), set(job.asked)) == (JobPhase.CHECKING, {"a", "b", "j"})
+    while job.asked:
+        job.answer_all(dead="a")
+    assert job.started() == {"b", "j"}
+
+
 def test_an_agent_that_comes_back_during_its_probe_hears_the_same_again() -> None:
     job = Clinic("ab")
     check = job.asked["a"].check

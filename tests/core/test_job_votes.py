@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from elasticrun.core.job_events import Attached, JobPhase, MasterStarted, Reported, StepDown
+from elasticrun.core.job_events import Attached, Detached, JobPhase, MasterStarted, Reported, StepDown
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -200,3 +200,15 @@ def test_epochs_stay_the_endpoints_own() -> None:
     job.seats["b"] = (*job.seats["b"], Seat(World(4, 8, 1), FIRST))
     job.come("b", READY, 4)
     assert job.machine.epoch == 9
+
+
+def test_a_node_that_is_held_back_is_called_if_there_are_too_few_votes() -> None:
+    """It has none itself; but whatever forms then need not wait for it once more."""
+    job = begun()
+    job.join("d")
+    assert "d" in job.machine.held
+    for node in "ab":
+        job.do(Detached(job.sessions[node], "reset"))
+    job.say("c", READY, 0)
+    assert "1 of 3 nodes of the last world is here" in job.machine.obstacle
+    assert set(job.machine.ready) == {"c", "d"}

@@ -178,12 +178,16 @@ def test_nothing_is_said_of_ranks_if_all_smaller_ones_are_here() -> None:
 
 
 def test_why_spares_wait() -> None:
-    assert describe_spares(4, 1, WorldLimits(1, 4)) == (
+    assert describe_spares(4, 1, 0, WorldLimits(1, 4)) == (
         "the world is full with 4 of at most 4 nodes; 1 spare node waits for a place"
     )
-    assert describe_spares(2, 3, WorldLimits(1, 4, 2)) == (
+    assert describe_spares(2, 3, 0, WorldLimits(1, 4, 2)) == (
         "the world of 2 nodes cannot grow now; 3 spare nodes wait for a place"
     )
+    late = "1 node is taken in once the imports for workers are done"
+    assert describe_spares(2, 0, 1, WorldLimits(1, 4)) == late
+    assert describe_spares(4, 1, 1, WorldLimits(1, 4)).endswith(f"for a place; {late}")
+    assert describe_spares(2, 0, 2, WorldLimits(1, 4)).startswith("2 nodes are taken in once the")
 
 
 def test_the_farewell_of_a_superseded_agent_says_what_to_do() -> None:

@@ -41,7 +41,7 @@ from elasticrun.core.job_events import (
     ScaleOrdered,
     Send,
 )
-from elasticrun.core.job_facts import BACKOFF, CHECK
+from elasticrun.core.job_facts import BACKOFF, CHECK, GROWTH, WARMING
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -88,11 +88,12 @@ NAMES = ["a", "b", "c", "d", "e"]
 class Agent:
     """A model of one incarnation: it says what it is, and may do as it is told."""
 
-    def __init__(self, name: str, life: int, node_rank: int | None) -> None:
+    def __init__(self, name: str, life: int, node_rank: int | None, imports: bool) -> None:
         self.name = name
         self.incarnation = f"{name}.{life}"
         self.info = NodeInfo(name, self.incarnation, name, f"{name}.net", 1 + len(name) % 2, "r", node_rank)
         self.phase = AgentPhase.PREPARING
+        self.imports = imports  # its workers would wait for that
         self.round = -1
         self.sequence = 0
         self.epoch = -1
@@ -106,8 +107,9 @@ class Agent:
     def status(self) -> AgentStatus:
         port = 7000 if self.phase is AgentPhase.READY else 0
         stall = self.stall if self.phase is AgentPhase.RUNNING else None
+        warming = self.imports and port > 0
         return AgentStatus(
-            self.sequence, self.phase, self.round, self.failures, port, self.probe, stall, self.seats
+            self.sequence, self.phase, self.round, self.failures, port, self.probe, stall, self.seats, warming
         )
 
 
@@ -212,10 +214,12 @@ class JobRules(RuleBasedStateMachine):
 
     # -- what agents do
 
-    @rule(target=agents, name=st.sampled_from(NAMES), rank=st.none() | st.integers(0, 3))
-    def start(self, name: str, rank: int | None) -> Agent:
+    @rule(
+        target=agents, name=st.sampled_from(NAMES), rank=st.none() | st.integers(0, 3), imports=st.booleans()
+    )
+    def start(self, name: str, rank: int | None, imports: bool) -> Agent:
         self.lives[name] += 1
-        agent = Agent(name, self.lives[name], rank)
+        agent = Agent(name, self.lives[name], rank, imports)
         self.connect(agent)
         return agent
 
@@ -232,6 +236,12 @@ class JobRules(RuleBasedStateMachine):
     def prepare(self, agent: Agent) -> None:
         if agent.phase is AgentPhase.PREPARING:
             agent.phase = AgentPhase.READY
+            self.say(agent)
+
+    @rule(agent=agents)
+    def import_or_have_imported(self, agent: Agent) -> None:
+        agent.imports = not agent.imports
+        if agent.phase is AgentPhase.READY:
             self.say(agent)
 
     @rule(agent=agents)
@@ -455,6 +465,22 @@ class JobRules(RuleBasedStateMachine):
         else:
             assert machine.phase in OUTCOMES
         assert (machine.checkup is not None) == (machine.phase is JobPhase.CHECKING)
+
+    @invariant()
+    def who_is_ready_is_a_candidate_or_held_back(self) -> None:
+        machine, nodes = self.machine, self.machine.members.nodes
+        held = machine.held.since.keys()
+        assert not held & machine.ready.keys()
+        idle = {name for name, it in nodes.items() if it.ready and name not in machine.current.pending}
+        assert held | machine.ready.keys() == idle
+        assert all(nodes[name].status.warming for name in held)
+        assert not held or machine.round >= 0
+        waits = machine.members.detached or (BACKOFF, "") in machine._timers
+        assert machine.phase is not JobPhase.GATHERING or waits or not held, "who is needed is called"
+        is_set = (WARMING, "") in machine._timers
+        assert machine.ended or is_set == bool(held)
+        is_going = machine.phase is JobPhase.RUNNING
+        assert is_going or (GROWTH, "") not in machine._timers
 
     @invariant()
     def what_is_known_of_health_is_of_nodes_that_are_here(self) -> None:

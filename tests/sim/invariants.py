@@ -28,6 +28,7 @@ from tests.sim.count_rules import counts_are_exact
 from tests.sim.failure_rules import hang_is_real, the_error_came_back
 from tests.sim.fingerprint import difference, fingerprint
 from tests.sim.health_rules import HealthRules
+from tests.sim.join_rules import JoinRules
 from tests.sim.kernel import Violation, require
 from tests.sim.node import SimAgent
 from tests.sim.scenario import Scenario
@@ -78,6 +79,7 @@ class Rules:
         self.limits = self._limits()
         self._ordered = {self.limits}  # limits that anybody ever asked for
         self.health = HealthRules(sim)
+        self.joins = JoinRules(sim)
         self.worlds: dict[int, list[World]] = {}  # by round; several only if a master forgot
         self.newest: World | None = None
         self.generation = 0
@@ -114,6 +116,7 @@ class Rules:
         self.ended = None
         self.limits = self._limits()
         self.health.forget()
+        self.joins.forget()
 
     def _limits(self) -> WorldLimits:
         case = self.scenario
@@ -169,6 +172,7 @@ class Rules:
             if machine.ended:
                 self.the_end_is_just(machine)
         self.facts_fit_the_phase(machine)
+        self.joins.after_master(machine)
         stop, newest = machine.current.stop, self.newest
         if stop is not None and stop[0] is StopCause.HANG and newest is not None and not newest.genuine:
             hang_is_real(self.scenario, newest)

@@ -15,6 +15,7 @@ from elasticrun.core.agent_events import (
     DumpStacks,
     Finish,
     GroupGone,
+    ImportsSeen,
     LinkDown,
     LinkUp,
     Preempted,
@@ -114,6 +115,9 @@ class SimAgent:
         self._parked: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._offset = float(self.kernel.rng.randrange(1000))
         self._tick_at: float | None = None
+        if spec.imports:
+            self.handle(ImportsSeen(True))
+            self.kernel.after(spec.imports, self.handle, ImportsSeen(False))
         self.kernel.after(spec.prepares, self.handle, Prepared(self._free_port()))
         self.connect()
 

@@ -11,6 +11,7 @@ from elasticrun.config import HealthConfig, Policy
 from tests.sim.ills import Hang, Ill, draw_health, draw_ills, draw_policy
 
 NO_CHECKS = HealthConfig()
+NEVER = 1000.0  # seconds that an import takes which hangs, and of which the agent does not say so
 USUAL = Policy()
 
 
@@ -21,6 +22,7 @@ class NodeSpec:
     name: str
     joins: float = 0.0
     prepares: float = 0.1
+    imports: float = 0.0  # seconds from its start until its workers could be forked
     local_world_size: int = 1
     role: str = "default"
     node_rank: int | None = None
@@ -209,10 +211,12 @@ class Scenario:
 
 
 def generate(seed: int, nodes: int) -> Scenario:
-    """The scenario of a seed: every fourth has several listed hosts, and two of four have ills."""
+    """The scenario of a seed: every fourth has several listed hosts, two of four have ills, half import."""
+    base = _plain(seed, nodes)
     if seed % 4 in (1, 2):
-        return _with_ills(seed, _plain(seed, nodes))
-    return _plain(seed, nodes)
+        base = _with_ills(seed, base)
+    rng = random.Random(f"imports {seed}")
+    return _with_imports(rng, base) if rng.random() < 0.5 else base
 
 
 def _plain(seed: int, nodes: int) -> Scenario:
@@ -246,6 +250,21 @@ def _plain(seed: int, nodes: int) -> Scenario:
         network=Network(2.0, 0.2, 0.3, 0.7) if storm and rng.random() < 0.5 else _network(rng),
         faults=tuple(faults),
     )
+
+
+def _with_imports(rng: random.Random, base: Scenario) -> Scenario:
+    """Nodes import before they could start, and some of them come while others train."""
+    late, last = rng.choice((0.0, 0.3, 0.6)), base.quiet_from or 10.0
+    group = round(rng.uniform(0.0, last), 2)  # some are started together
+    nodes = []
+    for spec in base.nodes:
+        joins = spec.joins
+        if rng.random() < late:
+            joins = round(rng.choice((rng.uniform(0.0, last), group + rng.random())), 2)
+        imports = rng.choice((0.0, *(rng.uniform(0.2, 4.0) for _ in range(6)), rng.choice((20.0, NEVER))))
+        nodes.append(replace(spec, joins=joins, imports=round(imports, 2)))
+    smallest = rng.choice((base.min_nodes, base.node_unit))
+    return replace(base, nodes=tuple(nodes), min_nodes=smallest)
 
 
 def _with_ills(seed: int, base: Scenario) -> Scenario:

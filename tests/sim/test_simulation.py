@@ -5,25 +5,38 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from elasticrun import config
 from elasticrun.config import JobConfig
-from elasticrun.core import checkup
+from elasticrun.core import checkup, job
 from elasticrun.core.checkup import HealthBook
+from elasticrun.core.electorate import Electorate
 from elasticrun.core.health import judge
+from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import Attached, MasterStarted
 from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, NodeInfo, Outcome
 from elasticrun.core.quorum import Quorum
+from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.master.journal import Entry, create_journal
 from tests.master.journals import append
 from tests.sim import ills, run, scenario
 from tests.sim.failover import simulator
 from tests.sim.kernel import Violation
 from tests.sim.regressions import REGRESSIONS
-from tests.sim.scenario import AgentCrash, HostCrash, Network, NodeSpec, Scenario, WorkerFails, generate
+from tests.sim.scenario import (
+    NEVER,
+    AgentCrash,
+    HostCrash,
+    Network,
+    NodeSpec,
+    Scenario,
+    WorkerFails,
+    generate,
+)
 from tests.sim.simulator import Simulator
 
 ROOT = Path(__file__).parents[2]
@@ -140,6 +153,48 @@ def test_the_host_of_a_suspect_that_went_would_be_forgotten(monkeypatch: pytest.
     monkeypatch.setattr(HealthBook, "forget", forget)
     cases = [REGRESSIONS["a suspect is lost, and its host comes back"]]
     assert violated(cases) == {"who comes from the host of a suspect is checked before it works"}
+
+
+def joiners(*imports: float) -> Scenario:
+    """A node trains; others are started together, and import for so many seconds."""
+    late = (
+        NodeSpec(f"n{number}", 10.0 + number / 100, imports=each) for number, each in enumerate(imports, 1)
+    )
+    nodes = (NodeSpec("n0", imports=2.0), *late)
+    return Scenario(0, nodes, 1, len(nodes), last_call=0.0, quiet_from=200.0)
+
+
+def test_nodes_that_are_started_together_are_taken_in_together() -> None:
+    result = simulator(joiners(2.0, 2.9, 2.2, 2.5)).run()
+    assert (result.outcome, result.rounds) == (Outcome.SUCCEEDED, 2)
+
+
+def test_a_node_whose_import_hangs_is_taken_in_at_last() -> None:
+    result = simulator(joiners(2.0, NEVER)).run()
+    assert (result.outcome, result.rounds) == (Outcome.SUCCEEDED, 3)
+
+
+def test_without_holding_back_a_world_would_wait_for_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JobMachine, "_hold_back", lambda job, node: job._enlist(node))
+    assert violated([joiners(20.0)]) == {"no world is stopped for an import"}
+    assert violated([replace(joiners(20.0), faults=(WorkerFails(0.9, "n0"),))])
+
+
+def test_a_joiner_that_waited_for_others_without_bound_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "SETTLE", 5.0)
+    assert violated([joiners(2.0, 20.0)]) == {"who could join does"}
+
+
+def test_a_world_that_waited_for_an_import_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def choose(
+        electorate: Electorate, previous: tuple[str, ...], limits: WorldLimits
+    ) -> tuple[list[str], str]:
+        return sorted(electorate._nodes), "everybody"
+
+    case = replace(joiners(20.0), faults=(WorkerFails(12.0, "n0"),))
+    assert violated([case]) == set()
+    monkeypatch.setattr(Electorate, "choose", choose)
+    assert violated([case]) == {"nobody waits for an import"}
 
 
 def test_the_same_seed_gives_the_same_trace_under_any_hash_seed() -> None:
