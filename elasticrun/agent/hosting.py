@@ -10,6 +10,9 @@ Of a list of endpoints this agent serves one at most, and only when it is that o
 along the list, and asks for the endpoint whose turn it is. A master whose agent follows another one is let
 go, and one that found itself unable to lead ends by itself; its exit status says so.
 
+A *private* master is that of a node that is alone: nobody else could find its port, so it has none, and
+speaks over a channel that it inherits. That carries one stream; with a new one comes a new master.
+
 A temporary state directory is removed once the master that used it has ended, never before: a master
 that outlives this agent removes it itself, and one that another agent started holds its lock.
 """
@@ -19,22 +22,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import re
-import select
 import shutil
+import socket
 import stat
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from elasticrun.agent.endpoints import Endpoints
 from elasticrun.agent.journal_copy import WITHOUT_COPY, KeptCopy
+from elasticrun.agent.master_process import MasterProcess, execute, fork
 from elasticrun.agent.whereabouts import Place, Survey, own_position, survey
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import Endpoint, RendezvousConfig
@@ -43,7 +44,6 @@ from elasticrun.errors import ElasticRunError, ExitCode, MasterUnreachableError,
 
 logger = logging.getLogger(__name__)
 
-_READ_LIMIT = 65_536
 #: Seconds in which a master says whether it serves; it goes on starting if they pass.
 ANSWER_TIMEOUT = 15.0
 #: Seconds in which a master ends that nobody needs.
@@ -61,19 +61,23 @@ class MasterCommand:
 
     argv: Sequence[str]
     settings: Callable[[str, int, str], dict[str, object]]  # listening host, port, state directory
+    main: Callable[[], int] | None = None  # what argv runs; may be forked while this process has one thread
 
 
 class MasterHost:
-    """Starts the master's process if it is this agent's turn."""
+    """Starts the master's process if it is this agent's turn.
 
-    def __init__(self, config: RendezvousConfig, command: MasterCommand) -> None:
+    With ``is_private`` nobody but this agent speaks to the master, and not through a port.
+    """
+
+    def __init__(self, config: RendezvousConfig, command: MasterCommand, is_private: bool = False) -> None:
         self._config = config
         self._command = command
+        self._is_private = is_private
+        self._has_channel = False  # the stream to the private master that runs is not taken yet
         self.endpoints = Endpoints(config)
         self._copy: KeptCopy | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._answered = True  # the process has said whether it serves
-        self._heard = b""  # the beginning of its answer
+        self._process: MasterProcess | None = None
         self._temporary: str | None = None
         self._attention: asyncio.Event | None = None
         self.found = Survey(Place.UNKNOWN)
@@ -83,12 +87,12 @@ class MasterHost:
     @property
     def hosts(self) -> bool:
         """A master that this agent started is alive."""
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.is_alive
 
     @property
     def pids(self) -> tuple[int, ...]:
         """The processes that belong to the master, not to this node's workers."""
-        return (self._process.pid,) if self._process is not None else ()
+        return (self._process.process.pid,) if self._process is not None else ()
 
     def begin(self, is_stopped: Callable[[float], bool] = lambda seconds: True) -> None:
         """Start a master at once if one is needed here. Blocks for the lookups of names.
@@ -103,7 +107,7 @@ class MasterHost:
         """
         endpoints = self.endpoints
         if not endpoints.are_several:
-            self._take_turn(survey(endpoints.current, self._config.is_host))
+            self._take_turn(self._survey(), may_fork=True)
             return
         clock = MonotonicClock()
         over = clock.now() + NAMES_TIMEOUT
@@ -111,13 +115,13 @@ class MasterHost:
         while self.found.place is Place.UNKNOWN and clock.now() < over and not is_stopped(LOOK_AGAIN):
             endpoints.position, self.found = own_position(endpoints.all, self._config.is_host)
         if endpoints.is_ours:
-            self._take_turn(self.found)
+            self._take_turn(self.found, may_fork=True)
 
     def followed(self, endpoint: Endpoint) -> None:
         """This agent follows the master there: one that was started here is not needed for it."""
         self.endpoints.follow(endpoint)
         if self._process is not None and not self.endpoints.is_ours:
-            _let_go(self._process)
+            self._process.let_go()
 
     def keep_copy(self, message: JournalCopy) -> None:
         """Keep lines of the journal, in case that this host has to take over; or say that it cannot."""
@@ -140,23 +144,29 @@ class MasterHost:
         """
         if not self.endpoints.is_ours:
             return self.endpoints.current
-        if not self.hosts:
+        if self._process is not None and self._is_private and not self._has_channel:
+            await self._process.end()  # its stream is over, and another one takes another master
+        if self._process is None or (self._process.answered and not self._process.is_alive):
             self._notice_step_down()
             # In a thread, as it looks up names. It changes nothing, so it may be left alone at any time.
-            loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(None, survey, self.endpoints.current, self._config.is_host)
+            found = await asyncio.get_running_loop().run_in_executor(None, self._survey)
             self._take_turn(found)
-        if self._process is not None and not self._answered:
+        if self._process is not None and not self._process.answered:
             await self._await_answer(self._process)
         return self.endpoints.current
+
+    def take_channel(self) -> socket.socket | None:
+        """The one stream to a private master; None if masters are reached through their endpoint."""
+        self._has_channel = False
+        return self._process.take_channel() if self._process is not None else None
 
     async def close(self, timeout: float) -> None:
         """Let go of the master: it ends unless other agents need it. Waits ``timeout`` seconds for that."""
         process = self._process
         if process is not None:
-            _let_go(process)
+            process.let_go()
             self._attention = asyncio.Event()
-            if not await _ended(process, timeout, self._attention):
+            if not await process.ended(timeout, self._attention):
                 return
         self._clean_up()
 
@@ -169,17 +179,23 @@ class MasterHost:
         """As ``close``, where there is no loop. Blocks for a moment."""
         process = self._process
         if process is not None:
-            _let_go(process)
-            if process.poll() is None and not _ends_now(process):
+            process.let_go()
+            if not process.ends_within(_END_TIMEOUT):
                 return
         self._clean_up()
 
+    def _survey(self) -> Survey:
+        if self._is_private:
+            return Survey(Place.HERE, is_local=True)
+        return survey(self.endpoints.current, self._config.is_host)
+
     def _notice_step_down(self) -> None:
-        if self._process is not None and self._answered and self._process.returncode == ExitCode.MASTER_LOST:
+        process = self._process
+        if process is not None and process.answered and process.process.returncode == ExitCode.MASTER_LOST:
             self._reap()
             raise SteppedDownError("the master on this host stepped down")
 
-    def _take_turn(self, found: Survey) -> None:
+    def _take_turn(self, found: Survey, may_fork: bool = False) -> None:
         self._reap()
         if found.place is Place.OCCUPIED and self._config.standalone:
             # The port was taken while our master was away. Nobody else knows it, so another one will do.
@@ -187,36 +203,26 @@ class MasterHost:
             found = survey(self.endpoints.current, None)
         self.found = found
         if found.place is Place.HERE:
-            self._launch()
+            self._launch(may_fork)
 
-    def _launch(self) -> None:
+    def _launch(self, may_fork: bool) -> None:
+        directory = self._state_dir()
         settings = {
-            **self._command.settings(self.found.listen_host, self.endpoints.current.port, self._state_dir()),
+            **self._command.settings(self.found.listen_host, self.endpoints.current.port, directory),
             "resume": self.resume,
             "temporary": self._temporary is not None,
             "position": max(self.endpoints.position, 0),
-            "copy": self._copy_path,
+            "copy": str(Path(directory) / COPY_NAME) if self.endpoints.are_several else "",
         }
+        command = self._command
         try:
-            # In a session of its own from the start: a terminal's signals are meant for agents.
-            self._process = subprocess.Popen(
-                self._command.argv,
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
+            if may_fork and command.main is not None:
+                self._process = fork(command.main, settings, self._is_private)
+            else:
+                self._process = execute(command.argv, settings, self._is_private)
         except OSError as error:
             raise NodeFaultError(f"cannot start the master's process: {error.strerror}") from error
-        self._answered = False
-        self._heard = b""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it died at once; its silence says so
-            self._process.stdin.write(json.dumps(settings).encode() + b"\n")
-
-    @property
-    def _copy_path(self) -> str:
-        return str(Path(self._state_dir()) / COPY_NAME) if self.endpoints.are_several else ""
+        self._has_channel = self._is_private
 
     def _state_dir(self) -> str:
         if self._config.state_dir is not None:
@@ -231,36 +237,22 @@ class MasterHost:
                 ) from error
         return self._temporary
 
-    async def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
+    async def _await_answer(self, process: MasterProcess) -> None:
         try:
-            answer = await asyncio.wait_for(self._hear(process), ANSWER_TIMEOUT)
+            answer = await asyncio.wait_for(process.hear(), ANSWER_TIMEOUT)
         except asyncio.TimeoutError:
             self.trouble = "the master that was started on this host has not begun to serve"
             raise MasterUnreachableError(f"{self.trouble} within {ANSWER_TIMEOUT:g} s") from None
-        self._answered = True
         self.trouble = answer.get("taken", "")
         if "port" in answer:
             self.endpoints.current = Endpoint(self.endpoints.current.host, answer["port"])
         elif "error" in answer:
             raise MasterRefusedError(answer["error"])
+        elif self.trouble and self._is_private:
+            raise MasterUnreachableError("this node's master cannot begin")
         elif not answer:
-            self._explain_silence(process.wait())
+            self._explain_silence(process.process.wait())
         # Otherwise the port was taken in between: whoever holds it is asked.
-
-    async def _hear(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
-        """The master's answer; {} once it has ended without one."""
-        assert process.stdout is not None
-        while True:
-            line, newline, rest = self._heard.partition(b"\n")
-            if newline:
-                self._heard = rest
-                if answer := _parse_answer(line):
-                    return answer
-            elif chunk := await _read(process.stdout.fileno()):
-                self._heard += chunk
-            else:
-                await _ended(process, None, asyncio.Event())
-                return {}
 
     def _explain_silence(self, status: int) -> None:
         if status >= 0:
@@ -273,10 +265,7 @@ class MasterHost:
     def _reap(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
-            process.wait()
+            process.close()
 
     def _clean_up(self) -> None:
         self._reap()
@@ -327,56 +316,3 @@ def _remove_unless_locked(directory: str) -> None:
         return  # another agent's master uses it
     finally:
         os.close(lock)
-
-
-def _let_go(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
-
-
-def _parse_answer(line: bytes) -> dict[str, Any]:
-    """One line of the master's stdout; {} if it is something that an interpreter's startup files print."""
-    try:
-        answer = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    known = isinstance(answer, dict) and answer.keys() & {"port", "taken", "error"}
-    return answer if known else {}
-
-
-def _ends_now(process: subprocess.Popen[bytes]) -> bool:
-    pidfd = os.pidfd_open(process.pid)
-    try:
-        ended, _, _ = select.select([pidfd], [], [], _END_TIMEOUT)
-    finally:
-        os.close(pidfd)
-    return bool(ended)
-
-
-async def _read(fd: int) -> bytes:
-    """What there is to read, once there is something; nothing at the end of the file."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(fd, ready.set)
-    try:
-        await ready.wait()
-        return os.read(fd, _READ_LIMIT)
-    finally:
-        loop.remove_reader(fd)
-
-
-async def _ended(process: subprocess.Popen[bytes], timeout: float | None, attention: asyncio.Event) -> bool:
-    """Whether the process has ended within ``timeout`` seconds, or by the time ``attention`` is set."""
-    if process.poll() is not None:
-        return True  # and reaped: its pid may be another's by now
-    loop = asyncio.get_running_loop()
-    pidfd = os.pidfd_open(process.pid)
-    loop.add_reader(pidfd, attention.set)
-    try:
-        await asyncio.wait_for(attention.wait(), timeout)
-    except asyncio.TimeoutError:
-        pass
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-    return process.poll() is not None

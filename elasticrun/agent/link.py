@@ -36,7 +36,8 @@ from elasticrun.errors import (
     TooManyError,
     UnauthenticatedError,
 )
-from elasticrun.rpc.client import MasterStream, StreamBrokenError
+from elasticrun.rpc.local import LocalStream
+from elasticrun.rpc.stream import Stream, StreamBrokenError
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class Link:
         self._connect_timeout = connect_timeout
         self._on_event = on_event
         self._security = security
-        self._stream: MasterStream | None = None
+        self._stream: Stream | None = None
         self._was_up = False
         self._turn_since = 0.0  # when the turn of the endpoint began
         self._leaving = False
@@ -148,9 +149,7 @@ class Link:
         """On a listed host: follow a master elsewhere, if there is one, before one is served here."""
         for endpoint in self._host.endpoints.others:
             try:
-                stream = await MasterStream.open(
-                    endpoint, self._machine.hello(), LOOK_TIMEOUT, self._security
-                )
+                stream = await self._open(endpoint, LOOK_TIMEOUT)
             except ElasticRunError as error:
                 logger.debug("no master to follow: %s", error)
             else:
@@ -159,16 +158,24 @@ class Link:
                 return True
         return False
 
-    async def _attach(self, waited: float) -> MasterStream:
+    async def _attach(self, waited: float) -> Stream:
         endpoint: Endpoint = await self._host.endpoint()
         timeout = ATTEMPT_TIMEOUT
         if not self._was_up:
             timeout = min(timeout, max(self._connect_timeout - waited, LONGEST_DELAY))
         if self._host.endpoints.are_several:
             timeout = min(timeout, TAKEOVER_DELAY)
-        stream = await MasterStream.open(endpoint, self._machine.hello(), timeout, self._security)
+        channel = self._host.take_channel()
+        if channel is not None:
+            return await LocalStream.open(channel, self._machine.hello(), timeout)
+        stream = await self._open(endpoint, timeout)
         self._host.followed(endpoint)
         return stream
+
+    async def _open(self, endpoint: Endpoint, timeout: float) -> Stream:
+        from elasticrun.rpc.client import MasterStream  # and gRPC, which a node that is alone does not need
+
+        return await MasterStream.open(endpoint, self._machine.hello(), timeout, self._security)
 
     def _is_final(self, error: ElasticRunError, waited: float) -> bool:
         if self._was_up:
@@ -191,7 +198,7 @@ class Link:
             )
         return str(error)
 
-    async def _follow(self, stream: MasterStream) -> None:
+    async def _follow(self, stream: Stream) -> None:
         """Pass on what the master says until the stream ends."""
         self._stream = stream
         self._was_up = True

@@ -32,6 +32,7 @@ import socket
 from collections import deque
 from typing import NoReturn
 
+from elasticrun.agent.descriptors import close_files, is_open
 from elasticrun.agent.proctitle import set_title
 from elasticrun.agent.spawner_exec import PR_SET_CHILD_SUBREAPER, Prctl, fork_program, load_prctl
 from elasticrun.agent.spawner_poll import Poller
@@ -39,7 +40,6 @@ from elasticrun.agent.spawner_wire import STD_FDS, Frames, Message, encode, rece
 from elasticrun.agent.warm_parents import WarmParents
 
 _SPAWNER_CRASHED = 70  # EX_SOFTWARE
-_FILES_WITHOUT_PROC = 4096  # more is not looked for: the limit may be a billion
 #: Terminal and group signals are the agent's business; a lost reader must not kill the spawner.
 _IGNORED = (
     signal.SIGINT,
@@ -98,22 +98,11 @@ def _isolate(control: socket.socket) -> socket.socket:
     set_title("elastic-run: spawner")
     moved = socket.socket(fileno=fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, STD_FDS))
     control.detach()
-    _close_files(keep=moved.fileno())
-    return moved
-
-
-def _close_files(keep: int) -> None:
-    """Point stdin and stdout to /dev/null and close the rest, but for stderr and ``keep``."""
-    try:
-        numbers = [int(name) for name in os.listdir("/proc/self/fd")]
-    except FileNotFoundError:
-        numbers = list(range(_FILES_WITHOUT_PROC))
-    for number in numbers:
-        if number not in (2, keep):
-            os.closerange(number, number + 1)
+    close_files(keep=(2, moved.fileno()))  # stderr is for what goes wrong here
     for number in range(STD_FDS):
-        if number != 2 or 2 not in numbers:
+        if number != 2 or not is_open(2):
             _open_null(number)
+    return moved
 
 
 def _open_null(number: int) -> None:

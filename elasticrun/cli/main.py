@@ -155,9 +155,17 @@ def _master_host(config: LaunchConfig) -> MasterHost:
 
         return master_settings(config, host, port, state_dir)
 
+    def main() -> int:
+        from elasticrun.cli.master import main
+
+        return main()
+
     # The same modules as ours, whatever directory we are in.
     code = _MASTER_CODE.format(path=sys.path)
-    return MasterHost(config.rendezvous, MasterCommand((sys.executable, "-c", code), settings))
+    command = MasterCommand((sys.executable, "-c", code), settings, main)
+    # With a token somebody may want to steer the job, and that is done through a port.
+    is_private = config.rendezvous.standalone and config.security.token is None
+    return MasterHost(config.rendezvous, command, is_private)
 
 
 def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:

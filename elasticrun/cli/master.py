@@ -25,8 +25,8 @@ from elasticrun.cli.lean import import_hmac_without_openssl
 from elasticrun.cli.logs import ConsoleHandler
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode
 from elasticrun.master.loop import MasterLoop
-from elasticrun.master.records import from_json
 from elasticrun.master.service import MasterConfig, serve
+from elasticrun.rpc.records import from_json
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 _FLUSH_TIMEOUT = 1.0  # seconds
@@ -39,7 +39,8 @@ def main() -> int:
     # The signals of a whole group are meant for agents; the master ends when they go.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
-    line = sys.stdin.buffer.readline()
+    with open(STDIN, "rb", closefd=False) as stdin:
+        line = stdin.readline()
     if not line:
         return ExitCode.OK  # the agent ended before it could say what it wants
     config = from_json(MasterConfig, json.loads(line))

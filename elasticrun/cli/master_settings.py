@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elasticrun.config import LaunchConfig
-from elasticrun.master.records import to_json
+from elasticrun.rpc.records import to_json
 
 
 def master_settings(config: LaunchConfig, host: str, port: int, state_dir: str) -> dict[str, object]:

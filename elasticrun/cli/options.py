@@ -109,8 +109,8 @@ NODE_UNIT = Option(
 
 STANDALONE = _flag(
     "standalone", Group.RENDEZVOUS,
-    "One node with its own master on a free port and a random job id; --rdzv-backend, --rdzv-endpoint "
-    "and --rdzv-id are ignored.",
+    "One node with a master of its own and a random job id; --rdzv-backend, --rdzv-endpoint and --rdzv-id "
+    "are ignored.",
 )
 RDZV_BACKEND = Option(
     "rdzv-backend", Group.RENDEZVOUS, values.one_of("static", "c10d", "etcd", "etcd-v2"), "NAME",

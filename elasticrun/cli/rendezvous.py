@@ -3,7 +3,7 @@
 The theory: there are three ways to name the endpoint, tried in this order.
 
 1. *Alone*: ``--standalone``; or static with one node and neither endpoint nor master port; or port 0,
-   which nobody else could find. The node runs its own master on a loopback port that is free.
+   which nobody else could find. The node runs its own master, without a port unless there is a token.
 2. *Given*: ``--rdzv-endpoint``, whatever the backend; the port is 29400 if none is given. Of a list the
    first one is the endpoint, and the others are the hosts that take over, one after the other.
 3. *Static*: ``--master-addr`` and ``--master-port``. Any other backend without an endpoint means

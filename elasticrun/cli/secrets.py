@@ -1,8 +1,8 @@
 """The job's token and the files for TLS, read from where the user put them.
 
 The token is never an argument of a program, since everybody on a host can read those. It comes from a file,
-else from ELASTICRUN_TOKEN, and goes to the master's process through a pipe. A node that is alone draws one
-itself, so that on a host with many users no other user can join its job or pose as its master.
+else from ELASTICRUN_TOKEN, and goes to the master's process through a pipe. A node that is alone and has none
+needs none: nobody but its agent can reach its master.
 
 Workers do not get it, not even the variable: what they want of the job they ask their agent for, and
 whoever could steer the job would be any code that a training program imports.
@@ -37,13 +37,8 @@ def read_security(given: Given, environ: Mapping[str, str], alone: bool, notes: 
     if not alone:
         return SecurityConfig(token, read_tls(ca, cert, key, notes))
     if ca or cert or key:
-        notes.append(("info", "the options for TLS are not used: this job stays on the loopback of its host"))
-    return SecurityConfig(token or fresh_token())
-
-
-def fresh_token() -> str:
-    """A token that nobody has to type."""
-    return os.urandom(32).hex()
+        notes.append(("info", "the options for TLS are not used: this job stays on its host"))
+    return SecurityConfig(token)
 
 
 def without_token(environ: Mapping[str, str]) -> dict[str, str]:

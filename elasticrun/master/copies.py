@@ -14,11 +14,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from elasticrun.core.protocol import JournalCopy
 from elasticrun.master.journal import Journal
-from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
-from elasticrun.rpc.server import Session
+from elasticrun.rpc.checks import MAX_MESSAGE_BYTES
+
+if TYPE_CHECKING:
+    from elasticrun.rpc.session import Session
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from typing import Any
 from elasticrun.config import JobConfig
 from elasticrun.core.job_events import Beat, JobEvent
 from elasticrun.errors import UsageError
-from elasticrun.master.records import RecordError, from_json, to_json
+from elasticrun.rpc.records import RecordError, from_json, to_json
 
 FORMAT = 1
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from elasticrun.clock import Clock
 from elasticrun.core.describe import describe
@@ -56,7 +57,9 @@ from elasticrun.core.protocol import (
 )
 from elasticrun.master.copies import Copies
 from elasticrun.master.journal import Entry, Journal
-from elasticrun.rpc.server import Session
+
+if TYPE_CHECKING:
+    from elasticrun.rpc.session import Session
 
 logger = logging.getLogger(__name__)
 

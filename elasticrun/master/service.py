@@ -7,9 +7,11 @@ import fcntl
 import logging
 import os
 import shutil
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import JobConfig, SecurityConfig
@@ -19,8 +21,11 @@ from elasticrun.core.quorum import next_epoch
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode, UsageError
 from elasticrun.master.journal import Journal, create_journal, keep_aside, read_journal, resume_journal
 from elasticrun.master.loop import MasterLoop, admit
-from elasticrun.rpc.codec import clean
-from elasticrun.rpc.server import MasterServer, Orders
+from elasticrun.rpc.text import clean
+
+if TYPE_CHECKING:
+    from elasticrun.rpc.local import LocalServer
+    from elasticrun.rpc.server import MasterServer
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +48,7 @@ class MasterConfig:
     position: int = 0  # of this host in the list of endpoints
     copy: str = ""  # path of a copy of another host's journal, if one may be there
     security: SecurityConfig = field(default_factory=SecurityConfig)  # goes into no file
+    channel: int = -1  # descriptor of the stream to the only agent there is; -1: agents come to the port
 
 
 async def serve(
@@ -126,7 +132,14 @@ def _last_epoch(path: Path) -> int:
     return max((event.epoch for event in events if isinstance(event, MasterStarted)), default=-1)
 
 
-def _server(loop: MasterLoop, config: MasterConfig) -> MasterServer:
+def _server(loop: MasterLoop, config: MasterConfig) -> MasterServer | LocalServer:
+    """Imports what carries the streams, and only that."""
+    if config.channel >= 0:
+        from elasticrun.rpc.local import LocalServer
+
+        return LocalServer(loop, socket.socket(fileno=config.channel))
+    from elasticrun.rpc.server import MasterServer, Orders
+
     job_id = clean(config.job.job_id)  # as agents' words arrive, if it is no text
     return MasterServer(
         loop,
@@ -146,7 +159,7 @@ def _note_openness(config: MasterConfig) -> None:
         )
 
 
-async def _listen(server: MasterServer, config: MasterConfig) -> int:
+async def _listen(server: MasterServer | LocalServer, config: MasterConfig) -> int:
     try:
         return await server.start(config.host, config.port)
     except OSError as error:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from elasticrun.core.protocol import Hello
 from elasticrun.errors import ProtocolError
-from elasticrun.rpc.codec import clean
+from elasticrun.rpc.text import clean
 
 if TYPE_CHECKING:
     from elasticrun.core.orders import ControlHello

@@ -11,6 +11,8 @@ import math
 from elasticrun.core.protocol import MAX_FAILURE_TEXT
 from elasticrun.errors import ProtocolError
 
+#: No message is larger, in bytes; an encoded one never is, and the receiver refuses one that is.
+MAX_MESSAGE_BYTES = 1 << 20
 #: Longest name (job, node, incarnation, host, address, role) in characters.
 MAX_NAME = 512
 #: Longest path of an error file in characters.

@@ -1,7 +1,7 @@
-"""The agent's end of its stream to the master.
+"""The agent's end of its stream to the master, through the network.
 
-One MasterStream is one attempt: it is opened, attached and, whatever ends it, never used again. Keeping on
-trying, and what to do meanwhile, is the agent's business; a new attempt gets a new connection at once.
+Keeping on trying, and what to do meanwhile, is the agent's business; a new attempt gets a new connection at
+once.
 """
 
 from __future__ import annotations
@@ -16,25 +16,19 @@ import grpc
 import grpc.aio
 
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.protocol import AgentMessage, Hello, MasterMessage, RejectCode, Rejected, Welcome
+from elasticrun.core.protocol import AgentMessage, Hello, MasterMessage, Rejected, Welcome
 from elasticrun.errors import (
-    DrainedError,
     ElasticRunError,
     EndpointTakenError,
-    ExcludedError,
-    ExitCode,
     MasterUnreachableError,
     ProtocolError,
-    SupersededError,
-    TooManyError,
     UnauthenticatedError,
-    WrongJobError,
-    WrongVersionError,
 )
 from elasticrun.rpc import codec
 from elasticrun.rpc.auth import Handshake, challenge_in, fresh, same
 from elasticrun.rpc.outbox import Outbox
 from elasticrun.rpc.reach import reach
+from elasticrun.rpc.stream import StreamBrokenError, rejection
 from elasticrun.rpc.transport import PATH, PING_INTERVAL, PING_TIMEOUT, open_channel, rejected_in
 
 _MAX_QUEUED_BYTES = 16 * codec.MAX_MESSAGE_BYTES
@@ -46,41 +40,11 @@ _FOREIGN_CODES = (
     grpc.StatusCode.PERMISSION_DENIED,
 )
 
-_REJECTIONS: dict[RejectCode, type[ElasticRunError]] = {
-    RejectCode.WRONG_JOB: WrongJobError,
-    RejectCode.WRONG_VERSION: WrongVersionError,
-    RejectCode.SUPERSEDED: SupersededError,
-    RejectCode.EXCLUDED: ExcludedError,
-    RejectCode.DRAINED: DrainedError,
-    RejectCode.UNAUTHENTICATED: UnauthenticatedError,
-    RejectCode.TOO_MANY: TooManyError,
-    RejectCode.MALFORMED: ProtocolError,
-    RejectCode.OUT_OF_ORDER: ProtocolError,
-    RejectCode.OVERSIZED: ProtocolError,
-}
-
-
-class StreamBrokenError(ElasticRunError):
-    """The stream to the master ended without our doing; a new one may be opened."""
-
-    exit_code = ExitCode.MASTER_LOST
-
-
 _NO_SECURITY = SecurityConfig()
 
 
-def rejection(rejected: Rejected) -> ElasticRunError:
-    """The error that a rejection stands for."""
-    return _REJECTIONS[rejected.code](rejected.message)
-
-
 class MasterStream:
-    """An attached stream; iterate over it for the master's messages.
-
-    The iteration yields every message after Welcome, a Rejected included, ends after ``close``, and raises
-    StreamBrokenError when the stream ends otherwise or ProtocolError when a message cannot be decoded.
-    It may be cancelled and taken up again without losing a message.
-    """
+    """An attached stream, as ``Stream`` describes it."""
 
     def __init__(self, endpoint: Endpoint, target: str, security: SecurityConfig) -> None:
         self.welcome: Welcome
@@ -136,7 +100,6 @@ class MasterStream:
         await self.close()
 
     def send(self, message: AgentMessage) -> None:
-        """Queues a message; never blocks. On a stream that has ended it is dropped; the iteration tells."""
         if not self._outbox.put(codec.encode_agent(message)):
             self._outbox.close()
             self._call.cancel()
@@ -154,7 +117,7 @@ class MasterStream:
         raise item
 
     async def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
-        """Ends the stream once the master has read all that was sent, after ``timeout`` seconds anyway."""
+        """See ``Stream``."""
         self._closing = True
         self._outbox.close()
         try:

@@ -40,6 +40,7 @@ from elasticrun.rpc.codec import control as codec
 from elasticrun.rpc.door import STRANGERS, Context, complain, peer_of, refuse, wrong_version
 from elasticrun.rpc.limits import Guest
 from elasticrun.rpc.reach import reach
+from elasticrun.rpc.stream import rejection
 from elasticrun.rpc.transport import CONTROL_PATH, open_channel, rejected_in
 
 logger = logging.getLogger(__name__)
@@ -184,8 +185,6 @@ async def _failure(
     call: grpc.aio.StreamStreamCall[bytes, bytes], endpoint: Endpoint, security: SecurityConfig
 ) -> ElasticRunError:
     """Why there is no answer. Waits for the end of the stream."""
-    from elasticrun.rpc.client import rejection
-
     code, details = await call.code(), await call.details() or ""
     if (rejected := rejected_in(await call.trailing_metadata())) is not None:
         return rejection(rejected)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from elasticrun import __version__
 from elasticrun.agent import hosting as module
 from elasticrun.agent.hosting import (
     MasterCommand,
@@ -27,9 +28,11 @@ from elasticrun.agent.hosting import (
 )
 from elasticrun.agent.whereabouts import Place, Survey
 from elasticrun.config import Endpoint, JobConfig, RendezvousConfig, SecurityConfig
-from elasticrun.core.protocol import JournalCopy
+from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, JournalCopy, NodeInfo
 from elasticrun.errors import MasterUnreachableError, NodeFaultError, UsageError
-from elasticrun.master.records import to_json
+from elasticrun.rpc.local import LocalStream
+from elasticrun.rpc.records import to_json
+from elasticrun.rpc.stream import StreamBrokenError
 
 DEADLINE = 60.0
 ROOT = Path(__file__).parent.parent.parent
@@ -63,6 +66,7 @@ class Hosts:
         then: str = LIVE,
         config: RendezvousConfig | None = None,
         argv: tuple[str, ...] | None = None,
+        is_private: bool = False,
     ) -> MasterHost:
         def settings(host: str, port: int, state_dir: str) -> dict[str, object]:
             self.settings.append({"host": host, "port": port, "state_dir": state_dir})
@@ -75,14 +79,15 @@ class Hosts:
 
         script = argv or (sys.executable, "-c", SCRIPT.format(lines=lines, then=then))
         alone = RendezvousConfig(Endpoint("127.0.0.1", 0), standalone=True)
-        host = MasterHost(config or alone, MasterCommand(script, settings))
+        host = MasterHost(config or alone, MasterCommand(script, settings), is_private)
         self.made.append(host)
         return host
 
-    def real(self, config: RendezvousConfig | None = None) -> MasterHost:
+    def real(self, config: RendezvousConfig | None = None, is_private: bool = False) -> MasterHost:
         """A host of true masters."""
         code = f"import sys; sys.path[:] = {sys.path!r}; from elasticrun.cli.master import main; "
-        return self(config=config, argv=(sys.executable, "-c", code + "sys.exit(main())"))
+        argv = (sys.executable, "-c", code + "sys.exit(main())")
+        return self(config=config, argv=argv, is_private=is_private)
 
     @property
     def temporary(self) -> list[Path]:
@@ -91,8 +96,9 @@ class Hosts:
 
 
 def process_of(host: MasterHost) -> subprocess.Popen[bytes]:
-    process = host._process
-    assert process is not None
+    assert host._process is not None
+    process = host._process.process
+    assert isinstance(process, subprocess.Popen)
     return process
 
 
@@ -109,7 +115,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
     yield made
     for host in made.made:
         if host._process is not None:
-            host._process.kill()
+            host._process.process.kill()
             host._clean_up()
 
 
@@ -647,7 +653,7 @@ import tempfile
 tempfile.tempdir = {str(hosts.directory)!r}
 host = Hosts(Path(tempfile.tempdir)).real()
 asyncio.run(host.endpoint())
-print(host._process.pid, flush=True)
+print(host._process.process.pid, flush=True)
 {code}
 """
     return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=ROOT)
@@ -676,5 +682,58 @@ def test_signals_to_the_master_are_not_its_affair(hosts: Hosts) -> None:
         process = process_of(host)
         await host.close(DEADLINE)
         assert process.returncode == 0
+
+    run(main())
+
+
+# -- a master that only this agent speaks to
+
+
+async def attach(host: MasterHost) -> LocalStream:
+    await host.endpoint()
+    channel = host.take_channel()
+    assert channel is not None
+    info = NodeInfo("a", "i", "host", "127.0.0.1", 1)
+    hello = Hello("none", __version__, info, AgentStatus(0, AgentPhase.PREPARING))
+    return await LocalStream.open(channel, hello, DEADLINE)
+
+
+def test_a_private_master_is_started_again_for_each_stream(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts.real(is_private=True)
+        stream = await attach(host)
+        first = process_of(host)
+        await stream.close()
+        host.resume = True
+        stream = await attach(host)
+        second = process_of(host)
+        assert first.returncode == -signal.SIGKILL
+        second.kill()
+        with pytest.raises(StreamBrokenError):
+            while True:
+                await anext(stream)
+        await stream.close(0.0)
+        epochs = [stream.welcome.epoch]
+        stream = await attach(host)
+        epochs.append(stream.welcome.epoch)
+        await stream.close()
+        await host.close(DEADLINE)
+        assert epochs == [2, 3]
+        assert [settings["port"] for settings in hosts.settings] == [0, 0, 0]
+        assert hosts.temporary == []
+
+    run(main())
+
+
+def test_a_private_master_whose_journal_is_in_use_is_tried_again(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts('{{"taken": "in use"}}\n', "sys.exit(5)", is_private=True)
+        for attempt in (1, 2):
+            with pytest.raises(MasterUnreachableError, match="this node's master cannot begin"):
+                await host.endpoint()
+            assert host.trouble == "in use"
+            wait_end(process_of(host))
+            assert len(hosts.settings) == attempt
+        await host.close(DEADLINE)
 
     run(main())

@@ -40,8 +40,9 @@ from elasticrun.errors import (
     WrongJobError,
     WrongVersionError,
 )
-from elasticrun.rpc.client import MasterStream, StreamBrokenError
+from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.server import MasterServer, Session
+from elasticrun.rpc.stream import StreamBrokenError
 
 DEADLINE = 30.0
 ENDPOINT = Endpoint("127.0.0.1", 29400)
@@ -74,6 +75,9 @@ class FakeHost:
         if self.problems:
             raise self.problems.pop(0)
         return LIST[self.turns % 2] if self.are_several else ENDPOINT
+
+    def take_channel(self) -> None:
+        return None
 
     def advance(self) -> None:
         self.turns += 1

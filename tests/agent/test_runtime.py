@@ -86,6 +86,9 @@ class FakeHost:
     async def endpoint(self) -> Endpoint:
         return Endpoint("127.0.0.1", self.port)
 
+    def take_channel(self) -> None:
+        return None
+
     def followed(self, endpoint: Endpoint) -> None:
         """Its master answers."""
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from elasticrun.config import JobConfig
-from elasticrun.master.records import to_json
 from elasticrun.master.service import JOURNAL_NAME, MasterConfig
+from elasticrun.rpc.records import to_json
 from tests.bench.load import LoadConfig
 
 ROOT = Path(__file__).parent.parent.parent

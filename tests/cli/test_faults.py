@@ -26,8 +26,8 @@ from elasticrun.config import (
     TlsConfig,
 )
 from elasticrun.errors import UsageError
-from elasticrun.master.records import from_json
 from elasticrun.master.service import MasterConfig
+from elasticrun.rpc.records import from_json
 
 Parse = Callable[..., LaunchConfig]
 
@@ -169,10 +169,9 @@ def test_the_token_comes_from_the_file_else_from_the_environment(parse: Parse, t
     assert parse("--nnodes=2").security == SecurityConfig()
 
 
-def test_a_node_alone_draws_a_token(parse: Parse) -> None:
-    drawn = {parse("--standalone").security.token, parse("--standalone").security.token}
-    assert len(drawn) == 2
-    assert None not in drawn
+def test_a_node_alone_needs_no_token(parse: Parse) -> None:
+    assert parse("--standalone").security == SecurityConfig()
+    assert parse("--standalone", environ={"ELASTICRUN_TOKEN": TOKEN}).security == SecurityConfig(TOKEN)
 
 
 def test_the_files_of_tls(parse: Parse, tmp_path: Path) -> None:
@@ -235,7 +234,7 @@ def test_the_master_gets_the_secrets_and_nobody_who_reads_its_journal(parse: Par
     config = dataclasses.replace(parse(), security=security)
     assert "the-token" not in repr(config)
     settings = master_settings(config, "127.0.0.1", 0, "state")
-    told_by_its_host = {"temporary": False, "resume": False, "position": 0, "copy": ""}
+    told_by_its_host = {"temporary": False, "resume": False, "position": 0, "copy": "", "channel": -1}
     got = from_json(MasterConfig, {**settings, **told_by_its_host})
     assert (got.security, got.job) == (security, config.job)
     assert "the-token" not in repr(got)

@@ -148,7 +148,7 @@ def test_an_interrupt_before_the_signals_are_ours(script: str, tmp: Path) -> Non
 
 
 def test_an_interrupt_after_the_signals_are_ours(script: str, tmp: Path) -> None:
-    code = interrupted_in("elasticrun.agent.whereabouts.survey")
+    code = interrupted_in("elasticrun.agent.hosting.fork")
     ended = run("--standalone", script, code=code, tmp=tmp)
     assert ended.returncode == 128 + signal.SIGINT
     assert ended.stdout == ""
@@ -249,8 +249,7 @@ def test_an_endpoint_where_nobody_answers(script: str, tmp: Path) -> None:
 
 
 def test_a_master_that_crashes_is_not_started_for_ever(script: str, tmp: Path) -> None:
-    code = "import os; os.environ['PYTHONPATH'] = os.environ['TMPDIR']"
-    (tmp / "sitecustomize.py").write_text("import os, sys\nif '-c' in sys.orig_argv[:3]: os._exit(9)\n")
+    code = "import elasticrun.cli.master as master; master.main = lambda: 9"
     ended = run("--standalone", script, code=code, tmp=tmp)
     assert ended.returncode == ExitCode.INTERNAL
     assert "the master's process ended with exit code 9 before it served" in ended.stderr

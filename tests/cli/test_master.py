@@ -16,8 +16,8 @@ from typing import IO, Any
 import pytest
 
 from elasticrun.config import JobConfig
-from elasticrun.master.records import to_json
 from elasticrun.master.service import MasterConfig
+from elasticrun.rpc.records import to_json
 
 DEADLINE = 60.0
 ROOT = Path(__file__).parent.parent.parent

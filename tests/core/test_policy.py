@@ -21,7 +21,7 @@ from elasticrun.core.policy import (
 from elasticrun.core.protocol import Failure, FailureKind
 from elasticrun.core.recovery import Recovery, settle
 from elasticrun.core.restart import Budget, StopCause
-from elasticrun.master.records import from_json, to_json
+from elasticrun.rpc.records import from_json, to_json
 from tests.core.build import failure
 
 DEFAULT = Policy()

@@ -80,10 +80,17 @@ def test_a_job_without_a_token_says_so_once(cluster: Cluster, token: str) -> Non
     assert traces(cluster).count(OPEN_JOB) == 1
 
 
-def test_a_node_alone_says_nothing_and_is_on_the_loopback(cluster: Cluster) -> None:
+def test_a_node_alone_says_nothing_and_listens_nowhere(cluster: Cluster) -> None:
     launcher = cluster.alone()
     cluster.director.round(0, 1)
     assert OPEN_JOB not in launcher.err
+    assert listeners(set(marked(launcher.mark))) == set()
+    end(cluster, 0, 1)
+
+
+def test_a_node_alone_with_a_token_listens_on_the_loopback(cluster: Cluster, token: str) -> None:
+    launcher = cluster.alone(token)
+    cluster.director.round(0, 1)
     listening = listeners(set(marked(launcher.mark)))
     assert listening and all(address.startswith(LOOPBACKS) for address in listening)
     end(cluster, 0, 1)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elasticrun.config import Endpoint, JobConfig, SecurityConfig
-from elasticrun.master.records import to_json
 from elasticrun.master.service import MasterConfig
+from elasticrun.rpc.records import to_json
 
 ROOT = Path(__file__).parent.parent.parent
 JOB = JobConfig(job_id="job", min_nodes=1, max_nodes=2, last_call_timeout=0.0)

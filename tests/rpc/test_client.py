@@ -43,8 +43,9 @@ from elasticrun.errors import (
     WrongVersionError,
 )
 from elasticrun.rpc import codec
-from elasticrun.rpc.client import MasterStream, StreamBrokenError, rejection
+from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.server import MasterServer, Session
+from elasticrun.rpc.stream import StreamBrokenError, rejection
 from elasticrun.rpc.transport import METHOD
 from tests.rpc.harness import DEADLINE, Recorder, admit, hello, impersonating, run, serving
 

@@ -11,15 +11,14 @@ agents neither give nor take orders. The two promises:
   clipped, since two names must not become equal; one that is too long is refused by the receiver.
 """
 
+from elasticrun.rpc.checks import MAX_MESSAGE_BYTES
 from elasticrun.rpc.codec.decode import (
-    MAX_MESSAGE_BYTES,
     decode_agent,
     decode_master,
     version_in,
 )
 from elasticrun.rpc.codec.encode import (
     GOODBYE,
-    clean,
     encode_agent,
     encode_master,
 )
@@ -27,7 +26,6 @@ from elasticrun.rpc.codec.encode import (
 __all__ = [
     "GOODBYE",
     "MAX_MESSAGE_BYTES",
-    "clean",
     "decode_agent",
     "decode_master",
     "encode_agent",

@@ -15,7 +15,7 @@ from elasticrun.errors import ProtocolError
 from elasticrun.rpc import checks
 from elasticrun.rpc import elastic_pb2 as pb
 from elasticrun.rpc.codec.decode import UNKNOWN, parse, token
-from elasticrun.rpc.codec.encode import clean, head
+from elasticrun.rpc.text import clean, head
 
 
 def encode_control(message: ControlHello | ControlRequest) -> bytes:

@@ -51,9 +51,7 @@ from elasticrun.core.protocol import (
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc import checks
 from elasticrun.rpc import elastic_pb2 as pb
-
-#: No message is larger, in bytes; an encoded one never is, and the receiver refuses one that is.
-MAX_MESSAGE_BYTES = 1 << 20
+from elasticrun.rpc.checks import MAX_MESSAGE_BYTES
 
 _PHASE_OF = {pb.AgentPhase.Value(f"AGENT_PHASE_{phase.name}"): phase for phase in AgentPhase}
 _KIND_OF = {pb.FailureKind.Value(f"FAILURE_KIND_{kind.name}"): kind for kind in FailureKind}

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from elasticrun.core.protocol import (
     MAX_CHECKS,
-    MAX_FAILURE_TEXT,
     MAX_FAILURES,
     MAX_ROLL,
     MAX_SEATS,
@@ -39,6 +38,7 @@ from elasticrun.core.protocol import (
 )
 from elasticrun.rpc import checks
 from elasticrun.rpc import elastic_pb2 as pb
+from elasticrun.rpc.text import clean, head, tail
 
 #: The master's last message, in which there is nothing to decode; see elastic.proto.
 GOODBYE = pb.MasterMessage(goodbye=pb.Goodbye()).SerializeToString()
@@ -132,7 +132,7 @@ def _stall_to_pb(stall: Stall) -> pb.Stall:
         allowed=_finite(stall.allowed),
         in_collective=stall.in_collective,
         where=head(stall.where, checks.MAX_SENTENCE),
-        stacks=_tail(stall.stacks, checks.MAX_PATH),
+        stacks=tail(stall.stacks, checks.MAX_PATH),
         timestamp=_finite(stall.timestamp),
     )
 
@@ -172,15 +172,15 @@ def _failure_to_pb(failure: Failure) -> pb.Failure:
         kind=f"FAILURE_KIND_{failure.kind.name}",
         exit_code=failure.exit_code,
         message=head(failure.message),
-        traceback=_tail(failure.traceback),
-        stderr_tail=_tail(failure.stderr_tail),
-        error_file=_tail(failure.error_file, checks.MAX_PATH),
+        traceback=tail(failure.traceback),
+        stderr_tail=tail(failure.stderr_tail),
+        error_file=tail(failure.error_file, checks.MAX_PATH),
         timestamp=_finite(failure.timestamp),
         step=failure.step,
         oom_kills=failure.oom_kills,
         host_oom=failure.host_oom,
-        kernel_log=_tail(failure.kernel_log),
-        stacks=_tail(failure.stacks, checks.MAX_PATH),
+        kernel_log=tail(failure.kernel_log),
+        stacks=tail(failure.stacks, checks.MAX_PATH),
     )
 
 
@@ -274,20 +274,3 @@ def _assignment_to_pb(assignment: Assignment) -> pb.Assignment:
 
 def _finite(number: float) -> float:
     return number if math.isfinite(number) else 0.0
-
-
-def clean(text: str) -> str:
-    """The text with every lone surrogate replaced, since UTF-8 has no bytes for one."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def head(text: str, limit: int = MAX_FAILURE_TEXT) -> str:
-    """The beginning of a text, at most ``limit`` bytes of UTF-8."""
-    return clean(text[:limit]).encode()[:limit].decode(errors="ignore")
-
-
-def _tail(text: str, limit: int = MAX_FAILURE_TEXT) -> str:
-    """The end of a text, at most ``limit`` bytes of UTF-8: a traceback's end says what happened."""
-    return clean(text[-limit:]).encode()[-limit:].decode(errors="ignore")

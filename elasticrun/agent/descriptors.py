@@ -1,0 +1,28 @@
+"""Which files a child keeps that is forked and executes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+_FILES_WITHOUT_PROC = 4096  # more is not looked for: the limit may be a billion
+
+
+def close_files(keep: Collection[int]) -> None:
+    """Close every descriptor of this process but those in ``keep``."""
+    try:
+        numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    except FileNotFoundError:
+        numbers = list(range(_FILES_WITHOUT_PROC))
+    for number in numbers:
+        if number not in keep:
+            os.closerange(number, number + 1)
+
+
+def is_open(number: int) -> bool:
+    """Whether there is such a descriptor."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,68 @@
+"""What an agent knows of its stream to the master, however that is carried.
+
+One stream is one attempt: it is opened, attached and, whatever ends it, never used again. ``client.py`` has
+the one through the network, ``local.py`` that of a node that is alone.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from elasticrun.core.protocol import AgentMessage, MasterMessage, RejectCode, Rejected, Welcome
+from elasticrun.errors import (
+    DrainedError,
+    ElasticRunError,
+    ExcludedError,
+    ExitCode,
+    ProtocolError,
+    SupersededError,
+    TooManyError,
+    UnauthenticatedError,
+    WrongJobError,
+    WrongVersionError,
+)
+
+_REJECTIONS: dict[RejectCode, type[ElasticRunError]] = {
+    RejectCode.WRONG_JOB: WrongJobError,
+    RejectCode.WRONG_VERSION: WrongVersionError,
+    RejectCode.SUPERSEDED: SupersededError,
+    RejectCode.EXCLUDED: ExcludedError,
+    RejectCode.DRAINED: DrainedError,
+    RejectCode.UNAUTHENTICATED: UnauthenticatedError,
+    RejectCode.TOO_MANY: TooManyError,
+    RejectCode.MALFORMED: ProtocolError,
+    RejectCode.OUT_OF_ORDER: ProtocolError,
+    RejectCode.OVERSIZED: ProtocolError,
+}
+
+
+class StreamBrokenError(ElasticRunError):
+    """The stream to the master ended without our doing; a new one may be opened."""
+
+    exit_code = ExitCode.MASTER_LOST
+
+
+def rejection(rejected: Rejected) -> ElasticRunError:
+    """The error that a rejection stands for."""
+    return _REJECTIONS[rejected.code](rejected.message)
+
+
+class Stream(Protocol):
+    """An attached stream; iterate over it for the master's messages.
+
+    The iteration yields every message after Welcome, a Rejected included, ends after ``close``, and raises
+    StreamBrokenError when the stream ends otherwise or ProtocolError when a message cannot be decoded.
+    It may be cancelled and taken up again without losing a message.
+    """
+
+    welcome: Welcome
+
+    def send(self, message: AgentMessage) -> None:
+        """Queues a message; never blocks. On a stream that has ended it is dropped; the iteration tells."""
+
+    def __aiter__(self) -> Stream: ...
+
+    async def __anext__(self) -> MasterMessage: ...
+
+    async def close(self, timeout: float = ...) -> None:
+        """Ends the stream once the master has read all that was sent, after ``timeout`` seconds anyway."""

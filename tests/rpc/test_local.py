@@ -1,0 +1,205 @@
+"""Both ends of the pair of sockets of a node that is alone."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given
+
+from elasticrun.core.protocol import (
+    AgentMessage,
+    Heartbeat,
+    Hello,
+    Leave,
+    MasterMessage,
+    RejectCode,
+    Rejected,
+    Waiting,
+    Welcome,
+)
+from elasticrun.errors import ExcludedError, MasterUnreachableError, ProtocolError
+from elasticrun.rpc import local as module
+from elasticrun.rpc.local import LocalServer, LocalStream
+from elasticrun.rpc.session import Session
+from elasticrun.rpc.stream import StreamBrokenError
+from tests import strategies
+from tests.rpc.harness import DEADLINE, Recorder, hello, report, run
+
+LONG = "x" * 1_000_000
+
+
+@given(strategies.agent_messages | strategies.master_messages)
+def test_every_message_survives(message: AgentMessage | MasterMessage) -> None:
+    line = module._encode(message)
+    assert line.count(b"\n") == 1
+    assert module._decode(line) == message
+
+
+@asynccontextmanager
+async def serving(recorder: Recorder) -> AsyncIterator[tuple[LocalServer, socket.socket]]:
+    """A master's end, and what an agent is given for its own."""
+    ours, theirs = socket.socketpair()
+    server = LocalServer(recorder, theirs)
+    await server.start("", 0)
+    try:
+        yield server, ours
+    finally:
+        await server.stop(DEADLINE)
+
+
+def test_messages_come_whole_and_in_order_both_ways() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as (server, channel):
+            stream = await LocalStream.open(channel, hello(), DEADLINE)
+            assert stream.welcome == Welcome(1, 10.0)
+            assert recorder.hellos == [hello()]
+            said: list[AgentMessage] = [report(1), Heartbeat("i0"), Leave("i0", LONG), report(2)]
+            for message in said:
+                stream.send(message)
+            await recorder.until(lambda: len(recorder.messages) == 4)
+            assert recorder.messages == said
+            answers = [Waiting(1, LONG), Waiting(1, "\n\udcff\u2028")]
+            for answer in answers:
+                server.send(answer)
+            assert await anext(stream) == answers[0]
+            assert await anext(stream) == Waiting(1, "\n\ufffd\u2028")
+            await stream.close()
+            with pytest.raises(StopAsyncIteration):
+                await anext(stream)
+        assert len(recorder.detachments) == 1
+
+    run(main())
+
+
+def test_the_master_has_read_all_when_the_agent_has_closed() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as (_, channel):
+            stream = await LocalStream.open(channel, hello(), DEADLINE)
+            for _ in range(100):
+                stream.send(Leave("i0", LONG[:10_000]))
+            await stream.close(DEADLINE)
+            assert len(recorder.messages) == 100
+            assert recorder.detachments == [(1, "the stream of the agent was closed")]
+
+    run(main())
+
+
+def test_the_end_of_the_master_breaks_the_stream_after_its_last_words() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as (server, channel):
+            stream = await LocalStream.open(channel, hello(), DEADLINE)
+            server.send(Waiting(1, "last words"))
+            server.close()
+            server.send(Waiting(1, "too late"))
+            stream.send(Heartbeat("i0"))
+            assert await anext(stream) == Waiting(1, "last words")
+            for _ in range(2):
+                with pytest.raises(StreamBrokenError, match="the master of this node ended the stream"):
+                    await anext(stream)
+            stream.send(Heartbeat("i0"))
+            await stream.close(0.0)
+        assert recorder.detachments == [(1, "the master closed the stream")]
+        assert recorder.messages == []
+
+    run(main())
+
+
+def test_a_master_that_stops_says_so() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as (_, channel):
+            stream = await LocalStream.open(channel, hello(), DEADLINE)
+        assert recorder.detachments == [(1, "the master stops")]
+        await stream.close()
+
+    run(main())
+
+
+class Deaf(Recorder):
+    """Answers Hello in its own way."""
+
+    def __init__(self, answer: MasterMessage | None) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def attached(self, session: Session, hello: Hello) -> None:
+        if self._answer is not None:
+            session.send(self._answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (None, MasterUnreachableError, "the master of this node did not answer Hello within 0.05 s"),
+        (Rejected(RejectCode.EXCLUDED, "go away"), ExcludedError, "go away"),
+        (Waiting(1, "hm"), ProtocolError, "the master of this node answered Hello with Waiting"),
+    ],
+)
+def test_who_is_not_welcome(answer: MasterMessage | None, kind: type[Exception], words: str) -> None:
+    async def main() -> None:
+        async with serving(Deaf(answer)) as (_, channel):
+            with pytest.raises(kind) as caught:
+                await LocalStream.open(channel, hello(), 0.05 if answer is None else DEADLINE)
+            assert str(caught.value) == words
+            assert channel.fileno() == -1
+
+    run(main())
+
+
+def test_a_master_that_is_gone() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        with pytest.raises(StreamBrokenError):
+            await LocalStream.open(ours, hello(), DEADLINE)
+
+    run(main())
+
+
+def test_an_agent_that_does_not_read_is_given_up() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as (server, channel):
+            channel.setblocking(True)
+            channel.sendall(module._encode(hello()))
+            await recorder.until(lambda: bool(recorder.sessions))
+            for _ in range(10):
+                server.send(Waiting(1, LONG))
+            await recorder.until(lambda: bool(recorder.detachments))
+            assert recorder.detachments == [(1, "the agent does not read what it is sent")]
+            channel.close()
+
+    run(main())
+
+
+def test_a_master_that_does_not_read_is_given_up() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.sendall(module._encode(Welcome(1, 10.0)))
+        stream = await LocalStream.open(ours, hello(), DEADLINE)
+        for _ in range(10):
+            stream.send(Leave("i0", LONG))
+        with pytest.raises(StreamBrokenError):
+            await anext(stream)
+        theirs.close()
+
+    run(main())
+
+
+def test_a_stream_is_closed_although_the_master_does_not_read() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.sendall(module._encode(Welcome(1, 10.0)))
+        stream = await LocalStream.open(ours, hello(), DEADLINE)
+        stream.send(Leave("i0", LONG))
+        await stream.close(0.01)
+        assert ours.fileno() == -1
+        theirs.close()
+
+    run(main())
