@@ -43,7 +43,8 @@ def describe_waiting(present: Sequence[NodeInfo], limits: WorldLimits) -> str:
 
 def describe_spares(size: int, spares: int, held: int, limits: WorldLimits) -> str:
     """Why nodes that could start do not, and others that are held back."""
-    late = f"{held} {'node is' if held == 1 else 'nodes are'} taken in once the imports for workers are done"
+    joins = "node joins once its" if held == 1 else "nodes join once their"
+    late = f"{held} {joins} workers' imports are done"
     if not spares:
         return late
     full = f"the world is full with {size} of at most {limits.max_nodes} nodes"

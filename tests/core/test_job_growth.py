@@ -211,5 +211,5 @@ def test_who_is_held_back_hears_why_if_it_lasts() -> None:
     assert job.told("b", Waiting) == []
     job.pass_time(1.0)
     (told,) = job.told("b", Waiting)
-    assert told.text == "1 node is taken in once the imports for workers are done"
+    assert told.text == "1 node joins once its workers' imports are done"
     assert job.told("a", Waiting) == []

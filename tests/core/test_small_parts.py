@@ -184,10 +184,10 @@ def test_why_spares_wait() -> None:
     assert describe_spares(2, 3, 0, WorldLimits(1, 4, 2)) == (
         "the world of 2 nodes cannot grow now; 3 spare nodes wait for a place"
     )
-    late = "1 node is taken in once the imports for workers are done"
+    late = "1 node joins once its workers' imports are done"
     assert describe_spares(2, 0, 1, WorldLimits(1, 4)) == late
     assert describe_spares(4, 1, 1, WorldLimits(1, 4)).endswith(f"for a place; {late}")
-    assert describe_spares(2, 0, 2, WorldLimits(1, 4)).startswith("2 nodes are taken in once the")
+    assert describe_spares(2, 0, 2, WorldLimits(1, 4)).startswith("2 nodes join once their workers'")
 
 
 def test_the_farewell_of_a_superseded_agent_says_what_to_do() -> None:

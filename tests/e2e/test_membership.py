@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +34,29 @@ def test_a_joiner_enlarges_the_world_of_a_node_that_trains(cluster: Cluster) -> 
     assert len({worker.store for worker in both}) == 1
     assert "can join" in first.err
     end(cluster, 1, 2)
+
+
+def test_a_world_trains_on_while_a_joiner_imports(cluster: Cluster, tmp_path: Path) -> None:
+    """Also one that is formed meanwhile for another reason. The import lasts until this test ends it."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    (tmp_path / "slow.py").write_text(f"open({str(gate)!r}).read()")
+    first = cluster.node("1:2", "--node-rank=0", AT_ONCE, NOTICES, "--max-restarts=1")
+    (alone,) = cluster.director.round(0, 1)
+    late = {"PYTHONPATH": os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))}
+    joiner = cluster.node("1:2", "--node-rank=1", "--warm=on", "--warm-import=slow", env=late)
+    joiner.wait_line("1 node joins once its workers' imports are done")
+    assert alone.ask("out still here") == "printed"
+    alone.tell("exit 9")
+    (alone,) = cluster.director.round(1, 1)
+    assert alone.ask("out and again") == "printed"
+    assert "stops" not in first.err
+    gate.write_text("done")
+    for worker in cluster.director.round(2, 2):
+        assert worker.env["TORCHELASTIC_RESTART_COUNT"] == "1"
+        worker.tell("exit 0")
+    assert "round 1 stops: " in first.err
+    cluster.wait_all()
 
 
 def test_a_spare_waits_beyond_max_and_replaces_a_lost_node(cluster: Cluster) -> None:
