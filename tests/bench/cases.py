@@ -25,7 +25,7 @@ SETTLED = 100  # steps, two seconds or more
 FEW = 2  # runs of a launcher that mostly hangs
 JOIN = 40.0
 GOODPUT, EVERY = 180.0, 20.0
-NODE_LOSS = 120.0  # torchrun takes three quarters of a minute
+NODE_LOSS = 90.0  # torchrun takes three quarters of a minute
 #: A world smaller than it may be starts soon; torchrun waits half a minute by default. It is in no figure.
 SHORT_CALL = ("--rdzv-conf", "last_call_timeout=2")
 RESTARTS = ("--max-restarts", "1000")

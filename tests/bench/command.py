@@ -2,11 +2,14 @@
 
 scripts/bench [WHAT ...]          measures; without WHAT everything
 scripts/bench merge FILE ...      joins parts of one machine and one commit into one table
+scripts/bench master --help       measures a master with thousands of agents
+scripts/bench idle --help         measures what a job does while nothing happens
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import shlex
 import sys
 from collections.abc import Sequence
@@ -91,7 +94,7 @@ def _measure(arguments: list[str]) -> int:
 
 
 def _about_cases() -> str:
-    return "\n\n".join((case.drive.__doc__ or "").strip() for case in CASES.values())
+    return "\n\n".join(inspect.cleandoc(case.drive.__doc__ or "") for case in CASES.values())
 
 
 def _about(launcher: Launcher) -> str:
