@@ -1,4 +1,9 @@
-"""The command line of the simulator: many seeds, one seed with its trace, or a master's journal."""
+"""The command line of the simulator: many seeds, one seed with its trace, a large job, or a journal.
+
+Without --seed, --seeds or --first, a job of more than 64 nodes is measured instead of put under faults: how
+much time and memory the master's machine takes for the first world, and for new ones after a failure and a
+loss.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import Decided
 from elasticrun.master.journal import read_journal
 from tests.sim.failover import simulator
+from tests.sim.scale import LARGE, run_large
 from tests.sim.scenario import Scenario, generate
 
 
@@ -85,19 +91,25 @@ def replay_file(path: Path) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and run."""
     parser = argparse.ArgumentParser(prog="scripts/simulate", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run (default 1000)")
-    parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")
+    parser.add_argument("--seeds", type=int, help="how many seeds to run (default 1000)")
+    parser.add_argument("--first", type=int, help="the first of them (default 0)")
     parser.add_argument("--nodes", type=int, default=8, help="nodes of each job (default 8)")
     parser.add_argument("--seed", type=int, help="run this one seed")
     parser.add_argument("--trace", action="store_true", help="with --seed: print everything that happens")
+    parser.add_argument(
+        "--curve", action="store_true", help="of a large job: measure smaller ones as well, and print a table"
+    )
     parser.add_argument(
         "--replay", type=Path, metavar="FILE", help="print the decisions in a master's journal"
     )
     options = parser.parse_args(arguments)
     if options.replay is not None:
         return replay_file(options.replay)
+    if options.seed is options.seeds is options.first is None and options.nodes >= LARGE:
+        return run_large(options.nodes, options.curve)
     if options.seed is None:
-        return run_seeds(range(options.first, options.first + options.seeds), options.nodes)
+        first, count = options.first or 0, 1000 if options.seeds is None else options.seeds
+        return run_seeds(range(first, first + count), options.nodes)
     if options.trace:
         print(explain(generate(options.seed, options.nodes)))
         return 0
