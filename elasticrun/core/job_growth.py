@@ -16,6 +16,7 @@ done waits for the others that import, for ``SETTLE`` at most: one stop in each 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from enum import Enum
 
 from elasticrun.core.rendezvous import WorldLimits
@@ -46,7 +47,8 @@ class HeldBack:
     """The nodes that are held back, by name, in the order in which that began. Every operation is O(1)."""
 
     def __init__(self) -> None:
-        self.since: dict[str, float] = {}  # seconds of the master's clock
+        # Seconds of the master's clock. A plain dict would pass all that were dropped to find the first.
+        self.since: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self.since)

@@ -1,16 +1,13 @@
 """What an event costs does not grow with the number of nodes: no scan.
 
-Counted in lines of core that are executed, which is the same on every machine; one line of a comprehension
-counts as often as it goes round.
+Counted in lines of core that are executed.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -39,32 +36,13 @@ from elasticrun.core.protocol import (
 )
 from elasticrun.core.quorum import with_seat
 from tests.core.build import Job, failure
+from tests.core.lines import lines_of
 
 FEW, MANY = 30, 600
 READY, RUNNING, FINISHED = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.FINISHED
 PREPARING, CHECKING, FAILED = AgentPhase.PREPARING, AgentPhase.CHECKING, AgentPhase.FAILED
 #: More lines than any event that is no decision about the whole world needs.
 ENOUGH = 250
-
-
-def lines_of(action: Callable[[], object]) -> int:
-    """How many lines of core ``action`` executes."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal count
-        if "/elasticrun/core/" not in frame.f_code.co_filename:
-            return None
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 class Crowd(Job):
