@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.bench.launchers import HASTY, OURS, TORCHRUN, TUNED
-from tests.bench.run import LINE, TRAIN, Event, Run, RunFailed
+from tests.bench.run import LINE, TRAIN, Event, Node, Run, RunFailed
 from tests.bench.stages import STAGES, agent_marks, split
 from tests.bench.usage import memory as memory_of
 from tests.support.processes import marked, titled
@@ -145,21 +145,36 @@ def memory(run: Run) -> dict[str, float]:
     """``memory``: of a launcher with two workers that have imported torch and allocate nothing. Resident
     memory (RSS) of the launcher and, if it has one, of the master; of all processes but the workers their
     share of what is resident (PSS); of a worker, as the mean of both, RSS and what would be free again if it
-    ended (USS: private pages and page tables), which is what one more of them adds."""
+    ended (USS: private pages and page tables), which is what one more of them adds. Then launcher (the
+    larger one) and master again in a job of two nodes with one worker each."""
     node = run.alone("--nproc-per-node", "2", TRAIN, "idle")
-    workers = [event.pid for event in run.all_of("imported", 2, START)]
-    run.quiet(START)
-    helpers = set(marked(node.mark)) - set(workers)
+    workers = _imported(run, node)
+    helpers = sorted(set(marked(node.mark)) - set(workers))
     of_workers = [memory_of(pid) for pid in workers]
     figures = {
-        "agent": memory_of(node.pid).rss,
+        **_of_launchers(node),
         "overhead": sum(memory_of(pid).pss for pid in helpers),
         "worker-rss": statistics.mean(it.rss for it in of_workers),
         "worker": statistics.mean(it.uss for it in of_workers),
     }
-    if masters := titled(node.mark, "elastic-run: master"):
-        figures["master"] = memory_of(masters[0]).rss
-    return figures
+    run.lose(node)
+    two = [run.node("2", TRAIN, "idle") for _ in range(2)]
+    _imported(run, two[0])
+    return figures | {f"{name}-of-two": rss for name, rss in _of_launchers(*two).items()}
+
+
+def _imported(run: Run, first: Node) -> list[int]:
+    """The pids of two workers that have imported torch, when all is quiet."""
+    workers = run.all_of("imported", 2, START, after=first.begun)
+    run.quiet(START)
+    return [event.pid for event in workers]
+
+
+def _of_launchers(*nodes: Node) -> dict[str, float]:
+    """RSS of the largest agent, and of the master if there is one."""
+    masters = [pid for node in nodes for pid in titled(node.mark, "elastic-run: master")]
+    agent = max(memory_of(node.pid).rss for node in nodes)
+    return {"agent": agent, **{"master": memory_of(pid).rss for pid in masters[:1]}}  # noqa: B035 one at most
 
 
 @dataclass(frozen=True, slots=True)

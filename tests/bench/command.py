@@ -36,6 +36,7 @@ from tests.bench.session import measure
 
 #: Measurements with command lines of their own: modules beside this one.
 OTHERS = ("master", "idle")
+ALL = ",".join(LAUNCHERS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +66,7 @@ def _measure(arguments: list[str]) -> int:
     parser.add_argument("--runs", type=int, default=10, help="of each launcher (default 10)")
     parser.add_argument(
         "--launchers",
-        default=",".join(LAUNCHERS),
+        default=ALL,
         metavar="NAME,...",
         help=f"of {', '.join(LAUNCHERS)} (default: all that are installed)",
     )
@@ -82,7 +83,7 @@ def _measure(arguments: list[str]) -> int:
         machine(),
         commit(),
         {launcher.name: _about(launcher) for launcher in launchers},
-        commands=(shlex.join(["scripts/bench", *arguments]),),
+        commands=(_command(options),),
         begun=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     )
     for sample in measure([CASES[name] for name in options.what or CASES], here, options.runs):
@@ -91,6 +92,14 @@ def _measure(arguments: list[str]) -> int:
         if options.json is not None:  # each time: whatever ends this, what was measured is kept
             write_json(report, options.json)
     return _write(report, options)
+
+
+def _command(options: argparse.Namespace) -> str:
+    """What makes this measurement again; where its results go is no part of it."""
+    words = ["scripts/bench", *options.what, "--runs", str(options.runs)]
+    if options.launchers != ALL:
+        words += ["--launchers", options.launchers]
+    return shlex.join(words)
 
 
 def _about_cases() -> str:

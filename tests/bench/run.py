@@ -251,7 +251,8 @@ class Run:
         while time.monotonic() < until:
             self.collect(time.monotonic() + LOOK)
             after = self._busy()
-            if sum(used - before.get(pid, 0.0) for pid, used in after.items()) < IDLE * LOOK:
+            used = sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
+            if used < IDLE * LOOK and before.keys() == after.keys():
                 return
             before = after
         raise RunFailed(f"no quiet within {seconds:g} s")

@@ -41,6 +41,8 @@ def _sample(case: Case, launcher: Launcher, number: int, folder: Path) -> Sample
             figures, failure, log = case.drive(run), "", ""
         except RunFailed as error:
             figures, failure, log = error.figures, str(error), run.story()
+        except (AssertionError, OSError) as error:  # a process that was to be looked at is not there
+            figures, failure, log = {}, str(error) or repr(error), run.story()
     if not failure:
         shutil.rmtree(folder, ignore_errors=True)
     return Sample(case.name, launcher.name, number, figures, failure, before, log)

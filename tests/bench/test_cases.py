@@ -131,5 +131,6 @@ def test_one_run_each_of_a_launch_and_of_a_kill(
     ]
     assert [[*it.figures] for it in report.samples] == [["launch"], ["kill"]]
     assert all(value > 0 for it in report.samples for value in it.figures.values())
+    assert report.commands == ("scripts/bench launch kill --runs 1 --launchers elastic-run",)
     assert {"cpu", "cores", "memory", "kernel", "python", "torch"} <= report.machine.keys()
     assert "| launch to first line" in capsys.readouterr().out
