@@ -10,7 +10,7 @@ known to read ``sitecustomize`` first, so anything but a plain Python binary is 
 """
 
 # pathlib would cost the start of every launch some milliseconds:
-# ruff: noqa: PTH109, PTH113, PTH118, PTH119, PTH123
+# ruff: noqa: PTH109, PTH112, PTH113, PTH118, PTH119, PTH123
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def _imports_torch(source: str | None) -> bool:
 def _source(entrypoint: Entrypoint) -> str | None:
     """The text of the script or module; None if there is no plain file of it."""
     if entrypoint.kind is not EntrypointKind.MODULE:
-        return _read(entrypoint.target)
+        target = entrypoint.target
+        return _read(os.path.join(target, "__main__.py") if os.path.isdir(target) else target)
     name = entrypoint.target.replace(".", os.sep)
     for directory in (os.getcwd(), *sys.path):
         for path in (f"{name}.py", os.path.join(name, "__main__.py")):

@@ -111,3 +111,10 @@ def test_the_source_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "pack" / "other.py").write_text("")
     for name, imports in (("pack.train", TORCH), ("pack.inner", TORCH), ("pack.other", None)):
         assert parse_command_line(["-m", name], {"PATH": "/bin"}).workers.warm_imports == imports
+
+
+def test_the_source_of_a_folder(tmp_path: Path) -> None:
+    main = tmp_path / "__main__.py"
+    for code, imports in (("import torch", TORCH), ("", None)):
+        main.write_text(code)
+        assert parse_command_line([str(tmp_path)], {"PATH": "/bin"}).workers.warm_imports == imports
