@@ -183,6 +183,27 @@ def drawn() -> dict[str, Any]:
     }
 
 
+def seeded() -> dict[str, Any]:
+    """The same in any two processes."""
+    import numpy
+    import torch
+
+    random.seed(7)
+    numpy.random.seed(7)
+    torch.manual_seed(7)
+    found = {
+        "random": random.random(),
+        "numpy": numpy.random.random(),
+        "torch": torch.rand(2).tolist(),
+        "torch's normal": torch.randn(2).tolist(),
+        "permuted": torch.randperm(9).tolist(),
+    }
+    random.seed()
+    numpy.random.seed()
+    torch.seed()
+    return found
+
+
 def facts() -> dict[str, Any]:
     return {
         **interpreter(),
@@ -300,11 +321,26 @@ def reduce(_: object) -> list[float]:
     return value.tolist()
 
 
-def compiled(_: object) -> list[float]:
+def compiled(_: object) -> dict[str, Any]:
     import torch
+    from torch._dynamo.utils import counters
 
-    found: list[float] = torch.compile(lambda x: torch.sin(x) + 2 * x)(torch.arange(3.0)).tolist()
-    return found
+    layer = torch.nn.Linear(3, 1)
+    with torch.no_grad():
+        layer.weight.copy_(torch.arange(3.0))
+        layer.bias.fill_(0.5)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.125)
+    loss = torch.compile(lambda x: (torch.sin(layer(x)) + 2 * x).sum())(torch.ones(3))
+    loss.backward()
+    optimizer.step()
+    return {
+        "loss": loss.item(),
+        "weights": [value.tolist() for value in layer.parameters()],
+        "counted": {
+            name: dict(values) for name, values in counters.items() if name in ("stats", "graph_break")
+        },
+        "threads": threading.active_count(),
+    }
 
 
 def edit() -> None:
@@ -333,9 +369,10 @@ def main() -> None:
     report["drawn"] = drawn()
     restarts, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
     if "edit" in tasks and restarts == "0":
-        tasks = ["reduce", "edit"]
+        tasks = ["reduce", *(name for name in tasks if name == "compile"), "edit"]
     known = {"processes": processes, "loader": loader, "reduce": reduce, "compile": compiled}
     report["tasks"] = {name: known[name](report["drawn"]) for name in tasks if name in known}
+    report["tasks"]["seeded"] = seeded()
     report["tasks"]["edition"] = [EDITION, importlib.import_module("beside").VALUE]
     path = Path(folder, f"{restarts}-{rank}.json")
     path.write_text(json.dumps(report, default=str))
