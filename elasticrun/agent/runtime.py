@@ -19,7 +19,6 @@ from elasticrun import __version__
 from elasticrun.agent.events import EventLog
 from elasticrun.agent.farewell import Farewell, ShowCheckup
 from elasticrun.agent.group import CpuPlan, WorkerGroup
-from elasticrun.agent.health import HealthServer
 from elasticrun.agent.hosting import MasterHost
 from elasticrun.agent.link import Link
 from elasticrun.agent.log_dirs import LogDirs
@@ -42,7 +41,6 @@ from elasticrun.agent.spawner import (
     Swept,
     WarmNews,
 )
-from elasticrun.agent.timer import FileTimer
 from elasticrun.agent.warm import report_warm
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import EntrypointKind, LaunchConfig, WorkerConfig
@@ -75,7 +73,9 @@ from elasticrun.core.protocol import Assignment, NodeInfo, Report, Stall
 from elasticrun.errors import ElasticRunError, ExitCode
 
 if TYPE_CHECKING:
+    from elasticrun.agent.health import HealthServer
     from elasticrun.agent.notice import PreemptionNotice
+    from elasticrun.agent.timer import FileTimer
 
 logger = logging.getLogger(__name__)
 
@@ -300,6 +300,8 @@ class Agent:
     def _open_file_timer(self, path: str | None) -> FileTimer | None:
         if path is None:
             return None
+        from elasticrun.agent.timer import FileTimer
+
         try:
             return FileTimer(path, lambda: self._group.pids.values())
         except OSError as error:
@@ -307,7 +309,11 @@ class Agent:
             return None
 
     def _open_health(self, port: int | None) -> HealthServer | None:
-        return HealthServer(port, lambda: self._machine.phase.value) if port is not None else None
+        if port is None:
+            return None
+        from elasticrun.agent.health import HealthServer
+
+        return HealthServer(port, lambda: self._machine.phase.value)
 
     def _forget_timers(self, worker: int) -> None:
         pid = self._group.pid_of(worker)

@@ -38,14 +38,6 @@ from elasticrun.core.job_events import (
     Send,
     StepDown,
 )
-from elasticrun.core.orders import (
-    ControlReply,
-    ControlRequest,
-    DrainNode,
-    SaveAllStacks,
-    ScaleJob,
-    ShowStatus,
-)
 from elasticrun.core.protocol import (
     Heartbeat,
     Hello,
@@ -59,6 +51,7 @@ from elasticrun.master.copies import Copies
 from elasticrun.master.journal import Entry, Journal
 
 if TYPE_CHECKING:
+    from elasticrun.core.orders import ControlReply, ControlRequest
     from elasticrun.rpc.session import Session
 
 logger = logging.getLogger(__name__)
@@ -156,6 +149,8 @@ class MasterLoop:
         return reply
 
     def _obey(self, request: ControlRequest) -> ControlReply:
+        from elasticrun.core.orders import ControlReply, DrainNode, SaveAllStacks, ScaleJob, ShowStatus
+
         machine = self._machine
         match request:
             case ShowStatus():
