@@ -3,14 +3,16 @@
 The agent puts this directory, which holds nothing else, in front of PYTHONPATH. ``site`` imports this file
 before the script's first line. It undoes that at once (PYTHONPATH, our variable, ``sys.path``), so that
 neither the script nor its children see any of it; gives way to the sitecustomize that would have run without
-it, if there is one; and waits for torch with a finder on ``sys.meta_path``. It never imports torch itself.
+it, if there is one; and waits for torch with a finder on ``sys.meta_path``: the parts of it that make steps
+(``reporter.py``) and that have ranks meet (``meeting.py``). It never imports torch itself.
 
 In a warm parent it does not return: it forks workers, and each of them goes on from here as if it had just
 been started, with all that the parent has imported. One that was asked for another program than the script
 comes as far as the sitecustomize that would have run without us, as that program would, and runs it then.
 
 Invariants. It needs nothing but the interpreter: ``elasticrun`` may be missing, the Python another one. What
-it does wrong costs the reports, never the script. A warm parent never gets to the script's first line.
+it does wrong costs the reports and some speed, never the script. A warm parent never gets to the script's
+first line.
 """
 
 import os
@@ -26,6 +28,7 @@ WARM = "ELASTICRUN_WARM"
 #: Under these names elasticrun's worker library finds this module and the reporter.
 NAME = "_elasticrun_sitecustomize"
 REPORTER = "elasticrun.worker.reporter"
+RENDEZVOUS = "torch.distributed.rendezvous"
 
 #: The agent's page as the variable described it; "" if this is no worker of ours.
 page = ""
@@ -76,6 +79,7 @@ class Finder:
             "torch.serialization",
             "torch.utils.data.dataloader",
             "torch.distributed.checkpoint.state_dict_saver",
+            RENDEZVOUS,
             "safetensors.torch",
         }
 
@@ -116,7 +120,8 @@ def watch(loader: "Any", name: str) -> None:
 def imported(name: str, module: "ModuleType") -> None:
     """A module that we waited for is there."""
     try:
-        load_reporter().imported(name, module)
+        hooks = load("elasticrun.worker.meeting", "meeting.py") if name == RENDEZVOUS else load_reporter()
+        hooks.imported(name, module)
     except Exception:  # noqa: BLE001 whatever it is, the script goes on without reports
         return
 

@@ -1,0 +1,191 @@
+"""Ranks wait for rank 0's store at its door, and torch's own function is called whatever happens."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import random
+import re
+import socket
+import types
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from elasticrun.agent.ports import PortReserve
+from elasticrun.agent.progress import ProgressPage
+from elasticrun.worker import meeting
+from tests.worker.test_injection import run_worker
+
+LONG = timedelta(hours=1)
+
+
+class Rendezvous:
+    """torch's module, as far as it is hooked: it records its calls, and whether anybody listened."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self.was_refused = False
+        self.module = types.ModuleType("rendezvous")
+        self.module._create_c10d_store = self._create  # type: ignore[attr-defined]
+        meeting.imported("rendezvous", self.module)
+
+    def _create(self, *args: Any, **kwargs: Any) -> str:
+        self.calls.append((args, kwargs))
+        given = {**dict(zip(meeting.PARAMETERS, args, strict=False)), **kwargs}
+        self.was_refused = meeting.is_refused(given["hostname"], given["port"])
+        return "the store"
+
+    def create(self, *args: Any, **kwargs: Any) -> str:
+        result: str = self.module._create_c10d_store(*args, **kwargs)
+        return result
+
+
+@pytest.fixture
+def rendezvous() -> Rendezvous:
+    return Rendezvous()
+
+
+@pytest.fixture
+def door() -> Iterator[socket.socket]:
+    """A port on which nobody listens yet."""
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        yield door
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[int], None]], None]]:
+    """Has a function called instead of each pause between two knocks, with the pause's number."""
+
+    def instead(function: Callable[[int], None]) -> None:
+        count = iter(range(1_000_000))
+
+        class Event:
+            def wait(self, seconds: float) -> None:
+                assert meeting.SHORTEST <= seconds <= meeting.LONGEST
+                function(next(count))
+
+        monkeypatch.setattr(meeting, "threading", types.SimpleNamespace(Event=Event))
+
+    yield instead
+
+
+def port_of(door: socket.socket) -> int:
+    port: int = door.getsockname()[1]
+    return port
+
+
+Pauses = Callable[[Callable[[int], None]], None]
+
+
+def test_a_rank_that_comes_first_waits_until_the_store_listens(
+    rendezvous: Rendezvous, door: socket.socket, pauses: Pauses
+) -> None:
+    pauses(lambda number: door.listen() if number == 3 else None)
+    args = ("127.0.0.1", port_of(door), 1, 2, LONG)
+    assert rendezvous.create(*args, use_libuv=True) == "the store"
+    assert rendezvous.calls == [(args, {"use_libuv": True})]
+    assert not rendezvous.was_refused
+
+
+def test_arguments_may_have_names(rendezvous: Rendezvous, door: socket.socket, pauses: Pauses) -> None:
+    pauses(lambda number: door.listen())
+    named = {"hostname": "127.0.0.1", "port": port_of(door), "rank": 1, "timeout": LONG, "world_size": 2}
+    assert rendezvous.create(**named) == "the store"
+    assert rendezvous.calls == [((), named)]
+    assert not rendezvous.was_refused
+
+
+def test_rank_0_does_not_wait_for_itself(rendezvous: Rendezvous, door: socket.socket, pauses: Pauses) -> None:
+    pauses(lambda number: pytest.fail("it waits"))
+    rendezvous.create("127.0.0.1", port_of(door), 0, 2, LONG)
+    assert rendezvous.was_refused
+
+
+def test_after_a_tenth_of_the_timeout_it_is_torchs_turn(
+    rendezvous: Rendezvous, door: socket.socket, monkeypatch: pytest.MonkeyPatch, pauses: Pauses
+) -> None:
+    clock = [0.0]
+
+    def pass_time(number: int) -> None:
+        assert clock[0] < 6.0
+        clock[0] += 1.0
+
+    pauses(pass_time)
+    monkeypatch.setattr(meeting, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    rendezvous.create("127.0.0.1", port_of(door), 1, 2, timedelta(seconds=60))
+    assert rendezvous.was_refused
+    assert clock[0] == 6.0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("no.such.host.invalid", 1, 1, 2, LONG),
+        ("127.0.0.1", -1, 1, 2, LONG),
+        ("127.0.0.1", 1, 1, 2, None),
+        ("127.0.0.1", 1, None, 2, LONG),
+        ("127.0.0.1",),
+        (),
+    ],
+)
+def test_what_is_odd_is_for_torch_to_tell(pauses: Pauses, args: tuple[Any, ...]) -> None:
+    def fail(*given: Any) -> None:
+        raise RuntimeError(f"called with {given}")
+
+    pauses(lambda number: pytest.fail("it waits"))
+    module = types.ModuleType("rendezvous")
+    module._create_c10d_store = fail  # type: ignore[attr-defined]
+    meeting.imported("rendezvous", module)
+    with pytest.raises(RuntimeError, match=re.escape(f"called with {args}")):
+        module._create_c10d_store(*args)
+
+
+def test_another_torch_is_left_alone() -> None:
+    module = types.ModuleType("rendezvous")
+    meeting.imported("rendezvous", module)
+    assert not hasattr(module, "_create_c10d_store")
+
+
+@pytest.mark.torch
+def test_the_real_torch_has_the_function_that_is_hooked() -> None:
+    module = importlib.import_module("torch.distributed.rendezvous")
+    function = inspect.unwrap(module._create_c10d_store)
+    assert tuple(inspect.signature(function).parameters)[: len(meeting.PARAMETERS)] == meeting.PARAMETERS
+
+
+MEET = """
+import os, sys, threading, torch
+from datetime import timedelta
+from torch.distributed import TCPStore, rendezvous
+hooked = sys.modules["torch.distributed.rendezvous"]._create_c10d_store
+assert hooked.__code__.co_filename.endswith("meeting.py")
+port = int(os.environ["MASTER_PORT"])
+def serve():
+    return TCPStore("127.0.0.1", port, 2, True, timedelta(seconds=60), wait_for_workers=False)
+stores = []
+late = threading.Timer(0.05, lambda: stores.append(serve()))
+late.start()
+store, rank, size = next(rendezvous("env://"))
+store.set("met", "yes")
+late.join()
+print(stores[0].get("met").decode(), rank, size)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("libuv", ["0", "1"])
+def test_ranks_of_the_real_torch_meet_and_say_nothing(libuv: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = PortReserve(random.Random())
+    world = {"MASTER_PORT": str(ports.reserve()), "MASTER_ADDR": "127.0.0.1", "RANK": "1", "WORLD_SIZE": "2"}
+    ports.release()
+    for name, value in {**world, "USE_LIBUV": libuv}.items():
+        monkeypatch.setenv(name, value)
+    page = ProgressPage(2)
+    try:
+        assert run_worker(page, MEET) == "yes 1 2"
+    finally:
+        page.close()
