@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from elasticrun.worker import warm_imports as imports  # given by ``sitecustomize``
+    from elasticrun.worker import warm_memory as memory  # so is this
 
 #: Descriptors go up here, out of the way of what the imports open.
 HIGH_FD = 900
@@ -138,7 +139,7 @@ def inherit(fd: int, spawner: int, mask: set[Any], libc: Any) -> socket.socket:
     return control
 
 
-def take_in(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
+def take_in(names: str, origin: Origin, control: socket.socket, libc: Any, is_heir: bool = False) -> None:
     """Import modules, then tell the spawner how that went; ends this process if it is of no use any more."""
     begun = time.monotonic()
     reason = imports.prepare([name for name in names.split(",") if name])
@@ -149,13 +150,15 @@ def take_in(names: str, origin: Origin, control: socket.socket, libc: Any) -> No
     set_title(TITLE)
     gc.collect()
     gc.freeze()  # and never thawed: a collection in a worker would copy the pages that it shares
+    if is_heir:
+        memory.put_together(libc)  # the first start would wait for that
     tell(control, seconds=time.monotonic() - begun, shared=resident())
 
 
 def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
     """As before; the environment stays, as a script finds it before it imports these itself."""
     before = dict(os.environ)
-    take_in(names, origin, control, libc)
+    take_in(names, origin, control, libc, is_heir=True)
     set_environment(before)
 
 

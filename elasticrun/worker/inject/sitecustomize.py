@@ -146,6 +146,7 @@ def be_warm_parent(here: str, terms: str) -> bool:
         restore(here, ":set:" in terms)
         warm = load("elasticrun.worker.warm", "warm.py")
         warm.imports = load("elasticrun.worker.warm_imports", "warm_imports.py")
+        warm.memory = load("elasticrun.worker.warm_memory", "warm_memory.py")
         is_another: bool = warm.serve(terms)
     except BaseException:  # noqa: BLE001 whatever it is, the script must not run here
         os._exit(70)
