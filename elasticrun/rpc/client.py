@@ -28,6 +28,7 @@ from elasticrun.rpc import codec
 from elasticrun.rpc.auth import Handshake, challenge_in, fresh, same
 from elasticrun.rpc.outbox import Outbox
 from elasticrun.rpc.reach import reach
+from elasticrun.rpc.slack import relax_soon
 from elasticrun.rpc.stream import StreamBrokenError, rejection
 from elasticrun.rpc.transport import PATH, PING_INTERVAL, PING_TIMEOUT, open_channel, rejected_in
 
@@ -89,6 +90,7 @@ class MasterStream:
         except BaseException:
             await stream.close(0.0)
             raise
+        relax_soon()
         return stream
 
     async def __aenter__(self) -> MasterStream:

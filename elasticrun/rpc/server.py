@@ -21,6 +21,7 @@ from elasticrun.rpc.door import Context, enter
 from elasticrun.rpc.limits import Gate, Limits
 from elasticrun.rpc.listening import claim, local_addresses, taken
 from elasticrun.rpc.session import Admit, AgentStream, Door, Session, SessionHandler
+from elasticrun.rpc.slack import relax_soon
 from elasticrun.rpc.transport import CONTROL_METHOD, METHOD, SERVER_OPTIONS, SERVICE
 
 __all__ = ["Admit", "Limits", "MasterServer", "Orders", "Session", "SessionHandler"]
@@ -75,6 +76,7 @@ class MasterServer:
             await self.stop(0.0)
             raise
         await server.start()
+        relax_soon()
         return bound
 
     async def stop(self, grace: float) -> None:

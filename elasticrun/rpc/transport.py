@@ -2,7 +2,9 @@
 
 Payloads pass through gRPC as plain bytes, so that malformed ones reach our codec and are answered with
 a typed rejection. A peer whose host went silent is found by HTTP/2 pings, sent by both sides after
-PING_INTERVAL of silence and answered by gRPC's core even while Python is busy.
+PING_INTERVAL of silence and answered by gRPC's core even while Python is busy. The timer that sends them may
+be late by TIMER_SLACK. That nothing is acknowledged within PING_TIMEOUT is seen in time, by the kernel, which
+gRPC asks for that; a frozen peer whose kernel lives is found by gRPC, late by TIMER_SLACK once more.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ CONTROL_PATH = f"/{SERVICE}/{CONTROL_METHOD}"
 #: The key of the trailing metadata that carries the Rejected of a stream that was refused at the door.
 REJECTED_KEY = "elasticrun-rejected-bin"
 
-#: Seconds of silence before a ping, and seconds to wait for its answer: a dead host is known after their sum.
-PING_INTERVAL = 1.5
+#: Seconds of silence before a ping, and seconds to wait for its answer: a dead host is known after their sum,
+#: and within TIMER_SLACK of it, so after 4.5 at most.
+PING_INTERVAL = 1.0
 PING_TIMEOUT = 2.5
 
 _Options = tuple[tuple[str, int], ...]

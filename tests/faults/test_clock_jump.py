@@ -28,7 +28,7 @@ pytestmark = pytest.mark.root
 SHIM = ROOT / "tests" / "support" / "wall_clock"
 DAY = 86_400
 #: Long enough for a busy machine, and shorter than gRPC's keepalive, which would find a frozen agent as well.
-HEARTBEAT = "--rdzv-conf=keep_alive_interval=0.5,keep_alive_max_attempt=6"
+HEARTBEAT = "--rdzv-conf=keep_alive_interval=0.5,keep_alive_max_attempt=5"
 UNHURRIED = "--last-call-timeout=60"
 
 
@@ -66,7 +66,7 @@ def lose_while_frozen(
     frozen.signal(signal.SIGSTOP)
     meanwhile()
     hosts.director.round(number, 2)
-    hosts[0].launchers[0].wait_line(f"{hosts[index].name}/.* lost: silent for 3 s")
+    hosts[0].launchers[0].wait_line(f"{hosts[index].name}/.* lost: silent for 2.5 s")
     frozen.signal(signal.SIGCONT)
     return hosts.director.round(number + 1, 3)
 

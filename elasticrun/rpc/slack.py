@@ -1,0 +1,42 @@
+"""How late the timers of gRPC's threads may be, so that a job in which nothing happens sleeps.
+
+gRPC's core keeps a pool of 4 to 16 threads, by the cores of the host, and each that has nothing to do looks
+for work by itself: 15 ms after it did some, then less and less often. A ping is work, so an idle job of two
+nodes woke up 90 times a second, and no option or variable of gRPC's changes that. But the kernel may wake
+whoever waits for a *time* later than was asked, by the slack of that thread. What happens, as a message, a
+closed connection or a thread that has work for another, wakes at once all the same.
+
+Not from the start: core measures the clock of the CPU once in each process, with sleeps of 1 and 2 ms, when
+its threads first get into one another's way, which is while they connect. With slack that took 2 s.
+
+A thread may only set its own slack, unless the process has CAP_SYS_NICE. Where it has not, the job
+wakes up more often, and all else is the same. Invariant: no thread but gRPC's own is ever touched, so
+asyncio's timers, and whatever this process forks, are exact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+#: Seconds by which a timer of gRPC's may be late: keepalive, handshake timeouts, idle connections.
+TIMER_SLACK = 1.0
+#: Seconds after a stream is attached, or a server serves, from which on that holds.
+RELAX_AFTER = 3.0
+#: What core calls its threads; they are made early, and threads that they make inherit from them.
+_NAMES = frozenset({"event_engine", "lifeguard", "grpc_global_tim"})
+
+
+def relax_soon() -> None:
+    """Let timers of the gRPC threads that exist then, and of theirs, be late, ``RELAX_AFTER`` from now on."""
+    asyncio.get_running_loop().call_later(RELAX_AFTER, relax)
+
+
+def relax() -> None:
+    """Let timers of gRPC's threads be late from now on, if the kernel allows that."""
+    # The kernel refuses, has no such file, or the thread has ended.
+    with contextlib.suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            if (task / "comm").read_text().strip() in _NAMES:
+                Path(f"/proc/{task.name}/timerslack_ns").write_text(str(int(TIMER_SLACK * 1e9)))
