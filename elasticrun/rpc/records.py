@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -21,15 +21,42 @@ class RecordError(ValueError):
     """A record does not have the shape its type asks for."""
 
 
-def to_json(value: object) -> Any:
+def to_json(value: Any) -> Any:
     """A frozen dataclass, enum, tuple or scalar as what ``json.dumps`` takes."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: to_json(getattr(value, name)) for name in _fields(type(value))}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, tuple):
-        return [to_json(item) for item in value]
-    return value.hex() if isinstance(value, bytes) else value
+    convert = _converter(value.__class__)
+    return value if convert is None else convert(value)
+
+
+@cache
+def _converter(kind: type) -> Callable[[Any], Any] | None:
+    """What turns values of exactly this type into JSON; None for those that are JSON already.
+
+    It is called for each event of a job, so what the type says is looked up only once.
+    """
+    if dataclasses.is_dataclass(kind):
+        return partial(_dump_fields, tuple(field.name for field in dataclasses.fields(kind)))
+    if issubclass(kind, Enum):
+        return _dump_enum
+    if issubclass(kind, tuple):
+        return _dump_tuple
+    return bytes.hex if issubclass(kind, bytes) else None
+
+
+def _dump_fields(names: tuple[str, ...], value: object) -> dict[str, Any]:
+    dumped = {}
+    for name in names:
+        item = getattr(value, name)
+        convert = _converter(item.__class__)
+        dumped[name] = item if convert is None else convert(item)
+    return dumped
+
+
+def _dump_enum(value: Enum) -> Any:
+    return value.value
+
+
+def _dump_tuple(value: tuple[object, ...]) -> list[Any]:
+    return [to_json(item) for item in value]
 
 
 def from_json(kind: type[T], data: Any) -> T:

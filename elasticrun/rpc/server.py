@@ -26,6 +26,8 @@ from elasticrun.rpc.transport import CONTROL_METHOD, METHOD, SERVER_OPTIONS, SER
 
 __all__ = ["Admit", "Limits", "MasterServer", "Orders", "Session", "SessionHandler"]
 
+#: Seconds that the tasks of streams have to end that were cut; a moment, unless one of them is stuck.
+CUT_TIMEOUT = 5.0
 _NO_SECURITY = SecurityConfig()
 _Serve = Callable[[object, Context], Awaitable[None]]
 
@@ -92,7 +94,7 @@ class MasterServer:
             # Core is done with a call that it cuts before the task is that served it. An event loop that is
             # closed in between cancels the task, and gRPC prints a traceback of that.
             if self._tasks:
-                await asyncio.wait(self._tasks)
+                await asyncio.wait(self._tasks, timeout=CUT_TIMEOUT)
         while self._claims:
             self._claims.pop().close()
 

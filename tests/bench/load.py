@@ -30,6 +30,7 @@ from elasticrun.core.agent_events import (
     AgentEvent,
     AgentTerms,
     Directed,
+    Finish,
     GroupGone,
     LinkUp,
     Prepared,
@@ -97,6 +98,8 @@ class Agent:
                     self.feed(WorkerFinished(self.machine.round, 0))
                 case SweepWorkers(round_):
                     self.feed(GroupGone(round_, PORT))
+                case Finish(_, reason):
+                    tell({"broken": f"{self.machine.info.node} ended: {reason}"})
                 case _:
                     pass
 
@@ -165,7 +168,7 @@ class Look(asyncio.Protocol):
     """The connection that only sees whether a master answers; see ``elasticrun/rpc/reach.py``."""
 
     def __init__(self) -> None:
-        self.answered = asyncio.get_running_loop().create_future()
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -176,6 +179,10 @@ class Look(asyncio.Protocol):
         self._transport.abort()
         if not self.answered.done():
             self.answered.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(ConnectionError(f"hung up on before it was answered: {exc}"))
 
 
 class GrpcWire:
@@ -217,6 +224,8 @@ class Swarm:
         tell({"began": time.monotonic()})
         follow = self._lean if self.config.client == "lean" else self._grpc
         self._tasks = [asyncio.create_task(follow(agent)) for agent in self._agents]
+        for task in self._tasks:
+            task.add_done_callback(_tell_failure)
         self._beat(10.0)
 
     async def _lean(self, agent: Agent) -> None:
@@ -240,6 +249,11 @@ class Swarm:
         for agent in self._agents:
             agent.beat()
         asyncio.get_running_loop().call_later(interval, self._beat, interval)
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        tell({"broken": repr(error)})
 
 
 def tell(happened: dict[str, object]) -> None:

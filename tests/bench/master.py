@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tests.bench.load import LoadConfig
 
 ROOT = Path(__file__).parent.parent.parent
 HOST = "127.0.0.1"
+DEADLINE = 120.0  # seconds for a world
 CURVE = (250, 500, 1000, 2000)
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -172,11 +174,23 @@ def _shares(agents: int, loads: int, port: int, client: str) -> Iterator[LoadCon
 
 def _world(swarms: Sequence[Process], number: int, size: int) -> float:
     """When the last agent had its seat in a world of ``size``; every rank must have been given once."""
-    told = [swarm.hear("round") for swarm in swarms]
+    told = _hear_all(swarms)
     ranks = sorted(rank for each in told for rank in each["ranks"])
     if {each["round"] for each in told} != {number} or ranks != list(range(size)):
         raise BenchError(f"round {number} should have the ranks 0 to {size - 1}: {told!r:.500}")
     return max(float(each["at"]) for each in told)
+
+
+def _hear_all(swarms: Sequence[Process]) -> list[dict[str, Any]]:
+    """What each of them tells of its next world; one that cannot, spoils it for all."""
+    pool = ThreadPoolExecutor(len(swarms))
+    waiting = [pool.submit(swarm.hear, "round") for swarm in swarms]
+    done, missing = wait(waiting, DEADLINE, return_when=FIRST_EXCEPTION)
+    pool.shutdown(wait=False)  # what is left ends with the processes
+    told = {each: each.result() for each in done}
+    if missing:
+        raise BenchError(f"there was no world within {DEADLINE:g} s")
+    return [told[each] for each in waiting]
 
 
 def _writes(lines: Sequence[bytes]) -> int:

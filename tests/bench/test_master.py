@@ -30,7 +30,9 @@ def test_every_agent_gets_its_seat_in_both_worlds(
 
 
 def says(held: ExitStack, **told: object) -> Process:
-    code = f"import sys; sys.stdin.readline(); print({json.dumps(told)!r})"
+    code = f"import sys; sys.stdin.readline(); print({json.dumps(told)!r}, flush=True)"
+    if "waits" in told:
+        code += "; sys.stdin.read()"
     process = Process([sys.executable, "-c", code], {})
     held.callback(process.end)
     return process
@@ -47,7 +49,8 @@ def says(held: ExitStack, **told: object) -> Process:
 )
 def test_a_world_that_is_not_as_it_should_be_is_no_figure(told: dict[str, object], words: str) -> None:
     with ExitStack() as held:
-        swarms = [says(held, round=0, at=1.0, ranks=[1]), says(held, **told)]
+        first = {"round": 0, "at": 1.0, "ranks": [1]} if "round" in told else {"waits": "for ever"}
+        swarms = [says(held, **first), says(held, **told)]
         with pytest.raises(BenchError, match=words):
             master._world(swarms, 0, 2)
 
