@@ -194,7 +194,8 @@ class MasterStream:
                 if data == codec.GOODBYE:
                     self._outbox.close()  # the writer ends our half
                 else:
-                    self._inbox.put_nowait(codec.decode_master(data))
+                    for message in codec.decode_master(data):
+                        self._inbox.put_nowait(message)
             end = StreamBrokenError(f"the master at {self._endpoint} ended the stream")
         except ProtocolError as error:
             end = ProtocolError(f"the master at {self._endpoint} sent a broken message: {error}")

@@ -94,7 +94,7 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("welcome", "rejected", "start_round", "stop_round", "waiting", "job_ended", "goodbye", "start_probe", "save_stacks", "journal_copy")
+    __slots__ = ("welcome", "rejected", "start_round", "stop_round", "waiting", "job_ended", "goodbye", "start_probe", "save_stacks", "journal_copy", "more")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
     START_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +105,7 @@ class MasterMessage(_message.Message):
     START_PROBE_FIELD_NUMBER: _ClassVar[int]
     SAVE_STACKS_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_COPY_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     rejected: Rejected
     start_round: StartRound
@@ -115,7 +116,8 @@ class MasterMessage(_message.Message):
     start_probe: StartProbe
     save_stacks: SaveStacks
     journal_copy: JournalCopy
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., start_round: _Optional[_Union[StartRound, _Mapping]] = ..., stop_round: _Optional[_Union[StopRound, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., job_ended: _Optional[_Union[JobEnded, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., start_probe: _Optional[_Union[StartProbe, _Mapping]] = ..., save_stacks: _Optional[_Union[SaveStacks, _Mapping]] = ..., journal_copy: _Optional[_Union[JournalCopy, _Mapping]] = ...) -> None: ...
+    more: _containers.RepeatedCompositeFieldContainer[MasterMessage]
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., start_round: _Optional[_Union[StartRound, _Mapping]] = ..., stop_round: _Optional[_Union[StopRound, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., job_ended: _Optional[_Union[JobEnded, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., start_probe: _Optional[_Union[StartProbe, _Mapping]] = ..., save_stacks: _Optional[_Union[SaveStacks, _Mapping]] = ..., journal_copy: _Optional[_Union[JournalCopy, _Mapping]] = ..., more: _Optional[_Iterable[_Union[MasterMessage, _Mapping]]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("job_id", "version", "info", "status", "epoch", "nonce", "proof")

@@ -50,6 +50,16 @@ class Outbox:
                 return None
             self._changed.clear()
             await self._changed.wait()
+        return self._take()
+
+    def rest(self, room: int, joint: int) -> list[bytes]:
+        """Takes what else waits, as far as it fits ``room`` bytes if each message costs ``joint`` more."""
+        taken = []
+        while self._queue and (room := room - len(self._queue[0]) - joint) >= 0:
+            taken.append(self._take())
+        return taken
+
+    def _take(self) -> bytes:
         data = self._queue.popleft()
         self._room += len(data) + _OVERHEAD
         return data

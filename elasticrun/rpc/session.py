@@ -159,7 +159,7 @@ class AgentStream:
     async def _write_all(self, reader: asyncio.Task[None]) -> None:
         try:
             while (data := await self._outbox.get()) is not None:
-                await self._context.write(data)
+                await self._context.write(self._with_rest(data))
             if self._why == _ENDED:
                 await self._context.write(codec.GOODBYE)  # only now we know that it did
                 self._detach()
@@ -173,6 +173,11 @@ class AgentStream:
             if self._why == _ENDED:  # it is gRPC that cancels: the connection is gone
                 self._why = self._loss()
             raise
+
+    def _with_rest(self, data: bytes) -> bytes:
+        """What waits for one stream is one write, as far as it fits a message."""
+        rest = self._outbox.rest(codec.MAX_MESSAGE_BYTES - len(data), codec.JOINT)
+        return codec.join_master(data, rest) if rest else data
 
     def _loss(self) -> str:
         """How the connection was lost, as far as that can be known."""

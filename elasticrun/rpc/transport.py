@@ -103,7 +103,7 @@ def rejected_in(metadata: Iterable[tuple[str, str | bytes]]) -> Rejected | None:
     for key, value in metadata:
         if key == REJECTED_KEY and isinstance(value, bytes):
             try:
-                message = codec.decode_master(value)
+                message, *_ = codec.decode_master(value)
             except ProtocolError:
                 return None
             return message if isinstance(message, Rejected) else None

@@ -40,7 +40,7 @@ from elasticrun.core.agent_events import (
     Transmit,
     WorkerFinished,
 )
-from elasticrun.core.protocol import AgentMessage, Heartbeat, NodeInfo, Welcome
+from elasticrun.core.protocol import AgentMessage, Heartbeat, MasterMessage, NodeInfo, Welcome
 from elasticrun.rpc import codec
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.transport import PATH, PING_INTERVAL
@@ -160,8 +160,12 @@ class LeanWire(asyncio.Protocol):
             data = bytes(held[5:end])
             del held[:end]
             if data != codec.GOODBYE:
-                message = codec.decode_master(data)
-                self._agent.feed(LinkUp(message.epoch) if isinstance(message, Welcome) else Directed(message))
+                for message in codec.decode_master(data):
+                    self._agent.feed(_event(message))
+
+
+def _event(message: MasterMessage) -> AgentEvent:
+    return LinkUp(message.epoch) if isinstance(message, Welcome) else Directed(message)
 
 
 class Look(asyncio.Protocol):

@@ -153,14 +153,14 @@ class RawCall:
     async def say(self, payloads: Iterable[bytes]) -> list[MasterMessage]:
         """Sends the payloads and returns all answers until the master ends the stream."""
         writer = asyncio.create_task(self._write(payloads))
-        answers = []
+        answers: list[MasterMessage] = []
         try:
             while isinstance(data := await asyncio.wait_for(self.call.read(), DEADLINE), bytes):
                 if data == codec.GOODBYE:
                     await writer
                     await self.call.done_writing()
                 else:
-                    answers.append(codec.decode_master(data))
+                    answers += codec.decode_master(data)
         finally:
             await writer
         return answers

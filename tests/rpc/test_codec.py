@@ -56,7 +56,32 @@ def test_agent_messages_survive(message: AgentMessage) -> None:
 
 @given(strategies.master_messages)
 def test_master_messages_survive(message: MasterMessage) -> None:
-    assert codec.decode_master(codec.encode_master(message)) == message
+    assert codec.decode_master(codec.encode_master(message)) == (message,)
+
+
+@given(strategies.master_messages, st.lists(strategies.master_messages, max_size=5))
+def test_joined_messages_survive_in_their_order(first: MasterMessage, more: list[MasterMessage]) -> None:
+    data = codec.encode_master(first)
+    encoded = [codec.encode_master(message) for message in more]
+    joined = codec.join_master(data, encoded)
+    assert codec.decode_master(joined) == (first, *more)
+    assert len(joined) <= len(data) + sum(len(each) + codec.JOINT for each in encoded)
+
+
+def test_a_joined_message_that_is_none_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="no kind"):
+        codec.decode_master(codec.join_master(codec.encode_master(Waiting(1, "")), [b""]))
+
+
+def test_the_longest_message_can_be_joined_as_cheaply() -> None:
+    longest = b"x" * codec.MAX_MESSAGE_BYTES
+    assert len(codec.join_master(b"", [longest])) <= len(longest) + codec.JOINT
+
+
+def test_what_all_are_told_alike_is_encoded_once_and_each_text_anew() -> None:
+    texts = [codec.encode_master(Waiting(1, text)) for text in ("a", "a", "b")]
+    assert texts[0] is texts[1] != texts[2]
+    assert codec.decode_master(codec.encode_master(Waiting(2, "b"))) == (Waiting(2, "b"),)
 
 
 def _decodes_or_refuses(decode: Callable[[bytes], object], data: bytes) -> None:
@@ -250,7 +275,7 @@ def test_the_largest_report_fits(letter: str) -> None:
     said, told = codec.encode_agent(hello), codec.encode_master(ended)
     assert max(len(said), len(told)) < codec.MAX_MESSAGE_BYTES
     assert isinstance(codec.decode_agent(said), Hello)
-    assert isinstance(codec.decode_master(told), JobEnded)
+    assert [type(message) for message in codec.decode_master(told)] == [JobEnded]
 
 
 def test_long_texts_keep_the_end_that_matters() -> None:
@@ -283,7 +308,8 @@ def test_too_long_reasons_are_clipped_and_not_refused() -> None:
         Waiting(1, long),
         Rejected(RejectCode.MALFORMED, long),
     ):
-        assert type(codec.decode_master(codec.encode_master(message))) is type(message)
+        (clipped,) = codec.decode_master(codec.encode_master(message))
+        assert type(clipped) is type(message)
     assert codec.decode_agent(codec.encode_agent(Leave("i", long))) == Leave("i", long[:MAX_FAILURE_TEXT])
 
 

@@ -156,7 +156,7 @@ async def record(endpoint: Endpoint) -> list[bytes]:
 def outcome(heard: http2.Heard, stream: int) -> str:
     for data in heard.messages.get(stream, ()):
         try:
-            answer = codec.decode_master(data)
+            (answer,) = codec.decode_master(data)
         except ProtocolError:
             continue
         assert isinstance(answer, Rejected), f"an attacker was answered {answer}"

@@ -39,6 +39,21 @@ def test_a_closed_box_gives_what_it_has_and_then_its_end() -> None:
     run(main())
 
 
+def test_the_rest_is_what_fits_in_its_order() -> None:
+    async def main() -> None:
+        box = Outbox(max_bytes=3000)
+        for data in (b"a", b"bb", b"ccc", b"d"):
+            box.put(data)
+        assert await box.get() == b"a"
+        assert box.rest(room=7, joint=1) == [b"bb", b"ccc"]
+        assert box.rest(room=1, joint=1) == []
+        assert box.rest(room=2, joint=1) == [b"d"]
+        assert box.rest(room=2, joint=1) == []
+        assert all(box.put(b"x" * 620) for _ in range(4)), "what was taken makes room"
+
+    run(main())
+
+
 def test_whoever_waits_is_woken() -> None:
     async def main() -> None:
         box = Outbox(max_bytes=3000)

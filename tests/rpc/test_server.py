@@ -69,6 +69,30 @@ def test_order_is_kept_both_ways() -> None:
     run(main())
 
 
+def test_what_waits_for_a_stream_is_one_write_as_far_as_it_fits() -> None:
+    async def main() -> None:
+        async with serving() as (recorder, endpoint), raw_calls(endpoint) as open_call:
+            call = open_call().call
+            await call.write(HELLO)
+            assert await asyncio.wait_for(call.read(), DEADLINE) == WELCOME
+            long = "x" * 8000
+            said = [Waiting(1, f"{number} {long}") for number in range(200)]  # more than one message carries
+            for message in said:
+                recorder.sessions[0].send(message)
+            heard: list[MasterMessage] = []
+            writes = 0
+            while len(heard) < len(said):
+                data = await asyncio.wait_for(call.read(), DEADLINE)
+                assert isinstance(data, bytes)
+                heard += codec.decode_master(data)
+                writes += 1
+            assert heard == said
+            assert writes == 2
+            call.cancel()
+
+    run(main())
+
+
 def test_each_session_has_its_own_id_and_messages() -> None:
     async def main() -> None:
         async with serving() as (recorder, endpoint):

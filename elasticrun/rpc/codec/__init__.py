@@ -19,16 +19,20 @@ from elasticrun.rpc.codec.decode import (
 )
 from elasticrun.rpc.codec.encode import (
     GOODBYE,
+    JOINT,
     encode_agent,
     encode_master,
+    join_master,
 )
 
 __all__ = [
     "GOODBYE",
+    "JOINT",
     "MAX_MESSAGE_BYTES",
     "decode_agent",
     "decode_master",
     "encode_agent",
     "encode_master",
+    "join_master",
     "version_in",
 ]

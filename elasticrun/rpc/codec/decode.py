@@ -83,10 +83,14 @@ def decode_agent(data: bytes) -> AgentMessage:
             raise ProtocolError(UNKNOWN)
 
 
-def decode_master(data: bytes) -> MasterMessage:
-    """The master's message in ``data``; raises ProtocolError."""
+def decode_master(data: bytes) -> tuple[MasterMessage, ...]:
+    """The master's messages in ``data``, in order, at least one; raises ProtocolError."""
     message = pb.MasterMessage()
     parse(message, data)
+    return (_master(message), *map(_master, message.more))
+
+
+def _master(message: pb.MasterMessage) -> MasterMessage:
     match message.WhichOneof("kind"):
         case "welcome":
             welcome = message.welcome

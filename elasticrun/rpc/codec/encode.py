@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 
 from elasticrun.core.protocol import (
     MAX_CHECKS,
@@ -42,6 +43,10 @@ from elasticrun.rpc.text import clean, head, tail
 
 #: The master's last message, in which there is nothing to decode; see elastic.proto.
 GOODBYE = pb.MasterMessage(goodbye=pb.Goodbye()).SerializeToString()
+#: What stands before the length of each message in the field ``more``: its number, and that a length follows.
+_MORE = bytes((pb.MasterMessage.MORE_FIELD_NUMBER << 3 | 2,))
+#: Bytes that a message costs at most, beside its own, if it is joined to others.
+JOINT = 5
 
 
 def encode_agent(message: AgentMessage) -> bytes:
@@ -51,7 +56,29 @@ def encode_agent(message: AgentMessage) -> bytes:
 
 def encode_master(message: MasterMessage) -> bytes:
     """The bytes of a master's message."""
+    if isinstance(message, Waiting | SaveStacks):
+        return _encode_for_all(message)
     return _master_to_pb(message).SerializeToString()
+
+
+@lru_cache(maxsize=1)
+def _encode_for_all(message: Waiting | SaveStacks) -> bytes:
+    """What thousands of agents are told alike is encoded once."""
+    return _master_to_pb(message).SerializeToString()
+
+
+def join_master(first: bytes, more: Iterable[bytes]) -> bytes:
+    """One message of the wire that says what encoded messages of the master say, in order."""
+    # Protobuf takes fields in any order, so what is appended is the field ``more`` of the first message.
+    return b"".join((first, *(part for data in more for part in (_MORE, _varint(len(data)), data))))
+
+
+def _varint(number: int) -> bytes:
+    parts = []
+    while number >= 0x80:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*parts, number))
 
 
 def _agent_to_pb(message: AgentMessage) -> pb.AgentMessage:
