@@ -89,6 +89,15 @@ def count(pid: int) -> Count:
     return Count((int(fields[11]) + int(fields[12])) / _TICKS, dict(_wakeups(pid)))
 
 
+def counts(pids: Iterable[int]) -> dict[int, Count]:
+    """What those of them that are alive have used so far."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found[pid] = count(pid)
+    return found
+
+
 def _wakeups(pid: int) -> Iterator[tuple[int, int]]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # the thread has just ended
@@ -202,11 +211,10 @@ def measure(seconds: float, settle: float, warm: bool) -> Report:
         watch(agents, settle)
         named = roles(job)
         master = only([pid for pid, role in named.items() if role == "master"])
-        before = {pid: count(pid) for pid in named}
+        before = counts(named)
         watch(agents, seconds)
-        rows = {
-            pid: compare(role, pid, before[pid], count(pid), seconds) for pid, role in sorted(named.items())
-        }
+        after = counts(before)  # a child that only helped a warm parent may have ended
+        rows = {pid: compare(named[pid], pid, before[pid], after[pid], seconds) for pid in sorted(after)}
         calls, why = None, ""
         try:
             calls = trace((agents[0], master), seconds, Path(name))

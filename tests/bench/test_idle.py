@@ -39,6 +39,10 @@ def test_a_thread_that_waits_and_goes_on_woke_up() -> None:
     assert after.cpu >= before.cpu
 
 
+def test_who_has_ended_is_not_counted() -> None:
+    assert set(idle.counts((os.getpid(), 0))) == {os.getpid()}
+
+
 def test_what_was_used_in_between_counts_by_the_second() -> None:
     before, after = Count(1.0, {7: 100, 8: 5}), Count(1.5, {7: 130, 9: 10})
     row = compare("agent 0", 7, before, after, 20.0)
