@@ -233,7 +233,7 @@ def printed(text: str, folder: Path) -> str:
     text = re.sub("\n\nExtension modules:.*", "", text)
     lines = [line for line in text.splitlines() if not re.match("elastic-run: .*warm", line)]
     text = re.sub(r"(?<=\w/)[\da-f]{6}\b", "<node>", "\n".join(lines).replace(str(folder), "<folder>"))
-    return re.sub(r"(pid|0x)[ \da-f]+", r"\1<number>", text)
+    return re.sub(r"(pid=?|0x)[ \da-f]+", r"\1<number>", text)
 
 
 def over(launcher: Launcher, folder: Path, patience: float) -> Ended:

@@ -58,6 +58,11 @@ def descriptors() -> list[list[Any]]:
     return found
 
 
+def used_by_children() -> float:
+    """Seconds. Importing torch may run programs, as builds for GPUs do; a warm worker has not run them."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+
+
 def kernel() -> dict[str, Any]:
     me = Path("/proc/self")
     stat = (me / "stat").read_text().rpartition(")")[2].split()
@@ -74,7 +79,6 @@ def kernel() -> dict[str, Any]:
         "scheduling": [os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))],
         "parent": (parent / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip(),
         "children": [(me / f"task/{os.getpid()}/children").read_text(), waits()],
-        "used by children": resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime,
         "limits in /proc": (me / "limits").read_text().splitlines(),
         "resource limits": [resource.getrlimit(number) for number in range(16)],
         "oom": (me / "oom_score_adj").read_text(),

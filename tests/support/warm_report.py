@@ -361,7 +361,9 @@ def edit() -> None:
 def main() -> None:
     folder, *tasks = sys.argv[1:]
     tasks = tasks[: tasks.index("--")]
-    report: dict[str, Any] = {"start": {**early(), **facts()}}
+    report: dict[str, Any] = {
+        "start": {**early(), **facts(), "used by children": kernel_report.used_by_children()}
+    }
 
     import torch
 
