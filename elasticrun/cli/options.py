@@ -241,7 +241,8 @@ POLICY = Option(
 )
 NO_AUTO_PROGRESS = _flag(
     "no-auto-progress", Group.HEALTH,
-    "Do not watch the optimizer steps of workers that use torch; elasticrun.report_step() still counts.",
+    "Leave torch in workers as it is: optimizer steps are not watched, though elasticrun.report_step() still "
+    "counts, and ranks do not wait at the port of rank 0's store.",
     origin=Origin.OURS,
 )
 HANG_TIMEOUT = Option(
