@@ -319,13 +319,13 @@ class JobMachine(JobFacts):
             self._timers.set_default((NOTICE, ""), self._now + wait)
 
     def _watch_growth(self) -> None:
-        match self._growth():
-            case Growth.NOW:
-                self._grow()
-            case Growth.SOON:
-                self._timers.set_default((GROWTH, ""), self._now + SETTLE)
-            case Growth.NONE:
-                self._timers.cancel((GROWTH, ""))
+        found = self._growth()
+        if found is Growth.NOW:
+            self._grow()
+        elif found is Growth.SOON:
+            self._timers.set_default((GROWTH, ""), self._now + SETTLE)
+        else:
+            self._timers.cancel((GROWTH, ""))
 
     def _growth(self) -> Growth:
         """Whether a larger world could start at once, and nobody has finished the work yet."""

@@ -235,6 +235,27 @@ def returning(nodes: int, *how: Any) -> Story:
     return crowd, {"that a node is back": lambda crowd: crowd.come(back, RUNNING, 0), **ARRIVALS}
 
 
+def growing(nodes: int, *how: Any) -> Story:
+    """A small round runs, and all the other nodes import before they can join it."""
+    crowd = Crowd(*how, min_nodes=2, max_nodes=2 * nodes)
+    crowd.come_all(2)
+    crowd.run_all()
+    for number in range(2, nodes):
+        crowd.warming.add(f"n{number}")
+        crowd.come(f"n{number}")
+    crowd.warming.add("x")
+    return crowd, {
+        "an arrival": arrives("x"),
+        "that a node still imports": says("n5", READY, -1),
+        "that a node has imported": lambda crowd: crowd.warm_up("n6"),
+        "that another one has": lambda crowd: crowd.warm_up("n7"),
+        "a heartbeat": beats("n0"),
+        "the loss of one that has imported": is_lost("n6"),
+        "the loss of one that imports": is_lost("n8"),
+        "that one takes too long": lambda crowd: crowd.do(Expired("warming")),
+    }
+
+
 def usurping(nodes: int, *_: Any) -> Story:
     """The second host's master has more nodes than a world takes, but most voters are elsewhere."""
     crowd = Crowd(2, False, epoch=3, min_nodes=2, max_nodes=nodes // 2)
@@ -256,6 +277,7 @@ STAGES: tuple[Stage, ...] = (
     stopping,
     waiting,
     returning,
+    growing,
     usurping,
 )
 
