@@ -30,8 +30,8 @@ REJECTED_KEY = "elasticrun-rejected-bin"
 
 #: Seconds of silence before a ping, and seconds to wait for its answer: a dead host is known after their sum,
 #: and within TIMER_SLACK of it, so after 4.5 at most.
-PING_INTERVAL = 1.0
-PING_TIMEOUT = 2.5
+PING_INTERVAL = 1.5
+PING_TIMEOUT = 2.0
 
 _Options = tuple[tuple[str, int], ...]
 
