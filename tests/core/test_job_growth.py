@@ -147,12 +147,15 @@ def test_before_the_first_world_nodes_meet_while_they_import() -> None:
 
 
 def test_a_spare_of_the_first_world_that_imports_is_held_back() -> None:
-    job = Job(min_nodes=2, max_nodes=3, last_call_timeout=5.0, node_unit=2)
+    job = Job(min_nodes=2, max_nodes=4, last_call_timeout=5.0, node_unit=2)
     job.join("a", "b", "c")
+    assert job.phase() is JobPhase.GATHERING
     job.pass_time(5.0)
     assert list(job.machine.held.since) == ["c"]
-    job.do(ScaleOrdered(2, 3))
+    job.attach("d")
     assert job.phase() is JobPhase.RUNNING
+    job.warm_up("c")
+    assert stopped(job)
 
 
 def test_a_node_that_never_says_that_it_is_done_is_taken_for_ready() -> None:
