@@ -148,8 +148,9 @@ class MasterHost:
             await self._process.end()  # its stream is over, and another one takes another master
         if self._process is None or (self._process.answered and not self._process.is_alive):
             self._notice_step_down()
+            loop = asyncio.get_running_loop()
             # In a thread, as it looks up names. It changes nothing, so it may be left alone at any time.
-            found = await asyncio.get_running_loop().run_in_executor(None, self._survey)
+            found = self._survey() if self._is_private else await loop.run_in_executor(None, self._survey)
             self._take_turn(found)
         if self._process is not None and not self._process.answered:
             await self._await_answer(self._process)

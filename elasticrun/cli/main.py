@@ -8,6 +8,7 @@ imported at all.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -109,7 +110,9 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
 
         import asyncio
 
-        return asyncio.run(_run(config, cpus, inbox, spawner, host))
+        status = asyncio.run(_run(config, cpus, inbox, spawner, host))
+        gc.freeze()  # the collections at the interpreter's end would look at all of it, for 30 ms
+        return status
     except BaseException:
         spawner.control.close()  # it ends by that
         host.abandon()
