@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from elasticrun.cli import master
 from elasticrun.core.electorate import Standing
 from tests.core.lines import lines_of
 from tests.sim import run, scale
@@ -29,6 +30,10 @@ def test_a_crowd_goes_through_all_stages(is_checked: bool, reports: int) -> None
 def test_the_cost_of_a_node_does_not_grow_with_their_number(is_checked: bool) -> None:
     few, many = (lines_of(Crowd(nodes, is_checked).run) / nodes for nodes in (NODES, 6 * NODES))
     assert many <= 1.02 * few, f"{few:.0f} lines of core for a node, and {many:.0f} among six times as many"
+
+
+def test_garbage_is_collected_as_in_a_master() -> None:
+    assert scale.COLLECTOR == master._COLLECTOR
 
 
 def test_another_seed_is_another_order() -> None:
