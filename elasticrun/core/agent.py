@@ -96,6 +96,7 @@ class AgentMachine:
         self._probing = Probing()
         self._seats: tuple[Seat, ...] = ()
         self._sequence = 0
+        self._greeted: AgentStatus | None = None  # what the newest Hello told
         self._store_port = 0
         self._done = False
         self._timers: Deadlines[str] = Deadlines()
@@ -126,7 +127,8 @@ class AgentMachine:
 
     def hello(self) -> Hello:
         """The first message of a new stream: everything the master needs to resume from."""
-        return Hello(*self._job, self.info, self._status(), self.epoch)
+        self._greeted = self._status()
+        return Hello(*self._job, self.info, self._greeted, self.epoch)
 
     # -- facts
 
@@ -177,7 +179,8 @@ class AgentMachine:
         self._wishes = replace(self._wishes, epoch=max(self.epoch, epoch))
         self._timers.cancel(MASTER)
         self._say_farewell()
-        self._report()  # what changed between Hello and Welcome was not sent
+        if self._status() != self._greeted:
+            self._report()  # what changed between Hello and Welcome was not sent
 
     def _link_down(self, reason: str) -> None:
         if self.departure is None:
@@ -197,8 +200,6 @@ class AgentMachine:
                 self._say(Level.WARNING, message.text)
             case SaveStacks() if message.epoch >= self.epoch and self.phase is AgentPhase.RUNNING:
                 self._effects.append(DumpStacks())
-            case _:
-                pass
 
     def _follow_directive(self, message: Directive) -> None:
         wishes = self._wishes.hear(message)
