@@ -134,7 +134,7 @@ class MasterHost:
             self._copy.take(message)
 
     async def endpoint(self) -> Endpoint:
-        """Where to reach the master, once it serves if it is ours.
+        """Where to reach the master, once it serves if it is ours; a private one may be spoken to sooner.
 
         Raises:
             MasterRefusedError: our master cannot serve, and says why.
@@ -142,9 +142,10 @@ class MasterHost:
             MasterUnreachableError: our master was killed, or takes very long to start.
             SteppedDownError: our master could not lead.
         """
-        if not self.endpoints.is_ours:
+        if not self.endpoints.is_ours or self._has_channel:
             return self.endpoints.current
-        if self._process is not None and self._is_private and not self._has_channel:
+        if self._process is not None and self._is_private:
+            await self._explain(self._process)
             await self._process.end()  # its stream is over, and another one takes another master
         if self._process is None or (self._process.answered and not self._process.is_alive):
             self._notice_step_down()
@@ -152,8 +153,9 @@ class MasterHost:
             # In a thread, as it looks up names. It changes nothing, so it may be left alone at any time.
             found = self._survey() if self._is_private else await loop.run_in_executor(None, self._survey)
             self._take_turn(found)
-        if self._process is not None and not self._process.answered:
-            await self._await_answer(self._process)
+        # A private one may be spoken to before it serves. If it never does, the stream breaks.
+        if self._process is not None and not self._has_channel:
+            await self._explain(self._process)
         return self.endpoints.current
 
     def take_channel(self) -> socket.socket | None:
@@ -238,7 +240,10 @@ class MasterHost:
                 ) from error
         return self._temporary
 
-    async def _await_answer(self, process: MasterProcess) -> None:
+    async def _explain(self, process: MasterProcess) -> None:
+        """Hear whether the master serves, unless it has said so."""
+        if process.answered:
+            return
         try:
             answer = await asyncio.wait_for(process.hear(), ANSWER_TIMEOUT)
         except asyncio.TimeoutError:

@@ -166,8 +166,8 @@ class Link:
         if self._host.endpoints.are_several:
             timeout = min(timeout, TAKEOVER_DELAY)
         channel = self._host.take_channel()
-        if channel is not None:
-            return await LocalStream.open(channel, self._machine.hello(), timeout)
+        if channel is not None:  # to a master that may be starting yet, and whose end cannot be missed
+            return await LocalStream.open(channel, self._machine.hello(), self._connect_timeout)
         stream = await self._open(endpoint, timeout)
         self._host.followed(endpoint)
         return stream

@@ -5,7 +5,7 @@ master answers with one line, which says whether it serves. For a node that is a
 sockets as well, whose other end the master has inherited: it carries the stream, once.
 
 The agent's first master is forked from it: the agent has imported most of what a master needs, and that is
-then shared, in memory too. It saves 30 ms of an interpreter's start and more than 100 ms of CPU time.
+then shared, in memory too. A launch of one node takes a quarter less CPU time by that.
 Only a process with one thread may do so, and an agent soon has several; later masters are executed.
 """
 

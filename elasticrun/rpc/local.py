@@ -2,8 +2,8 @@
 
 Both ends are the same program, nobody else can reach the sockets, and the kernel closes an end whose process
 dies. So nothing is needed here of what makes a stream through a network safe: no gRPC, no protobuf, no
-proofs, limits and pings. None of it is imported, which takes 100 ms off the start of both processes
-and 15 MB off their memory.
+proofs, limits and pings. None of it is imported, which saves each process 60 to 100 ms of CPU time at its
+start and 17 MB of memory.
 
 Invariant: one pair of sockets carries one stream to one master, and no other after it. Whoever wants another
 stream starts another master, which finds the job in its journal.

@@ -729,11 +729,41 @@ def test_a_private_master_whose_journal_is_in_use_is_tried_again(hosts: Hosts) -
     async def main() -> None:
         host = hosts('{{"taken": "in use"}}\n', "sys.exit(5)", is_private=True)
         for attempt in (1, 2):
+            await lose_stream(host)
             with pytest.raises(MasterUnreachableError, match="this node's master cannot begin"):
                 await host.endpoint()
             assert host.trouble == "in use"
             wait_end(process_of(host))
             assert len(hosts.settings) == attempt
+        await host.close(DEADLINE)
+
+    run(main())
+
+
+async def lose_stream(host: MasterHost) -> None:
+    await host.endpoint()
+    channel = host.take_channel()
+    assert channel is not None
+    channel.close()
+
+
+def test_a_private_master_that_cannot_begin_is_heard_when_its_stream_is_over(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts('{{"error": "the disk is full"}}\n', "sys.exit(2)", is_private=True)
+        await lose_stream(host)
+        with pytest.raises(MasterRefusedError, match="the disk is full"):
+            await host.endpoint()
+        await host.close(DEADLINE)
+
+    run(main())
+
+
+def test_a_private_master_that_crashes_is_no_reason_to_try_for_ever(hosts: Hosts) -> None:
+    async def main() -> None:
+        host = hosts("", "sys.exit(3)", is_private=True)
+        await lose_stream(host)
+        with pytest.raises(MasterCrashedError, match="exit code 3"):
+            await host.endpoint()
         await host.close(DEADLINE)
 
     run(main())
