@@ -153,7 +153,7 @@ def memory(run: Run) -> dict[str, float]:
     of_workers = [memory_of(pid) for pid in workers]
     figures = {
         **_of_launchers(node),
-        "overhead": sum(memory_of(pid).pss for pid in helpers),
+        "overhead": sum(_share_of(pid) for pid in helpers),
         "worker-rss": statistics.mean(it.rss for it in of_workers),
         "worker": statistics.mean(it.uss for it in of_workers),
     }
@@ -161,6 +161,14 @@ def memory(run: Run) -> dict[str, float]:
     two = [run.node("2", TRAIN, "idle") for _ in range(2)]
     _imported(run, two[0])
     return figures | {f"{name}-of-two": rss for name, rss in _of_launchers(*two).items()}
+
+
+def _share_of(pid: int) -> float:
+    """The PSS of a process; 0 of one that has ended, as a helper may at any time."""
+    try:
+        return memory_of(pid).pss
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
 
 
 def _imported(run: Run, first: Node) -> list[int]:

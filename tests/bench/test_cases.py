@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -134,3 +137,10 @@ def test_one_run_each_of_a_launch_and_of_a_kill(
     assert report.commands == ("scripts/bench launch kill --runs 1 --launchers elastic-run",)
     assert {"cpu", "cores", "memory", "kernel", "python", "torch"} <= report.machine.keys()
     assert "| launch to first line" in capsys.readouterr().out
+
+
+def test_a_helper_that_ended_meanwhile_shares_nothing() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert cases._share_of(process.pid) == 0.0
+    assert cases._share_of(os.getpid()) > 1.0

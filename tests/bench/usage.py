@@ -26,7 +26,7 @@ class Memory:
 
 
 def memory(pid: int) -> Memory:
-    """What a process holds now; OSError if it has ended."""
+    """What a process holds now; FileNotFoundError or ProcessLookupError if it has ended."""
     proc = Path(f"/proc/{pid}")
     return parsed((proc / "smaps_rollup").read_text(), (proc / "status").read_text())
 
