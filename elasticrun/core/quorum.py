@@ -184,17 +184,19 @@ class Quorum:
         """Why these nodes may not form the next world; "" if they may."""
         if not self.is_needed or self.base is None:
             return ""
-        nodes.forget_before(self.base.round)
         if nodes.full:
             return f"the last {MAX_SEATS} worlds did not start everywhere; restart the job"
-        for world in [self.base, *self._in_doubt(self.base, nodes)]:
-            if why := self._missing(world, nodes):
-                return why
-        return ""
+        if why := self.lacks_base(nodes):
+            return why
+        doubts = (self._missing(world, nodes) for world in self._in_doubt(self.base, nodes))
+        return next(filter(None, doubts), "")
 
     def lacks_base(self, nodes: Votes) -> str:
         """Why neither these nodes nor any part of them may form the next world, as far as the base says."""
-        return "" if self.base is None else self._missing(self.base, nodes)
+        if self.base is None:
+            return ""
+        nodes.forget_before(self.base.round)
+        return self._missing(self.base, nodes)
 
     def form(self, round_: int, epoch: int, members: Mapping[str, Seats]) -> dict[str, Charter]:
         """Note a new world of these incarnations; what each of them has to be told."""

@@ -212,3 +212,17 @@ def test_a_node_that_is_held_back_is_called_if_there_are_too_few_votes() -> None
     job.say("c", READY, 0)
     assert "1 of 3 nodes of the last world is here" in job.machine.obstacle
     assert set(job.machine.ready) == {"c", "d"}
+
+
+def test_nothing_is_kept_of_the_members_of_old_worlds() -> None:
+    job = begun()
+    job.come("d")
+    for round_ in range(5):
+        for node in "abc":
+            job.say(node, READY, round_)
+        assert job.machine.round == round_ + 1
+        for node in "abc":
+            job.take(node)
+    assert job.machine.quorum.base == World(5, 2, 3)
+    counted = {*job.machine.electorate.able._by_roll, *job.machine.electorate.here._by_roll}
+    assert {world.round for world in counted} <= {4, 5}
