@@ -139,27 +139,42 @@ def inherit(fd: int, spawner: int, mask: set[Any], libc: Any) -> socket.socket:
     return control
 
 
-def take_in(names: str, origin: Origin, control: socket.socket, libc: Any, is_heir: bool = False) -> None:
+def take_in(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
     """Import modules, then tell the spawner how that went; ends this process if it is of no use any more."""
     begun = time.monotonic()
+    load(names, origin, control, libc)
+    tell_ready(control, begun)
+
+
+def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
+    """As before, by an heir: if memory gets short meanwhile, it is the one to go. The environment stays, as a
+    script finds it before it imports these itself.
+    """
+    begun = time.monotonic()
+    before, score = dict(os.environ), memory.be_first_to_go()
+    load(names, origin, control, libc)
+    memory.put_together(libc)  # the first start would wait for that
+    set_environment(before)
+    memory.set_score(score)
+    tell_ready(control, begun)
+
+
+def load(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
+    """Import modules, and keep what workers need to know of that; ends this process if it cannot fork any."""
     reason = imports.prepare([name for name in names.split(",") if name])
     if reason:
         tell(control, refused=reason[:MAX_REASON])
         os._exit(0)
-    origin.printed, origin.files = imports.take_output(libc), imports.files()
+    origin.printed = imports.take_output(libc)
+    origin.files = {**imports.files(), **origin.files}  # what an heir was born with is as old as its parent
     set_title(TITLE)
     gc.collect()
     gc.freeze()  # and never thawed: a collection in a worker would copy the pages that it shares
-    if is_heir:
-        memory.put_together(libc)  # the first start would wait for that
+
+
+def tell_ready(control: socket.socket, begun: float) -> None:
+    """Requests may come."""
     tell(control, seconds=time.monotonic() - begun, shared=resident())
-
-
-def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
-    """As before; the environment stays, as a script finds it before it imports these itself."""
-    before = dict(os.environ)
-    take_in(names, origin, control, libc, is_heir=True)
-    set_environment(before)
 
 
 def move_up(fd: int) -> int:

@@ -696,3 +696,41 @@ def test_a_parent_that_is_given_up_has_no_heir(drive: Drive, gate: Path, at_once
         os.close(writer)
 
     drive(scenario, "early,colorsys;trouble")
+
+
+def test_what_was_edited_before_an_heir_had_imported_more_is_noticed(
+    drive: Drive, gate: Path, at_once: None
+) -> None:
+    early = gate.with_name("early.py")
+    early.touch()
+
+    async def scenario(node: Node) -> None:
+        await node.news()
+        _, _, writer = await importing(node, gate)
+        early.write_text("now it is another one")
+        os.close(writer)
+        await node.wait(is_of_more)
+        assert await node.run(1) == node.told(1, forked=False)
+
+    drive(scenario, "early,colorsys;trouble")
+
+
+def score(pid: int) -> int:
+    """The larger, the sooner the kernel ends that process when memory is short."""
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
+def test_an_heir_that_imports_is_the_first_to_go_if_memory_is_short(
+    drive: Drive, gate: Path, at_once: None
+) -> None:
+    async def scenario(node: Node) -> None:
+        await node.news()
+        parent, heir, writer = await importing(node, gate)
+        before = score(parent)
+        assert score(heir) == 1000
+        os.close(writer)
+        await node.wait(is_of_more)
+        node.spawn(1, "wait")
+        assert score(await node.pid(1)) == score(heir) == before
+
+    drive(scenario, LATER)

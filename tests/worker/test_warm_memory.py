@@ -66,7 +66,11 @@ def test_the_kernel_does_it_or_leaves_it() -> None:
     pid = os.fork()
     if pid == 0:
         memory = mmap.mmap(-1, 8 * LARGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if can_collapse():
+            memory.madvise(mmap.MADV_NOHUGEPAGE)  # where each program has large pages from the start
         memory[:] = b"x" * len(memory)
+        if can_collapse():
+            memory.madvise(mmap.MADV_HUGEPAGE)  # that forbids it no more
         before = large_pages()
         put_together(ctypes.CDLL(None))
         is_same = memory[:] == b"x" * len(memory)
