@@ -4,7 +4,8 @@ Theory. A client of torch's TCPStore that is refused comes back half a second la
 store listens. Workers that are forked come within some milliseconds of one another, so that pause would be
 most of a restart. Here a rank other than 0 knocks first: it connects and hangs up, again and again while it
 is refused. A pause between two knocks is a tenth of the time since the first one, so nobody is late by more
-than that, and a store that is long in coming is not stormed.
+than that, and a store that is long in coming is not stormed; nor is one of many ranks, whose pauses are so
+long that all of them together do not come too often. The store's name is looked up once.
 
 Invariants. Torch's own function is called in any case, with the arguments that it was given. Only a refusal
 is waited for, and not for more than a tenth of the store's timeout; whatever else happens is torch's to tell.
@@ -30,6 +31,9 @@ PARAMETERS = ("hostname", "port", "rank", "world_size", "timeout")
 PATIENCE = 0.1
 PAUSE = 0.1
 SHORTEST, LONGEST = 0.001, 1.0  # seconds; of a pause
+APART = (
+    0.00005  # seconds between two knocks, of whatever ranks: a refusal costs the store's host microseconds
+)
 REACH = 1.0  # seconds; a host that does not even refuse is not waited for
 
 
@@ -52,24 +56,37 @@ def knock_first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     try:
         given = {**dict(zip(PARAMETERS, args, strict=False)), **kwargs}
         if given["rank"] > 0:
-            knock(given["hostname"], given["port"], given["timeout"].total_seconds() * PATIENCE)
+            patience = given["timeout"].total_seconds() * PATIENCE
+            knock(find(given["hostname"], given["port"]), given["world_size"], patience)
     except Exception:  # noqa: BLE001 whatever it is, torch is called next, and shows what is wrong
         return
 
 
-def knock(host: str, port: int, seconds: float) -> None:
-    """Return once somebody listens, or after so many seconds."""
+def find(host: str, port: int) -> list[Any]:
+    """Where the store may listen, as ``getaddrinfo`` says; OSError if nobody knows the host."""
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+def knock(doors: list[Any], ranks: int, seconds: float) -> None:
+    """Return once somebody listens, or after so many seconds. So many ranks do the same."""
     begun = time.monotonic()
-    while is_refused(host, port) and (waited := time.monotonic() - begun) < seconds:
-        threading.Event().wait(min(max(waited * PAUSE, SHORTEST), LONGEST))
+    shortest = min(max(ranks * APART, SHORTEST), LONGEST)
+    while is_refused(doors) and (waited := time.monotonic() - begun) < seconds:
+        threading.Event().wait(min(max(waited * PAUSE, shortest), LONGEST))
 
 
-def is_refused(host: str, port: int) -> bool:
+def is_refused(doors: list[Any]) -> bool:
     """Whether nobody listens there; False as well if that cannot be told."""
-    try:
-        socket.create_connection((host, port), REACH).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return False
+    refusals = 0
+    for family, kind, protocol, _, address in doors:
+        try:
+            with socket.socket(family, kind, protocol) as door:
+                door.settimeout(REACH)
+                door.connect(address)
+        except ConnectionRefusedError:
+            refusals += 1
+        except OSError:
+            continue
+        else:
+            return False
+    return refusals > 0

@@ -35,7 +35,7 @@ class Rendezvous:
     def _create(self, *args: Any, **kwargs: Any) -> str:
         self.calls.append((args, kwargs))
         given = {**dict(zip(meeting.PARAMETERS, args, strict=False)), **kwargs}
-        self.was_refused = meeting.is_refused(given["hostname"], given["port"])
+        self.was_refused = meeting.is_refused(meeting.find(given["hostname"], given["port"]))
         return "the store"
 
     def create(self, *args: Any, **kwargs: Any) -> str:
@@ -119,6 +119,50 @@ def test_after_a_tenth_of_the_timeout_it_is_torchs_turn(
     rendezvous.create("127.0.0.1", port_of(door), 1, 2, timedelta(seconds=60))
     assert rendezvous.was_refused
     assert clock[0] == 6.0
+
+
+@pytest.mark.parametrize(("ranks", "seconds"), [(2, 0.001), (1000, 0.05), (10_000, 0.5), (100_000, 1.0)])
+def test_many_ranks_do_not_storm_the_store(
+    ranks: int, seconds: float, door: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[float] = []
+
+    class Event:
+        def wait(self, seconds: float) -> None:
+            paused.append(seconds)
+            door.listen()
+
+    monkeypatch.setattr(meeting, "threading", types.SimpleNamespace(Event=Event))
+    monkeypatch.setattr(meeting, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
+    meeting.knock(meeting.find("127.0.0.1", port_of(door)), ranks, 60.0)
+    assert paused == [pytest.approx(seconds)]
+
+
+def test_a_name_is_looked_up_once(
+    door: socket.socket, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses(lambda number: door.listen() if number == 3 else None)
+    asked: list[str] = []
+    find = socket.getaddrinfo
+
+    def noted(host: str, *args: Any, **kwargs: Any) -> Any:
+        asked.append(host)
+        return find(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", noted)
+    meeting.knock_first(("127.0.0.1", port_of(door), 1, 2, LONG), {})
+    assert asked == ["127.0.0.1"]
+
+
+def test_who_listens_at_one_of_several_addresses_is_found(door: socket.socket) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        doors = [*meeting.find("127.0.0.1", port_of(other)), *meeting.find("127.0.0.1", port_of(door))]
+        unknown = (9999, *doors[0][1:])  # no socket is of that family
+        assert meeting.is_refused([unknown, *doors])
+        assert not meeting.is_refused([unknown])
+        door.listen()
+        assert not meeting.is_refused([unknown, *doors])
 
 
 @pytest.mark.parametrize(
