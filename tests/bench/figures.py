@@ -160,7 +160,7 @@ def reference(samples: Sequence[Sample], figure: Figure) -> str | None:
 
 
 def verdicts(samples: Sequence[Sample], figure: Figure) -> list[Verdict]:
-    """Each target of a figure; none if it was not measured."""
+    """Each target of a figure; none if it was not measured. A run of ours that failed is a target missed."""
     ours = spread(list(values(samples, OURS, figure.name).values()))
     done, runs = success(samples, OURS, figure.case)
     if not runs:
@@ -176,6 +176,6 @@ def verdicts(samples: Sequence[Sample], figure: Figure) -> list[Verdict]:
         found.append(Verdict(f"<= {figure.most:g}{unit}", ours.median <= figure.most if ours else None))
     if figure.least is not None:
         found.append(Verdict(f">= {figure.least:g}", ours.median >= figure.least if ours else None))
-    if figure.always:
+    if figure.always or done < runs:  # what failed is in no median
         found.append(Verdict("no run fails", done == runs))
     return found

@@ -2,7 +2,8 @@
 
 The master is the process that ``elastic-run`` starts; the agents live in a few load processes
 (``tests/bench/load.py``), and the node that is lost in one of its own, which is killed. Times are from the
-first connection, or the kill, to the moment at which the last agent has its assignment.
+first connection, or the kill, to the moment at which the last agent has its assignment. Nodes are not
+checked first, as the check's time is that of the nodes.
 """
 
 from __future__ import annotations

@@ -121,7 +121,8 @@ def _head(report: Report) -> list[str]:
         *report.commands,
         "```",
         "",
-        "Median (least to most), runs that succeeded; ratio: median of the ratios of neighbouring runs.",
+        "Median (least to most), runs that succeeded; ratio: median of the ratios of neighbouring runs."
+        " A fault comes when the job trains and its launchers have nothing left to do.",
     ]
 
 

@@ -226,7 +226,8 @@ class Run:
             begun = {e.pid for e in self.events if e.what == "line" and e.at > after}
             last: dict[int, Event] = {}
             for event in self.events:
-                if event.what == what and event.world == world and event.pid in begun:
+                is_wanted = event.what == what and event.world == world and event.at > after
+                if is_wanted and event.pid in begun:
                     known = last.get(event.rank)
                     if known is None or known.pid != event.pid:
                         last[event.rank] = event

@@ -88,6 +88,16 @@ def test_targets_that_are_missed() -> None:
     assert [it.met for it in verdicts(found, KILL)] == [False, False, False]
 
 
+def test_a_run_of_ours_that_fails_misses_a_target_of_any_figure() -> None:
+    launch = Figure("kill", "kill", "", ratio=0.5)
+    theirs = samples(TORCHRUN, 4.0, None)
+    assert verdicts(samples(OURS, 1.0, 1.0) + theirs, launch) == [Verdict("<= 0.5 x torchrun", True)]
+    assert verdicts(samples(OURS, 1.0, None) + theirs, launch) == [
+        Verdict("<= 0.5 x torchrun", True),
+        Verdict("no run fails", False),
+    ]
+
+
 def test_targets_that_cannot_be_judged() -> None:
     assert [it.met for it in verdicts(samples(OURS, None), KILL)] == [None, None, False]
     assert [it.met for it in verdicts(samples(OURS, 0.1), KILL)] == [None, True, True]
