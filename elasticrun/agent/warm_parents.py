@@ -90,6 +90,7 @@ class WarmParents:
     def stop(self, for_good: bool) -> None:
         """A sweep begins: no worker may come to life any more. ``for_good``: nor may a parent stay."""
         self._is_closed = self._is_closed or for_good
+        self._heirs.listen()  # who has told its pid is spared
         for parent in self._all():
             births = list(parent.waiting)
             parent.waiting.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Iterator
@@ -29,6 +30,10 @@ from elasticrun.agent.spawner import (
     fork_spawner,
     start_warm_parents,
 )
+from elasticrun.agent.spawner_poll import Poller
+from elasticrun.agent.spawner_wire import Message
+from elasticrun.agent.warm_birth import Parent
+from elasticrun.agent.warm_parents import WarmParents
 from tests.support.processes import title, wait_end
 
 DEADLINE = 30.0  # seconds; an event that takes longer is lost
@@ -734,3 +739,40 @@ def test_an_heir_that_imports_is_the_first_to_go_if_memory_is_short(
         assert score(await node.pid(1)) == score(heir) == before
 
     drive(scenario, LATER)
+
+
+class Silent:
+    """A spawner that reports to nobody."""
+
+    def __init__(self) -> None:
+        self.poller = Poller()
+
+    def start_cold(self, request: Message, fds: list[int]) -> None:
+        raise AssertionError("nobody asked for a worker")
+
+    def born(self, worker: int, pid: int) -> None:
+        raise AssertionError("nobody asked for a worker")
+
+    def signal(self, worker: int, signum: int) -> None:
+        raise AssertionError("nobody is to be signalled")
+
+    def report(self, **event: object) -> None:
+        return
+
+    def report_failure(self, worker: int, code: int, text: str) -> None:
+        raise AssertionError("nobody asked for a worker")
+
+
+def test_a_sweep_spares_an_heir_whose_pid_is_still_to_be_read() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        host = Silent()
+        parents = WarmParents(host, lambda option, value: None)
+        parents._heirs.expect(Parent({"key": "key", "terms": LATER}, stdin=0, control=ours))
+        _, fds, _, _ = socket.recv_fds(theirs, 1, 1)
+        with socket.socket(fileno=fds[0]) as heir:
+            heir.send(b'{"pid": 12345}')
+            parents.stop(for_good=False)
+            assert parents.pids == {12345}
+            for each in parents._heirs:
+                each.hang_up(host.poller)
