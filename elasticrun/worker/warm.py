@@ -27,6 +27,7 @@ each would have printed it.
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
 import fcntl
 import gc
@@ -42,6 +43,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any, NoReturn
 
     from elasticrun.worker import warm_imports as imports  # given by ``sitecustomize``
@@ -57,6 +59,7 @@ ARG_START, ARG_END = 45, 46  # fields of /proc/PID/stat, counted behind the comm
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 MAX_REASON = 500  # characters
+RARELY = (10_000_000, 10, 10)  # thresholds of the collector, in new objects: no import makes so many
 
 
 class Origin:
@@ -143,6 +146,7 @@ def take_in(names: str, origin: Origin, control: socket.socket, libc: Any) -> No
     """Import modules, then tell the spawner how that went; ends this process if it is of no use any more."""
     begun = time.monotonic()
     load(names, origin, control, libc)
+    gc.freeze()  # never thawed in a worker: a collection there would copy the pages that it shares
     tell_ready(control, begun)
 
 
@@ -153,7 +157,10 @@ def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) 
     begun = time.monotonic()
     before, score = dict(os.environ), memory.be_first_to_go()
     load(names, origin, control, libc)
-    memory.put_together(libc)  # the first start would wait for that
+    gc.unfreeze()
+    gc.collect()  # what both imports left: the first start did not wait for that, nor for the next
+    gc.freeze()
+    memory.put_together(libc)
     set_environment(before)
     memory.set_score(score)
     tell_ready(control, begun)
@@ -161,20 +168,33 @@ def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) 
 
 def load(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
     """Import modules, and keep what workers need to know of that; ends this process if it cannot fork any."""
-    reason = imports.prepare([name for name in names.split(",") if name])
+    with rare_collections():
+        reason = imports.prepare([name for name in names.split(",") if name])
     if reason:
         tell(control, refused=reason[:MAX_REASON])
         os._exit(0)
     origin.printed = imports.take_output(libc)
     origin.files = {**imports.files(), **origin.files}  # what an heir was born with is as old as its parent
     set_title(TITLE)
-    gc.collect()
-    gc.freeze()  # and never thawed: a collection in a worker would copy the pages that it shares
 
 
 def tell_ready(control: socket.socket, begun: float) -> None:
     """Requests may come."""
     tell(control, seconds=time.monotonic() - begun, shared=resident())
+
+
+@contextlib.contextmanager
+def rare_collections() -> Iterator[None]:
+    """Import without the garbage collections that so many new objects cause: they take a tenth of the time of
+    torch's import, and find next to nothing. What the imports set themselves stays.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(*RARELY)
+    try:
+        yield
+    finally:
+        if gc.get_threshold() == RARELY:
+            gc.set_threshold(*before)
 
 
 def move_up(fd: int) -> int:
