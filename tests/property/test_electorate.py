@@ -13,7 +13,17 @@ import pytest
 from elasticrun.config import HealthCheckMode, HealthConfig, JobConfig
 from elasticrun.core.electorate import Electorate
 from elasticrun.core.job import JobMachine
-from elasticrun.core.job_events import Attached, Detached, JobEvent, JobPhase, Left, MasterStarted, Reported
+from elasticrun.core.job_events import (
+    Attached,
+    Detached,
+    DrainOrdered,
+    JobEvent,
+    JobPhase,
+    Left,
+    MasterStarted,
+    Reported,
+    ScaleOrdered,
+)
 from elasticrun.core.protocol import (
     MAX_SEATS,
     AgentPhase,
@@ -49,13 +59,14 @@ class Chaos:
             node_unit=unit,
             max_restarts=100,
             last_call_timeout=rng.choice((0.0, 5.0)),
-            endpoints=2,
+            endpoints=rng.choice((1, 2, 2, 2)),
             health=HealthConfig(mode=rng.choice([*HealthCheckMode, HealthCheckMode.AUTO])),
         )
         self.machine = JobMachine(config)
         self.now = 0.0
         self.session = 0
         self.sequence = 0
+        self.imports = rng.choice((0.0, 0.3, 0.9))  # how often a node says that it does
         self.lies = rng.choice((0.0, 0.01, 0.01, 0.1))  # how often seats are made up
         self.lives = dict.fromkeys(NAMES, 1)
         self.phases: set[JobPhase] = set()
@@ -63,7 +74,7 @@ class Chaos:
 
     def run(self) -> set[JobPhase]:
         """The phases that were seen."""
-        steps = [self.attach] * 4 + [self.report] * 16 + [self.wait, self.go, self.restart]
+        steps = [self.attach] * 4 + [self.report] * 16 + [self.wait, self.go, self.restart, self.order]
         for _ in range(STEPS):
             self.rng.choice(steps)()
         return self.phases
@@ -91,8 +102,13 @@ class Chaos:
         kind = self.rng.choice((Left, Detached))
         self.feed(kind(self.rng.randint(0, self.session), "so it is"))
 
+    def order(self) -> None:
+        unit, low = self.machine.limits.node_unit, self.rng.randint(1, 3)
+        scale = ScaleOrdered(low * unit, (low + self.rng.randint(0, 2)) * unit)
+        self.feed(self.rng.choice((scale, DrainOrdered(self.rng.choice(NAMES), "an order"))))
+
     def wait(self) -> None:
-        self.now += self.rng.choice((0.1, 3.0, 20.0))
+        self.now += self.rng.choice((0.1, 3.0, 20.0, 100.0))
         for _ in range(20):
             for event in self.machine.due(self.now):
                 self.feed(event)
@@ -108,7 +124,8 @@ class Chaos:
         round_ = rng.choice((machine.round, machine.round, -1, machine.newest))
         check = ProbeReport(machine._probes, rng.choice(("", "", "", "no")), 1.0, self.groups(name))
         probe = rng.choice((None, check, check))
-        return AgentStatus(self.sequence, phase, round_, (), 7000, probe, None, self.seats(name))
+        warming = rng.random() < self.imports
+        return AgentStatus(self.sequence, phase, round_, (), 7000, probe, None, self.seats(name), warming)
 
     def groups(self, name: str) -> tuple[GroupReport, ...]:
         """It is one link, or one node, that does not work."""

@@ -41,7 +41,7 @@ from elasticrun.core.job_events import (
     ScaleOrdered,
     Send,
 )
-from elasticrun.core.job_facts import BACKOFF, CHECK, GROWTH, WARMING
+from elasticrun.core.job_facts import BACKOFF, CHECK, GROWTH
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -467,20 +467,8 @@ class JobRules(RuleBasedStateMachine):
         assert (machine.checkup is not None) == (machine.phase is JobPhase.CHECKING)
 
     @invariant()
-    def who_is_ready_is_a_candidate_or_held_back(self) -> None:
-        machine, nodes = self.machine, self.machine.members.nodes
-        held = machine.held.since.keys()
-        assert not held & machine.ready.keys()
-        idle = {name for name, it in nodes.items() if it.ready and name not in machine.current.pending}
-        assert held | machine.ready.keys() == idle
-        assert all(nodes[name].status.warming for name in held)
-        assert not held or machine.round >= 0
-        waits = machine.members.detached or (BACKOFF, "") in machine._timers
-        assert machine.phase is not JobPhase.GATHERING or waits or not held, "who is needed is called"
-        is_set = (WARMING, "") in machine._timers
-        assert machine.ended or is_set == bool(held)
-        is_going = machine.phase is JobPhase.RUNNING
-        assert is_going or (GROWTH, "") not in machine._timers
+    def a_larger_world_is_waited_for_only_while_one_runs(self) -> None:
+        assert self.machine.phase is JobPhase.RUNNING or (GROWTH, "") not in self.machine._timers
 
     @invariant()
     def what_is_known_of_health_is_of_nodes_that_are_here(self) -> None:

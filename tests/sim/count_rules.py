@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from elasticrun.config import HealthCheckMode
 from elasticrun.core.electorate import Standing
 from elasticrun.core.job import JobMachine
+from elasticrun.core.job_events import JobPhase
+from elasticrun.core.job_facts import BACKOFF, WARMING
+from elasticrun.core.job_growth import WARMING_LIMIT
 from elasticrun.core.membership import Node
 from elasticrun.core.protocol import MAX_SEATS
 from elasticrun.core.rendezvous import WorldLimits
@@ -17,6 +20,7 @@ from tests.sim.kernel import Violation
 
 def counts_are_exact(machine: JobMachine) -> None:
     """To be called after any event."""
+    _candidates_are_exact(machine)
     nodes, electorate = machine.members.nodes, machine.electorate
     able = {n: nodes[n] for n in electorate.ready if n in nodes and n not in machine.health.doubtful}
     standings = {name: _standing(machine, name) for name in electorate.ready}
@@ -41,6 +45,23 @@ def counts_are_exact(machine: JobMachine) -> None:
     for more in (False, True):
         found_ = electorate.obstacle(machine.previous, machine.limits, machine.newest >= 0, more)
         _same("an obstacle", bool(found_), bool(_obstacle(machine, able, more)))
+
+
+def _candidates_are_exact(machine: JobMachine) -> None:
+    """Whoever is ready is a candidate or held back, and the latter only while nobody is missing."""
+    nodes, held, ready = machine.members.nodes, machine.held.since, machine.ready.keys()
+    idle = {name for name, node in nodes.items() if node.ready and name not in machine.current.pending}
+    _same("who is ready is a candidate or held back", ready | held.keys(), idle)
+    _same("who is held back is no candidate", ready & held.keys(), set())
+    _same("who is held back imports", {name for name in held if not nodes[name].status.warming}, set())
+    checked = machine.checkup.pending if machine.checkup is not None else set[str]()
+    _same("who is held back is not checked", held.keys() & checked, set())
+    is_free = machine.members.detached == 0 and (BACKOFF, "") not in machine._timers
+    if machine.round < 0 or (machine.phase is JobPhase.GATHERING and is_free):
+        _same("nobody is held back who is needed", set(held), set())
+    if not machine.ended:
+        deadline = next(iter(held.values())) + WARMING_LIMIT if held else None
+        _same("the wait for who is held back", machine._timers._due.get((WARMING, "")), deadline)
 
 
 def _same(what: str, kept: object, counted: object) -> None:

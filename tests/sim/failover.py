@@ -95,7 +95,7 @@ class ChainRules(Rules):
             require("no two worlds have one name", members == known, str(charter))
         self._watched[master.position] = machine.current
         self.facts_fit_the_phase(machine)
-        self.joins.counts_are_right(machine)
+        self.joins.nobody_is_held_back_for_ever(machine)
         if machine.phase is JobPhase.SUCCEEDED and charter is not None:
             self._success_is_just(self.formed[charter.world])
 

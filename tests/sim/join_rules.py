@@ -43,7 +43,7 @@ class JoinRules:
         self.nobody_stops_for_an_import(machine, ready)
         self.who_could_join_does(machine, ready)
         self.nobody_waits_for_an_import(machine, ready)
-        self.counts_are_right(machine)
+        self.nobody_is_held_back_for_ever(machine)
 
     def _note_imports(self, machine: JobMachine) -> None:
         for node in machine.members.nodes.values():
@@ -67,18 +67,7 @@ class JoinRules:
 
     # -- the rules
 
-    def counts_are_right(self, machine: JobMachine) -> None:
-        """Whoever is ready is a candidate or held back, for some time at most, and nobody is both."""
-        held = set(machine.held.since)
-        checked = machine.checkup.pending if machine.checkup is not None else set()
-        nodes = machine.members.nodes
-        idle = {name for name, node in nodes.items() if node.ready and name not in machine.current.pending}
-        require("who is ready is a candidate or held back", machine.ready.keys() | held == idle, str(idle))
-        require("who is held back is no candidate", not machine.ready.keys() & held, str(held))
-        require("nobody is held back before there is a world", not held or machine.round >= 0, str(held))
-        require("who is held back is not checked", not held & checked, str(held))
-        heard = {name for name in idle if nodes[name].status.warming}
-        require("who is held back imports", held <= heard, f"{held} of {heard}")
+    def nobody_is_held_back_for_ever(self, machine: JobMachine) -> None:
         for name, since in machine.held.since.items():
             require("nobody is held back for ever", machine._now <= since + WARMING_LIMIT + SLACK, name)
 
@@ -113,8 +102,6 @@ class JoinRules:
         quiet = not machine.members.detached and (BACKOFF, "") not in machine._timers
         if machine.phase in (JobPhase.GATHERING, JobPhase.CHECKING):
             self._was_few = self._was_few or (quiet and not machine.limits.usable(len(ready)))
-            is_held = machine.phase is JobPhase.GATHERING and quiet and len(machine.held) > 0
-            require("nobody is held back who is needed", not is_held, str(machine.held.since))
         elif machine.phase is JobPhase.RUNNING and machine.round != self._formed:
             members = machine.current.seats.keys() & machine.members.nodes.keys()
             late = {name for name in members if self.imports(machine, name)}
