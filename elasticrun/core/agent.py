@@ -214,12 +214,12 @@ class AgentMachine:
             self._say(Level.WARNING, f"round {message.round} stops: {message.reason}")
 
     def _vote(self, given: Assignment) -> None:
-        """Refuse a seat that was offered in ignorance of our newest one; learn more of one we have."""
+        """Refuse a seat offered in ignorance of our newest; what we learn of that one is news in a Hello."""
         if not accepts(self._seats, given.charter):
             self._wishes = replace(self._wishes, round=None)
             self._report()  # what the master did not know
         elif given.round == self.round and self._seats:
-            self._seats = with_seat(self._seats, given.charter)
+            self._seats, self._sequence = with_seat(self._seats, given.charter), self._sequence + 1
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if round_ != self.round:

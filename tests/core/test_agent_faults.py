@@ -294,6 +294,15 @@ def test_that_its_world_has_started_everywhere_is_remembered() -> None:
     assert agent.machine.hello().status.seats == (Seat(World(0, 1, 3), World(0, 1, 3)),)
 
 
+def test_that_is_news_to_a_master_that_takes_over_with_a_copy_of_the_journal() -> None:
+    """It may know this node's last report, but not the one by which the world became complete."""
+    agent = ready_agent()
+    agent.do(told(0, 1, charter(0)))
+    reported = status(agent).sequence
+    agent.do(told(0, 2, charter(0, base=World(0, 1, 3))))
+    assert agent.machine.hello().status.sequence > reported
+
+
 def test_a_directive_counts_once() -> None:
     wishes = Wishes().hear(PROBE)
     assert wishes is not None and wishes.probe == PROBE
