@@ -53,10 +53,15 @@ class JoinRules:
                 self._known.pop(node.info.incarnation, None)
 
     def imports(self, machine: JobMachine, name: str) -> bool:
-        """A node still imports, and has not done so for so long that nobody believes it."""
+        """A node still imports, and has not done so for so long that nobody believes it.
+
+        Of one that imports anew the master has to know: until it hears so, the node is as good as any.
+        """
         node = machine.members.nodes[name]
         agent = next(agent for agent in self.sim.agents if agent.incarnation == node.info.incarnation)
         since = self._known.get(agent.incarnation, self.sim.kernel.now)
+        if agent.has_imported and not node.status.warming:
+            return False
         return agent.machine.group.is_warming and self.sim.kernel.now < since + WARMING_LIMIT - SLACK
 
     def _could_start(self, machine: JobMachine) -> set[str]:

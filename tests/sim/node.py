@@ -115,9 +115,10 @@ class SimAgent:
         self._parked: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._offset = float(self.kernel.rng.randrange(1000))
         self._tick_at: float | None = None
+        self.has_imported = not spec.imports  # once; it may import anew
+        self._imports = 0  # how often it has begun to
         if spec.imports:
-            self.handle(ImportsSeen(True))
-            self.kernel.after(spec.imports, self.handle, ImportsSeen(False))
+            self.imports(spec.imports)
         self.kernel.after(spec.prepares, self.handle, Prepared(self._free_port()))
         self.connect()
 
@@ -146,6 +147,17 @@ class SimAgent:
         if deadline is not None and deadline != self._tick_at:
             self._tick_at = deadline
             self.kernel.at(max(self.kernel.now, deadline - self._offset), self._tick, deadline)
+
+    def imports(self, seconds: float) -> None:
+        """Workers that started now would wait for so long."""
+        self._imports += 1
+        self.handle(ImportsSeen(True))
+        self.kernel.after(seconds, self._have_imported, self._imports)
+
+    def _have_imported(self, number: int) -> None:
+        if number == self._imports:
+            self.has_imported = True
+            self.handle(ImportsSeen(False))
 
     def _tick(self, deadline: float) -> None:
         if self._tick_at == deadline:

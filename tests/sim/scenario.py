@@ -141,6 +141,15 @@ class Unkillable:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportsAnew:
+    """The node's warm parent is replaced: workers that started within so many seconds would wait for it."""
+
+    at: float
+    node: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class MasterCrash:
     """The master dies and another one takes up the job ``down_for`` seconds later."""
 
@@ -179,6 +188,7 @@ Fault = (
     | Freeze
     | Stubborn
     | Unkillable
+    | ImportsAnew
     | MasterCrash
     | Split
     | HostCrash
@@ -264,7 +274,13 @@ def _with_imports(rng: random.Random, base: Scenario) -> Scenario:
         imports = rng.choice((0.0, *(rng.uniform(0.2, 4.0) for _ in range(6)), rng.choice((20.0, NEVER))))
         nodes.append(replace(spec, joins=joins, imports=round(imports, 2)))
     smallest = rng.choice((base.min_nodes, base.node_unit))
-    return replace(base, nodes=tuple(nodes), min_nodes=smallest)
+    anew = [_imports_anew(rng, rng.choice(nodes).name, last) for _ in range(rng.choice((0, 0, 0, 3)))]
+    faults = sorted((*base.faults, *anew), key=lambda fault: fault.at)
+    return replace(base, nodes=tuple(nodes), min_nodes=smallest, faults=tuple(faults))
+
+
+def _imports_anew(rng: random.Random, node: str, last: float) -> ImportsAnew:
+    return ImportsAnew(round(rng.uniform(0.0, last), 2), node, round(rng.uniform(0.2, 4.0), 2))
 
 
 def _with_ills(seed: int, base: Scenario) -> Scenario:

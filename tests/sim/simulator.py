@@ -24,6 +24,7 @@ from tests.sim.scenario import (
     Fault,
     Freeze,
     HostCrash,
+    ImportsAnew,
     MasterCrash,
     NodeSpec,
     PortTaken,
@@ -247,6 +248,8 @@ class Simulator:
                 self.kernel.at(until, agent.thaw)
             case Stubborn():
                 agent.stubborn = True
+            case ImportsAnew(_, _, seconds):
+                agent.imports(seconds)
             case Unkillable():
                 agent.stubborn = agent.unkillable = True
 

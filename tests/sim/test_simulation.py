@@ -14,13 +14,11 @@ from elasticrun import config
 from elasticrun.config import JobConfig
 from elasticrun.core import checkup, job
 from elasticrun.core.checkup import HealthBook
-from elasticrun.core.electorate import Electorate
 from elasticrun.core.health import judge
 from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import Attached, MasterStarted
 from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, NodeInfo, Outcome
 from elasticrun.core.quorum import Quorum
-from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.master.journal import Entry, create_journal
 from tests.master.journals import append
 from tests.sim import ills, run, scenario
@@ -186,14 +184,16 @@ def test_a_joiner_that_waited_for_others_without_bound_would_be_seen(monkeypatch
 
 
 def test_a_world_that_waited_for_an_import_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def choose(
-        electorate: Electorate, previous: tuple[str, ...], limits: WorldLimits
-    ) -> tuple[list[str], str]:
-        return sorted(electorate._nodes), "everybody"
+    form = JobMachine._form
+
+    def form_of_all(machine: JobMachine) -> None:
+        for name in list(machine.held.since):
+            machine._enlist(machine.members.nodes[name])
+        form(machine)
 
     case = replace(joiners(20.0), faults=(WorkerFails(12.0, "n0"),))
     assert violated([case]) == set()
-    monkeypatch.setattr(Electorate, "choose", choose)
+    monkeypatch.setattr(JobMachine, "_form", form_of_all)
     assert violated([case]) == {"nobody waits for an import"}
 
 
