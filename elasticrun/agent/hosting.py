@@ -35,7 +35,7 @@ from pathlib import Path
 
 from elasticrun.agent.endpoints import Endpoints
 from elasticrun.agent.journal_copy import WITHOUT_COPY, KeptCopy
-from elasticrun.agent.master_process import MasterProcess, execute, fork
+from elasticrun.agent.master_process import MasterProcess, execute, fork, may_fork
 from elasticrun.agent.whereabouts import Place, Survey, own_position, survey
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import Endpoint, RendezvousConfig
@@ -107,7 +107,7 @@ class MasterHost:
         """
         endpoints = self.endpoints
         if not endpoints.are_several:
-            self._take_turn(self._survey(), may_fork=True)
+            self._take_turn(self._survey(), is_first=True)
             return
         clock = MonotonicClock()
         over = clock.now() + NAMES_TIMEOUT
@@ -115,7 +115,7 @@ class MasterHost:
         while self.found.place is Place.UNKNOWN and clock.now() < over and not is_stopped(LOOK_AGAIN):
             endpoints.position, self.found = own_position(endpoints.all, self._config.is_host)
         if endpoints.is_ours:
-            self._take_turn(self.found, may_fork=True)
+            self._take_turn(self.found, is_first=True)
 
     def followed(self, endpoint: Endpoint) -> None:
         """This agent follows the master there: one that was started here is not needed for it."""
@@ -198,7 +198,7 @@ class MasterHost:
             self._reap()
             raise SteppedDownError("the master on this host stepped down")
 
-    def _take_turn(self, found: Survey, may_fork: bool = False) -> None:
+    def _take_turn(self, found: Survey, is_first: bool = False) -> None:
         self._reap()
         if found.place is Place.OCCUPIED and self._config.standalone:
             # The port was taken while our master was away. Nobody else knows it, so another one will do.
@@ -206,9 +206,9 @@ class MasterHost:
             found = survey(self.endpoints.current, None)
         self.found = found
         if found.place is Place.HERE:
-            self._launch(may_fork)
+            self._launch(is_first)
 
-    def _launch(self, may_fork: bool) -> None:
+    def _launch(self, is_first: bool) -> None:
         directory = self._state_dir()
         settings = {
             **self._command.settings(self.found.listen_host, self.endpoints.current.port, directory),
@@ -219,7 +219,7 @@ class MasterHost:
         }
         command = self._command
         try:
-            if may_fork and command.main is not None:
+            if is_first and command.main is not None and may_fork():
                 self._process = fork(command.main, settings, self._is_private)
             else:
                 self._process = execute(command.argv, settings, self._is_private)

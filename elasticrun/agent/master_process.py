@@ -6,7 +6,9 @@ sockets as well, whose other end the master has inherited: it carries the stream
 
 The agent's first master is forked from it: the agent has imported most of what a master needs, and that is
 then shared, in memory too. A launch of one node takes a quarter less CPU time by that.
-Only a process with one thread may do so, and an agent soon has several; later masters are executed.
+Only a process with one thread may do so, as whatever another one holds at that moment stays locked in the
+child. An agent soon has several, and may have them from the start if the site's own Python code has started
+some; then masters are executed.
 """
 
 from __future__ import annotations
@@ -179,6 +181,14 @@ def execute(argv: Sequence[str], settings: dict[str, object], is_private: bool) 
         made = MasterProcess(process, process.stdin, process.stdout, ours)
         made.tell({**settings, "channel": channel})
     return made
+
+
+def may_fork() -> bool:
+    """Whether this process has one thread only, those that Python knows nothing of included."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
 
 
 def fork(main: Callable[[], int], settings: dict[str, object], is_private: bool) -> MasterProcess:

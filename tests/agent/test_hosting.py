@@ -11,7 +11,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -723,6 +725,20 @@ def test_a_private_master_is_started_again_for_each_stream(hosts: Hosts) -> None
         assert hosts.temporary == []
 
     run(main())
+
+
+def test_a_process_of_several_threads_forks_no_master(hosts: Hosts) -> None:
+    host = hosts('{{"port": 1}}\n')
+    host._command = replace(host._command, main=lambda: 0)
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        host.begin()
+    finally:
+        over.set()
+        thread.join()
+    assert process_of(host).poll() is None  # it is a program that was executed
 
 
 def test_a_private_master_whose_journal_is_in_use_is_tried_again(hosts: Hosts) -> None:

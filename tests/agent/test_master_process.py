@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 SCRIPT = """
 import asyncio, json, os, signal, socket, sys
 from elasticrun.agent.descriptors import is_open
-from elasticrun.agent.master_process import fork
+from elasticrun.agent.master_process import fork, may_fork
 
 def main():
     settings = json.loads(os.read(0, 65536))
@@ -39,6 +39,7 @@ signal.signal(signal.SIGHUP, signal.SIG_IGN)
 {before}
 ours[0].setblocking(False)
 signal.set_wakeup_fd(ours[0].fileno())
+assert may_fork()
 process = fork(main, {"a": "setting"}, is_private={private})
 if (channel := process.take_channel()) is not None:
     channel.send(b"over the channel")
