@@ -14,8 +14,10 @@ A message is a line: the name of its type and its fields as JSON, read by the ty
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import socket
+import termios
 import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
@@ -86,6 +88,17 @@ class _End(asyncio.Protocol):
             self._transport.write(_encode(message))
         return self._transport.get_write_buffer_size() <= MAX_UNREAD
 
+    @property
+    def is_unread(self) -> bool:
+        """Whether the other end has yet to read something, as far as the kernel tells."""
+        if self._transport.is_closing():
+            return False
+        try:
+            number: int = self._transport.get_extra_info("socket").fileno()
+            return any(fcntl.ioctl(number, termios.TIOCOUTQ, bytes(4)))
+        except OSError:
+            return False
+
     def finish(self) -> None:
         """Says no more; the other end hears all, then closes."""
         if not self._transport.is_closing():
@@ -106,6 +119,8 @@ class LocalStream:
     def __init__(self) -> None:
         self.welcome: Welcome
         self._closing = False
+        self._why = "ended the stream"
+        self._is_behind = False  # the master had not read everything at the last heartbeat
         self._inbox: asyncio.Queue[MasterMessage | None] = asyncio.Queue()
         self._end = _End(self._inbox.put_nowait, lambda: self._inbox.put_nowait(None))
 
@@ -129,8 +144,16 @@ class LocalStream:
         return stream
 
     def send(self, message: AgentMessage) -> None:
+        if isinstance(message, Heartbeat) and self._is_given_up():
+            self._why = "reads nothing"
+            self._end.abort()
         if not self._end.send(message):
             self._end.abort()
+
+    def _is_given_up(self) -> bool:
+        """Whether something was unread at the last heartbeat, and again is now."""
+        was_behind, self._is_behind = self._is_behind, self._end.is_unread
+        return was_behind and self._is_behind
 
     def __aiter__(self) -> LocalStream:
         return self
@@ -142,7 +165,7 @@ class LocalStream:
         self._inbox.put_nowait(None)  # the end stays the end
         if self._closing:
             raise StopAsyncIteration
-        raise StreamBrokenError(f"{_WHO} ended the stream")
+        raise StreamBrokenError(f"{_WHO} {self._why}")
 
     async def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
         """See ``Stream``."""

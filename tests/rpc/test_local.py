@@ -192,6 +192,41 @@ def test_a_master_that_does_not_read_is_given_up() -> None:
     run(main())
 
 
+def test_a_master_that_has_not_read_at_two_heartbeats_is_given_up() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.sendall(module._encode(Welcome(1, 10.0)))
+        stream = await LocalStream.open(ours, hello(), DEADLINE)
+        for frozen in (False, False, True):
+            if not frozen:
+                theirs.recv(1 << 20)
+            stream.send(Heartbeat("i0"))
+        stream.send(Heartbeat("i0"))
+        with pytest.raises(StreamBrokenError, match="the master of this node reads nothing"):
+            await anext(stream)
+        assert not stream._end.is_unread
+        theirs.close()
+
+    run(main())
+
+
+def test_a_master_that_reads_now_and_then_is_kept() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.sendall(module._encode(Welcome(1, 10.0)))
+        stream = await LocalStream.open(ours, hello(), DEADLINE)
+        for reads in (True, False) * 3:
+            if reads:
+                theirs.recv(1 << 20)
+            stream.send(Heartbeat("i0"))
+        theirs.sendall(module._encode(Waiting(1, "still here")))
+        assert await anext(stream) == Waiting(1, "still here")
+        await stream.close(0.0)
+        theirs.close()
+
+    run(main())
+
+
 def test_a_stream_is_closed_although_the_master_does_not_read() -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
