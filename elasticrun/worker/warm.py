@@ -27,7 +27,6 @@ each would have printed it.
 from __future__ import annotations
 
 import array
-import contextlib
 import ctypes
 import fcntl
 import gc
@@ -43,7 +42,6 @@ import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any, NoReturn
 
     from elasticrun.worker import warm_imports as imports  # given by ``sitecustomize``
@@ -59,7 +57,6 @@ ARG_START, ARG_END = 45, 46  # fields of /proc/PID/stat, counted behind the comm
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 MAX_REASON = 500  # characters
-RARELY = (10_000_000, 10, 10)  # thresholds of the collector, in new objects: no import makes so many
 
 
 class Origin:
@@ -168,8 +165,7 @@ def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) 
 
 def load(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
     """Import modules, and keep what workers need to know of that; ends this process if it cannot fork any."""
-    with rare_collections():
-        reason = imports.prepare([name for name in names.split(",") if name])
+    reason = imports.prepare([name for name in names.split(",") if name])
     if reason:
         tell(control, refused=reason[:MAX_REASON])
         os._exit(0)
@@ -181,20 +177,6 @@ def load(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
 def tell_ready(control: socket.socket, begun: float) -> None:
     """Requests may come."""
     tell(control, seconds=time.monotonic() - begun, shared=resident())
-
-
-@contextlib.contextmanager
-def rare_collections() -> Iterator[None]:
-    """Import without the garbage collections that so many new objects cause: they take a tenth of the time of
-    torch's import, and find next to nothing. What the imports set themselves stays.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(*RARELY)
-    try:
-        yield
-    finally:
-        if gc.get_threshold() == RARELY:
-            gc.set_threshold(*before)
 
 
 def move_up(fd: int) -> int:

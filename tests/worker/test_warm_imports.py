@@ -1,4 +1,4 @@
-"""What a warm parent does around its imports; the rest is compared with cold workers in tests/e2e."""
+"""What a warm parent does around its imports; what they leave is compared with cold workers in tests/e2e."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from elasticrun.worker.warm import RARELY, rare_collections
+from elasticrun.worker.warm_imports import RARELY, rare_collections
 
 
 @pytest.fixture(autouse=True)
