@@ -141,6 +141,8 @@ class Agent:
         """Work until the job, or this node's part in it, is over. Returns the exit status."""
         self._loop.set_exception_handler(self._on_bug)
         inbox.attach(self._on_signal)
+        # As the spawner will say; before any wait, or what it says first would come before this.
+        self._post(ImportsSeen(self._group.is_warm))
         if self._health is not None:
             await self._health.start()
         self._prepare()
@@ -168,7 +170,6 @@ class Agent:
         self._arm()
 
     def _prepare(self) -> None:
-        self._post(ImportsSeen(self._group.is_warm))  # as the spawner will say
         try:
             self._post(Prepared(self._ports.reserve()))
         except OSError as error:

@@ -19,12 +19,13 @@ import pytest
 from elasticrun import __version__
 from elasticrun.agent import runtime as module
 from elasticrun.agent.endpoints import Endpoints
+from elasticrun.agent.health import HealthServer
 from elasticrun.agent.hosting import MasterHost
 from elasticrun.agent.logs import LogRouter
 from elasticrun.agent.ports import PortReserve
 from elasticrun.agent.runtime import Agent
 from elasticrun.agent.signals import SignalInbox
-from elasticrun.agent.spawner import SpawnerHandle, fork_spawner, start_warm_parents
+from elasticrun.agent.spawner import Imports, SpawnerEvent, SpawnerHandle, fork_spawner, start_warm_parents
 from elasticrun.agent.warm import warm_recipes
 from elasticrun.config import (
     Endpoint,
@@ -298,6 +299,31 @@ def test_imports_that_are_under_way_are_reported_until_they_are_done(tmp_path: P
         bench.master.end(Outcome.SUCCEEDED)
 
     assert run(tmp_path, play, warm_imports=("slow",)) == 0
+
+
+def test_imports_that_are_done_before_the_health_check_listens_are_known_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = asyncio.Event()
+    hear = Agent._on_spawner
+
+    def heard(agent: Agent, event: SpawnerEvent) -> None:
+        hear(agent, event)
+        if event == Imports(False):
+            told.set()
+
+    async def start(server: HealthServer) -> None:
+        await told.wait()
+
+    monkeypatch.setattr(Agent, "_on_spawner", heard)
+    monkeypatch.setattr(HealthServer, "start", start)
+
+    async def play(bench: Bench) -> None:
+        await bench.master.phase(AgentPhase.READY)
+        assert not bench.master.warming
+        bench.master.end(Outcome.SUCCEEDED)
+
+    assert run(tmp_path, play, warm_imports=("no_such_module",), health_check_port=0) == 0
 
 
 def test_a_round_is_stopped_and_the_next_one_starts(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import types
 from collections.abc import Iterator
 
 import pytest
 
+from elasticrun.worker import warm_imports
 from elasticrun.worker.warm_imports import RARELY, rare_collections
 
 
@@ -20,11 +22,25 @@ def collector() -> Iterator[tuple[int, int, int]]:
 def test_imports_are_not_interrupted_by_collections(collector: tuple[int, int, int]) -> None:
     collections = gc.get_stats()[0]["collections"]
     with rare_collections():
-        assert gc.get_threshold() == RARELY
+        assert gc.get_threshold()[0] == RARELY[0]
         objects = [[number] for number in range(10 * collector[0])]
         assert gc.get_stats()[0]["collections"] == collections
     assert len(objects) == 10 * collector[0]
     assert gc.get_threshold() == collector
+
+
+def test_a_collector_that_forgets_a_threshold_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of Python 3.14, whose third one is always 0."""
+    thresholds = [(2000, 10, 0)]
+
+    def set_threshold(young: int, old: int, oldest: int) -> None:
+        thresholds.append((young, old, 0))
+
+    collector = types.SimpleNamespace(get_threshold=lambda: thresholds[-1], set_threshold=set_threshold)
+    monkeypatch.setattr(warm_imports, "gc", collector)
+    with rare_collections():
+        assert thresholds[-1] == (RARELY[0], RARELY[1], 0)
+    assert thresholds[-1] == (2000, 10, 0)
 
 
 def test_an_import_that_fails_leaves_the_collector_as_it_was(collector: tuple[int, int, int]) -> None:
