@@ -1,8 +1,9 @@
 """Copies of the journal for the agents of other listed hosts, one of which may have to take over.
 
 Each holder gets the lines in order: all so far, in pieces with a pause after each, then whatever is
-committed, all of it at once and before any of its effects leaves the process. A holder that has not caught up
-yet is not waited for. The journal's file is the only buffer: what a holder lacks is read from there.
+committed, at once and before any of its effects leaves the process. After a burst there are pauses again, as
+a session whose queue is full is ended, and the node would be lost. A holder that has not caught up yet is not
+waited for. The journal's file is the only buffer: what a holder lacks is read from there.
 
 A copy has no gap, so at a line that no message can carry it ends. A report fits a message, but a text full of
 control characters, as a crash may leave on stderr, has six times its length in JSON.
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Bytes of a piece, unless a single line is longer, and seconds between two pieces for a holder that has to
-#: catch up: a long journal must not fill a session's queue, which would end the session. A commit is bounded.
+#: catch up.
 PIECE = 60_000
 PACE = 0.02
+#: Bytes without a pause for one that has caught up: a few commits, and a part of what may wait in a session.
+BURST = 1 << 20
 #: Bytes of the longest line that is copied; the rest is for what is around it.
 LONGEST_LINE = MAX_MESSAGE_BYTES - 1024
 
@@ -38,6 +41,7 @@ class _Holder:
     session: Session
     offset: int = 0  # of the first byte it does not have yet
     lines: int = 0  # how many it has
+    room: int = BURST  # bytes that it may get before a pause
     timer: asyncio.TimerHandle | None = None  # until the next piece may be sent
 
 
@@ -64,13 +68,19 @@ class Copies:
         """Lines were committed."""
         for holder in tuple(self._holders.values()):
             if holder.timer is None:
-                while self._send(holder):
+                while self._send(holder) and holder.room > 0:
                     pass
+                if holder.room <= 0:
+                    self._pause(holder)
+
+    def _pause(self, holder: _Holder) -> None:
+        holder.timer = asyncio.get_running_loop().call_later(PACE, self._catch_up, holder)
 
     def _catch_up(self, holder: _Holder) -> None:
         holder.timer = None
+        holder.room = BURST
         if self._send(holder):
-            holder.timer = asyncio.get_running_loop().call_later(PACE, self._catch_up, holder)
+            self._pause(holder)
 
     def _send(self, holder: _Holder) -> bool:
         """Send one piece; whether there is more."""
@@ -83,6 +93,7 @@ class Copies:
         lines = tuple(piece.decode().removesuffix("\n").split("\n"))
         holder.session.send(JournalCopy(self._epoch(), holder.lines, lines))
         holder.offset += len(piece)
+        holder.room -= len(piece)
         holder.lines += len(lines)
         return not is_last
 

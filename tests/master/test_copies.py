@@ -16,7 +16,7 @@ from elasticrun.master import copies as module
 from elasticrun.master.copies import Copies
 from elasticrun.master.journal import Entry, Journal, create_journal
 from elasticrun.rpc.codec import MAX_MESSAGE_BYTES, encode_master
-from elasticrun.rpc.server import Session
+from elasticrun.rpc.server import Limits, Session
 from tests.master.journals import append
 
 DEADLINE = 30.0
@@ -96,6 +96,27 @@ def test_a_long_journal_is_sent_in_pieces(tmp_path: Path, monkeypatch: pytest.Mo
         assert len(holder.sizes) > 4
         assert max(holder.sizes) <= module.PIECE
         assert len(gone.sizes) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("size", [1000, 500_000])
+def test_a_flood_does_not_fill_the_queue_of_a_session(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PACE", 0.001)
+
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        holder = bench.hold()
+        for number in range(0, 5 * MAX_MESSAGE_BYTES, size):  # all in one turn: nothing can be sent meanwhile
+            bench.write("x" * size)
+            if number < module.BURST // 2:
+                assert holder.got == bench.journal.path.read_bytes()
+        assert sum(holder.sizes) < 2 * MAX_MESSAGE_BYTES < Limits().max_queued_bytes
+        await holder.has(bench.journal.path.read_bytes())
+        bench.write("one more")
+        await holder.has(bench.journal.path.read_bytes())
 
     run(main())
 
