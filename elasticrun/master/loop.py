@@ -100,7 +100,10 @@ class MasterLoop:
         effects, self._effects = self._effects, []
         self._commit()
         for effect in effects:
-            self._carry_out(effect)
+            try:
+                self._carry_out(effect)
+            except Exception:  # a bug; the effects behind this one are of other agents
+                logger.exception("internal error; please report this traceback")
         self._begin_copies()
         self._arm()
 
@@ -252,6 +255,7 @@ class MasterLoop:
 
     def _expire(self) -> None:
         self._timer = None
+        self.flush()  # lest what expires now be handled as of the time when a batch began
         now = self._clock.now()
         while expired := self._machine.due(now):
             for event in expired:

@@ -277,6 +277,37 @@ def test_who_is_dropped_in_the_turn_in_which_it_came_gets_no_copy(tmp_path: Path
     run(main())
 
 
+def test_a_bug_with_one_agent_takes_no_effect_from_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(FakeSession):
+        def send(self, message: MasterMessage) -> None:
+            raise RuntimeError("a bug")
+
+    async def main() -> None:
+        bench = Bench(tmp_path, TWO)
+        bench.come("a", session=Broken(100))
+        session = bench.come("b")
+        bench.loop.flush()
+        assert [type(message) for message in session.sent] == [Welcome, StartRound]
+
+    run(main())
+    assert "RuntimeError: a bug" in caplog.text
+
+
+def test_what_expires_while_a_batch_is_collected_expires_now(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, JobConfig(job_id="job", min_nodes=2, waiting_notice_interval=10.0))
+        session = bench.attach("a")
+        session.sent.clear()
+        bench.loop.received(session, Heartbeat("a-1"))
+        bench.clock.time += 25.0  # the process stood still
+        bench.loop._expire()
+        assert len(session.sent) == 1
+
+    run(main())
+
+
 def test_a_deadline_that_is_nearer_than_the_last_one_is_not_late(tmp_path: Path) -> None:
     async def main() -> None:
         config = JobConfig(join_timeout=1e4, heartbeat_timeout=1e4, waiting_notice_interval=1e4)
