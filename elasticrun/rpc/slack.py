@@ -33,10 +33,10 @@ def relax_soon() -> None:
     asyncio.get_running_loop().call_later(RELAX_AFTER, relax)
 
 
-def relax() -> None:
+def relax(proc: Path = Path("/proc")) -> None:
     """Let timers of gRPC's threads be late from now on, if the kernel allows that."""
-    # The kernel refuses, has no such file, or the thread has ended.
-    with contextlib.suppress(OSError):
-        for task in Path("/proc/self/task").iterdir():
+    for task in (proc / "self" / "task").glob("*"):
+        # The kernel refuses, has no such file, or this thread has ended.
+        with contextlib.suppress(OSError):
             if (task / "comm").read_text().strip() in _NAMES:
-                Path(f"/proc/{task.name}/timerslack_ns").write_text(str(int(TIMER_SLACK * 1e9)))
+                (proc / task.name / "timerslack_ns").write_text(str(int(TIMER_SLACK * 1e9)))

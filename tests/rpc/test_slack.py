@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.rpc.slack import TIMER_SLACK
+from elasticrun.rpc.slack import TIMER_SLACK, relax
 from tests.support.launcher import ROOT
 
 #: Without this capability a thread may only set its own slack.
@@ -76,3 +76,20 @@ def test_without_the_capability_nothing_happens() -> None:
         pytest.skip("needs setpriv to drop CAP_SYS_NICE")
     drop = ("setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice") if may_set_others() else ()
     assert attach(*drop) == ({None}, [exact], exact)
+
+
+def test_a_thread_that_has_ended_keeps_no_other_from_being_late(tmp_path: Path) -> None:
+    for tid, name in (
+        ("1", None),
+        ("2", "event_engine"),
+        ("3", None),
+        ("4", "event_engine"),
+        ("5", "python"),
+    ):
+        (tmp_path / "self" / "task" / tid).mkdir(parents=True)
+        (tmp_path / tid).mkdir()
+        if name is not None:
+            (tmp_path / "self" / "task" / tid / "comm").write_text(f"{name}\n")
+    relax(tmp_path)
+    assert sorted(path.parent.name for path in tmp_path.glob("*/timerslack_ns")) == ["2", "4"]
+    relax(tmp_path / "nothing")
