@@ -125,9 +125,9 @@ class MasterProcess:
 
     def ends_within(self, seconds: float) -> bool:
         """Whether it ends so soon. Blocks."""
-        if not self.is_alive:
-            return True  # and reaped: its pid may be another's by now
-        pidfd = os.pidfd_open(self.process.pid)
+        pidfd = self._watch()
+        if pidfd is None:
+            return True
         try:
             ended, _, _ = select.select([pidfd], [], [], seconds)
         finally:
@@ -136,10 +136,10 @@ class MasterProcess:
 
     async def ended(self, timeout: float | None, attention: asyncio.Event) -> bool:
         """Whether it has ended within ``timeout`` seconds, or by the time ``attention`` is set."""
-        if not self.is_alive:
+        pidfd = self._watch()
+        if pidfd is None:
             return True
         loop = asyncio.get_running_loop()
-        pidfd = os.pidfd_open(self.process.pid)
         loop.add_reader(pidfd, attention.set)
         try:
             await asyncio.wait_for(attention.wait(), timeout)
@@ -149,6 +149,15 @@ class MasterProcess:
             loop.remove_reader(pidfd)
             os.close(pidfd)
         return not self.is_alive
+
+    def _watch(self) -> int | None:
+        """A descriptor that tells of its end; None if it has ended and its pid may be another's by now."""
+        if not self.is_alive:
+            return None
+        try:
+            return os.pidfd_open(self.process.pid)
+        except ProcessLookupError:  # where SIGCHLD is ignored the kernel has reaped it just now
+            return None
 
     async def end(self) -> None:
         """Kill it: one that is let go takes a temporary journal with it, one that is killed loses nothing."""

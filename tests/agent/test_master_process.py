@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from elasticrun.agent.master_process import MasterProcess
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -94,3 +98,30 @@ def test_where_the_kernel_reaps() -> None:
     (_, *end), words = run(False, "return 3", before="signal.signal(signal.SIGCHLD, signal.SIG_IGN)")
     assert end == [True, 0, True, True]  # nobody can know how it ended
     assert words == ""
+
+
+class Vanishing:
+    """A process that the kernel reaps right after it was found alive."""
+
+    returncode: int | None = None
+
+    def __init__(self) -> None:
+        done = subprocess.Popen(["true"])
+        done.wait()
+        self.pid = done.pid
+
+    def poll(self) -> int | None:
+        return None
+
+    def wait(self) -> int:
+        return 0
+
+    def kill(self) -> None:
+        raise AssertionError("this pid may be another's")
+
+
+def test_one_that_is_reaped_between_two_looks_has_ended() -> None:
+    with Path(os.devnull).open("r+b", buffering=0) as null:
+        process = MasterProcess(Vanishing(), null, null, None)
+        assert process.ends_within(60)
+        assert asyncio.run(process.ended(60, asyncio.Event()))
