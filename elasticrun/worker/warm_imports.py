@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SPOILT = 3  # exit status
 #: Thresholds of the garbage collector, in new objects: no import makes so many.
 RARELY = (10_000_000, 10, 10)
+#: Where an interpreter keeps modules below its prefix. People keep theirs there as well, as in /usr/src.
+LIBRARIES = ("lib", "lib64", "local/lib", "local/lib64")
 
 
 def prepare(names: list[str]) -> str:
@@ -73,8 +75,9 @@ def script_folder() -> str | None:
 
 
 def files() -> dict[str, tuple[int, int]]:
-    """The files of modules that may be edited, as they are now: not those in the interpreter's folders."""
-    fixed = (sys.prefix + os.sep, sys.base_prefix + os.sep)
+    """The files of modules that may be edited, as they are now: not those in the interpreter's libraries."""
+    prefixes = {sys.prefix, sys.base_prefix}
+    fixed = tuple(os.path.join(prefix, folder, "") for prefix in prefixes for folder in LIBRARIES)  # noqa: PTH118
     names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
     found = ((name, stamp(name)) for name in names if not name.startswith(fixed))
     return {name: there for name, there in found if there is not None}

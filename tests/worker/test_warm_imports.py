@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -53,3 +55,22 @@ def test_what_an_import_asks_of_the_collector_stays() -> None:
     with rare_collections():
         gc.set_threshold(123, 4, 5)
     assert gc.get_threshold() == (123, 4, 5)
+
+
+def test_modules_below_the_prefix_may_be_edited_but_for_its_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    own, library = tmp_path / "src" / "app" / "own.py", tmp_path / "lib" / "python3" / "library.py"
+    for number, path in enumerate((own, library)):
+        path.parent.mkdir(parents=True)
+        path.touch()
+        module = types.ModuleType("module")
+        module.__file__ = str(path)
+        monkeypatch.setitem(sys.modules, f"tests.of_warm_imports_{number}", module)
+    known = warm_imports.files()
+    assert str(own) in known
+    assert str(library) not in known
+    assert warm_imports.are_as(known)
+    own.write_text("it was edited")
+    assert not warm_imports.are_as(known)
