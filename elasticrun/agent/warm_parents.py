@@ -54,8 +54,8 @@ class WarmParents:
 
     @property
     def pids(self) -> set[int]:
-        """Of the parents that a sweep has to spare."""
-        spared = [*self._parents.values(), *self._heirs]
+        """Of the parents that a sweep has to spare: none of them, if it is the last one."""
+        spared = [] if self._is_closed else [*self._parents.values(), *self._heirs]
         return {parent.pid for parent in spared if parent.pid and not parent.is_killed}
 
     # -- requests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -763,16 +764,31 @@ class Silent:
         raise AssertionError("nobody asked for a worker")
 
 
-def test_a_sweep_spares_an_heir_whose_pid_is_still_to_be_read() -> None:
+@contextlib.contextmanager
+def newborn() -> Iterator[tuple[WarmParents, socket.socket]]:
+    """Parents of which one has just forked an heir, and the heir's end of its control socket."""
+    host = Silent()
+    parents = WarmParents(host, lambda option, value: None)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        host = Silent()
-        parents = WarmParents(host, lambda option, value: None)
         parents._heirs.expect(Parent({"key": "key", "terms": LATER}, stdin=0, control=ours))
         _, fds, _, _ = socket.recv_fds(theirs, 1, 1)
         with socket.socket(fileno=fds[0]) as heir:
-            heir.send(b'{"pid": 12345}')
-            parents.stop(for_good=False)
-            assert parents.pids == {12345}
-            for each in parents._heirs:
-                each.hang_up(host.poller)
+            yield parents, heir
+        for each in parents._heirs:
+            each.hang_up(host.poller)
+
+
+def test_a_sweep_spares_an_heir_whose_pid_is_still_to_be_read() -> None:
+    with newborn() as (parents, heir):
+        heir.send(b'{"pid": 12345}')
+        parents.stop(for_good=False)
+        assert parents.pids == {12345}
+
+
+def test_the_last_sweep_spares_no_heir_that_tells_its_pid_meanwhile() -> None:
+    with newborn() as (parents, heir):
+        parents.stop(for_good=True)
+        heir.send(b'{"pid": 12345}')
+        parents._heirs.listen()
+        assert parents.pids == set()
