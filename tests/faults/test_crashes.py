@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 
 import pytest
 
@@ -253,8 +254,19 @@ def test_a_frozen_master_delays_a_restart_and_nothing_else(cluster: Cluster) -> 
     workers[0].tell("exit 1")
     launcher.wait_line("exited with 1")
     workers[1].wait_end()
-    os.kill(master, signal.SIGCONT)
+    with suppress(ProcessLookupError):  # given up already, if all that took very long
+        os.kill(master, signal.SIGCONT)
     end_world(cluster, cluster.director.round(1, 2), [launcher])
+
+
+def test_a_node_alone_replaces_a_master_that_stays_frozen(cluster: Cluster) -> None:
+    conf = "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=60"
+    launcher = cluster.alone("--max-restarts=1", conf)
+    workers = cluster.director.round(0, 1)
+    os.kill(cluster.master_of(launcher), signal.SIGSTOP)
+    workers[0].tell("exit 1")
+    launcher.wait_line("the master of this node reads nothing")
+    end_world(cluster, cluster.director.round(1, 1), [launcher])
 
 
 def test_a_master_frozen_until_its_agents_give_it_up_is_taken_back(cluster: Cluster) -> None:
