@@ -66,8 +66,8 @@ class Checkup:
             self._answer(name, None)
 
     def involves(self, name: str) -> bool:
-        """A node has answered the probe that runs, or has to."""
-        return name in self.pending or name in self._reports
+        """A node has answered the probe that runs, or has to; not one that was lost and is back."""
+        return name in self.pending or (name in self._reports and name not in self.gone)
 
     def give_up(self) -> None:
         """The time for this probe is over: whoever has not answered does not count any more."""

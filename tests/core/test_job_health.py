@@ -281,9 +281,9 @@ def test_always_checks_again() -> None:
     assert job.phase() is JobPhase.CHECKING
 
 
-def to_be_checked_again(nodes: str) -> Clinic:
+def to_be_checked_again(nodes: str, **sizes: int) -> Clinic:
     """All nodes were in a round that failed; j waits outside, and has not imported what its workers need."""
-    job = Clinic(nodes, HealthCheckMode.ALWAYS, max_nodes=9, max_restarts=1)
+    job = Clinic(nodes, HealthCheckMode.ALWAYS, max_nodes=9, max_restarts=1, **sizes)
     job.answer_all()
     job.all_report(nodes, RUNNING, 0)
     job.join("j")
@@ -301,6 +301,18 @@ def test_a_node_that_is_held_back_is_not_checked_and_holds_up_no_check() -> None
     job.all_report("ab", RUNNING, 1)
     job.pass_time(3.0)
     assert (job.phase(), job.asked) == (JobPhase.RUNNING, {})
+
+
+def test_a_node_that_came_back_during_the_check_is_held_back_like_any_other() -> None:
+    job = to_be_checked_again("abc", min_nodes=2)
+    job.do(Detached(job.sessions["c"], "reset"))
+    del job.asked["c"]
+    job.warming.add("c")
+    job.attach("c", life=2)
+    assert "c" in job.machine.held
+    while job.asked:
+        job.answer_all(dead="c")
+    assert (job.phase(), job.started()) == (JobPhase.RUNNING, {"a", "b"})
 
 
 def test_a_doubt_is_cleared_up_with_a_node_that_was_held_back() -> None:
