@@ -1,7 +1,7 @@
 """Values as JSON and back, driven by their own type annotations.
 
-Serves the journal: a record is readable by eye, and one whose shape no longer fits the code is refused
-with the place that does not fit, instead of being taken for something else.
+Serves the journal and the stream of a node that is alone: a record is readable by eye, and one whose shape no
+longer fits the code is refused with the place that does not fit, instead of being taken for something else.
 """
 
 from __future__ import annotations
