@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -93,3 +94,12 @@ def test_a_thread_that_has_ended_keeps_no_other_from_being_late(tmp_path: Path) 
     relax(tmp_path)
     assert sorted(path.parent.name for path in tmp_path.glob("*/timerslack_ns")) == ["2", "4"]
     relax(tmp_path / "nothing")
+
+
+def test_a_process_without_descriptors_keeps_its_timers() -> None:
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        relax()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
