@@ -66,8 +66,8 @@ class Parent:
     is_heir: bool = False  # it imports, or has imported, more
     control: socket.socket | None = None
     waiting: deque[Birth] = field(default_factory=deque)
-    birth: Birth | None = None
-    miscarriages: int = 0
+    births: list[Birth] = field(default_factory=list)  # under way, oldest first
+    miscarriages: int = 0  # goes that failed, one after the other
     deadline: float | None = None
 
     @property
@@ -116,15 +116,19 @@ class Parent:
             birth.answer = _send(self.control, birth)
         except OSError:
             return False
-        self.birth = birth
+        birth.miscarriages_before = self.miscarriages
+        self.births.append(birth)
         return True
 
-    def forget_birth(self, poller: Poller) -> None:
+    def miscarry(self, birth: Birth) -> None:
+        """A birth failed; those that were asked for together with it may have for the same reason."""
+        self.miscarriages = birth.miscarriages_before + 1
+
+    def forget(self, birth: Birth, poller: Poller) -> None:
         """It has ended, or nobody wants to know."""
-        assert self.birth is not None
-        poller.unwatch(self.birth.answer)
-        os.close(self.birth.answer)
-        self.birth = self.deadline = None
+        poller.unwatch(birth.answer)
+        os.close(birth.answer)
+        self.births.remove(birth)
 
     def bequeath(self, new: Parent) -> None:
         """Let another parent answer the requests that wait, and those to come."""
@@ -147,6 +151,7 @@ class Birth:
     request: Message
     fds: list[int]
     answer: int = -1  # the pipe; -1 until the parent was asked
+    miscarriages_before: int = 0
     signals: list[int] = field(default_factory=list)  # for a worker whose pid we do not know yet
 
     @property

@@ -7,8 +7,8 @@ goes wrong before the worker's first line.
 
 Invariants.
 
-- A parent gives birth to one worker at a time. The worker is the spawner's own child before it answers, so
-  nothing lives below a parent but while a birth is under way; whoever sweeps then kills that parent as well.
+- A worker is the spawner's own child before it answers, so nothing lives below a parent but while a birth is
+  under way; whoever sweeps then kills that parent as well.
 - Every request that was taken is answered: by ``born``, by ``start_cold``, or by a failure if a sweep comes.
 - The agent is told whenever it changes whether some parent still imports: others need not wait for it.
 - A parent that has forked workers gets an heir (``warm_heirs.py``), and serves until the heir has taken over.
@@ -18,6 +18,7 @@ Invariants.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
@@ -33,9 +34,11 @@ VARIABLE = "ELASTICRUN_WARM"
 IMPORT_TIMEOUT = 60.0
 #: Seconds for a birth: a hundred times what a busy machine needs.
 BIRTH_TIMEOUT = 15.0
+#: Births under way at once, in one go as far as they are asked for meanwhile: the socket has room for that.
+MAX_BIRTHS = 16
 #: Seconds without a birth after which a parent that has forked workers gets an heir.
 IDLE = 1.0
-#: Births that may fail one after the other before a parent is given up.
+#: Births that may fail one after the other, or goes of them, before a parent is given up.
 MAX_MISCARRIAGES = 3
 _ANSWER_BYTES = 4096  # a pipe takes that in one piece
 
@@ -80,8 +83,8 @@ class WarmParents:
     def signal(self, worker: int, signum: int) -> None:
         """Signal a worker that has no pid yet; one that waits is started cold for it."""
         for parent in self._all():
-            if parent.birth is not None and parent.birth.worker == worker:
-                parent.birth.signals.append(signum)
+            for birth in [birth for birth in parent.births if birth.worker == worker]:
+                birth.signals.append(signum)
             for birth in [birth for birth in parent.waiting if birth.worker == worker]:
                 parent.waiting.remove(birth)
                 birth.signals.append(signum)
@@ -92,14 +95,12 @@ class WarmParents:
         self._is_closed = self._is_closed or for_good
         self._heirs.listen()  # who has told its pid is spared
         for parent in self._all():
-            births = list(parent.waiting)
+            births = [*parent.births, *parent.waiting]
             parent.waiting.clear()
-            if parent.birth is not None:
-                births.append(parent.birth)
-                parent.forget_birth(self._host.poller)
+            if for_good or parent.births:
                 parent.kill()
-            if for_good:
-                parent.kill()
+            for birth in [*parent.births]:
+                parent.forget(birth, self._host.poller)
             for birth in births:
                 birth.close()
                 self._host.report_failure(birth.worker, 0, "it was stopped before it had started")
@@ -114,8 +115,8 @@ class WarmParents:
                 self._ended(parent, exit_code)
                 return
         for parent in self._all():
-            if parent.birth is not None and readable(parent.birth.answer):
-                self._answered(parent)
+            for birth in [birth for birth in parent.births if readable(birth.answer)]:
+                self._answered(parent, birth)
 
     def time_left(self) -> float | None:
         """Seconds until ``expire`` has to be called; None: not at all."""
@@ -129,8 +130,8 @@ class WarmParents:
             if parent.deadline is None or parent.deadline > now:
                 continue
             parent.deadline = None
-            if parent.birth is not None:
-                parent.kill()  # that closes the pipe, and the worker starts cold
+            if parent.births:
+                parent.kill()  # that closes the pipes, and the workers start cold
             elif parent.state is State.READY:
                 self._heirs.expect(parent)
             elif parent.state is State.IMPORTING:
@@ -142,7 +143,7 @@ class WarmParents:
     # -- a parent's life
 
     def _all(self) -> list[Parent]:
-        self._dying = [parent for parent in self._dying if parent.pid or parent.birth]
+        self._dying = [parent for parent in self._dying if parent.pid or parent.births]
         return [*self._parents.values(), *self._dying, *self._heirs]
 
     def _start(self, parent: Parent) -> None:
@@ -214,8 +215,8 @@ class WarmParents:
         old, self._parents[key] = self._parents[key], heir
         old.bequeath(heir)
         self._dying.append(old)
-        old.hang_up(self._host.poller)  # so it ends, but not before the birth that is under way
-        if old.birth is None:
+        old.hang_up(self._host.poller)  # so it ends, but not before the births that are under way
+        if not old.births:
             old.deadline = None
             old.kill()
         heir.become_ready()
@@ -245,21 +246,21 @@ class WarmParents:
     # -- births
 
     def _go_on(self, parent: Parent) -> None:
-        """Ask for the next worker, if the parent is free."""
-        while parent.state is State.READY and parent.birth is None and parent.waiting:
+        """Ask for the next workers, as far as the parent is free."""
+        while parent.state is State.READY and len(parent.births) < MAX_BIRTHS and parent.waiting:
             birth = parent.waiting.popleft()
             if parent.ask(birth):
-                parent.deadline = time.monotonic() + BIRTH_TIMEOUT
-                self._host.poller.watch(birth.answer, lambda: self._answered(parent))
+                self._host.poller.watch(birth.answer, functools.partial(self._answered, parent, birth))
             else:
                 birth.start_cold(self._host)
+        if parent.births:
+            parent.deadline = time.monotonic() + BIRTH_TIMEOUT
 
-    def _answered(self, parent: Parent) -> None:
+    def _answered(self, parent: Parent, birth: Birth) -> None:
         """The worker has said its pid or what is wrong, or nobody is left who could."""
-        birth = parent.birth
-        assert birth is not None
         words = os.read(birth.answer, _ANSWER_BYTES)
-        parent.forget_birth(self._host.poller)
+        parent.forget(birth, self._host.poller)
+        parent.deadline = None
         message = json.loads(words) if words else {}
         if "pid" in message:
             parent.miscarriages = 0
@@ -270,11 +271,11 @@ class WarmParents:
             if birth.request["program"] is None and self._heirs.may_come(parent):
                 parent.deadline = time.monotonic() + IDLE
         else:
-            parent.miscarriages += 1
+            parent.miscarry(birth)
             reason = message.get("refused", "the new process ended before the program's first line")
-            if parent.miscarriages >= MAX_MISCARRIAGES:
+            if message.get("for_good") or parent.miscarriages >= MAX_MISCARRIAGES:
                 self._give_up(parent, reason)
-            else:
+            elif parent.state is not State.GONE or parent in self._dying:  # not if it was given up
                 say(self._host, False, f"one worker is started cold: {reason}")
             birth.start_cold(self._host)
         self._go_on(parent)

@@ -8,7 +8,7 @@ and whatever libraries draw at random when they are loaded.
 
 The spawner asks with one byte and descriptors: the request as a memory file, the worker's stdin, stdout and
 stderr, and a pipe for the answer. A worker is forked twice, so that it is the spawner's child like any other:
-the process between ends at once, and the worker waits until it has been reaped.
+the process between ends as soon as nobody else is asked for, and the workers wait until it has been reaped.
 
 A fork may also be asked to run another program in place of the script: the probe of the node's health, which
 needs torch as well. It goes the same way, but shows nothing of what the imports printed, as that was the
@@ -116,15 +116,29 @@ def serve(terms: str) -> bool:
 
 
 def wait_for_fork(control: socket.socket) -> tuple[list[int], set[Any]]:
-    """Serve requests. Returns only in what is forked: its descriptors, and the signal mask it is to have."""
+    """Serve requests. Returns only in what is forked, once it is the spawner's child: its descriptors, and
+    the signal mask it is to have.
+    """
     while True:
         fds = next_request(control)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        if fork():
+        waiting, reaped = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there are threads: those of BLAS know how to be forked
+            between = fork()
+            if between == 0:
+                os.close(reaped)
+                fds = fork_all(control, fds)
+        if between == 0:
             control.close()
+            os.read(waiting, 1)
+            os.close(waiting)
             return fds, mask
-        for fd in fds:
+        for fd in (waiting, *fds):
             os.close(fd)
+        if between > 0:
+            os.waitpid(between, 0)
+        os.close(reaped)  # those that were forked go on
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
@@ -153,7 +167,7 @@ def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) 
     """
     begun = time.monotonic()
     before, score = dict(os.environ), memory.be_first_to_go()
-    load(names, origin, control, libc)
+    load(names, origin, control, libc, is_heir=True)
     gc.unfreeze()
     gc.collect()  # what both imports left: the first start did not wait for that, nor for the next
     gc.freeze()
@@ -163,9 +177,9 @@ def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) 
     tell_ready(control, begun)
 
 
-def load(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
+def load(names: str, origin: Origin, control: socket.socket, libc: Any, is_heir: bool = False) -> None:
     """Import modules, and keep what workers need to know of that; ends this process if it cannot fork any."""
-    reason = imports.prepare([name for name in names.split(",") if name])
+    reason = imports.prepare([name for name in names.split(",") if name], looks_in_fork=is_heir)
     if reason:
         tell(control, refused=reason[:MAX_REASON])
         os._exit(0)
@@ -216,10 +230,10 @@ def set_title(command: bytes) -> None:
 # -- forking
 
 
-def next_request(control: socket.socket) -> list[int]:
+def next_request(control: socket.socket, flags: int = 0) -> list[int]:
     """The descriptors of the next request; ends this process with the spawner, or once it has an heir."""
     room = socket.CMSG_SPACE(max(REQUESTS.values()) * array.array("i").itemsize)
-    data, ancillary, _, _ = control.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, _, _ = control.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC | flags)
     fds = array.array("i")
     for _, _, raw in ancillary:
         fds.frombytes(raw)
@@ -228,48 +242,27 @@ def next_request(control: socket.socket) -> list[int]:
     return fds.tolist()
 
 
-def fork() -> bool:
-    """Fork a worker; True in it, once it is the spawner's child. Signals are blocked."""
-    waiting, reaped = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there are threads: those of BLAS know how to be forked
-        between = fork_once()
-        if between == 0 and fork_once() != 0:
+def fork_all(control: socket.socket, fds: list[int]) -> list[int]:
+    """Fork a process for this request, and for each one behind it: a fork of this process is cheaper than the
+    next one between. Returns in those only, what each was given.
+    """
+    while True:
+        if fork() == 0:
+            return fds
+        for fd in fds:
+            os.close(fd)
+        try:
+            fds = next_request(control, socket.MSG_DONTWAIT)
+        except BlockingIOError:
             os._exit(0)
-    if between == 0:
-        os.close(reaped)
-        wait_for_parent(waiting)
-        return True
-    os.close(waiting)
-    if between > 0:
-        os.waitpid(between, 0)
-        release(reaped)
-    os.close(reaped)
-    return False
 
 
-def fork_once() -> int:
+def fork() -> int:
     """As ``os.fork``; -1 if the host refuses another process: the spawner learns of it from the pipe."""
     try:
         return os.fork()
     except OSError:
         return -1
-
-
-def wait_for_parent(waiting: int) -> None:
-    """Return once the spawner is this process's parent; end if the warm parent did instead."""
-    is_adopted = os.read(waiting, 1) == b"!"
-    os.close(waiting)
-    if not is_adopted:
-        os._exit(1)
-
-
-def release(reaped: int) -> None:
-    """The process in between is gone: let the worker go on."""
-    try:
-        os.write(reaped, b"!")
-    except OSError:
-        return  # the worker is gone as well; the spawner hears of that from the pipe
 
 
 # -- in the worker
@@ -284,7 +277,7 @@ def be_born(fds: list[int], mask: set[Any], origin: Origin, libc: Any) -> bool:
     except BaseException as error:  # noqa: BLE001 the spawner is told, and starts this worker cold
         fail(answer, f"{type(error).__name__}: {error}")
     if imports.uses_cuda():
-        fail(answer, "CUDA was initialised")
+        fail(answer, imports.CUDA, for_good=True)
     os.write(answer, json.dumps({"pid": os.getpid()}).encode("ascii"))
     os.close(answer)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -294,10 +287,11 @@ def be_born(fds: list[int], mask: set[Any], origin: Origin, libc: Any) -> bool:
     return is_another
 
 
-def fail(answer: int, reason: str) -> NoReturn:
-    """End this worker before it has begun; the spawner starts another one cold."""
+def fail(answer: int, reason: str, for_good: bool = False) -> NoReturn:
+    """End this worker before it has begun; the spawner starts it cold, or all from now on."""
+    words = {"refused": reason[:MAX_REASON], "for_good": for_good}
     try:
-        os.write(answer, json.dumps({"refused": reason[:MAX_REASON]}).encode("ascii"))
+        os.write(answer, json.dumps(words).encode("ascii"))
     finally:
         os._exit(1)
 

@@ -1,7 +1,9 @@
 """What a warm parent imports, and whether it can still be forked afterwards.
 
 Invariant: modules are looked for where the script will look for them, and nothing of that place is left in
-``sys.path``. Whether a fork would be a worker is answered by looking at this process and at a fork of it.
+``sys.path``. Whether a fork would be a worker is answered by looking at this process and at a fork of it: the
+first worker for a parent, which nobody shall wait for longer, and one made for that for an heir, which must
+not take the place of a parent that can do more.
 
 It lies beside ``warm.py`` and is loaded with it, by its path.
 """
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+CUDA = "the imports initialised CUDA"
 SPOILT = 3  # exit status
 #: Thresholds of the garbage collector, in new objects: no import makes so many.
 RARELY = (10_000_000, 10, 10)
@@ -29,7 +32,7 @@ RARELY = (10_000_000, 10, 10)
 LIBRARIES = ("lib", "lib64", "local/lib", "local/lib64")
 
 
-def prepare(names: list[str]) -> str:
+def prepare(names: list[str], looks_in_fork: bool) -> str:
     """Import the modules as the script would; why no worker can be forked after that, "" if one can."""
     path = script_folder()
     if path is not None:
@@ -43,7 +46,7 @@ def prepare(names: list[str]) -> str:
     finally:
         if path is not None and path in sys.path:
             sys.path.remove(path)
-    return unsound()
+    return unsound(looks_in_fork)
 
 
 @contextlib.contextmanager
@@ -99,16 +102,14 @@ def stamp(name: str) -> tuple[int, int] | None:
     return (found.st_mtime_ns, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
 
-def unsound() -> str:
+def unsound(looks_in_fork: bool) -> str:
     """Why a fork of this process would not be a worker; "" if it would."""
     if threading.active_count() > 1:
         others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
         return f"the imports started threads ({', '.join(others)})"
     if has_children():
         return "the imports started processes"
-    if uses_cuda() or uses_cuda_once_forked():
-        return "the imports initialised CUDA"
-    return ""
+    return CUDA if uses_cuda() or (looks_in_fork and uses_cuda_once_forked()) else ""
 
 
 def uses_cuda() -> bool:
@@ -119,7 +120,7 @@ def uses_cuda() -> bool:
 
 
 def uses_cuda_once_forked() -> bool:
-    """The same of a fork: libraries may find it there only. There are no children."""
+    """The same of a fork: libraries may find it there only."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there are threads: those of BLAS know how to be forked
         pid = os.fork()

@@ -357,6 +357,24 @@ def test_a_parent_that_does_not_answer_is_replaced(drive: Drive, monkeypatch: py
     drive(scenario)
 
 
+def test_a_parent_that_is_killed_during_births_is_replaced(drive: Drive) -> None:
+    births = warm_parents.MAX_MISCARRIAGES + 1
+
+    async def scenario(node: Node) -> None:
+        assert (await node.news()).is_warm
+        os.kill(parent := node.parent, signal.SIGSTOP)
+        for number in range(births):
+            node.spawn(number)
+        await heard(node)
+        os.kill(parent, signal.SIGKILL)
+        for number in range(births):
+            assert await node.exit_code(number) == 3
+        await node.wait(lambda event: isinstance(event, WarmNews) and event.is_warm)
+        assert await node.run(births) == node.told(births)
+
+    drive(scenario)
+
+
 def test_a_parent_that_is_killed_while_it_imports_is_replaced_once(drive: Drive, gate: Path) -> None:
     async def killed(node: Node) -> int:
         """The pid of a parent that was killed once it had begun to import."""
@@ -404,15 +422,6 @@ def test_a_parent_that_is_killed_while_it_imports_is_replaced_once(drive: Drive,
             """,
             "the imports initialised CUDA",
         ),
-        (
-            """
-            import os, sys, types
-            pid = os.getpid()
-            cuda = types.SimpleNamespace(_is_in_bad_fork=lambda: os.getpid() != pid)
-            sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
-            """,
-            "the imports initialised CUDA",
-        ),
     ],
 )
 def test_what_cannot_be_forked_starts_cold(drive: Drive, module: Module, code: str, reason: str) -> None:
@@ -426,6 +435,30 @@ def test_what_cannot_be_forked_starts_cold(drive: Drive, module: Module, code: s
         assert await node.run(1) == node.told(1, forked=False)
         assert not [event for event in node.events if isinstance(event, WarmNews)]
         assert node.imports() == [True, False]
+
+    drive(scenario, "trouble,colorsys")
+
+
+BAD_ONCE_FORKED = """
+    import os, sys, types
+    pid = os.getpid()
+    cuda = types.SimpleNamespace(_is_in_bad_fork=lambda: os.getpid() != pid)
+    sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+    """
+
+
+def test_cuda_that_only_a_fork_can_find(drive: Drive, module: Module) -> None:
+    module(BAD_ONCE_FORKED)
+
+    async def scenario(node: Node) -> None:
+        assert (await node.news()).is_warm
+        for number in range(4):
+            node.spawn(number)
+        for number in range(4):
+            assert await node.exit_code(number) == 3
+            assert (node.folder / f"out{number}").read_text() == node.told(number, forked=False)
+        assert await node.news() == WarmNews(False, "workers start cold: the imports initialised CUDA")
+        assert not [event for event in node.events if isinstance(event, WarmNews)]
 
     drive(scenario, "trouble,colorsys")
 
@@ -637,6 +670,12 @@ def test_an_heir_takes_over_during_births(drive: Drive, gate: Path, at_once: Non
     [
         ("raise RuntimeError('no')", "importing trouble failed (RuntimeError: no)"),
         ("os._exit(5)", "it ended while it imported (exit code 5)"),
+        (
+            "import sys, types; pid = os.getpid(); "
+            "cuda = types.SimpleNamespace(_is_in_bad_fork=lambda: os.getpid() != pid); "
+            "sys.modules['torch'] = types.SimpleNamespace(cuda=cuda)",
+            "the imports initialised CUDA",
+        ),
     ],
 )
 def test_a_parent_whose_heir_cannot_import_goes_on(
