@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.protocol import AgentMessage, Hello, MasterMessage, Rejected, Welcome
+from elasticrun.core.protocol import AgentMessage, Hello, MasterMessage, Welcome
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,
@@ -29,7 +29,7 @@ from elasticrun.rpc.auth import Handshake, challenge_in, fresh, same
 from elasticrun.rpc.outbox import Outbox
 from elasticrun.rpc.reach import reach
 from elasticrun.rpc.slack import relax_soon
-from elasticrun.rpc.stream import StreamBrokenError, rejection
+from elasticrun.rpc.stream import StreamBrokenError, attach, rejection, welcome_in
 from elasticrun.rpc.transport import PATH, PING_INTERVAL, PING_TIMEOUT, open_channel, rejected_in
 
 _MAX_QUEUED_BYTES = 16 * codec.MAX_MESSAGE_BYTES
@@ -77,19 +77,11 @@ class MasterStream:
         the master has enough of this address, which passes; WrongJobError, WrongVersionError,
         SupersededError or ProtocolError if it refuses us; UsageError if a file of ``security`` is wrong.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        clock = asyncio.get_running_loop().time
+        begun = clock()
         target = await reach(endpoint, timeout, tls=security.tls is not None)
         stream = cls(endpoint, target, security)
-        try:
-            left = max(0.0, deadline - loop.time())
-            stream.welcome = await asyncio.wait_for(stream._greet(hello), left)
-        except asyncio.TimeoutError:
-            await stream.close(0.0)
-            raise MasterUnreachableError(f"{endpoint} did not answer Hello within {timeout:.3g} s") from None
-        except BaseException:
-            await stream.close(0.0)
-            raise
+        await attach(stream, stream._greet(hello), endpoint, timeout, spent=clock() - begun)
         relax_soon()
         return stream
 
@@ -140,13 +132,9 @@ class MasterStream:
             hello = replace(hello, proof=handshake.of_agent(hello))
         self.send(hello)
         try:
-            answer = await anext(self)
+            answer = welcome_in(await anext(self), self._endpoint)
         except StreamBrokenError as error:
             raise self._unwelcome(error) from None
-        if isinstance(answer, Rejected):
-            raise rejection(answer)
-        if not isinstance(answer, Welcome):
-            raise ProtocolError(f"{self._endpoint} answered Hello with {type(answer).__name__}")
         if self._security.token is not None:
             self._check_proof(answer.proof, handshake.of_master(hello.nonce) if handshake else None)
         return answer

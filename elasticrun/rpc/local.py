@@ -22,19 +22,9 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from elasticrun.core.protocol import (
-    AgentMessage,
-    Heartbeat,
-    Hello,
-    Leave,
-    MasterMessage,
-    Rejected,
-    Report,
-    Welcome,
-)
-from elasticrun.errors import MasterUnreachableError, ProtocolError
+from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Leave, MasterMessage, Report, Welcome
 from elasticrun.rpc.records import from_json, to_json
-from elasticrun.rpc.stream import StreamBrokenError, rejection
+from elasticrun.rpc.stream import StreamBrokenError, attach, welcome_in
 from elasticrun.rpc.text import clean
 
 if TYPE_CHECKING:
@@ -133,14 +123,7 @@ class LocalStream:
         """
         stream = cls()
         await asyncio.get_running_loop().create_unix_connection(lambda: stream._end, sock=channel)
-        try:
-            stream.welcome = await asyncio.wait_for(stream._greet(hello), timeout)
-        except asyncio.TimeoutError:
-            await stream.close(0.0)
-            raise MasterUnreachableError(f"{_WHO} did not answer Hello within {timeout:.3g} s") from None
-        except BaseException:
-            await stream.close(0.0)
-            raise
+        await attach(stream, stream._greet(hello), _WHO, timeout)
         return stream
 
     def send(self, message: AgentMessage) -> None:
@@ -182,12 +165,7 @@ class LocalStream:
 
     async def _greet(self, hello: Hello) -> Welcome:
         self.send(hello)
-        answer = await anext(self)
-        if isinstance(answer, Rejected):
-            raise rejection(answer)
-        if not isinstance(answer, Welcome):
-            raise ProtocolError(f"{_WHO} answered Hello with {type(answer).__name__}")
-        return answer
+        return welcome_in(await anext(self), _WHO)
 
 
 class LocalServer:

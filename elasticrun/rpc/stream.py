@@ -6,6 +6,8 @@ the one through the network, ``local.py`` that of a node that is alone.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from typing import Protocol
 
 from elasticrun.core.protocol import AgentMessage, MasterMessage, RejectCode, Rejected, Welcome
@@ -14,6 +16,7 @@ from elasticrun.errors import (
     ElasticRunError,
     ExcludedError,
     ExitCode,
+    MasterUnreachableError,
     ProtocolError,
     SupersededError,
     TooManyError,
@@ -66,3 +69,28 @@ class Stream(Protocol):
 
     async def close(self, timeout: float = ...) -> None:
         """Ends the stream once the master has read all that was sent, after ``timeout`` seconds anyway."""
+
+
+async def attach(
+    stream: Stream, greeting: Awaitable[Welcome], who: object, timeout: float, spent: float = 0.0
+) -> None:
+    """Sets the stream's welcome to what ``greeting`` returns, or closes the stream and raises.
+
+    Raises MasterUnreachableError if that takes more than ``timeout`` seconds, ``spent`` of which are over.
+    """
+    try:
+        stream.welcome = await asyncio.wait_for(greeting, max(0.0, timeout - spent))
+    except BaseException as error:
+        await stream.close(0.0)
+        if isinstance(error, asyncio.TimeoutError):
+            raise MasterUnreachableError(f"{who} did not answer Hello within {timeout:.3g} s") from None
+        raise
+
+
+def welcome_in(answer: MasterMessage, who: object) -> Welcome:
+    """The answer to Hello, if it is a welcome; else raises what we are refused with, or ProtocolError."""
+    if isinstance(answer, Rejected):
+        raise rejection(answer)
+    if not isinstance(answer, Welcome):
+        raise ProtocolError(f"{who} answered Hello with {type(answer).__name__}")
+    return answer
