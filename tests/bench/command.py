@@ -91,6 +91,8 @@ def _measure(arguments: list[str]) -> int:
         report = replace(report, samples=(*report.samples, sample), loads=((before, load()),))
         if options.json is not None:  # each time: whatever ends this, what was measured is kept
             write_json(report, options.json)
+    if not report.samples:
+        parser.error("nothing was measured: no launcher of these is installed and takes part, or --runs is 0")
     return _write(report, options)
 
 

@@ -2,7 +2,7 @@
 
 A ratio is one of elastic-run to another launcher, taken in each round of A B A B by itself, so both were
 measured within seconds of one another; what is shown is the median of these ratios. A round in which one of
-the two failed has no ratio. A target in multiples of torchrun is judged by the first of the figure's
+the two gave no figure has no ratio. A target in multiples of torchrun is judged by the first of the figure's
 references that has ratios.
 """
 
@@ -99,7 +99,8 @@ STAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one run of one launcher gave; ``failure`` says why it gave nothing, "" if it gave all."""
+    """What one run of one launcher gave; ``failure`` says what went wrong, "" if nothing did: it may
+    have given a figure all the same."""
 
     case: str
     launcher: str

@@ -191,17 +191,15 @@ def idle_job(folder: Path, warm: bool) -> Iterator[list[Launcher]]:
         f"--log-dir={folder / 'logs'}",
     )
     launchers: list[Launcher] = []
-    try:
+    with contextlib.ExitStack() as stack:
         for number in range(2):
             launchers.append(Launcher(*options, script, cwd=folder, name=f"node{number}"))
+            stack.callback(launchers[-1].finish)
         for launcher in launchers:
             launcher.wait_line("^idle$", "out")
         # Whichever was first to bind the port hosts the master.
         launchers.sort(key=lambda it: not titled(it.mark, "elastic-run: master"))
         yield launchers
-    finally:
-        for launcher in launchers:
-            launcher.finish()
 
 
 def measure(seconds: float, settle: float, warm: bool) -> Report:

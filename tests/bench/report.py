@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Report:
     samples: tuple[Sample, ...] = ()
     commands: tuple[str, ...] = ()
     begun: str = ""  # of the first part, UTC
-    loads: tuple[tuple[float, float], ...] = field(default_factory=tuple)  # of each part, at begin and end
+    loads: tuple[tuple[float, float], ...] = ()  # of each part, at begin and end
 
 
 def write_json(report: Report, path: Path) -> None:
@@ -175,8 +175,10 @@ def _judged(report: Report, figure: Figure) -> list[str]:
     found = verdicts(report.samples, figure)
     words = {True: "met", False: "missed", None: "not judged"}
     verdict = [words[it.met] for it in found]
+    rounds = len(values(report.samples, OURS, figure.name))
+    of_few = f" ({ratio.count} of {rounds} runs)" if ratio and ratio.count < rounds else ""
     return [
-        f"{ratio.median:.3g} x {by}" if ratio else "",
+        f"{ratio.median:.3g} x {by}{of_few}" if ratio else "",
         "; ".join(it.target for it in found),
         "; ".join(verdict),
     ]

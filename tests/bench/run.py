@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tests.bench.launchers import Launcher
+from tests.bench.launchers import LAUNCHERS, Launcher
 from tests.bench.usage import cpu_seconds
 from tests.support.cluster import free_port
 from tests.support.launcher import FOREIGN
@@ -125,7 +125,13 @@ class Run:
         self._fifo = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         temporary = folder / "tmp"
         temporary.mkdir()
-        ours = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
+        # What makes a launcher work at its best is for the one that is to have it.
+        tuning = {name for it in LAUNCHERS.values() for name in it.env}
+        ours = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in tuning and not FOREIGN.match(name)
+        }
         if "CUDA_VISIBLE_DEVICES" in os.environ:
             ours["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
         self._env = {**ours, "OMP_NUM_THREADS": "1", "TMPDIR": str(temporary), "BENCH_EVENTS": str(path)}
@@ -174,9 +180,10 @@ class Run:
 
     def close(self) -> None:
         """Leave nothing of this run but its folder."""
-        for node in self.nodes:
-            node.close()
-        os.close(self._fifo)
+        with contextlib.ExitStack() as stack:  # one that cannot be ended spares none of the others
+            stack.callback(os.close, self._fifo)
+            for node in self.nodes:
+                stack.callback(node.close)
 
     def story(self) -> str:
         return "\n".join(node.tail() for node in self.nodes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,12 @@ from tests.bench.cases import CASES, EVERY, FEW, GOODPUT, goodput_of
 from tests.bench.command import main
 from tests.bench.figures import FIGURES
 from tests.bench.figures import STAGES as STAGE_FIGURES
-from tests.bench.launchers import LAUNCHERS, OURS, TORCHRUN, Launcher
+from tests.bench.launchers import HASTY, LAUNCHERS, OURS, PRIVATE_STORE, TORCHRUN, TUNED, Launcher
 from tests.bench.report import read_json
-from tests.bench.run import Event, RunFailed, opened
+from tests.bench.run import Event, Run, RunFailed, opened
 from tests.bench.stages import STAGES, agent_marks, split
 from tests.bench.usage import Memory, parsed
+from tests.support.processes import Hung
 
 
 def steps(since: float, until: float, apart: float) -> list[Event]:
@@ -39,6 +42,17 @@ def test_a_pause_costs_as_much_as_it_takes() -> None:
 def test_slower_steps_after_the_first_kill_cost_too() -> None:
     events = steps(0, EVERY, 0.5) + steps(EVERY, GOODPUT, 1.0)
     assert goodput_of(events, 0) == pytest.approx((EVERY + (GOODPUT - EVERY) / 2) / GOODPUT)
+
+
+def test_slow_steps_at_the_start_are_not_the_measure_of_the_others() -> None:
+    events = steps(0, EVERY / 2, 1.0) + steps(EVERY / 2, GOODPUT, 0.5)
+    assert goodput_of(events, 0) == pytest.approx(1 - EVERY / 4 / GOODPUT)
+
+
+@pytest.mark.parametrize("until", [0.0, EVERY / 2 + 0.5])
+def test_who_hangs_before_the_first_kill_has_no_goodput(until: float) -> None:
+    with pytest.raises(RunFailed, match="before the first kill"):
+        goodput_of(steps(0, until, 0.5), 0)
 
 
 def test_steps_of_other_ranks_and_other_times_do_not_count() -> None:
@@ -111,6 +125,52 @@ def test_a_launcher_that_ends_fails_the_run_at_once(tmp_path: Path) -> None:
         with pytest.raises(RunFailed, match="node0 ended with 2 before reduced of 2 workers"):
             run.all_of("reduced", 2, 60)
         assert "--no-such-option" in run.story()
+
+
+def test_a_node_that_cannot_be_ended_spares_none_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(LAUNCHERS[OURS], tmp_path, 0)
+    first, second = run.alone("--version"), run.alone("--version")
+    for node in (second, first):
+        monkeypatch.setattr(node, "finish", _hung(node.finish))
+    with pytest.raises(Hung):
+        run.close()
+    assert first.process.returncode is not None
+    assert second.process.returncode is not None
+
+
+def _hung(finish: Callable[[], None]) -> Callable[[], None]:
+    def finish_and_complain() -> None:
+        finish()
+        raise Hung("a process is left")
+
+    return finish_and_complain
+
+
+def test_the_tuning_of_one_launcher_reaches_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (name,) = PRIVATE_STORE
+    monkeypatch.setenv(name, "1")
+    for launcher, told in ((LAUNCHERS[TORCHRUN], None), (LAUNCHERS[TUNED], "1")):
+        folder = tmp_path / launcher.name
+        folder.mkdir()
+        shown = replace(launcher, program="env", options=())
+        with opened(shown, folder, 0) as run:
+            node = run._start()
+            assert run.ended(node, 60) == 0
+            found = dict(line.partition("=")[::2] for line in node.log.read_text().splitlines())
+            assert found.get(name) == told
+
+
+def test_options_of_a_launcher_are_not_undone_by_those_of_a_case() -> None:
+    assert HASTY in CASES["node-loss"].launchers
+    assert HASTY not in CASES["join"].launchers  # which has an --rdzv-conf of its own
+
+
+def test_a_command_that_measures_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["launch", "--launchers", TUNED])
+    assert "nothing was measured" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["launch", "--launchers", "nonsense"]])

@@ -71,7 +71,7 @@ def test_the_table_says_everything() -> None:
         "launch to first line, script without torch (s)",
         "0.500 (0.250 to 0.750), 2/2",
         "2.50, 1/2",
-        "0.1 x torchrun",
+        "0.1 x torchrun (1 of 2 runs)",
         "<= 0.15 x torchrun",
         "met",
     ]
