@@ -6,5 +6,7 @@ import sys
 from tests.bench.command import main
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))  # and clean up on the way
+    for ends in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ends) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(ends, lambda signum, frame: sys.exit(128 + signum))  # and clean up on the way
     sys.exit(main())

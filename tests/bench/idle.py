@@ -19,12 +19,12 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.bench.usage import cpu_seconds
 from tests.support.cluster import free_port
 from tests.support.launcher import Launcher
 from tests.support.processes import only, title, titled
@@ -38,7 +38,6 @@ import signal
 print("idle", flush=True)
 signal.pause()
 """
-_TICKS = os.sysconf("SC_CLK_TCK")
 _CALL = re.compile(r"^ *[\d.]+ +[\d.]+ +\d+ +(\d+) +(?:\d+ +)?(\w+)$", re.MULTILINE)
 
 
@@ -85,8 +84,7 @@ class Report:
 
 def count(pid: int) -> Count:
     """What a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return Count((int(fields[11]) + int(fields[12])) / _TICKS, dict(_wakeups(pid)))
+    return Count(cpu_seconds(pid), dict(_wakeups(pid)))
 
 
 def counts(pids: Iterable[int]) -> dict[int, Count]:
@@ -272,7 +270,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.exit(1, f"{error}\n")
     print(as_json(report) if options.json else as_table(report))
     return 0 if report.is_within_bounds else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -29,12 +29,12 @@ from elasticrun.config import JobConfig
 from elasticrun.master.service import JOURNAL_NAME, MasterConfig
 from elasticrun.rpc.records import to_json
 from tests.bench.load import LoadConfig
+from tests.bench.usage import cpu_seconds
 
 ROOT = Path(__file__).parent.parent.parent
 HOST = "127.0.0.1"
 DEADLINE = 120.0  # seconds for a world
 CURVE = (250, 500, 1000, 2000)
-TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -85,8 +85,7 @@ class Process:
 
     def cpu(self) -> float:
         """Seconds of processor time so far."""
-        fields = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        return cpu_seconds(self.child.pid)
 
     def memory(self) -> int:
         """Resident bytes."""
@@ -266,7 +265,3 @@ def _parser() -> argparse.ArgumentParser:
 def _raise_limit_of_descriptors() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -267,8 +267,11 @@ class Run:
 
     def _busy(self) -> dict[int, float]:
         """Seconds of CPU time that each process but the workers has used so far."""
-        pids = {pid for node in self.nodes for pid in marked(node.mark)} - {it.pid for it in self.events}
-        return {pid: used for pid in pids if (used := cpu_seconds(pid)) is not None}
+        found = {}
+        for pid in {pid for node in self.nodes for pid in marked(node.mark)} - {it.pid for it in self.events}:
+            with contextlib.suppress(OSError):  # it has just ended
+                found[pid] = cpu_seconds(pid)
+        return found
 
 
 @contextlib.contextmanager

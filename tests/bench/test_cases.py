@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from tests.bench.report import read_json
 from tests.bench.run import Event, Run, RunFailed, opened
 from tests.bench.stages import STAGES, agent_marks, split
 from tests.bench.usage import Memory, parsed
-from tests.support.processes import Hung
+from tests.support.processes import DEADLINE, Hung, kill_marked, marked
 
 
 def steps(since: float, until: float, apart: float) -> list[Event]:
@@ -197,6 +199,25 @@ def test_one_run_each_of_a_launch_and_of_a_kill(
     assert report.commands == ("scripts/bench launch kill --runs 1 --launchers elastic-run",)
     assert {"cpu", "cores", "memory", "kernel", "python", "torch"} <= report.machine.keys()
     assert "| launch to first line" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_a_measurement_that_is_ended_leaves_nobody(tmp_path: Path, signum: signal.Signals) -> None:
+    if signal.getsignal(signum) is signal.SIG_IGN:
+        pytest.skip(f"{signum.name} is ignored here, and so it is by all that is started")
+    mark = f"BENCH_TEST={uuid.uuid4().hex}"
+    env = {**os.environ, "TMPDIR": str(tmp_path), "BENCH_TEST": mark.partition("=")[2]}
+    command = [sys.executable, "-m", "tests.bench", "launch", "--runs", "1000", "--launchers", OURS]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(b"launch 0 elastic-run")
+            process.send_signal(signum)
+            process.communicate(timeout=DEADLINE)
+            assert process.returncode == 128 + signum
+            assert marked(mark) == []
+        finally:
+            kill_marked(mark)
 
 
 def test_a_helper_that_ended_meanwhile_shares_nothing() -> None:

@@ -39,12 +39,9 @@ def parsed(rollup: str, status: str) -> Memory:
     return Memory(*(KB * it / MB for it in (pages["Rss"], pages["Pss"], private + tables)))
 
 
-def cpu_seconds(pid: int) -> float | None:
-    """The CPU time that a process has used so far; None if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
+def cpu_seconds(pid: int) -> float:
+    """The CPU time of all threads that a process ever had; OSError if it has ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
