@@ -120,9 +120,15 @@ class Parent:
         self.births.append(birth)
         return True
 
+    def bear(self) -> None:
+        """A birth went well: of those under way none is in a go that failed."""
+        self.miscarriages = 0
+        for birth in self.births:
+            birth.miscarriages_before = 0
+
     def miscarry(self, birth: Birth) -> None:
         """A birth failed; those that were asked for together with it may have for the same reason."""
-        self.miscarriages = birth.miscarriages_before + 1
+        self.miscarriages = max(self.miscarriages, birth.miscarriages_before + 1)
 
     def forget(self, birth: Birth, poller: Poller) -> None:
         """It has ended, or nobody wants to know."""
@@ -136,6 +142,14 @@ class Parent:
         for birth in new.waiting:
             birth.parent = new
         self.state = State.GONE
+
+    def start_births_cold(self, host: Host) -> None:
+        """Wait for no birth any longer: who comes to life after all cannot tell its pid, and ends."""
+        births = [*self.births]
+        for birth in births:
+            self.forget(birth, host.poller)
+        for birth in births:
+            birth.start_cold(host)
 
     def start_all_cold(self, host: Host) -> None:
         """Wait no longer."""

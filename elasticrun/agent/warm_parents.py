@@ -115,8 +115,9 @@ class WarmParents:
                 self._ended(parent, exit_code)
                 return
         for parent in self._all():
-            for birth in [birth for birth in parent.births if readable(birth.answer)]:
-                self._answered(parent, birth)
+            for birth in [*parent.births]:
+                if birth in parent.births and readable(birth.answer):  # none is left if the agent was lost
+                    self._answered(parent, birth)
 
     def time_left(self) -> float | None:
         """Seconds until ``expire`` has to be called; None: not at all."""
@@ -130,8 +131,12 @@ class WarmParents:
             if parent.deadline is None or parent.deadline > now:
                 continue
             parent.deadline = None
-            if parent.births:
-                parent.kill()  # that closes the pipes, and the workers start cold
+            if parent.births and (parent.is_killed or not parent.pid):
+                self._give_up(self._parents[parent.recipe["key"]], "forks of the warm parent hang")
+                parent.start_births_cold(self._host)
+            elif parent.births:
+                parent.kill()  # that closes the pipes, and the workers start cold, unless a fork hangs itself
+                parent.deadline = now + BIRTH_TIMEOUT
             elif parent.state is State.READY:
                 self._heirs.expect(parent)
             elif parent.state is State.IMPORTING:
@@ -231,7 +236,9 @@ class WarmParents:
         if parent.state is not State.GONE and not self._is_closed:
             say(self._host, False, f"workers start cold: {reason}")
             self._heirs.abandon(parent.recipe["key"])
-        parent.state, parent.deadline = State.GONE, None
+        parent.state = State.GONE
+        if not parent.births:
+            parent.deadline = None
         parent.kill()
         parent.start_all_cold(self._host)
         self._tell()
@@ -263,7 +270,7 @@ class WarmParents:
         parent.deadline = None
         message = json.loads(words) if words else {}
         if "pid" in message:
-            parent.miscarriages = 0
+            parent.bear()
             birth.close()
             self._host.born(birth.worker, message["pid"])
             for signum in birth.signals:

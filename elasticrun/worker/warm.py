@@ -145,6 +145,7 @@ def wait_for_fork(control: socket.socket) -> tuple[list[int], set[Any]]:
 def inherit(fd: int, spawner: int, mask: set[Any], libc: Any) -> socket.socket:
     """Be the parent's heir: what the spawner does with a process that it executes; its own control socket."""
     control = socket.socket(fileno=move_up(fd))
+    control.setblocking(True)  # whatever the imports have made the default
     os.setsid()
     if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0 or os.getppid() != spawner:
         os._exit(1)

@@ -33,7 +33,7 @@ from elasticrun.agent.spawner import (
 )
 from elasticrun.agent.spawner_poll import Poller
 from elasticrun.agent.spawner_wire import Message
-from elasticrun.agent.warm_birth import Parent
+from elasticrun.agent.warm_birth import Parent, State
 from elasticrun.agent.warm_parents import WarmParents
 from tests.support.processes import title, wait_end
 
@@ -199,6 +199,31 @@ def test_without_the_key_it_starts_cold(drive: Drive) -> None:
             node.spawn(number, warm=key)
             assert await node.exit_code(number) == 3
             assert (node.folder / f"out{number}").read_text() == node.told(number, forked=False)
+
+    drive(scenario)
+
+
+FILES = """
+    import os
+    for fd in range(1024):
+        link = f"/proc/self/fd/{fd}"
+        print(end=f"{fd} " if os.path.lexists(link) else "")
+    """
+
+
+def test_workers_born_in_one_go_have_no_files_of_each_other(drive: Drive) -> None:
+    births = 4
+
+    async def scenario(node: Node) -> None:
+        await node.news()
+        os.kill(parent := node.parent, signal.SIGSTOP)
+        for number in range(births):
+            node.spawn_another(number, FILES)
+        await heard(node)
+        os.kill(parent, signal.SIGCONT)
+        for number in range(births):
+            assert await node.exit_code(number) == 0
+            assert (node.folder / f"out{number}").read_text() == "0 1 2 "
 
     drive(scenario)
 
@@ -447,6 +472,30 @@ BAD_ONCE_FORKED = """
     """
 
 
+HANGS_ONCE_FORKED = """
+    import os, signal
+    os.register_at_fork(after_in_child=signal.pause)
+    """
+
+
+def test_forks_that_hang(drive: Drive, module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_parents, "BIRTH_TIMEOUT", 0.2)
+    module(HANGS_ONCE_FORKED)
+
+    async def scenario(node: Node) -> None:
+        assert (await node.news()).is_warm
+        for number in range(3):
+            node.spawn(number)
+        for number in range(3):
+            assert await node.exit_code(number) == 3
+            assert (node.folder / f"out{number}").read_text() == node.told(number, forked=False)
+        hang = WarmNews(False, "workers start cold: forks of the warm parent hang")
+        await node.wait(lambda event: event == hang)
+        assert await node.run(3) == node.told(3, forked=False)
+
+    drive(scenario, "trouble,colorsys")
+
+
 def test_cuda_that_only_a_fork_can_find(drive: Drive, module: Module) -> None:
     module(BAD_ONCE_FORKED)
 
@@ -590,6 +639,24 @@ def test_an_heir_imports_more_once_a_parent_is_idle(drive: Drive, module: Module
         assert not [event for event in node.events if isinstance(event, WarmNews)]
 
     drive(scenario, LATER)
+
+
+def test_an_heir_waits_for_requests_whatever_the_imports_set(
+    drive: Drive, module: Module, at_once: None
+) -> None:
+    module("import socket; socket.setdefaulttimeout(0.0)")
+
+    async def scenario(node: Node) -> None:
+        assert "forked from" in (await node.news()).text
+        assert await node.run(0) == node.told(0)
+        await node.wait(is_of_more)
+        await heard(node)
+        heir = node.parent
+        for number in (1, 2):
+            assert await node.run(number) == node.told(number)
+        assert node.parent == heir
+
+    drive(scenario, "trouble,colorsys;json")
 
 
 def test_another_program_brings_no_heir(drive: Drive, at_once: None) -> None:
@@ -831,3 +898,94 @@ def test_the_last_sweep_spares_no_heir_that_tells_its_pid_meanwhile() -> None:
         heir.send(b'{"pid": 12345}')
         parents._heirs.listen()
         assert parents.pids == set()
+
+
+class Ledger(Silent):
+    """A spawner that keeps what becomes of requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parents = WarmParents(self, lambda option, value: None)
+        self.became: dict[int, str] = {}
+        self.loses_the_agent = False
+
+    def start_cold(self, request: Message, fds: list[int]) -> None:
+        self.became[request["worker"]] = "cold"
+
+    def born(self, worker: int, pid: int) -> None:
+        self.became[worker] = "born"
+        if self.loses_the_agent:
+            self.parents.stop(for_good=True)
+
+    def report_failure(self, worker: int, code: int, text: str) -> None:
+        self.became[worker] = "stopped"
+
+
+class Womb:
+    """A parent that forks nobody: the test says what the new processes would."""
+
+    def __init__(self, theirs: socket.socket, ours: socket.socket) -> None:
+        self.host = Ledger()
+        self.parent = Parent({"key": "key", "terms": "json"}, stdin=0, state=State.READY, control=ours)
+        self.host.parents._parents["key"] = self.parent
+        self._socket = theirs
+        self._answers: dict[int, int] = {}
+
+    def ask(self, worker: int) -> None:
+        rest: Message = {"argv": [], "env": {}, "cpus": None, "program": None, "waits": True}
+        assert self.host.parents.take({"worker": worker, "warm": "key", **rest}, [])
+        _, (request, self._answers[worker]), _, _ = socket.recv_fds(self._socket, 1, 2)
+        os.close(request)
+
+    def answer(self, worker: int, words: bytes = b"", is_heard: bool = True) -> None:
+        os.write(self._answers[worker], words)
+        os.close(self._answers.pop(worker))
+        if is_heard:
+            self.host.poller.wait(0.0)
+
+    def close(self) -> None:
+        for worker in [*self._answers]:
+            self.answer(worker)
+        self.parent.hang_up(self.host.poller)
+
+
+@pytest.fixture
+def womb() -> Iterator[Womb]:
+    theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, contextlib.closing(Womb(theirs, ours)) as womb:
+        yield womb
+
+
+BORN = b'{"pid": 12345}'
+
+
+def test_an_agent_that_is_lost_while_answers_are_read(womb: Womb) -> None:
+    womb.host.loses_the_agent = True
+    for worker in range(3):
+        womb.ask(worker)
+    for worker in range(3):
+        womb.answer(worker, BORN, is_heard=False)
+    womb.host.parents.buried(12345, 0)
+    assert womb.host.became == {0: "born", 1: "stopped", 2: "stopped"}
+
+
+def test_a_go_in_which_somebody_was_born_has_not_failed(womb: Womb) -> None:
+    for worker in range(warm_parents.MAX_MISCARRIAGES - 1):
+        womb.ask(worker)
+        womb.answer(worker)
+    womb.ask(8)
+    womb.ask(9)
+    womb.answer(8, BORN)
+    womb.answer(9)
+    assert womb.parent.state is State.READY
+
+
+def test_an_old_birth_that_fails_late_hides_no_failure(womb: Womb) -> None:
+    womb.ask(0)
+    for worker in range(1, warm_parents.MAX_MISCARRIAGES):
+        womb.ask(worker)
+        womb.answer(worker)
+    womb.answer(0)
+    womb.ask(9)
+    womb.answer(9)
+    assert womb.parent.state is State.GONE
