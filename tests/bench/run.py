@@ -34,6 +34,7 @@ LINE = str(WORKERS / "line.py")
 TRAIN = str(WORKERS / "train.py")
 
 MARK = "BENCH_NODE"
+MARK_OF_ALL = "BENCH_RUNS"  # the folder of the runs of one measurement
 TAIL = 40  # lines of each node's output that are kept of a run that failed
 
 LOOK = 1.0  # seconds between two looks at what processes do
@@ -134,7 +135,13 @@ class Run:
         }
         if "CUDA_VISIBLE_DEVICES" in os.environ:
             ours["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
-        self._env = {**ours, "OMP_NUM_THREADS": "1", "TMPDIR": str(temporary), "BENCH_EVENTS": str(path)}
+        self._env = {
+            **ours,
+            "OMP_NUM_THREADS": "1",
+            "TMPDIR": str(temporary),
+            "BENCH_EVENTS": str(path),
+            MARK_OF_ALL: str(folder.parent),
+        }
 
     # -- its nodes
 
@@ -149,8 +156,9 @@ class Run:
 
     def _start(self, *args: str) -> Node:
         env = {**self._env, **self.launcher.env}
-        node = Node(self.launcher.command(*args), self.folder, f"node{len(self.nodes)}", env)
-        self.nodes.append(node)
+        with _undisturbed():
+            node = Node(self.launcher.command(*args), self.folder, f"node{len(self.nodes)}", env)
+            self.nodes.append(node)
         return node
 
     def guests(self) -> list[Node]:
@@ -272,6 +280,24 @@ class Run:
             with contextlib.suppress(OSError):  # it has just ended
                 found[pid] = cpu_seconds(pid)
         return found
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold back the signals that end the bench: a child that is not yet another program carries no mark."""
+    come: list[int] = []
+    handlers = {}
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if callable(handler := signal.getsignal(signum)):
+            handlers[signum] = handler
+            signal.signal(signum, lambda number, frame: come.append(number))
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+        for held in come:
+            signal.raise_signal(held)
 
 
 @contextlib.contextmanager

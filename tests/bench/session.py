@@ -12,7 +12,8 @@ from tests.bench.cases import Case
 from tests.bench.figures import Sample
 from tests.bench.launchers import Launcher
 from tests.bench.machine import load
-from tests.bench.run import RunFailed, opened
+from tests.bench.run import MARK_OF_ALL, RunFailed, opened
+from tests.support.processes import kill_marked
 
 
 def measure(cases: Sequence[Case], launchers: Sequence[Launcher], runs: int) -> Iterator[Sample]:
@@ -27,6 +28,7 @@ def measure(cases: Sequence[Case], launchers: Sequence[Launcher], runs: int) -> 
                             case, launcher, number, folder / f"{case.name}-{launcher.name}-{number}"
                         )
     finally:
+        kill_marked(f"{MARK_OF_ALL}={folder}")  # a signal may have come while a run was being closed
         if any(folder.iterdir()):
             print(f"what failed runs left is in {folder}", file=sys.stderr)
         else:
