@@ -472,6 +472,37 @@ BAD_ONCE_FORKED = """
     """
 
 
+FORKS_ONE_IN_A_GO = """
+    import os
+    pid, fork, left = os.getpid(), os.fork, ["one"]
+    def fork_one():
+        if os.getpid() == pid or left and left.pop():
+            return fork()
+        raise BlockingIOError("the host refuses another process")
+    os.fork = fork_one
+    """
+
+
+def test_those_who_are_refused_a_process_start_cold_beside_others(drive: Drive, module: Module) -> None:
+    module(FORKS_ONE_IN_A_GO)
+    births = warm_parents.MAX_MISCARRIAGES + 1
+
+    async def scenario(node: Node) -> None:
+        await node.news()
+        os.kill(parent := node.parent, signal.SIGSTOP)
+        for number in range(births):
+            node.spawn(number)
+        await heard(node)
+        os.kill(parent, signal.SIGCONT)
+        for number in range(births):
+            assert await node.exit_code(number) == 3
+            assert (node.folder / f"out{number}").read_text() == node.told(number, forked=number == 0)
+        assert await node.run(births) == node.told(births)
+        assert node.parent == parent
+
+    drive(scenario, "trouble,colorsys")
+
+
 HANGS_ONCE_FORKED = """
     import os, signal
     os.register_at_fork(after_in_child=signal.pause)
