@@ -120,6 +120,14 @@ class Parent:
         self.births.append(birth)
         return True
 
+    def told(self) -> Iterator[Birth]:
+        """Births under way that were answered in words, which the caller reads. One of them may end them all:
+        if the agent is found to be lost.
+        """
+        for birth in [*self.births]:
+            if birth in self.births and readable(birth.answer, even_if_ended=False):
+                yield birth
+
     def bear(self) -> None:
         """A birth went well: of those under way none is in a go that failed."""
         self.miscarriages = 0
@@ -193,11 +201,11 @@ def say(host: Host, is_warm: bool, text: str) -> None:
     host.report(event="warm", is_warm=is_warm, text=text)
 
 
-def readable(fd: int) -> bool:
-    """Whether there is something to read at this moment."""
+def readable(fd: int, even_if_ended: bool = True) -> bool:
+    """Whether there is something to read at this moment, be it the end."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))
+    return any(even_if_ended or events & select.POLLIN for _, events in poll.poll(0))
 
 
 def _send(control: socket.socket, birth: Birth) -> int:

@@ -95,10 +95,13 @@ class WarmParents:
         self._is_closed = self._is_closed or for_good
         self._heirs.listen()  # who has told its pid is spared
         for parent in self._all():
-            births = [*parent.births, *parent.waiting]
+            births = [*parent.waiting]
             parent.waiting.clear()
+            for birth in parent.told():
+                self._answered(parent, birth)  # it runs already, and the sweep kills it as it does others
             if for_good or parent.births:
                 parent.kill()
+            births += parent.births
             for birth in [*parent.births]:
                 parent.forget(birth, self._host.poller)
             for birth in births:
@@ -115,9 +118,8 @@ class WarmParents:
                 self._ended(parent, exit_code)
                 return
         for parent in self._all():
-            for birth in [*parent.births]:
-                if birth in parent.births and readable(birth.answer):  # none is left if the agent was lost
-                    self._answered(parent, birth)
+            for birth in parent.told():
+                self._answered(parent, birth)
 
     def time_left(self) -> float | None:
         """Seconds until ``expire`` has to be called; None: not at all."""

@@ -994,10 +994,19 @@ def test_an_agent_that_is_lost_while_answers_are_read(womb: Womb) -> None:
     womb.host.loses_the_agent = True
     for worker in range(3):
         womb.ask(worker)
-    for worker in range(3):
+    for worker in range(2):
         womb.answer(worker, BORN, is_heard=False)
     womb.host.parents.buried(12345, 0)
-    assert womb.host.became == {0: "born", 1: "stopped", 2: "stopped"}
+    assert womb.host.became == {0: "born", 1: "born", 2: "stopped"}
+
+
+def test_a_sweep_first_hears_who_is_there(womb: Womb) -> None:
+    for worker in range(4):
+        womb.ask(worker)
+    womb.answer(1, BORN, is_heard=False)
+    womb.answer(2, is_heard=False)
+    womb.host.parents.stop(for_good=False)
+    assert womb.host.became == {0: "stopped", 1: "born", 2: "stopped", 3: "stopped"}
 
 
 def test_a_go_in_which_somebody_was_born_has_not_failed(womb: Womb) -> None:
