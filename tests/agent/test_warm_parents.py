@@ -125,6 +125,11 @@ class Node:
         assert await self.exit_code(worker) == 3
         return (self.folder / f"out{worker}").read_text()
 
+    async def ran(self, worker: int, forked: bool = True) -> None:
+        """Wait for a worker without arguments, which has to end as the script does."""
+        assert await self.exit_code(worker) == 3
+        assert (self.folder / f"out{worker}").read_text() == self.told(worker, forked=forked)
+
     def told(self, worker: int, *args: str, forked: bool = True) -> str:
         """What a worker of this script prints."""
         return " ".join([f"{self.spawner.pid} {forked} {worker}", *(args or ("-",))]) + "\n"
@@ -197,8 +202,7 @@ def test_without_the_key_it_starts_cold(drive: Drive) -> None:
     async def scenario(node: Node) -> None:
         for number, key in enumerate((None, "another")):
             node.spawn(number, warm=key)
-            assert await node.exit_code(number) == 3
-            assert (node.folder / f"out{number}").read_text() == node.told(number, forked=False)
+            await node.ran(number, forked=False)
 
     drive(scenario)
 
@@ -277,8 +281,7 @@ def test_a_spawn_during_the_import_waits_for_it(drive: Drive, gate: Path) -> Non
         assert not [event for event in node.events if getattr(event, "worker", None) == 0]
         assert node.imports() == [True]
         await asyncio.to_thread(gate.write_text, "go on")
-        assert await node.exit_code(0) == 3
-        assert (node.folder / "out0").read_text() == node.told(0)
+        await node.ran(0)
         assert node.imports() == [True, False]
 
     drive(scenario, "trouble,colorsys")
@@ -414,8 +417,7 @@ def test_a_parent_that_is_killed_while_it_imports_is_replaced_once(drive: Drive,
         await killed(node)
         await asyncio.to_thread(gate.write_text, "go on")
         assert (await node.news()).is_warm
-        assert await node.exit_code(0) == 3
-        assert (node.folder / "out0").read_text() == node.told(0)
+        await node.ran(0)
         os.kill(node.parent, signal.SIGKILL)
         assert await killed(node) != await killed(node)
         assert (await node.news()).text.endswith("the warm parent ended while it imported (exit code -9)")
@@ -455,8 +457,7 @@ def test_what_cannot_be_forked_starts_cold(drive: Drive, module: Module, code: s
     async def scenario(node: Node) -> None:
         node.spawn(0)
         assert await node.news() == WarmNews(False, f"workers start cold: {reason}")
-        assert await node.exit_code(0) == 3
-        assert (node.folder / "out0").read_text() == node.told(0, forked=False)
+        await node.ran(0, forked=False)
         assert await node.run(1) == node.told(1, forked=False)
         assert not [event for event in node.events if isinstance(event, WarmNews)]
         assert node.imports() == [True, False]
@@ -495,8 +496,7 @@ def test_those_who_are_refused_a_process_start_cold_beside_others(drive: Drive, 
         await heard(node)
         os.kill(parent, signal.SIGCONT)
         for number in range(births):
-            assert await node.exit_code(number) == 3
-            assert (node.folder / f"out{number}").read_text() == node.told(number, forked=number == 0)
+            await node.ran(number, forked=number == 0)
         assert await node.run(births) == node.told(births)
         assert node.parent == parent
 
@@ -518,8 +518,7 @@ def test_forks_that_hang(drive: Drive, module: Module, monkeypatch: pytest.Monke
         for number in range(3):
             node.spawn(number)
         for number in range(3):
-            assert await node.exit_code(number) == 3
-            assert (node.folder / f"out{number}").read_text() == node.told(number, forked=False)
+            await node.ran(number, forked=False)
         hang = WarmNews(False, "workers start cold: forks of the warm parent hang")
         await node.wait(lambda event: event == hang)
         assert await node.run(3) == node.told(3, forked=False)
@@ -535,8 +534,7 @@ def test_cuda_that_only_a_fork_can_find(drive: Drive, module: Module) -> None:
         for number in range(4):
             node.spawn(number)
         for number in range(4):
-            assert await node.exit_code(number) == 3
-            assert (node.folder / f"out{number}").read_text() == node.told(number, forked=False)
+            await node.ran(number, forked=False)
         assert await node.news() == WarmNews(False, "workers start cold: the imports initialised CUDA")
         assert not [event for event in node.events if isinstance(event, WarmNews)]
 
