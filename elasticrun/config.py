@@ -29,6 +29,15 @@ class StdByRank:
         return dict(self.by_rank).get(local_rank, self.default)
 
 
+class TaskRole(Enum):
+    """What a task of a TensorFlow cluster does; the words are those of TF_CONFIG."""
+
+    CHIEF = "chief"  # runs the training loop of a job with parameter servers, else the first of the workers
+    WORKER = "worker"
+    PS = "ps"  # a parameter server
+    EVALUATOR = "evaluator"  # reads checkpoints, is no part of the cluster
+
+
 class EntrypointKind(Enum):
     """How the training program is started."""
 
@@ -157,6 +166,10 @@ class WorkerConfig:
     drain_signal: int = 15  # what workers get when another node leaves with grace
     preemption_file: str | None = None  # the node leaves with grace once this file exists
     warm_imports: tuple[str, ...] | None = None  # what a warm parent imports; None: workers start cold
+    roles: tuple[TaskRole, ...] = ()  # of a TensorFlow job's tasks, by local rank; (): no TensorFlow job
+    servers: Entrypoint | None = (
+        None  # what its parameter servers and their workers run; None: the entrypoint
+    )
 
 
 @dataclass(frozen=True, slots=True)

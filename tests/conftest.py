@@ -31,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reasons["root"] = "needs root"
     if importlib.util.find_spec("torch") is None:
         reasons["torch"] = "needs torch: pip install 'elasticrun[torch]'"
+    if importlib.util.find_spec("tensorflow") is None:
+        reasons["tensorflow"] = "needs tensorflow: pip install 'elasticrun[tensorflow]'"
     for item in items:
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):

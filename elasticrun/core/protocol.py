@@ -12,6 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from elasticrun.config import TaskRole
+from elasticrun.core.tasks import Cluster, Task, TaskReport
+
 
 class FailureKind(Enum):
     """How a worker failed."""
@@ -89,6 +92,7 @@ class NodeInfo:
     node_rank: int | None = None  # only if the user gave one: it orders the ranks
     pid: int = 0
     position: int = -1  # of this host in the list of endpoints, if it may become the master's; -1: it may not
+    roles: tuple[TaskRole, ...] = ()  # of a TensorFlow job's tasks, by local rank; (): no TensorFlow job
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,8 @@ class AgentStatus:
     stall: Stall | None = None  # while RUNNING
     seats: tuple[Seat, ...] = ()  # by round, at most MAX_SEATS; only if several hosts may become the master's
     warming: bool = False  # while READY: workers, of which this node has started none, would wait for imports
+    ports: tuple[int, ...] = ()  # held free for tasks, at most MAX_PORTS; only if this node has roles
+    tasks: tuple[TaskReport, ...] = ()  # of ``round``, at most MAX_TASKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +235,8 @@ class Assignment:
     restart_count: int
     max_restarts: int
     charter: Charter | None = None  # only if several hosts may become the master's
+    tasks: tuple[Task, ...] = ()  # of this node, if it has roles, at most MAX_TASKS
+    cluster: Cluster = ()  # all tasks of all nodes but the evaluator: the one thing here that is O(n)
 
 
 @dataclass(frozen=True, slots=True)
