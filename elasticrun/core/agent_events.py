@@ -89,9 +89,17 @@ class AgentTerms:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Workers could be started at once; ``store_port`` is free on this node."""
+    """Workers could be started at once; ``store_port`` is free on this node, as are ``ports`` for tasks."""
 
     store_port: int
+    ports: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PortsOffered:
+    """While tasks run: these ports are held free for more of them."""
+
+    ports: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +148,11 @@ class WorkerFinished:
 
 @dataclass(frozen=True, slots=True)
 class GroupGone:
-    """Nothing that workers or a probe started is alive; ``store_port`` is free for the next round."""
+    """Nothing that workers or a probe started is alive; the ports are free for the next round."""
 
     round: int
     store_port: int
+    ports: tuple[int, ...] = ()  # for tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +199,7 @@ class AgentTick:
 
 AgentEvent = (
     Prepared
+    | PortsOffered
     | ImportsSeen
     | LinkUp
     | LinkDown
@@ -218,6 +228,22 @@ class StartWorkers:
     """Start all workers of a round."""
 
     assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Start one task of the round that runs: a further life of it, or a seat that was added."""
+
+    assignment: Assignment
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignalTask:
+    """Send a signal to the process group of one task."""
+
+    local_rank: int
+    signum: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +302,18 @@ class Finish:
     checkup: tuple[NodeCheck, ...] = ()
 
 
-AgentEffect = Transmit | StartWorkers | SignalWorkers | SweepWorkers | RunProbe | DumpStacks | Say | Finish
+AgentEffect = (
+    Transmit
+    | StartWorkers
+    | StartTask
+    | SignalTask
+    | SignalWorkers
+    | SweepWorkers
+    | RunProbe
+    | DumpStacks
+    | Say
+    | Finish
+)
 
 
 def describe_assignment(assignment: Assignment, info: NodeInfo, reason: str) -> str:
