@@ -14,8 +14,6 @@ master's absence changes nothing for workers that run: only an idle agent gives 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from elasticrun.core.agent_events import (
     AGENT_TRANSITIONS,
     ENDING,
@@ -23,7 +21,6 @@ from elasticrun.core.agent_events import (
     STOPPABLE,
     AgentEffect,
     AgentEvent,
-    AgentTerms,
     AgentTrigger,
     Broken,
     Directed,
@@ -33,76 +30,49 @@ from elasticrun.core.agent_events import (
     Level,
     LinkDown,
     LinkUp,
+    PortsOffered,
     Preempted,
     Prepared,
     ProbeEnded,
     RunProbe,
-    Say,
     StallSeen,
+    StartTask,
     StartWorkers,
     StopSignal,
-    Transmit,
     WorkerFailed,
     WorkerFinished,
     describe_assignment,
+    describe_task,
 )
-from elasticrun.core.agent_group import GRACE, KILL, Group
+from elasticrun.core.agent_facts import MASTER, AgentFacts
+from elasticrun.core.agent_group import GRACE, KILL
 from elasticrun.core.agent_leave import SIGTERM, Departure
 from elasticrun.core.agent_probe import Probing
-from elasticrun.core.agent_wishes import Directive, Wishes
+from elasticrun.core.agent_tasks import TASK
+from elasticrun.core.agent_wishes import Directive
 from elasticrun.core.protocol import (
     MAX_FAILURES,
     AgentPhase,
-    AgentStatus,
     Assignment,
     Failure,
-    Hello,
     JobEnded,
-    Leave,
     MasterMessage,
-    NodeInfo,
     ProbeReport,
     RejectCode,
     Rejected,
-    Report,
     SaveStacks,
-    Seat,
-    Stall,
     StartProbe,
     StartRound,
     StopRound,
     Waiting,
 )
-from elasticrun.core.quorum import accepts, with_seat
-from elasticrun.core.timers import Deadlines
+from elasticrun.core.quorum import with_seat
 
-MASTER = "master"
 PROBE = "probe"
 
 
-class AgentMachine:
+class AgentMachine(AgentFacts):
     """Turns events into effects. ``now`` is the agent's monotonic clock in seconds."""
-
-    def __init__(self, job_id: str, version: str, info: NodeInfo, terms: AgentTerms) -> None:
-        self.info = info
-        self.phase = AgentPhase.PREPARING
-        self.round = -1
-        self.assignment: Assignment | None = None  # of the round that runs, or ran last
-        self.failures: tuple[Failure, ...] = ()
-        self.departure: Departure | None = None
-        self._job = (job_id, version)
-        self._terms = terms
-        self._wishes = Wishes()
-        self._probing = Probing()
-        self._seats: tuple[Seat, ...] = ()
-        self._sequence = 0
-        self._greeted: AgentStatus | None = None  # what the newest Hello told
-        self._store_port = 0
-        self._done = False
-        self._timers: Deadlines[str] = Deadlines()
-        self.group = Group(terms, self._timers)
-        self._now = 0.0
-        self._effects: list[AgentEffect] = []
 
     # -- interface
 
@@ -120,23 +90,16 @@ class AgentMachine:
         """When to send a tick, or None."""
         return None if self._done else self._timers.next()
 
-    @property
-    def epoch(self) -> int:
-        """The newest epoch of a master that this agent has seen, or -1."""
-        return self._wishes.epoch
-
-    def hello(self) -> Hello:
-        """The first message of a new stream: everything the master needs to resume from."""
-        self._greeted = self._status()
-        return Hello(*self._job, self.info, self._greeted, self.epoch)
-
     # -- facts
 
     def _take(self, event: AgentEvent) -> None:
         match event:
-            case Prepared(store_port):
-                self._store_port = store_port
+            case Prepared(store_port, ports):
+                self._store_port, self._ports = store_port, ports
                 self._move(AgentTrigger.PREPARED)
+            case PortsOffered(ports):
+                self._ports = ports
+                self._report()
             case ImportsSeen(under_way):
                 self._imports_seen(under_way)
             case LinkUp(epoch):
@@ -148,9 +111,9 @@ class AgentMachine:
             case WorkerFailed(round_, failure):
                 self._worker_failed(round_, failure)
             case WorkerFinished(round_, local_rank):
-                self._worker_ended(round_, local_rank)
-            case GroupGone(round_, store_port):
-                self._group_gone(round_, store_port)
+                self._worker_finished(round_, local_rank)
+            case GroupGone(round_, store_port, ports):
+                self._group_gone(round_, store_port, ports)
             case ProbeEnded(report):
                 self._probe_ended(report)
             case StallSeen(round_, stall):
@@ -166,27 +129,6 @@ class AgentMachine:
                 # Only here: an agent that was frozen hears what happened before it judges what did not.
                 for timer in self._timers.pop_due(self._now):
                     self._expire(timer)
-
-    def _imports_seen(self, under_way: bool) -> None:
-        before = self.group.is_warming
-        self.group.imports = under_way
-        if self.group.is_warming is not before and self.phase is AgentPhase.READY:
-            self._report()
-
-    def _link_up(self, epoch: int) -> None:
-        if self.epoch >= 0:
-            self._say(Level.WARNING, f"the master is back (epoch {epoch})")
-        self._wishes = replace(self._wishes, epoch=max(self.epoch, epoch))
-        self._timers.cancel(MASTER)
-        self._say_farewell()
-        if self._status() != self._greeted:
-            self._report()  # what changed between Hello and Welcome was not sent
-
-    def _link_down(self, reason: str) -> None:
-        if self.departure is None:
-            goes_on = "; the workers go on" if self.phase is AgentPhase.RUNNING else ""
-            self._say(Level.WARNING, f"lost the master ({reason}){goes_on}")
-        self._timers.set_default(MASTER, self._now + self._terms.master_timeout)
 
     def _direct(self, message: MasterMessage) -> None:
         match message:
@@ -213,29 +155,34 @@ class AgentMachine:
         elif isinstance(message, StopRound) and self.round <= message.round and self.phase in STOPPABLE:
             self._say(Level.WARNING, f"round {message.round} stops: {message.reason}")
 
-    def _vote(self, given: Assignment) -> None:
-        """Refuse a seat offered in ignorance of our newest; what we learn of that one is news in a Hello."""
-        if not accepts(self._seats, given.charter):
-            self._wishes = replace(self._wishes, round=None)
-            self._report()  # what the master did not know
-        elif given.round == self.round and self._seats:
-            self._seats, self._sequence = with_seat(self._seats, given.charter), self._sequence + 1
-
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if round_ != self.round:
             return
-        if self.phase is AgentPhase.RUNNING:
+        if self.phase is AgentPhase.RUNNING and self.tasks.is_alone(failure.local_rank):
+            self._task_ended(failure.local_rank, failure)
+        elif self.phase is AgentPhase.RUNNING:
             self.failures = (*self.failures, failure)[:MAX_FAILURES]
+            self.tasks.ended(failure.local_rank, failure)
             self._move(AgentTrigger.WORKER_FAILED)
             self._say(Level.WARNING, failure.summary)
             self.group.alive.discard(failure.local_rank)
             self._stop_group(SIGTERM)
         else:
-            self._worker_ended(round_, failure.local_rank)
+            self._worker_ended(failure.local_rank)
 
-    def _worker_ended(self, round_: int, local_rank: int) -> None:
+    def _worker_finished(self, round_: int, local_rank: int) -> None:
         if round_ != self.round:
             return
+        if self.phase is not AgentPhase.RUNNING or local_rank not in self.tasks:
+            self._worker_ended(local_rank)
+        elif self.tasks.is_alone(local_rank):
+            self._task_ended(local_rank, None)
+        else:
+            self.tasks.ended(local_rank, None)
+            self._worker_ended(local_rank)
+            self._report()  # a job ends with its chief
+
+    def _worker_ended(self, local_rank: int) -> None:
         self.group.alive.discard(local_rank)
         if self.group.alive:
             return
@@ -244,11 +191,19 @@ class AgentMachine:
         elif self.phase in ENDING and not self.group.is_swept:
             self._sweep()
 
-    def _group_gone(self, round_: int, store_port: int) -> None:
+    def _task_ended(self, local_rank: int, failure: Failure | None) -> None:
+        """A task that is restarted alone, if at all, has ended while the round goes on."""
+        self.group.alive.discard(local_rank)
+        if self.tasks.ended(local_rank, failure):
+            if failure is not None:
+                self._say(Level.WARNING, failure.summary)
+            self._report()
+
+    def _group_gone(self, round_: int, store_port: int, ports: tuple[int, ...]) -> None:
         if round_ != self.round or not (self.phase in ENDING or self.group.is_swept):
             return
         self.group.end()
-        self._store_port = store_port
+        self._store_port, self._ports = store_port, ports
         self._move(AgentTrigger.GROUP_GONE)
 
     def _probe_ended(self, report: ProbeReport) -> None:
@@ -261,11 +216,6 @@ class AgentMachine:
         self._timers.cancel(PROBE)  # sweeping what is left of it may last beyond that
         self._sweep()
 
-    def _stall_seen(self, round_: int, stall: Stall | None) -> None:
-        if round_ == self.round and self.phase is AgentPhase.RUNNING:
-            self.group.stall = stall
-            self._report()
-
     def _stop_signalled(self, signum: int) -> None:
         if self.departure is None:
             self._depart(Departure.stopped(signum))
@@ -273,26 +223,19 @@ class AgentMachine:
             self._say(Level.WARNING, "asked to stop again: killing the workers now")
             self._sweep()
 
-    def _depart(self, departure: Departure) -> None:
-        """Leave once the workers are gone; what was decided first stands."""
-        if self.departure is None:
-            self.departure = departure
-            self._say_farewell()
-
-    def _say_farewell(self) -> None:
-        """Tell the master now, and again on each new stream until the workers are gone."""
-        if self.departure is not None and self.departure.is_farewell:
-            self._effects.append(Transmit(Leave(self.info.incarnation, self.departure.finish.reason)))
-
     def _expire(self, timer: str) -> None:
         if timer == GRACE:
             grace = f"{self.group.grace:g} s after the stop signal"
             self._say(Level.WARNING, f"{len(self.group.alive)} workers are still alive {grace}: killing them")
             self._sweep()
         elif timer == KILL:
-            self.departure = Departure.stuck(self._terms.kill_timeout)
-            self._say_farewell()
-            self._conclude(self.departure)
+            self._give_up_node()
+        elif timer.startswith(TASK):
+            kill = self.tasks.expire(timer, self._now)
+            if kill is None:
+                self._give_up_node()
+            else:
+                self._effects.append(kill)
         elif timer == PROBE:
             self._end_probe(self._probing.run_out())
         elif self.phase is AgentPhase.RUNNING and self.group.stall is None:
@@ -300,6 +243,11 @@ class AgentMachine:
             self._timers.set(MASTER, self._now + self._terms.master_timeout)
         else:
             self._depart(Departure.deserted(self._terms.master_timeout, hangs=self.group.stall is not None))
+
+    def _give_up_node(self) -> None:
+        self.departure = Departure.stuck(self._terms.kill_timeout)
+        self._say_farewell()
+        self._conclude(self.departure)
 
     # -- decisions
 
@@ -319,6 +267,8 @@ class AgentMachine:
             self._stop_round()
         elif self.phase is AgentPhase.READY:
             self._follow()
+        elif self.assignment is not None and self.assignment.tasks and self.phase is AgentPhase.RUNNING:
+            self._follow_tasks(self.assignment)
 
     def _watch_probe(self) -> None:
         """A probe runs until its end, unless the node has to leave or the master wants something else."""
@@ -339,6 +289,20 @@ class AgentMachine:
             self.failures = ()
             self._report()
 
+    def _follow_tasks(self, known: Assignment) -> None:
+        """Tasks run: start, end or restart single ones."""
+        wanted, before = self._wishes.round, self.tasks.reports
+        reason = "it was not over before"
+        if wanted is not None and wanted.assignment.round == self.round:
+            self.assignment, reason = wanted.assignment, wanted.reason
+        for effect in self.tasks.follow(self.assignment or known, self._now):
+            self._effects.append(effect)
+            if isinstance(effect, StartTask):
+                self.group.alive.add(effect.local_rank)
+                self._say(Level.WARNING, describe_task(effect, reason))
+        if self.tasks.reports != before:
+            self._report()
+
     def _start_probe(self, start: StartProbe) -> None:
         self._probing = self._probing.begin(start)
         self._timers.set(PROBE, self._now + start.timeout)
@@ -352,7 +316,9 @@ class AgentMachine:
         self.assignment = assignment
         self.failures = ()
         self._seats = with_seat(self._seats, assignment.charter)
-        self.group.begin(self.info.local_world_size)
+        tasks = [task.local_rank for task in assignment.tasks]
+        self.group.begin(tasks or range(self.info.local_world_size))
+        self.tasks.begin(assignment)
         text = describe_assignment(assignment, self.info, wanted.reason)
         self._say(Level.INFO if self.round == 0 else Level.WARNING, text)
         self._effects.append(StartWorkers(assignment))
@@ -368,6 +334,7 @@ class AgentMachine:
             self._stop_group(SIGTERM)
 
     def _stop_group(self, signum: int, drains: bool = False) -> None:
+        self.tasks.end()
         self._effects.append(self.group.stop(self.round, signum, drains, self._now))
 
     def _sweep(self) -> None:
@@ -376,25 +343,3 @@ class AgentMachine:
     def _move(self, trigger: AgentTrigger) -> None:
         self.phase = AGENT_TRANSITIONS[self.phase, trigger]
         self._report()
-
-    def _report(self) -> None:
-        """Tell the master how things are; a farewell is the last that it hears."""
-        self._sequence += 1
-        if self.departure is None or not self.departure.is_farewell:
-            self._effects.append(Transmit(Report(self.info.incarnation, self._status())))
-
-    def _status(self) -> AgentStatus:
-        is_ready = self.phase is AgentPhase.READY
-        port = self._store_port if is_ready else 0
-        stall = self.group.stall if self.phase is AgentPhase.RUNNING else None
-        probe, warming = self._probing.report, is_ready and self.group.is_warming
-        return AgentStatus(
-            self._sequence, self.phase, self.round, self.failures, port, probe, stall, self._seats, warming
-        )
-
-    def _conclude(self, departure: Departure) -> None:
-        self._done = True
-        self._effects.append(departure.finish)
-
-    def _say(self, level: Level, text: str) -> None:
-        self._effects.append(Say(level, text))

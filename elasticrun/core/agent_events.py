@@ -324,3 +324,9 @@ def describe_assignment(assignment: Assignment, info: NodeInfo, reason: str) -> 
         f" ranks {assignment.first_rank}-{last} of {assignment.world_size}"
         f" (restart {assignment.restart_count} of {assignment.max_restarts}; {reason})"
     )
+
+
+def describe_task(start: StartTask, reason: str) -> str:
+    """One line about a task that starts while its round runs."""
+    task = next(task for task in start.assignment.tasks if task.local_rank == start.local_rank)
+    return f"{task.role.value} {task.index} starts (life {task.life}): {reason}"

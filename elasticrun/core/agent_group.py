@@ -9,6 +9,8 @@ Invariant: a group is swept once, and the timers of the three steps are set only
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from elasticrun.core.agent_events import AgentTerms, SignalWorkers, SweepWorkers
 from elasticrun.core.protocol import Stall
 from elasticrun.core.timers import Deadlines
@@ -30,10 +32,10 @@ class Group:
         self._terms = terms
         self._timers = timers
 
-    def begin(self, size: int) -> None:
-        """So many workers start."""
+    def begin(self, local_ranks: Iterable[int]) -> None:
+        """These workers start."""
         self._has_begun = True
-        self.alive = set(range(size))
+        self.alive = set(local_ranks)
         self.stall = None
 
     def end(self) -> None:

@@ -24,14 +24,18 @@ class StopCause(Enum):
     MEMBER_LEFT = "member left"
     NODE_JOINED = "node joined"
     RESIZED = "resized"
+    SAVED = "state saved"  # by a worker of a TensorFlow job, which then wants to be started again
 
 
 #: To which cause a stopped round's cause may change on new facts; absent means it stays.
 EXCUSES: dict[StopCause, frozenset[StopCause]] = {
-    StopCause.WORKER_FAILED: frozenset({StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT, StopCause.PORT_TAKEN}),
+    StopCause.WORKER_FAILED: frozenset(
+        {StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT, StopCause.PORT_TAKEN, StopCause.SAVED}
+    ),
     StopCause.HANG: frozenset({StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT}),
     StopCause.NODE_JOINED: frozenset(),
     StopCause.RESIZED: frozenset(),
+    StopCause.SAVED: frozenset(),
     StopCause.MEMBER_LOST: frozenset(),
     StopCause.MEMBER_LEFT: frozenset(),
     StopCause.PORT_TAKEN: frozenset({StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT}),

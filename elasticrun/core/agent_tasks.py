@@ -1,0 +1,140 @@
+"""The tasks of a TensorFlow job on one node, each with the life that runs and the one that is wanted.
+
+Level-triggered like everything else: ``follow`` compares what the newest assignment wants with what runs,
+and takes the next step for each task. Invariant: of one task, at most one life runs. The next one starts
+only when the one before is known to have ended, and its process group with it; a task that is not wanted any
+more, or in a later life, is told to end, is killed if it does not, and nothing that it ends with is held
+against it.
+
+Tasks that cannot be lost alone (see ``core/role_recovery.py``) are only kept account of here: the group of
+which they are part starts and stops as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from elasticrun.core.agent_events import AgentEffect, AgentTerms, SignalTask, StartTask
+from elasticrun.core.agent_group import HUNG_GRACE
+from elasticrun.core.protocol import MAX_FAILURES, Assignment, Failure
+from elasticrun.core.role_recovery import is_alone
+from elasticrun.core.tasks import Task, TaskReport
+from elasticrun.core.timers import Deadlines
+
+TASK = "task "  # and the local rank: the timer of a task that was told to end
+SIGTERM, SIGKILL = 15, 9
+#: Longest message of a failure, in characters, beyond the first few that are reported in full.
+SHORT_MESSAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """The newest life of a task that was started."""
+
+    number: int
+    ended: bool = False
+    failure: Failure | None = None
+    leaving: bool = False  # it was told to end
+    killed: bool = False  # and has not
+
+
+class Tasks:
+    """Those of the round that runs here. ``now`` is the agent's monotonic clock in seconds."""
+
+    def __init__(self, terms: AgentTerms, timers: Deadlines[str]) -> None:
+        self._terms = terms
+        self._timers = timers
+        self._assignment: Assignment | None = None
+        self._wanted: dict[int, Task] = {}  # by local rank
+        self._lives: dict[int, _Life] = {}
+
+    def begin(self, assignment: Assignment) -> None:
+        """A round starts, with all of its tasks."""
+        self._want(assignment)
+        self._lives = {task.local_rank: _Life(task.life) for task in assignment.tasks}
+
+    def end(self) -> None:
+        """The round stops as a whole: nothing is decided for single tasks any more."""
+        for local_rank in self._lives:
+            self._timers.cancel(f"{TASK}{local_rank}")
+
+    def __contains__(self, local_rank: int) -> bool:
+        return local_rank in self._lives
+
+    @property
+    def reports(self) -> tuple[TaskReport, ...]:
+        """How each task fares; the first few failures are told in full."""
+        found: list[TaskReport] = []
+        told = 0
+        for local_rank, life in sorted(self._lives.items()):
+            failure = life.failure
+            if failure is not None:
+                told += 1
+                failure = failure if told <= MAX_FAILURES else _shortened(failure)
+            found.append(TaskReport(local_rank, life.number, life.ended, failure))
+        return tuple(found)
+
+    def is_alone(self, local_rank: int) -> bool:
+        """Whether this is a task that can be lost without a new round."""
+        if self._assignment is None or local_rank not in self._lives:
+            return False
+        task = self._wanted.get(local_rank)
+        return task is None or is_alone(self._assignment.cluster, task.role)
+
+    def ended(self, local_rank: int, failure: Failure | None) -> bool:
+        """The life that ran has ended. Returns whether it did so by itself."""
+        self._timers.cancel(f"{TASK}{local_rank}")
+        life = self._lives.get(local_rank)
+        if life is None:
+            return False
+        kept = None if life.leaving else failure
+        self._lives[local_rank] = replace(life, ended=True, failure=kept)
+        return not life.leaving
+
+    def follow(self, assignment: Assignment, now: float) -> list[AgentEffect]:
+        """The next step for each task from what runs to what is wanted."""
+        self._want(assignment)
+        effects: list[AgentEffect] = []
+        for local_rank in sorted({*self._wanted, *self._lives}):
+            wanted, life = self._wanted.get(local_rank), self._lives.get(local_rank)
+            is_current = wanted is not None and life is not None and wanted.life <= life.number
+            if is_current:
+                continue
+            if life is not None and not life.ended:
+                effects += self._tell_to_end(local_rank, life, wanted, now)
+            elif wanted is not None:
+                self._lives[local_rank] = _Life(wanted.life)
+                effects.append(StartTask(assignment, local_rank))
+            else:
+                del self._lives[local_rank]
+        return effects
+
+    def expire(self, timer: str, now: float) -> SignalTask | None:
+        """A task has not ended in time: kill it; None if that was done before and in vain."""
+        local_rank = int(timer.removeprefix(TASK))
+        life = self._lives[local_rank]
+        if life.killed:
+            return None
+        self._lives[local_rank] = replace(life, killed=True)
+        self._timers.set(timer, now + self._terms.kill_timeout)
+        return SignalTask(local_rank, SIGKILL)
+
+    def _want(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._wanted = {task.local_rank: task for task in assignment.tasks}
+
+    def _tell_to_end(
+        self, local_rank: int, life: _Life, wanted: Task | None, now: float
+    ) -> list[AgentEffect]:
+        if life.leaving:
+            return []
+        self._lives[local_rank] = replace(life, leaving=True)
+        saves = wanted is not None and wanted.saves
+        longest = self._terms.shutdown_timeout
+        self._timers.set(f"{TASK}{local_rank}", now + (longest if saves else min(longest, HUNG_GRACE)))
+        return [SignalTask(local_rank, SIGTERM)]
+
+
+def _shortened(failure: Failure) -> Failure:
+    message = failure.message[:SHORT_MESSAGE]
+    return replace(failure, message=message, traceback="", stderr_tail="", kernel_log="")
