@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from string import Template
 
 import elasticrun
+from elasticrun.agent.tasks import task_environment
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
 from elasticrun.core.protocol import Assignment
 from elasticrun.errors import UsageError
@@ -64,6 +65,7 @@ def worker_environment(
     return {
         **inherited,
         **_ranks(config, assignment, local_rank),
+        **task_environment(config, assignment, local_rank),
         **_elastic(config, job_id, assignment, error_file),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": inherited.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         **_local_rank(config, inherited, local_rank),

@@ -1,0 +1,95 @@
+"""The workers of a node as tasks of a TensorFlow cluster: which there are, and what each of them is told.
+
+A node without roles has no tasks: its workers are the local ranks 0, 1 and so on, and nothing here changes
+what torchrun would tell them. With roles, ``TF_CONFIG`` comes on top of torchrun's variables.
+
+torchrun's *role* is the same thing under another name, workers with a purpose that are numbered among their
+like. So unless the user named a role, ROLE_NAME, ROLE_RANK and ROLE_WORLD_SIZE are the task's role, its index
+and how many there are.
+
+The world that RANK and WORLD_SIZE speak of is that of the round's beginning. A seat that is added later, with
+a local rank beyond the node's first ones, is none of it: the others were told the world's size already. Its
+RANK is at or above WORLD_SIZE, and no two nodes give the same one.
+"""
+
+from __future__ import annotations
+
+import json
+
+from elasticrun.config import Entrypoint, TaskRole, WorkerConfig
+from elasticrun.core.protocol import Assignment
+from elasticrun.core.tasks import Task
+from elasticrun.core.tf_cluster import is_served, tf_config
+
+#: Ours: which life of the task this is, from 0 in each round.
+LIFE_VARIABLE = "ELASTICRUN_LIFE"
+#: What TensorFlow reads.
+CLUSTER_VARIABLE = "TF_CONFIG"
+#: torchrun's name for workers that were given none.
+UNNAMED = "default"
+
+
+def task_of(assignment: Assignment, local_rank: int) -> Task | None:
+    """The task of a local rank; None if it has none, as on a node without roles."""
+    return next((task for task in assignment.tasks if task.local_rank == local_rank), None)
+
+
+def local_ranks(assignment: Assignment, local_world_size: int) -> tuple[int, ...]:
+    """Of the workers that a round starts with on this node."""
+    if assignment.tasks:
+        return tuple(task.local_rank for task in assignment.tasks)
+    return tuple(range(local_world_size))
+
+
+def global_rank(assignment: Assignment, local_world_size: int, local_rank: int) -> int:
+    """The RANK of a worker: in the world, or beyond it for a seat that was added."""
+    if local_rank < local_world_size:
+        return assignment.first_rank + local_rank
+    return assignment.world_size + _nth_added(assignment, local_rank - local_world_size)
+
+
+def _nth_added(assignment: Assignment, nth: int) -> int:
+    """A number from 0 that no other node gives to an added seat."""
+    return nth * assignment.group_world_size + assignment.group_rank
+
+
+def program(config: WorkerConfig, task: Task | None, assignment: Assignment) -> Entrypoint:
+    """What a worker runs: in a cluster with parameter servers, these and their workers may have their own."""
+    if task is None or config.servers is None or task.role not in (TaskRole.WORKER, TaskRole.PS):
+        return config.entrypoint
+    return config.servers if is_served(role for role, _ in assignment.cluster) else config.entrypoint
+
+
+def task_environment(config: WorkerConfig, assignment: Assignment, local_rank: int) -> dict[str, str]:
+    """What a task's environment needs on top of a plain worker's; empty without roles."""
+    task = task_of(assignment, local_rank)
+    if task is None:
+        return {}
+    return {
+        CLUSTER_VARIABLE: json.dumps(tf_config(assignment.cluster, task)),
+        LIFE_VARIABLE: str(task.life),
+        "RANK": str(global_rank(assignment, config.local_world_size, local_rank)),
+        **_role(config, assignment, task),
+    }
+
+
+def _role(config: WorkerConfig, assignment: Assignment, task: Task) -> dict[str, str]:
+    if config.role == UNNAMED:
+        places = dict(assignment.cluster).get(task.role, ())
+        size = max(len(places), task.index + 1)  # the evaluator has no place there
+        return {
+            "ROLE_NAME": task.role.value,
+            "ROLE_RANK": str(task.index),
+            "ROLE_WORLD_SIZE": str(size),
+        }
+    beyond = task.local_rank - config.local_world_size
+    if beyond < 0:
+        return {}
+    return {"ROLE_RANK": str(assignment.role_world_size + _nth_added(assignment, beyond))}
+
+
+def log_name(role: str, task: Task | None, local_rank: int) -> tuple[str, int]:
+    """What marks a worker's lines by default: ``[ps1]``, or its role and local rank as torchrun has it."""
+    if task is None or role != UNNAMED:
+        return role, local_rank
+    return task.role.value, task.index
