@@ -1,8 +1,12 @@
-"""A free port for the workers' store.
+"""Free ports for the workers' store, and for the tasks of a TensorFlow cluster.
 
-Rank 0's worker binds it seconds later, after its imports. Meanwhile the kernel gives ports of its
-ephemeral range to any outgoing connection, so one from below that range is chosen: only a program that
-binds it on purpose can take it, and then the next round chooses another.
+A worker binds its port seconds later, after its imports. Meanwhile the kernel gives ports of its ephemeral
+range to any outgoing connection, so one from below that range is chosen: only a program that binds it on
+purpose can take it, and then the next round chooses another.
+
+A task that is started again serves at the port it had: others know it under that address. Nobody holds the
+port between its two lives, and TensorFlow's server binds it at once although connections of the first life
+are still closing. If another program was faster, that life fails like any other.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import errno
 import random
 import socket
+from collections.abc import Container
 from pathlib import Path
 
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -29,12 +34,7 @@ class PortReserve:
     def reserve(self) -> int:
         """Choose a fresh port and hold it. Raises OSError if this host has no port left."""
         self.release()
-        for _ in range(_ATTEMPTS):
-            held = _bind(self._random.choice(self._candidates))
-            if held is not None:
-                self._held = held
-                return _port_of(held)
-        self._held = _bind(0) or _refuse()
+        self._held = _choose(self._random, self._candidates, ()) or _refuse()
         return _port_of(self._held)
 
     def release(self) -> None:
@@ -42,6 +42,54 @@ class PortReserve:
         if self._held is not None:
             self._held.close()
             self._held = None
+
+
+class PortPool:
+    """Holds ports for tasks until these start, each by a socket that nobody listens to.
+
+    Invariant: a port that was taken is not offered before ``forget``: its task may be between two lives.
+    """
+
+    def __init__(self, seed: random.Random, range_file: Path = _RANGE_FILE) -> None:
+        self._random = seed
+        self._candidates = _port_range(range_file)
+        self._held: dict[int, socket.socket] = {}
+        self._taken: set[int] = set()
+
+    def offer(self, number: int) -> tuple[int, ...]:
+        """So many ports, or fewer if this host has no more: those that are held already, then fresh ones."""
+        while len(self._held) < number:
+            held = _choose(self._random, self._candidates, self._taken)
+            if held is None:
+                break
+            self._held[_port_of(held)] = held
+        return tuple(self._held)[:number]
+
+    def take(self, port: int) -> None:
+        """A task is about to serve there: let go of the port, if it is held."""
+        held = self._held.pop(port, None)
+        if held is not None:
+            held.close()
+        self._taken.add(port)
+
+    def forget(self) -> None:
+        """No task runs any more: what was taken may be chosen again."""
+        self._taken.clear()
+
+    def close(self) -> None:
+        """Let go of all ports."""
+        while self._held:
+            self._held.popitem()[1].close()
+
+
+def _choose(seed: random.Random, candidates: range, avoid: Container[int]) -> socket.socket | None:
+    """A socket that is bound to one of the candidates, else to whichever port the kernel chooses."""
+    for _ in range(_ATTEMPTS):
+        port = seed.choice(candidates)
+        held = None if port in avoid else _bind(port)
+        if held is not None:
+            return held
+    return _bind(0)
 
 
 def _port_range(range_file: Path) -> range:

@@ -1,16 +1,17 @@
-"""The port for the workers' store, with real sockets."""
+"""Ports for the workers' store and for tasks, with real sockets."""
 
 from __future__ import annotations
 
 import errno
 import random
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from elasticrun.agent import ports as module
-from elasticrun.agent.ports import PortReserve
+from elasticrun.agent.ports import PortPool, PortReserve
 
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
 
@@ -113,6 +114,54 @@ def test_a_kernel_without_ipv6(range_file: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.undo()
     assert not is_free(port)
     reserve.release()
+
+
+@pytest.fixture
+def pool(range_file: Path) -> Iterator[PortPool]:
+    made = PortPool(random.Random(1), range_file)
+    yield made
+    made.close()
+
+
+def test_ports_for_tasks_stay_the_same_until_they_are_taken(pool: PortPool) -> None:
+    one, two, three = first = pool.offer(3)
+    assert len(set(first)) == 3
+    assert not any(map(is_free, first))
+    assert pool.offer(3) == first
+    assert pool.offer(2) == (one, two)
+    pool.take(two)
+    assert is_free(two)
+    assert not is_free(one)
+    *kept, fresh = pool.offer(3)
+    assert kept == [one, three]
+    assert fresh not in first
+    assert not is_free(fresh)
+    pool.close()
+    assert all(map(is_free, (one, three, fresh)))
+
+
+def test_nothing_is_held_for_no_task(pool: PortPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_bind", lambda port: pytest.fail("it was asked for none"))
+    assert pool.offer(0) == ()
+
+
+def test_the_port_of_a_task_is_offered_to_no_other_until_all_have_ended(range_file: Path) -> None:
+    pool = PortPool(random.Random(1), range_file)
+    pool._candidates = range(20_000, 20_002)
+    for port in (20_000, 20_001):
+        pool.take(port)  # not held by us, as when a task starts again
+    (other,) = pool.offer(1)
+    assert other not in (20_000, 20_001)
+    pool.take(other)
+    pool.forget()
+    assert set(pool.offer(2)) == {20_000, 20_001}
+    pool.close()
+
+
+def test_a_host_with_too_few_ports_offers_those(pool: PortPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = pool.offer(2)
+    monkeypatch.setattr(module, "_bind", lambda port: None)
+    assert pool.offer(5) == first
 
 
 @pytest.mark.parametrize(
