@@ -52,19 +52,20 @@ from elasticrun.core.job_facts import (
     REATTACH,
     STEP_DOWN,
     WARMING,
-    JobFacts,
 )
 from elasticrun.core.job_growth import SETTLE, Growth, growth
+from elasticrun.core.job_tasks import LINGER, MENDING, JobTasks
 from elasticrun.core.membership import Node
 from elasticrun.core.ranks import RoundTerms, assign_ranks, order_members
 from elasticrun.core.recovery import settle
 from elasticrun.core.restart import StopCause
 from elasticrun.core.roster import name_some
 from elasticrun.core.round import Round
+from elasticrun.core.round_tasks import RoundTasks, misfit
 from elasticrun.core.timers import Deadlines
 
 
-class JobMachine(JobFacts):
+class JobMachine(JobTasks):
     """Turns events into effects. ``now`` is the master's monotonic clock in seconds."""
 
     # -- interface
@@ -127,6 +128,10 @@ class JobMachine(JobFacts):
             self._enlist(self.members.nodes[self.held.first])
         elif timer == GROWTH:
             self._grow()
+        elif timer == MENDING:
+            self._restart_lost()
+        elif timer == LINGER:
+            self.current.tasks.unfinished.clear()
         elif timer == JOIN and not self.held and (self.obstacle or not self._is_enough):
             here, _ = notice(self)
             self._end(Trigger.JOIN_TIMED_OUT, f"gave up after {self.config.join_timeout:g} s: {here}")
@@ -179,7 +184,7 @@ class JobMachine(JobFacts):
         elif wanted := self._unchecked():
             self._check(wanted)
         elif self._is_enough:
-            self._form()
+            self._try_seat()
         else:
             self._wait_for_nodes()
 
@@ -265,11 +270,21 @@ class JobMachine(JobFacts):
             return False
         return self.config.last_call_timeout > 0 and len(self.ready) < self.limits.largest
 
-    def _form(self) -> None:
+    def _try_seat(self) -> None:
         nodes = self.members.nodes
         chosen, reason = self.electorate.choose(self.previous, self.limits)
         given = {name: nodes[name].info.node_rank for name in chosen}
         order = order_members(chosen, self.previous, given)
+        infos = [nodes[name].info for name in order]
+        ports = {name: nodes[name].status.ports for name in order}
+        self.obstacle = misfit(infos, ports)
+        if self.obstacle:
+            self._wait_for_nodes()
+        else:
+            self._form(order, RoundTasks(infos, ports), reason)
+
+    def _form(self, order: list[str], tasks: RoundTasks, reason: str) -> None:
+        nodes = self.members.nodes
         for timer in (LAST_CALL, JOIN, NOTICE):
             self._timers.cancel((timer, ""))
         self.round = self.newest = self.newest + 1
@@ -278,7 +293,9 @@ class JobMachine(JobFacts):
         if charters:
             incarnations = {name: nodes[name].info.incarnation for name in order}
             seats = {n: replace(seat, charter=charters[incarnations[n]]) for n, seat in seats.items()}
-        self.current = Round(seats=seats, pending=set(order), start_reason=reason, started_at=self._now)
+        if tasks:
+            seats = {n: replace(seat, tasks=tasks.of(n), cluster=tasks.cluster) for n, seat in seats.items()}
+        self.current = Round(seats, set(order), start_reason=reason, started_at=self._now, tasks=tasks)
         self.previous = tuple(order)
         for name in order:
             self.electorate.strike(nodes[name])
@@ -301,16 +318,22 @@ class JobMachine(JobFacts):
 
     def _watch_round(self) -> None:
         current = self.current
+        if self._has_led_to_end():
+            self._end(Trigger.ALL_FINISHED, f"the leading task of round {self.round} ended with 0")
+            return
         if current.stop is None and current.all_finished:
             self._end(Trigger.ALL_FINISHED, f"all workers of round {self.round} ended with 0")
             return
+        if current.stop is None and current.tasks:
+            self._watch_tasks()
         if current.stop is None and current.hang is not None:
             current.blame_hang(self.members.nodes[current.hang[0]].info)
         if current.stop is None:
             self._watch_growth()
         if current.stop is not None:
             self._move(Trigger.MUST_STOP)
-            self._timers.cancel((GROWTH, ""))
+            for timer in (GROWTH, MENDING, LINGER):
+                self._timers.cancel((timer, ""))
             current.lasted = self._now - current.started_at
             self._decide(f"round {self.round} stops: {current.stop_reason}")
             self._direct_all(current.seats)
@@ -337,6 +360,9 @@ class JobMachine(JobFacts):
         self.current.must_stop(StopCause.NODE_JOINED, f"{name_some(list(self.ready))} can join")
 
     def _try_settle(self) -> None:
+        if self._has_led_to_end():
+            self._end(Trigger.ALL_FINISHED, f"the leading task of round {self.round} ended with 0")
+            return
         if self.current.all_finished:
             self._end(Trigger.ALL_FINISHED, f"all workers of round {self.round} ended with 0")
             return

@@ -53,6 +53,8 @@ def settle(
     ``failures`` are those heard of, in this order.
     """
     kept = _refill(recovery, policy, lasted)
+    if cause is StopCause.SAVED and failures:
+        return _resume(kept, policy, failures[0], lasted)
     if cause not in (StopCause.WORKER_FAILED, StopCause.HANG) or not failures:
         fast = count_fast(kept.fast_failures, None, lasted, policy)
         return _charge(replace(kept, fast_failures=fast), cause, None, "")
@@ -77,6 +79,14 @@ def settle(
         return replace(settlement, reason=reason, delay=delay)
     shared = diagnosis.failure_class in SHARED
     return replace(settlement, reason=reason, delay=delay, suspect=root.node, suspects_all=shared)
+
+
+def _resume(kept: Recovery, policy: Policy, saved: Failure, lasted: float) -> Settlement:
+    """A worker saved its state and wants to go on: free, but who does nothing else is slowed down."""
+    fast = count_fast(kept.fast_failures, saved, lasted, policy)
+    settlement = _charge(replace(kept, fast_failures=fast), StopCause.SAVED, None, "")
+    delay, patience = backoff_delay(fast, policy) if fast > kept.fast_failures else (0.0, "")
+    return replace(settlement, reason=_join(settlement.reason, patience), delay=delay)
 
 
 def _refill(recovery: Recovery, policy: Policy, lasted: float) -> Recovery:

@@ -15,6 +15,8 @@ from elasticrun.core.protocol import (
     Stall,
 )
 from elasticrun.core.restart import StopCause, excused
+from elasticrun.core.role_recovery import has_saved
+from elasticrun.core.round_tasks import RoundTasks
 
 #: Phases of a member that accepted its seat and started its workers.
 STARTED = frozenset({AgentPhase.RUNNING, AgentPhase.FAILED, AgentPhase.FINISHED})
@@ -34,6 +36,8 @@ class Round:
     started_at: float = 0.0  # seconds of the master's clock
     lasted: float = 0.0  # seconds until it was told to stop
     stop: tuple[StopCause, str] | None = None
+    tasks: RoundTasks = field(default_factory=RoundTasks)
+    releases: bool = False  # tasks that were kept for the chief alone can be taken away
 
     @property
     def all_finished(self) -> bool:
@@ -72,6 +76,8 @@ class Round:
             self.stalls[name] = status.stall
         for failure in status.failures:
             self.hear(failure)
+        if self.tasks.absorb(name, status.tasks):
+            self.releases = True
         if status.phase is AgentPhase.FINISHED:
             if name not in self.finished:
                 self.stalls.clear()  # who only waited for this one goes on; who hangs will say so again
@@ -87,8 +93,12 @@ class Round:
             return
         if len(self.failures) < MAX_FAILURES:
             self.failures.append(failure)
-        taken = failure.kind is FailureKind.PORT_TAKEN
-        self.must_stop(StopCause.PORT_TAKEN if taken else StopCause.WORKER_FAILED, failure.summary)
+        self.must_stop(self._cause(failure), failure.summary)
+
+    def _cause(self, failure: Failure) -> StopCause:
+        if failure.kind is FailureKind.PORT_TAKEN:
+            return StopCause.PORT_TAKEN
+        return StopCause.SAVED if self.tasks and has_saved(failure) else StopCause.WORKER_FAILED
 
     def blame_hang(self, info: NodeInfo) -> None:
         """No member makes steps any more: that is held against the worker that lags, on the node given."""

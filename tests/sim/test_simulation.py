@@ -184,7 +184,7 @@ def test_a_joiner_that_waited_for_others_without_bound_would_be_seen(monkeypatch
 
 
 def test_a_world_that_waited_for_an_import_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    form = JobMachine._form
+    form = JobMachine._try_seat
 
     def form_of_all(machine: JobMachine) -> None:
         for name in list(machine.held.since):
@@ -193,7 +193,7 @@ def test_a_world_that_waited_for_an_import_would_be_seen(monkeypatch: pytest.Mon
 
     case = replace(joiners(20.0), faults=(WorkerFails(12.0, "n0"),))
     assert violated([case]) == set()
-    monkeypatch.setattr(JobMachine, "_form", form_of_all)
+    monkeypatch.setattr(JobMachine, "_try_seat", form_of_all)
     assert violated([case]) == {"nobody waits for an import"}
 
 

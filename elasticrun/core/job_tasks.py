@@ -1,0 +1,111 @@
+"""What the master decides about single tasks of a TensorFlow job while its round runs.
+
+A loss that leaves the others alone (``core/role_recovery.py``) costs what a failed round costs and is judged
+by the same rules (``core/recovery.py``); only what follows differs: the wanted lives of some tasks are
+raised, and the round goes on. What these rules end, or a node that has to leave, takes the usual way of a
+whole round.
+
+The leader's end with 0 ends the job. Tasks that end by themselves as well, mirrored workers that still write
+a checkpoint for instance, have a short time to do so; servers never end, and are stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elasticrun.config import TaskRole
+from elasticrun.core.health import NodeFinding
+from elasticrun.core.job_events import JobPhase
+from elasticrun.core.job_facts import JobFacts
+from elasticrun.core.recovery import settle
+from elasticrun.core.role_recovery import Loss, cause_of
+
+MENDING, LINGER = "mending", "linger"
+#: Seconds that tasks have to end by themselves after the one that leads has ended with 0.
+LINGER_TIME = 10.0
+
+
+class JobTasks(JobFacts):
+    """The part of the job's machine that is about single tasks."""
+
+    def _has_led_to_end(self) -> bool:
+        """Whether the job is over because its leader is, and nobody is to be waited for."""
+        tasks = self.current.tasks
+        if not tasks.is_over:
+            return False
+        if tasks.unfinished and self.phase is JobPhase.RUNNING:
+            self._timers.set_default((LINGER, ""), self._now + LINGER_TIME)
+            return False
+        return True
+
+    def _watch_tasks(self) -> None:
+        """Take away what was kept for the chief alone, and restart what was lost."""
+        tasks = self.current.tasks
+        if self.current.releases:
+            self._retire()
+        if tasks.lost and not tasks.is_over and (MENDING, "") not in self._timers:
+            self._mend(list(tasks.lost.values()))
+
+    def _mend(self, losses: list[Loss]) -> None:
+        current, cause = self.current, cause_of(losses)
+        what = "; ".join(str(loss) for loss in losses)
+        failures = [loss.failure for loss in losses if loss.failure is not None]
+        lasted = self._now - current.started_at
+        settled = settle(self.recovery, self.config.policy, cause, failures, lasted)
+        if settled.end is not None:
+            current.failures = failures
+            current.must_stop(cause, what)  # where the same rules come to the same end
+            return
+        self.recovery = settled.recovery
+        current.started_at = self._now
+        self._decide(f"round {self.round} goes on without {what}; {settled.reason}")
+        for name in current.seats if settled.suspects_all else filter(None, [settled.suspect]):
+            self.electorate.suspect(name)
+        if settled.excluded in self.members.nodes:
+            self._exclude(NodeFinding(settled.excluded, settled.reason))
+        elif settled.delay:
+            self._timers.set((MENDING, ""), self._now + settled.delay)
+        else:
+            self._restart(losses)
+
+    def _restart_lost(self) -> None:
+        """The wait after fast failures is over; what was lost during it comes at no further cost."""
+        self._restart(list(self.current.tasks.lost.values()))
+
+    def _restart(self, losses: list[Loss]) -> None:
+        reason = "; ".join(str(loss) for loss in losses)
+        self._retell(self.current.tasks.restart(losses), reason)
+
+    def _scale_role(self, role: TaskRole, count: int) -> None:
+        """Run with another number of parameter servers, or of the workers that they serve."""
+        tasks = self.current.tasks
+        before = tasks.count(role)
+        text = f"{role.value}: {before} -> {count}"
+        if self.phase is not JobPhase.RUNNING or not before or before == count or count < 1:
+            self._decide(f"not scaled ({text}): no round runs that it would change")
+            return
+        ports = {name: self.members.nodes[name].status.ports for name in self._present()}
+        refusal = tasks.resize(role, count, ports)
+        if refusal:
+            self._decide(f"not scaled ({text}): {refusal}")
+            return
+        self._decide(f"scaled {text}; the chief saves its state and starts again, the others go on")
+        self._retell(list(self.current.seats), f"scaled {text}")
+
+    def _retire(self) -> None:
+        """The chief that knew of them is gone."""
+        self.current.releases = False
+        nodes = self.current.tasks.retire()
+        self._retell(nodes, "the chief does without what was taken away")
+
+    def _retell(self, names: list[str], reason: str) -> None:
+        current = self.current
+        for name in names:
+            tasks = current.tasks.of(name)
+            seat = replace(current.seats[name], tasks=tasks, cluster=current.tasks.cluster)
+            current.seats[name] = replace(seat, restart_count=self.budget.used)
+        current.start_reason = reason
+        self._direct_all(names)
+
+    def _present(self) -> list[str]:
+        return [name for name in self.current.seats if name in self.members.nodes]
