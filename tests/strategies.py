@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from hypothesis import strategies as st
 
+from elasticrun.config import TaskRole
 from elasticrun.core.protocol import (
     MAX_FAILURES,
     MAX_ROLL,
@@ -40,6 +44,7 @@ from elasticrun.core.protocol import (
     Welcome,
     World,
 )
+from elasticrun.core.tasks import MAX_PORTS, MAX_TASKS, Task, TaskReport
 
 names = st.text(min_size=1, max_size=30)
 texts = st.text(max_size=200)
@@ -78,6 +83,7 @@ failures = st.builds(
 )
 failure_tuples = st.lists(failures, max_size=3).map(tuple) | st.tuples(*[failures] * MAX_FAILURES)
 
+roles = st.sampled_from(TaskRole)
 node_infos = st.builds(
     NodeInfo,
     node=names,
@@ -89,6 +95,7 @@ node_infos = st.builds(
     node_rank=st.none() | counts,
     pid=counts,
     position=_from_minus_one(2**31 - 1),
+    roles=st.lists(roles, max_size=5).map(tuple) | st.builds(lambda role: (role,) * MAX_TASKS, roles),
 )
 probes = st.builds(
     ProbeReport,
@@ -120,17 +127,57 @@ seats = st.builds(Seat, worlds, st.none() | worlds, rolls)
 charters = st.builds(Charter, worlds, st.none() | worlds, st.none() | worlds, rolls)
 
 
-statuses = st.builds(
-    AgentStatus,
-    sequence=numbers,
-    phase=st.sampled_from(AgentPhase),
-    round=_from_minus_one(),
-    failures=failure_tuples,
-    store_port=ports,
-    probe=st.none() | probes,
-    stall=st.none() | stalls,
-    seats=st.lists(seats, max_size=3).map(tuple) | st.builds(lambda seat: (seat,) * MAX_SEATS, seats),
-    warming=st.booleans(),
+used_ports = st.integers(1, 65535)
+tasks = st.builds(
+    Task, local_rank=counts, role=roles, index=counts, life=numbers, port=ports, saves=st.booleans()
+)
+task_reports = st.builds(
+    TaskReport, local_rank=counts, life=numbers, ended=st.booleans(), failure=st.none() | failures
+)
+
+
+def _some_of(each: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    """A few of them, or as many as there may be; no two have the same local rank."""
+    few = st.lists(each, max_size=3, unique_by=lambda one: one.local_rank).map(tuple)
+    return few | each.map(lambda one: tuple(replace(one, local_rank=rank) for rank in range(MAX_TASKS)))
+
+
+def _carried(reports: tuple[TaskReport, ...], beside: int) -> tuple[TaskReport, ...]:
+    """The reports without the failures that a status with others has no room for; those arrive abridged."""
+    room = MAX_FAILURES - beside
+    failed = [report.local_rank for report in reports if report.failure is not None]
+    return tuple(
+        replace(report, failure=None) if report.local_rank in failed[room:] else report for report in reports
+    )
+
+
+@st.composite
+def _statuses(draw: st.DrawFn) -> AgentStatus:
+    """All that the master needs to know of an agent's workers."""
+    failed = draw(failure_tuples)
+    return AgentStatus(
+        sequence=draw(numbers),
+        phase=draw(st.sampled_from(AgentPhase)),
+        round=draw(_from_minus_one()),
+        failures=failed,
+        store_port=draw(ports),
+        probe=draw(st.none() | probes),
+        stall=draw(st.none() | stalls),
+        seats=draw(st.lists(seats, max_size=3).map(tuple) | seats.map(lambda seat: (seat,) * MAX_SEATS)),
+        warming=draw(st.booleans()),
+        ports=draw(
+            st.lists(used_ports, max_size=3).map(tuple) | used_ports.map(lambda port: (port,) * MAX_PORTS)
+        ),
+        tasks=_carried(draw(_some_of(task_reports)), len(failed)),
+    )
+
+
+statuses = _statuses()
+
+
+addresses = st.builds(lambda host, port: f"{host}:{port}", names, used_ports)
+clusters = st.dictionaries(roles, st.lists(addresses, max_size=3).map(tuple)).map(
+    lambda found: tuple(found.items())
 )
 
 
@@ -153,6 +200,8 @@ def assignments(draw: st.DrawFn) -> Assignment:
         restart_count=draw(counts),
         max_restarts=draw(counts),
         charter=draw(st.none() | charters),
+        tasks=draw(_some_of(tasks)),
+        cluster=draw(clusters),
     )
 
 

@@ -13,58 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from elasticrun.config import TaskRole
+from elasticrun.core.failure import MAX_SUMMARY_TEXT as MAX_SUMMARY_TEXT
+from elasticrun.core.failure import Failure as Failure
+from elasticrun.core.failure import FailureKind as FailureKind
 from elasticrun.core.tasks import Cluster, Task, TaskReport
-
-
-class FailureKind(Enum):
-    """How a worker failed."""
-
-    EXIT = "exit"  # ended by itself with a status other than 0
-    SIGNAL = "signal"  # ended by a signal that we did not send
-    SPAWN = "spawn"  # could not be started at all
-    PORT_TAKEN = "port_taken"  # the store's port was taken between choosing and binding it
-    HANG = "hang"  # it stopped making steps and was stopped for that
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One worker that failed by itself; workers that the launcher stopped never become one."""
-
-    node: str
-    host: str
-    rank: int
-    local_rank: int
-    role: str
-    pid: int
-    kind: FailureKind
-    exit_code: int  # as in subprocess: negative is the number of the signal
-    message: str = ""  # from the error file, else one sentence about the exit
-    traceback: str = ""  # from the error file
-    stderr_tail: str = ""
-    error_file: str = ""
-    timestamp: float = 0.0  # wall clock of the worker's host in seconds; shown, never compared
-    step: int = -1  # the last training step that the worker reported; -1: none
-    oom_kills: int = 0  # by how much the cgroup's count of OOM kills grew in this round
-    host_oom: bool = False  # the host ran out of memory in this round
-    kernel_log: str = ""  # what the kernel's log said of hardware or memory in this round
-    stacks: str = ""  # of a hang: the directory on its host in which all stacks were saved
-
-    @property
-    def summary(self) -> str:
-        """One line: which worker, where, and how it ended."""
-        pid = f"pid {self.pid}, " if self.pid else ""
-        return f"rank {self.rank} (local rank {self.local_rank}, {pid}{self.host}) {self._ending}"
-
-    @property
-    def _ending(self) -> str:
-        told = self.message.partition("\n")[0][:MAX_SUMMARY_TEXT]
-        if self.kind in (FailureKind.SPAWN, FailureKind.HANG):
-            return told
-        if self.exit_code < 0 and not told.startswith("killed by "):
-            return f"was killed by signal {-self.exit_code}"
-        if self.exit_code < 0:
-            return f"was {told}"
-        return f"exited with {self.exit_code}" + (f": {told}" if self.traceback else "")
 
 
 class AgentPhase(Enum):
@@ -390,8 +342,6 @@ MAX_GROUP_NODES = 64
 MAX_CHECKS = 500
 #: The most failures that one message carries; the rest is counted in its reason.
 MAX_FAILURES = 8
-#: Longest part of a failure's message, in characters, that its summary repeats.
-MAX_SUMMARY_TEXT = 200
 #: Longest text of a failure's message, traceback or stderr tail in bytes of UTF-8 on the wire: a report of
 #: MAX_FAILURES failures stays far below the limit of 1 MiB for a message.
 MAX_FAILURE_TEXT = 10_000

@@ -10,12 +10,9 @@ or late changes nothing, because lives only grow.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from elasticrun.config import TaskRole
-
-if TYPE_CHECKING:
-    from elasticrun.core.protocol import Failure
+from elasticrun.core.failure import Failure
 
 #: Where each task of a TensorFlow cluster serves, as host:port by index, for each role.
 Cluster = tuple[tuple[TaskRole, tuple[str, ...]], ...]

@@ -7,6 +7,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class TaskRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_ROLE_UNSPECIFIED: _ClassVar[TaskRole]
+    TASK_ROLE_CHIEF: _ClassVar[TaskRole]
+    TASK_ROLE_WORKER: _ClassVar[TaskRole]
+    TASK_ROLE_PS: _ClassVar[TaskRole]
+    TASK_ROLE_EVALUATOR: _ClassVar[TaskRole]
+
 class AgentPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     AGENT_PHASE_UNSPECIFIED: _ClassVar[AgentPhase]
@@ -49,6 +57,11 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_TIMED_OUT: _ClassVar[Outcome]
     OUTCOME_REPEATED_ERROR: _ClassVar[Outcome]
     OUTCOME_UNHEALTHY: _ClassVar[Outcome]
+TASK_ROLE_UNSPECIFIED: TaskRole
+TASK_ROLE_CHIEF: TaskRole
+TASK_ROLE_WORKER: TaskRole
+TASK_ROLE_PS: TaskRole
+TASK_ROLE_EVALUATOR: TaskRole
 AGENT_PHASE_UNSPECIFIED: AgentPhase
 AGENT_PHASE_PREPARING: AgentPhase
 AGENT_PHASE_READY: AgentPhase
@@ -160,7 +173,7 @@ class Leave(_message.Message):
     def __init__(self, incarnation: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
-    __slots__ = ("node", "incarnation", "host", "address", "local_world_size", "role", "node_rank", "pid", "position")
+    __slots__ = ("node", "incarnation", "host", "address", "local_world_size", "role", "node_rank", "pid", "position", "roles")
     NODE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +183,7 @@ class NodeInfo(_message.Message):
     NODE_RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
     node: str
     incarnation: str
     host: str
@@ -179,10 +193,11 @@ class NodeInfo(_message.Message):
     node_rank: int
     pid: int
     position: int
-    def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., local_world_size: _Optional[int] = ..., role: _Optional[str] = ..., node_rank: _Optional[int] = ..., pid: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+    roles: _containers.RepeatedScalarFieldContainer[TaskRole]
+    def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., local_world_size: _Optional[int] = ..., role: _Optional[str] = ..., node_rank: _Optional[int] = ..., pid: _Optional[int] = ..., position: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[TaskRole, str]]] = ...) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("sequence", "phase", "round", "failures", "store_port", "probe", "stall", "seats", "warming")
+    __slots__ = ("sequence", "phase", "round", "failures", "store_port", "probe", "stall", "seats", "warming", "ports", "tasks")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -192,6 +207,8 @@ class AgentStatus(_message.Message):
     STALL_FIELD_NUMBER: _ClassVar[int]
     SEATS_FIELD_NUMBER: _ClassVar[int]
     WARMING_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     phase: AgentPhase
     round: int
@@ -201,7 +218,21 @@ class AgentStatus(_message.Message):
     stall: Stall
     seats: _containers.RepeatedCompositeFieldContainer[Seat]
     warming: bool
-    def __init__(self, sequence: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., round: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., store_port: _Optional[int] = ..., probe: _Optional[_Union[ProbeReport, _Mapping]] = ..., stall: _Optional[_Union[Stall, _Mapping]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., warming: bool = ...) -> None: ...
+    ports: _containers.RepeatedScalarFieldContainer[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskReport]
+    def __init__(self, sequence: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., round: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., store_port: _Optional[int] = ..., probe: _Optional[_Union[ProbeReport, _Mapping]] = ..., stall: _Optional[_Union[Stall, _Mapping]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., warming: bool = ..., ports: _Optional[_Iterable[int]] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ...) -> None: ...
+
+class TaskReport(_message.Message):
+    __slots__ = ("local_rank", "life", "ended", "failure")
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    local_rank: int
+    life: int
+    ended: bool
+    failure: Failure
+    def __init__(self, local_rank: _Optional[int] = ..., life: _Optional[int] = ..., ended: bool = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class GroupReport(_message.Message):
     __slots__ = ("error", "bandwidth", "latency", "transport")
@@ -354,7 +385,7 @@ class StartRound(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("round", "group_rank", "group_world_size", "first_rank", "world_size", "role_first_rank", "role_world_size", "store_address", "store_port", "restart_count", "max_restarts", "charter")
+    __slots__ = ("round", "group_rank", "group_world_size", "first_rank", "world_size", "role_first_rank", "role_world_size", "store_address", "store_port", "restart_count", "max_restarts", "charter", "tasks", "cluster")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     GROUP_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -367,6 +398,8 @@ class Assignment(_message.Message):
     RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
     MAX_RESTARTS_FIELD_NUMBER: _ClassVar[int]
     CHARTER_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     round: int
     group_rank: int
     group_world_size: int
@@ -379,7 +412,33 @@ class Assignment(_message.Message):
     restart_count: int
     max_restarts: int
     charter: Charter
-    def __init__(self, round: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., role_first_rank: _Optional[int] = ..., role_world_size: _Optional[int] = ..., store_address: _Optional[str] = ..., store_port: _Optional[int] = ..., restart_count: _Optional[int] = ..., max_restarts: _Optional[int] = ..., charter: _Optional[_Union[Charter, _Mapping]] = ...) -> None: ...
+    tasks: _containers.RepeatedCompositeFieldContainer[Task]
+    cluster: _containers.RepeatedCompositeFieldContainer[ClusterRole]
+    def __init__(self, round: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., role_first_rank: _Optional[int] = ..., role_world_size: _Optional[int] = ..., store_address: _Optional[str] = ..., store_port: _Optional[int] = ..., restart_count: _Optional[int] = ..., max_restarts: _Optional[int] = ..., charter: _Optional[_Union[Charter, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cluster: _Optional[_Iterable[_Union[ClusterRole, _Mapping]]] = ...) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("local_rank", "role", "index", "life", "port", "saves")
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    SAVES_FIELD_NUMBER: _ClassVar[int]
+    local_rank: int
+    role: TaskRole
+    index: int
+    life: int
+    port: int
+    saves: bool
+    def __init__(self, local_rank: _Optional[int] = ..., role: _Optional[_Union[TaskRole, str]] = ..., index: _Optional[int] = ..., life: _Optional[int] = ..., port: _Optional[int] = ..., saves: bool = ...) -> None: ...
+
+class ClusterRole(_message.Message):
+    __slots__ = ("role", "addresses")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    role: TaskRole
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, role: _Optional[_Union[TaskRole, str]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StopRound(_message.Message):
     __slots__ = ("epoch", "sequence", "round", "reason", "drain")

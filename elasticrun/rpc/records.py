@@ -75,8 +75,7 @@ def _load(kind: Any, data: Any) -> Any:
         return _load_enum(kind, data)
     origin = typing.get_origin(kind)
     if origin is tuple:
-        item = typing.get_args(kind)[0]
-        return tuple(_load(item, entry) for entry in _expect(list, data))
+        return _load_tuple(typing.get_args(kind), _expect(list, data))
     if origin is types.UnionType:
         return None if data is None else _load(typing.get_args(kind)[0], data)
     if kind is bytes:
@@ -92,6 +91,14 @@ def _load_dataclass(kind: type, data: Any) -> Any:
     if values.keys() != fields.keys():
         raise RecordError(f"{kind.__name__} has the fields {sorted(fields)}, not {sorted(values)}")
     return kind(**{name: _load(fields[name], values[name]) for name in fields})
+
+
+def _load_tuple(kinds: tuple[Any, ...], data: list[Any]) -> tuple[Any, ...]:
+    if kinds[-1] is ...:
+        return tuple(_load(kinds[0], entry) for entry in data)
+    if len(kinds) != len(data):
+        raise RecordError(f"{data!r} has {len(data)} parts, not {len(kinds)}")
+    return tuple(_load(kind, entry) for kind, entry in zip(kinds, data, strict=True))
 
 
 def _load_enum(kind: type[Enum], data: Any) -> Enum:

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from elasticrun.config import TaskRole
 from elasticrun.core.protocol import (
     MAX_FAILURE_TEXT,
     MAX_FAILURES,
+    MAX_SUMMARY_TEXT,
     AgentMessage,
     AgentPhase,
     AgentStatus,
@@ -34,6 +36,7 @@ from elasticrun.core.protocol import (
     Waiting,
     Welcome,
 )
+from elasticrun.core.tasks import MAX_CLUSTER, MAX_PORTS, MAX_TASKS, Task, TaskReport
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc import codec
 from elasticrun.rpc import elastic_pb2 as pb
@@ -121,6 +124,14 @@ BAD_STATUSES: list[Bad] = [
     ("round", {"round": -2}),
     ("store_port", {"store_port": -1}),
     ("store_port", {"store_port": 65536}),
+    ("ports", {"ports": (7000, 0)}),
+    ("ports", {"ports": (65536,)}),
+    ("tasks", {"tasks": tuple(TaskReport(rank, 0) for rank in range(MAX_TASKS + 1))}),
+    ("tasks", {"tasks": (TaskReport(4, 0), TaskReport(4, 1))}),
+    ("task.local_rank", {"tasks": (TaskReport(-1, 0),)}),
+    ("task.life", {"tasks": (TaskReport(0, -1),)}),
+    ("failure.node", {"tasks": (TaskReport(0, 0, True, replace(FAILURE, node="")),)}),
+    ("failure.rank", {"tasks": (TaskReport(0, 0, True, replace(FAILURE, rank=-1)),)}),
 ]
 BAD_INFOS: list[Bad] = [
     ("node", {"node": ""}),
@@ -131,6 +142,7 @@ BAD_INFOS: list[Bad] = [
     ("role", {"role": ""}),
     ("node_rank", {"node_rank": -1}),
     ("pid", {"pid": -1}),
+    ("roles", {"roles": (TaskRole.PS,) * (MAX_TASKS + 1)}),
 ]
 BAD_AGENT_MESSAGES: list[tuple[str, AgentMessage]] = [
     *[(field, replace(HELLO, info=replace(INFO, **bad))) for field, bad in BAD_INFOS],
@@ -165,6 +177,31 @@ BAD_ASSIGNMENTS: list[Bad] = [
     ("store_port", {"store_port": 65536}),
     ("restart_count", {"restart_count": -1}),
     ("max_restarts", {"max_restarts": -1}),
+    ("tasks", {"tasks": tuple(Task(rank, TaskRole.WORKER, rank) for rank in range(MAX_TASKS + 1))}),
+    ("tasks", {"tasks": (Task(1, TaskRole.PS, 0), Task(1, TaskRole.PS, 1))}),
+    ("task.local_rank", {"tasks": (Task(-1, TaskRole.PS, 0),)}),
+    ("task.index", {"tasks": (Task(0, TaskRole.PS, -1),)}),
+    ("task.life", {"tasks": (Task(0, TaskRole.PS, 0, -1),)}),
+    ("task.port", {"tasks": (Task(0, TaskRole.PS, 0, 0, 65536),)}),
+    ("cluster", {"cluster": ((TaskRole.PS, ()), (TaskRole.PS, ()))}),
+    ("cluster", {"cluster": ((TaskRole.PS, ("h:1",)), (TaskRole.WORKER, ("h:2",) * MAX_CLUSTER))}),
+    ("cluster.addresses", {"cluster": ((TaskRole.WORKER, ("h:2",) * (MAX_CLUSTER + 1)),)}),
+    *[
+        ("cluster.address", {"cluster": ((TaskRole.PS, (address,)),)})
+        for address in (
+            "",
+            "h",
+            "h:",
+            ":1",
+            "h:0",
+            "h:65536",
+            "h:-1",
+            "h:1_0",
+            "h:\u00b2",
+            "h:" + "1" * 400,
+            "h" * 511 + ":1",
+        )
+    ],
 ]
 BAD_MASTER_MESSAGES: list[tuple[str, MasterMessage]] = [
     *[(field, StartRound(1, 1, replace(ASSIGNMENT, **bad), "r")) for field, bad in BAD_ASSIGNMENTS],
@@ -199,6 +236,24 @@ def _failure(**fields: Any) -> pb.AgentMessage:
     return _status(failures=[pb.Failure(**given)])
 
 
+def _abridged(**fields: Any) -> pb.Failure:
+    return pb.Failure(role="r", kind="FAILURE_KIND_EXIT", **fields)
+
+
+def _info(**fields: Any) -> pb.NodeInfo:
+    return pb.NodeInfo(
+        node="n", incarnation="i", host="h", address="a", local_world_size=1, role="r", **fields
+    )
+
+
+def _start(**fields: Any) -> pb.MasterMessage:
+    started = codec.encode_master(StartRound(1, 1, ASSIGNMENT, "r"))
+    message = pb.MasterMessage.FromString(started)
+    message.start_round.assignment.MergeFrom(pb.Assignment(**fields))
+    return message
+
+
+STARTED = _status().report.status
 UNSENDABLE = [
     ("no kind", pb.AgentMessage()),
     ("status is missing", pb.AgentMessage(report=pb.Report(incarnation="i"))),
@@ -212,6 +267,17 @@ UNSENDABLE = [
     ("failure.error_file must have at most", _failure(error_file="m" * 4097)),
     ("failure.stacks must have at most", _failure(stacks="m" * 4097)),
     ("failure.timestamp must be a finite", _failure(timestamp=float("nan"))),
+    (
+        "roles has the value 9",
+        pb.AgentMessage(hello=pb.Hello(version="1", info=_info(roles=[9]), status=STARTED)),
+    ),
+    (
+        "roles has the value 0",
+        pb.AgentMessage(hello=pb.Hello(version="1", info=_info(roles=[0]), status=STARTED)),
+    ),
+    ("ports must be at most 256", _status(ports=[1] * (MAX_PORTS + 1))),
+    ("failure.node must not be empty", _status(tasks=[pb.TaskReport(failure=_abridged())])),
+    ("failure.host must not be empty", _status(tasks=[pb.TaskReport(failure=_abridged(node="n"))])),
     ("failures must be at most", _status(failures=[*_failure().report.status.failures] * (MAX_FAILURES + 1))),
 ]
 
@@ -228,6 +294,9 @@ def test_what_we_never_send_is_refused(sentence: str, message: pb.AgentMessage) 
         ("no kind", pb.MasterMessage()),
         ("code has the value 0", pb.MasterMessage(rejected=pb.Rejected())),
         ("outcome has the value 77", pb.MasterMessage(job_ended=pb.JobEnded(outcome=77))),  # type: ignore[arg-type]
+        ("task.role has the value 0", _start(tasks=[pb.Task()])),
+        ("task.role has the value 5", _start(tasks=[pb.Task(role=5)])),  # type: ignore[arg-type]
+        ("cluster.role has the value 0", _start(cluster=[pb.ClusterRole()])),
         ("assignment is missing", pb.MasterMessage(start_round=pb.StartRound())),
     ],
 )
@@ -269,13 +338,63 @@ def test_the_largest_report_fits(letter: str) -> None:
     failure = Failure(
         name, name, 0, 0, name, 1, FailureKind.EXIT, 1, text, text, text, path, 1.0, stacks=path
     )
-    status = replace(STATUS, failures=(failure,) * (MAX_FAILURES + 5))
-    hello = Hello(name, name, NodeInfo(name, name, name, name, 1, name), status)
+    tasks = tuple(TaskReport(rank, 2**62, True, failure) for rank in range(MAX_TASKS))
+    ports = (65535,) * MAX_PORTS
+    status = replace(STATUS, failures=(failure,) * (MAX_FAILURES + 5), ports=ports, tasks=tasks)
+    info = NodeInfo(name, name, name, name, 1, name, roles=(TaskRole.PS,) * MAX_TASKS)
+    hello = Hello(name, name, info, status)
     ended = JobEnded(1, 1, Outcome.FAILED, text, status.failures)
     said, told = codec.encode_agent(hello), codec.encode_master(ended)
     assert max(len(said), len(told)) < codec.MAX_MESSAGE_BYTES
     assert isinstance(codec.decode_agent(said), Hello)
     assert [type(message) for message in codec.decode_master(told)] == [JobEnded]
+
+
+def test_of_many_tasks_that_fail_at_once_the_first_failures_are_whole() -> None:
+    failed = [
+        replace(FAILURE, local_rank=rank, message=f"{rank}" + "-" * 300, traceback="t", stderr_tail="s")
+        for rank in range(MAX_FAILURES + 2)
+    ]
+    status = AgentStatus(
+        1,
+        AgentPhase.RUNNING,
+        1,
+        tuple(failed[:1]),
+        tasks=tuple(TaskReport(f.local_rank, 0, True, f) for f in failed),
+    )
+    report = codec.decode_agent(codec.encode_agent(Report("i", status)))
+    assert isinstance(report, Report)
+    got = [task.failure for task in report.status.tasks]
+    whole = MAX_FAILURES - len(status.failures)
+    assert got[:whole] == failed[:whole]
+    short = [replace(f, message=f.message[:MAX_SUMMARY_TEXT], traceback="", stderr_tail="") for f in failed]
+    assert got[whole:] == short[whole:]
+
+
+def test_abridged_failures_are_of_the_node_that_the_first_one_names() -> None:
+    tasks = tuple(TaskReport(rank, 0, True, FAILURE) for rank in range(MAX_TASKS))
+    report = codec.decode_agent(codec.encode_agent(Report("i", replace(STATUS, failures=(), tasks=tasks))))
+    assert isinstance(report, Report)
+    assert report.status.tasks == tasks
+
+
+@pytest.mark.parametrize("letter", ["x", "\u4e2d"])
+def test_the_largest_cluster_fits(letter: str) -> None:
+    """Its hosts have nearly the longest names that DNS knows of."""
+    host = letter * (240 // len(letter.encode()))
+    workers = tuple(f"{host}:{port}" for port in range(10_000, 10_000 + MAX_CLUSTER))
+    tasks = tuple(Task(rank, TaskRole.WORKER, rank, 2**62, 65535, True) for rank in range(MAX_TASKS))
+    assignment = replace(ASSIGNMENT, tasks=tasks, cluster=((TaskRole.WORKER, workers),))
+    start = StartRound(1, 1, assignment, "r" * 20_000)
+    data = codec.encode_master(start)
+    assert len(data) < codec.MAX_MESSAGE_BYTES
+    assert codec.decode_master(data) == (replace(start, reason=start.reason[:MAX_FAILURE_TEXT]),)
+
+
+def test_a_peer_that_says_nothing_of_tasks_has_none() -> None:
+    report = codec.decode_agent(_status().SerializeToString())
+    assert isinstance(report, Report)
+    assert (report.status.ports, report.status.tasks) == ((), ())
 
 
 def test_long_texts_keep_the_end_that_matters() -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from enum import Enum
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Iterable
 
 from google.protobuf.message import DecodeError, Message
 
 from elasticrun.core.protocol import (
     MAX_CHECKS,
-    MAX_FAILURES,
     MAX_GROUP_NODES,
     MAX_GROUPS,
     MAX_ROLL,
@@ -21,8 +17,6 @@ from elasticrun.core.protocol import (
     AgentStatus,
     Assignment,
     Charter,
-    Failure,
-    FailureKind,
     GroupReport,
     Heartbeat,
     Hello,
@@ -52,15 +46,14 @@ from elasticrun.errors import ProtocolError
 from elasticrun.rpc import checks
 from elasticrun.rpc import elastic_pb2 as pb
 from elasticrun.rpc.checks import MAX_MESSAGE_BYTES
+from elasticrun.rpc.codec import tasks
+from elasticrun.rpc.codec.failures import failures_in
+from elasticrun.rpc.codec.parts import few, member
 
 _PHASE_OF = {pb.AgentPhase.Value(f"AGENT_PHASE_{phase.name}"): phase for phase in AgentPhase}
-_KIND_OF = {pb.FailureKind.Value(f"FAILURE_KIND_{kind.name}"): kind for kind in FailureKind}
 _OUTCOME_OF = {pb.Outcome.Value(f"OUTCOME_{outcome.name}"): outcome for outcome in Outcome}
 _CODE_OF = {pb.RejectCode.Value(f"REJECT_CODE_{code.name}"): code for code in RejectCode}
 UNKNOWN = "the message is of no kind that this version knows"
-
-_E = TypeVar("_E", bound=Enum)
-_T = TypeVar("_T")
 
 
 def decode_agent(data: bytes) -> AgentMessage:
@@ -97,7 +90,7 @@ def _master(message: pb.MasterMessage) -> MasterMessage:
             interval = checks.positive("heartbeat_interval", welcome.heartbeat_interval)
             return Welcome(_epoch(welcome.epoch), interval, token("proof", welcome.proof))
         case "rejected":
-            code = _member("code", _CODE_OF, message.rejected.code)
+            code = member("code", _CODE_OF, message.rejected.code)
             return Rejected(code, checks.text("message", message.rejected.message))
         case "start_round":
             return _start(message.start_round)
@@ -170,20 +163,24 @@ def _info(info: pb.NodeInfo) -> NodeInfo:
         node_rank=node_rank,
         pid=checks.integer("pid", info.pid, 0),
         position=checks.integer("position", info.position, 0) if info.HasField("position") else -1,
+        roles=tasks.roles_in(info.roles),
     )
 
 
 def _status(status: pb.AgentStatus) -> AgentStatus:
+    failures = failures_in(status.failures)
     return AgentStatus(
         sequence=checks.integer("sequence", status.sequence, 0),
-        phase=_member("phase", _PHASE_OF, status.phase),
+        phase=member("phase", _PHASE_OF, status.phase),
         round=checks.integer("round", status.round, -1),
-        failures=_failures(status.failures),
+        failures=failures,
         store_port=checks.port("store_port", status.store_port),
         probe=_probe(status.probe) if status.HasField("probe") else None,
         stall=_stall(status.stall) if status.HasField("stall") else None,
-        seats=_few("seats", MAX_SEATS, map(_seat, status.seats)),
+        seats=few("seats", MAX_SEATS, map(_seat, status.seats)),
         warming=status.warming,
+        ports=tasks.ports_in(status.ports),
+        tasks=tasks.reports_in(status.tasks, failures),
     )
 
 
@@ -192,7 +189,7 @@ def _probe(probe: pb.ProbeReport) -> ProbeReport:
         check=checks.integer("probe.check", probe.check, 0),
         error=checks.text("probe.error", probe.error),
         matmul_flops=checks.measure("probe.matmul_flops", probe.matmul_flops),
-        groups=_few("probe.groups", MAX_GROUPS, map(_group_report, probe.groups)),
+        groups=few("probe.groups", MAX_GROUPS, map(_group_report, probe.groups)),
         engine=checks.text("probe.engine", probe.engine, checks.MAX_SENTENCE),
     )
 
@@ -226,7 +223,7 @@ def _seat(seat: pb.Seat) -> Seat:
 
 
 def _roll(roll: Iterable[str]) -> tuple[str, ...]:
-    return _few("roll", MAX_ROLL, (checks.name("roll", name) for name in roll))
+    return few("roll", MAX_ROLL, (checks.name("roll", name) for name in roll))
 
 
 def _world(world: pb.World) -> World:
@@ -243,33 +240,6 @@ def _charter(charter: pb.Charter) -> Charter:
         base=_world(charter.base) if charter.HasField("base") else None,
         prior=_world(charter.prior) if charter.HasField("prior") else None,
         roll=_roll(charter.roll),
-    )
-
-
-def _failures(failures: Iterable[pb.Failure]) -> tuple[Failure, ...]:
-    return _few("failures", MAX_FAILURES, map(_failure, failures))
-
-
-def _failure(failure: pb.Failure) -> Failure:
-    return Failure(
-        node=checks.name("failure.node", failure.node),
-        host=checks.name("failure.host", failure.host),
-        rank=checks.integer("failure.rank", failure.rank, 0),
-        local_rank=checks.integer("failure.local_rank", failure.local_rank, 0),
-        role=checks.name("failure.role", failure.role),
-        pid=checks.integer("failure.pid", failure.pid, 0),
-        kind=_member("failure.kind", _KIND_OF, failure.kind),
-        exit_code=failure.exit_code,
-        message=checks.text("failure.message", failure.message),
-        traceback=checks.text("failure.traceback", failure.traceback),
-        stderr_tail=checks.text("failure.stderr_tail", failure.stderr_tail),
-        error_file=checks.text("failure.error_file", failure.error_file, checks.MAX_PATH),
-        timestamp=checks.finite("failure.timestamp", failure.timestamp),
-        step=checks.integer("failure.step", failure.step, -1),
-        oom_kills=checks.integer("failure.oom_kills", failure.oom_kills, 0),
-        host_oom=failure.host_oom,
-        kernel_log=checks.text("failure.kernel_log", failure.kernel_log),
-        stacks=checks.text("failure.stacks", failure.stacks, checks.MAX_PATH),
     )
 
 
@@ -298,14 +268,14 @@ def _start_probe(start: pb.StartProbe) -> StartProbe:
         _epoch(start.epoch),
         checks.integer("sequence", start.sequence, 0),
         checks.integer("check", start.check, 0),
-        _few("groups", MAX_GROUPS, map(_group, start.groups)),
+        few("groups", MAX_GROUPS, map(_group, start.groups)),
         checks.integer("slots", start.slots, 0),
         checks.positive("timeout", start.timeout),
     )
 
 
 def _group(group: pb.ProbeGroup) -> ProbeGroup:
-    nodes = _few("group.nodes", MAX_GROUP_NODES, (checks.name("group.node", node) for node in group.nodes))
+    nodes = few("group.nodes", MAX_GROUP_NODES, (checks.name("group.node", node) for node in group.nodes))
     return ProbeGroup(
         slot=checks.integer("group.slot", group.slot, 0),
         rank=checks.rank("group.rank", group.rank, len(nodes)),
@@ -319,10 +289,10 @@ def _ended(ended: pb.JobEnded) -> JobEnded:
     return JobEnded(
         _epoch(ended.epoch),
         checks.integer("sequence", ended.sequence, 0),
-        _member("outcome", _OUTCOME_OF, ended.outcome),
+        member("outcome", _OUTCOME_OF, ended.outcome),
         checks.text("reason", ended.reason),
-        _failures(ended.failures),
-        _few("checkup", MAX_CHECKS, map(_check, ended.checkup)),
+        failures_in(ended.failures),
+        few("checkup", MAX_CHECKS, map(_check, ended.checkup)),
     )
 
 
@@ -352,6 +322,8 @@ def _assignment(given: pb.Assignment) -> Assignment:
         restart_count=checks.integer("restart_count", given.restart_count, 0),
         max_restarts=checks.integer("max_restarts", given.max_restarts, 0),
         charter=_charter(given.charter) if given.HasField("charter") else None,
+        tasks=tasks.tasks_in(given.tasks),
+        cluster=tasks.cluster_in(given.cluster),
     )
 
 
@@ -364,21 +336,6 @@ def token(field: str, value: bytes) -> bytes:
     if len(value) > checks.MAX_TOKEN:
         raise ProtocolError(f"{field} must have at most {checks.MAX_TOKEN} bytes, got {len(value)}")
     return value
-
-
-def _few(field: str, limit: int, items: Iterable[_T]) -> tuple[_T, ...]:
-    """The items, decoded one by one, unless there are more than ``limit``."""
-    found = tuple(islice(items, limit + 1))
-    if len(found) > limit:
-        raise ProtocolError(f"{field} must be at most {limit}, got more")
-    return found
-
-
-def _member(field: str, table: Mapping[int, _E], number: int) -> _E:
-    member = table.get(number)
-    if member is None:
-        raise ProtocolError(f"{field} has the value {number}, which this version does not know")
-    return member
 
 
 def _present(message: Message, field: str) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from functools import lru_cache
 
 from elasticrun.core.protocol import (
     MAX_CHECKS,
-    MAX_FAILURES,
     MAX_ROLL,
     MAX_SEATS,
     AgentMessage,
     AgentStatus,
     Assignment,
     Charter,
-    Failure,
     Heartbeat,
     Hello,
     JobEnded,
@@ -37,8 +34,12 @@ from elasticrun.core.protocol import (
     Welcome,
     World,
 )
+from elasticrun.core.tasks import MAX_PORTS
 from elasticrun.rpc import checks
 from elasticrun.rpc import elastic_pb2 as pb
+from elasticrun.rpc.codec import tasks
+from elasticrun.rpc.codec.failures import failures_to_pb
+from elasticrun.rpc.codec.parts import finite
 from elasticrun.rpc.text import clean, head, tail
 
 #: The master's last message, in which there is nothing to decode; see elastic.proto.
@@ -109,6 +110,7 @@ def _hello_to_pb(hello: Hello) -> pb.Hello:
             node_rank=info.node_rank,
             pid=info.pid,
             position=info.position if info.position >= 0 else None,
+            roles=tasks.roles_to_pb(info.roles),
         ),
         status=_status_to_pb(hello.status),
         epoch=hello.epoch,
@@ -122,12 +124,14 @@ def _status_to_pb(status: AgentStatus) -> pb.AgentStatus:
         sequence=status.sequence,
         phase=f"AGENT_PHASE_{status.phase.name}",
         round=status.round,
-        failures=_failures_to_pb(status.failures),
+        failures=failures_to_pb(status.failures),
         store_port=status.store_port,
         probe=None if status.probe is None else _probe_to_pb(status.probe),
         stall=None if status.stall is None else _stall_to_pb(status.stall),
         seats=[_seat_to_pb(seat) for seat in status.seats[-MAX_SEATS:]],
         warming=status.warming,
+        ports=status.ports[:MAX_PORTS],
+        tasks=tasks.reports_to_pb(status.tasks, status.failures),
     )
 
 
@@ -135,8 +139,8 @@ def _probe_to_pb(probe: ProbeReport) -> pb.ProbeReport:
     groups = [
         pb.GroupReport(
             error=head(group.error, checks.MAX_SENTENCE),
-            bandwidth=_finite(group.bandwidth),
-            latency=_finite(group.latency),
+            bandwidth=finite(group.bandwidth),
+            latency=finite(group.latency),
             transport=head(group.transport, checks.MAX_SENTENCE),
         )
         for group in probe.groups
@@ -144,7 +148,7 @@ def _probe_to_pb(probe: ProbeReport) -> pb.ProbeReport:
     return pb.ProbeReport(
         check=probe.check,
         error=head(probe.error),
-        matmul_flops=_finite(probe.matmul_flops),
+        matmul_flops=finite(probe.matmul_flops),
         groups=groups,
         engine=head(probe.engine, checks.MAX_SENTENCE),
     )
@@ -155,12 +159,12 @@ def _stall_to_pb(stall: Stall) -> pb.Stall:
         rank=stall.rank,
         local_rank=stall.local_rank,
         step=stall.step,
-        silence=_finite(stall.silence),
-        allowed=_finite(stall.allowed),
+        silence=finite(stall.silence),
+        allowed=finite(stall.allowed),
         in_collective=stall.in_collective,
         where=head(stall.where, checks.MAX_SENTENCE),
         stacks=tail(stall.stacks, checks.MAX_PATH),
-        timestamp=_finite(stall.timestamp),
+        timestamp=finite(stall.timestamp),
     )
 
 
@@ -181,33 +185,6 @@ def _charter_to_pb(charter: Charter | None) -> pb.Charter | None:
         base=_world_to_pb(charter.base),
         prior=_world_to_pb(charter.prior),
         roll=map(clean, charter.roll[:MAX_ROLL]),
-    )
-
-
-def _failures_to_pb(failures: Iterable[Failure]) -> list[pb.Failure]:
-    return [_failure_to_pb(failure) for failure in tuple(failures)[:MAX_FAILURES]]
-
-
-def _failure_to_pb(failure: Failure) -> pb.Failure:
-    return pb.Failure(
-        node=clean(failure.node),
-        host=clean(failure.host),
-        rank=failure.rank,
-        local_rank=failure.local_rank,
-        role=clean(failure.role),
-        pid=failure.pid,
-        kind=f"FAILURE_KIND_{failure.kind.name}",
-        exit_code=failure.exit_code,
-        message=head(failure.message),
-        traceback=tail(failure.traceback),
-        stderr_tail=tail(failure.stderr_tail),
-        error_file=tail(failure.error_file, checks.MAX_PATH),
-        timestamp=_finite(failure.timestamp),
-        step=failure.step,
-        oom_kills=failure.oom_kills,
-        host_oom=failure.host_oom,
-        kernel_log=tail(failure.kernel_log),
-        stacks=tail(failure.stacks, checks.MAX_PATH),
     )
 
 
@@ -248,7 +225,7 @@ def _ended_to_pb(ended: JobEnded) -> pb.JobEnded:
         sequence=ended.sequence,
         outcome=f"OUTCOME_{ended.outcome.name}",
         reason=head(ended.reason),
-        failures=_failures_to_pb(ended.failures),
+        failures=failures_to_pb(ended.failures),
         checkup=[_check_to_pb(check) for check in ended.checkup[:MAX_CHECKS]],
     )
 
@@ -256,9 +233,9 @@ def _ended_to_pb(ended: JobEnded) -> pb.JobEnded:
 def _check_to_pb(check: NodeCheck) -> pb.NodeCheck:
     return pb.NodeCheck(
         node=head(check.node, checks.MAX_SENTENCE),
-        matmul_flops=_finite(check.matmul_flops),
-        bandwidth=_finite(check.bandwidth),
-        latency=_finite(check.latency),
+        matmul_flops=finite(check.matmul_flops),
+        bandwidth=finite(check.bandwidth),
+        latency=finite(check.latency),
         verdict=head(check.verdict, checks.MAX_SENTENCE),
         detail=head(check.detail, checks.MAX_SENTENCE),
         engine=head(check.engine, checks.MAX_SENTENCE),
@@ -296,8 +273,6 @@ def _assignment_to_pb(assignment: Assignment) -> pb.Assignment:
         restart_count=assignment.restart_count,
         max_restarts=assignment.max_restarts,
         charter=_charter_to_pb(assignment.charter),
+        tasks=tasks.tasks_to_pb(assignment.tasks),
+        cluster=tasks.cluster_to_pb(assignment.cluster),
     )
-
-
-def _finite(number: float) -> float:
-    return number if math.isfinite(number) else 0.0

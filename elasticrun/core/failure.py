@@ -1,0 +1,60 @@
+"""How one worker failed, as a value that agents and the master exchange; a part of ``core/protocol.py``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+#: Longest part of a failure's message, in characters, that its summary repeats.
+MAX_SUMMARY_TEXT = 200
+
+
+class FailureKind(Enum):
+    """How a worker failed."""
+
+    EXIT = "exit"  # ended by itself with a status other than 0
+    SIGNAL = "signal"  # ended by a signal that we did not send
+    SPAWN = "spawn"  # could not be started at all
+    PORT_TAKEN = "port_taken"  # the store's port was taken between choosing and binding it
+    HANG = "hang"  # it stopped making steps and was stopped for that
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One worker that failed by itself; workers that the launcher stopped never become one."""
+
+    node: str
+    host: str
+    rank: int
+    local_rank: int
+    role: str
+    pid: int
+    kind: FailureKind
+    exit_code: int  # as in subprocess: negative is the number of the signal
+    message: str = ""  # from the error file, else one sentence about the exit
+    traceback: str = ""  # from the error file
+    stderr_tail: str = ""
+    error_file: str = ""
+    timestamp: float = 0.0  # wall clock of the worker's host in seconds; shown, never compared
+    step: int = -1  # the last training step that the worker reported; -1: none
+    oom_kills: int = 0  # by how much the cgroup's count of OOM kills grew in this round
+    host_oom: bool = False  # the host ran out of memory in this round
+    kernel_log: str = ""  # what the kernel's log said of hardware or memory in this round
+    stacks: str = ""  # of a hang: the directory on its host in which all stacks were saved
+
+    @property
+    def summary(self) -> str:
+        """One line: which worker, where, and how it ended."""
+        pid = f"pid {self.pid}, " if self.pid else ""
+        return f"rank {self.rank} (local rank {self.local_rank}, {pid}{self.host}) {self._ending}"
+
+    @property
+    def _ending(self) -> str:
+        told = self.message.partition("\n")[0][:MAX_SUMMARY_TEXT]
+        if self.kind in (FailureKind.SPAWN, FailureKind.HANG):
+            return told
+        if self.exit_code < 0 and not told.startswith("killed by "):
+            return f"was killed by signal {-self.exit_code}"
+        if self.exit_code < 0:
+            return f"was {told}"
+        return f"exited with {self.exit_code}" + (f": {told}" if self.traceback else "")
