@@ -43,6 +43,7 @@ class Command:
     warm: str | None = None  # the key of the recipe that its warm parent was started with
     program: str | None = None  # what a fork of that parent runs in place of the parent's own script
     waits: bool = True  # for a parent that still imports; else it is started cold
+    alone: bool = False  # nothing of its process group outlives it: it may be started again before a sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,10 @@ class SpawnFailed:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The worker ended and was reaped; its descendants may live on until a sweep."""
+    """The worker ended and was reaped; its descendants may live on until a sweep.
+
+    Of a worker that was started ``alone``, none of its process group is left.
+    """
 
     worker: int
     exit_code: int  # as in subprocess: negative is the number of the signal
@@ -227,6 +231,7 @@ class Spawner:
             "warm": command.warm,
             "program": command.program,
             "waits": command.waits,
+            "alone": command.alone,
         }
         try:
             self._send(request, [command.stdin, command.stdout, command.stderr])

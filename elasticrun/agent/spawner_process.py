@@ -9,6 +9,8 @@ it inherits every orphan below it.
 Invariants.
 
 - A signal is sent only to a process that this one has not reaped yet, so never to a reused pid.
+- Of a worker that was started *alone*, an end is told only once its process group has ended
+  (``spawner_groups.py``); descendants of others live on until the sweep.
 - Once a sweep is answered, nothing is alive below the spawner. It kills its direct children only: the
   children of a child that died are already ours when its SIGCHLD comes. Each one is therefore killed
   under an exact pid, and the end of each is what triggers the next look; nothing is polled.
@@ -21,8 +23,10 @@ Invariants.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
+import functools
 import gc
 import json
 import os
@@ -35,6 +39,7 @@ from typing import NoReturn
 from elasticrun.agent.descriptors import close_files, is_open
 from elasticrun.agent.proctitle import set_title
 from elasticrun.agent.spawner_exec import PR_SET_CHILD_SUBREAPER, Prctl, fork_program, load_prctl
+from elasticrun.agent.spawner_groups import GroupEnds, Rest, kill_group
 from elasticrun.agent.spawner_poll import Poller
 from elasticrun.agent.spawner_wire import STD_FDS, Frames, Message, encode, receive
 from elasticrun.agent.warm_parents import WarmParents
@@ -131,6 +136,15 @@ def _parent_of(pid: int, proc: str) -> int:
     return int(stat[stat.rindex(b")") + 1 :].split()[1])
 
 
+def _kill(pid: int, signum: int) -> bool:
+    """Whether we may."""
+    try:
+        os.kill(pid, signum)
+    except PermissionError:
+        return False
+    return True
+
+
 class _Worker:
     """A worker that is not reaped yet."""
 
@@ -154,7 +168,9 @@ class SpawnerLoop:
         self._requests: deque[Message] = deque()
         self._workers: dict[int, _Worker] = {}  # by pid
         self._pids: dict[int, int] = {}  # worker -> pid
+        self._alone: set[int] = set()  # workers whose process group ends with them
         self.poller = Poller()
+        self._groups = GroupEnds(self.poller)
         self._warm = WarmParents(self, prctl)
         self._agent_gone = False
         self._sweeping = False
@@ -239,21 +255,15 @@ class SpawnerLoop:
         try:
             os.killpg(pid, signum)
         except ProcessLookupError:  # between its fork and its setsid; it has all signals blocked
-            self._kill(pid, signum)
+            _kill(pid, signum)
         except PermissionError:
             return  # every process of the group belongs to another user by now
-
-    @staticmethod
-    def _kill(pid: int, signum: int) -> bool:
-        try:
-            os.kill(pid, signum)
-        except PermissionError:
-            return False
-        return True
 
     # -- starting ------------------------------------------------------------------------------
 
     def _spawn(self, request: Message, fds: list[int]) -> None:
+        if request["alone"]:
+            self._alone.add(request["worker"])
         if len(fds) != STD_FDS or not self._warm.take(request, fds):
             self.start_cold(request, fds)
 
@@ -312,17 +322,29 @@ class SpawnerLoop:
         alive = True
         while alive:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 alive = False
                 break
-            if pid == 0:
+            if ended is None:
                 break
-            self._buried(pid, os.waitstatus_to_exitcode(status))
+            rest = self._kill_rest(ended.si_pid)
+            with contextlib.suppress(ChildProcessError):  # the agent was found to be lost: it is buried
+                _, status = os.waitpid(ended.si_pid, 0)
+                self._buried(ended.si_pid, os.waitstatus_to_exitcode(status), rest)
         if self._sweeping:
             self._sweep_on(alive)
 
-    def _buried(self, pid: int, exit_code: int) -> None:
+    def _kill_rest(self, pid: int) -> Rest:
+        """Kill the group of a worker that was alone and has ended. Not in a sweep, which kills everything."""
+        if not self._alone or self._sweeping:
+            return frozenset()
+        if pid not in self._workers:
+            self._warm.listen()
+        worker = self._workers.get(pid)
+        return kill_group(pid) if worker is not None and worker.worker in self._alone else frozenset()
+
+    def _buried(self, pid: int, exit_code: int, rest: Rest) -> None:
         self._reaped += self._sweeping
         self._killed.discard(pid)
         self._forbidden.discard(pid)
@@ -331,10 +353,12 @@ class SpawnerLoop:
         worker = self._workers.pop(pid, None)
         if worker is None:
             return  # a warm parent, or an orphan that we inherited
+        self._alone.discard(worker.worker)
         if worker.error_pipe >= 0:
             self._executed(worker)  # it ended before we heard of its start
         if self._pids.pop(worker.worker, None) is not None:
-            self.report(event="exited", worker=worker.worker, exit_code=exit_code)
+            told = functools.partial(self.report, event="exited", worker=worker.worker, exit_code=exit_code)
+            self._groups.wait(rest, told)
 
     def _begin_sweep(self) -> None:
         self._sweeping = True
@@ -347,8 +371,9 @@ class SpawnerLoop:
     def _sweep_on(self, alive: bool) -> None:
         children = set(children_of(os.getpid())) - self._warm.pids if alive else set()
         for pid in children - self._killed - self._forbidden:
-            (self._killed if self._kill(pid, signal.SIGKILL) else self._forbidden).add(pid)
+            (self._killed if _kill(pid, signal.SIGKILL) else self._forbidden).add(pid)
         if children <= self._forbidden:
             self._sweeping = False
+            self._groups.conclude()
             self.report(event="swept", count=self._reaped, left=len(children))
             self._serve()

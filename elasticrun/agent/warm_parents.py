@@ -117,6 +117,10 @@ class WarmParents:
             if parent.pid == pid:
                 self._ended(parent, exit_code)
                 return
+        self.listen()
+
+    def listen(self) -> None:
+        """Read the answers that have come: a worker that has ended may be one of them."""
         for parent in self._all():
             for birth in parent.told():
                 self._answered(parent, birth)
@@ -203,12 +207,9 @@ class WarmParents:
         parent.hang_up(self._host.poller)
         if parent in self._dying:
             return
-        if parent.may_be_replaced(exit_code) and not self._is_closed:
-            self._replace(parent)
-        else:
+        if self._is_closed or not parent.may_be_replaced(exit_code):
             self._give_up(parent, f"the warm parent ended while it imported (exit code {exit_code})")
-
-    def _replace(self, parent: Parent) -> None:
+            return
         new = Parent(parent.recipe, parent.stdin, is_second_try=not parent.was_ready)
         self._parents[parent.recipe["key"]] = new
         parent.bequeath(new)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,11 @@ class Node:
 
     async def kind(self, kind: type[SpawnerEvent]) -> SpawnerEvent:
         return await self.wait(lambda event: isinstance(event, kind))
+
+    async def pid(self, worker: int) -> int:
+        event = await self.wait(lambda event: isinstance(event, Started) and event.worker == worker)
+        assert isinstance(event, Started)
+        return event.pid
 
     async def exit_code(self, worker: int) -> int:
         event = await self.wait(lambda event: isinstance(event, Exited) and event.worker == worker)
@@ -268,6 +274,123 @@ def test_requests_larger_than_the_socket_wait_their_turn(null: int, pipe: Pipe) 
         for worker in range(12):
             assert await node.exit_code(worker) == 0
         assert pipe.read_all().split() == [b"100000"] * 12
+
+    drive(scenario)
+
+
+# -- workers that are started again alone ------------------------------------------------------
+
+#: Says the pid of a helper in its group, deaf to all that can be ignored, and ends once told to.
+HELPED = """
+import os, signal, sys
+reader, writer = os.pipe()
+helper = os.fork()
+if helper == 0:
+    {first}
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    os.write(writer, b"x")
+    while True:
+        signal.pause()
+os.read(reader, 1)
+print(helper, flush=True)
+{then}
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return b" Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("then", ["signal.pause()", "sys.exit(42)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_once_a_lone_worker_has_ended_its_group_has(
+    command: Callable[..., Command], pipe: Pipe, then: str
+) -> None:
+    async def scenario(node: Node) -> None:
+        program = python(HELPED.format(first="", then=then))
+        for worker in range(10):  # a helper that is not waited for would be missed now and then
+            node.spawner.spawn(worker, replace(command(*program), alone=True))
+            helper = int(pipe.read_line())
+            if then == "signal.pause()":
+                os.kill(await node.pid(worker), signal.SIGKILL)  # the leader alone
+            await node.exit_code(worker)
+            assert not is_alive(helper)
+
+    drive(scenario)
+
+
+def test_what_a_worker_left_behind_lives_until_the_sweep(command: Callable[..., Command], pipe: Pipe) -> None:
+    """The group of a worker that is not alone, and a session below one that is."""
+
+    async def scenario(node: Node) -> None:
+        other = command(*python(HELPED.format(first="", then="sys.exit(0)")))
+        lone = command(*python(HELPED.format(first="os.setsid()", then="sys.exit(0)")))
+        node.spawner.spawn(0, other)
+        node.spawner.spawn(1, replace(lone, alone=True))
+        assert (await node.exit_code(0), await node.exit_code(1)) == (0, 0)
+        helpers = [int(pipe.read_line()) for _ in range(2)]
+        assert all(map(is_alive, helpers))
+        node.spawner.sweep()
+        await node.kind(Swept)
+        assert not any(map(is_alive, helpers))
+
+    drive(scenario)
+
+
+def test_the_end_of_a_helper_that_nobody_waits_for_is_seen(
+    command: Callable[..., Command], pipe: Pipe
+) -> None:
+    """Its parent lives in a session of its own, stopped: a zombie stays in the group."""
+    program = """
+    import os, signal
+    reader, writer = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        os.setsid()
+        os.write(writer, b"%d" % child)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    print(os.read(reader, 9).decode(), flush=True)
+    """
+
+    async def scenario(node: Node) -> None:
+        node.spawner.spawn(0, replace(command(*python(program)), alone=True))
+        child = int(pipe.read_line())
+        assert await node.exit_code(0) == 0
+        os.kill(child, 0)  # it is there, but
+        assert not is_alive(child)
+
+    drive(scenario)
+
+
+def test_a_sweep_tells_the_end_of_a_group_that_was_still_ending(
+    monkeypatch: pytest.MonkeyPatch, command: Callable[..., Command], pipe: Pipe
+) -> None:
+    # A pipe stands for a process that does not end, as one in a system call that hangs.
+    monkeypatch.setattr(spawner_process, "kill_group", lambda leader: frozenset({os.pipe()[0]}))
+
+    async def scenario(node: Node) -> None:
+        node.spawner.spawn(0, replace(command("sh", "-c", "exit 3"), alone=True))
+        node.spawner.spawn(1, command("sh", "-c", "exit 4"))
+        assert await node.exit_code(1) == 4
+        node.spawner.sweep()
+        await node.kind(Swept)
+        assert await node.exit_code(0) == 3
+        kinds = [type(event) for event in node.events if getattr(event, "worker", 0) == 0]
+        assert kinds == [Started, Exited, Swept]
+
+    drive(scenario)
+
+
+def test_a_lone_worker_that_cannot_be_started(command: Callable[..., Command]) -> None:
+    async def scenario(node: Node) -> None:
+        node.spawner.spawn(0, replace(command("/no/such/program"), alone=True))
+        assert (await node.failure(0)).errno == 2
 
     drive(scenario)
 
