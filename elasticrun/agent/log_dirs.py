@@ -3,11 +3,14 @@
     <log_dir>/<job id>_<random>/attempt_<round>/<local rank>/{stdout.log,stderr.log,error.json}
                                                /filtered_{stdout,stderr}.log
 
-A round's number is never reused, so no directory is ever written twice and no log is ever deleted. Without
-a log directory the same tree lies in a private temporary directory. At a good end that one stays only if it
-holds what was never shown, logs or the stacks of hangs, and the agent names it once more. It has the stacks
-of the newest ``HANGS_KEPT`` rounds at most, however often a job hangs that runs for weeks. An agent that is
-killed cannot remove anything: the spawner, which outlives it, does so in its place.
+A round's number is never reused, so no directory is ever written twice and no log is ever deleted. A task
+that is started again within a round continues its logs, but has an error file of its own (``error_1.json``
+and so on): what an earlier life recorded is never taken for its error.
+
+Without a log directory the same tree lies in a private temporary directory. At a good end that one stays
+only if it holds what was never shown, logs or the stacks of hangs, and the agent names it once more. It has
+the stacks of the newest ``HANGS_KEPT`` rounds at most, however often a job hangs that runs for weeks. An
+agent that is killed cannot remove anything: the spawner, which outlives it, does so in its place.
 
 A wrong --log-dir is found before anything starts. What goes wrong with it later (a full disk) costs the
 logs at most, never the job.
@@ -60,6 +63,25 @@ class RoundDirs:
 
     def _file(self, name: str) -> str:
         return str(Path(self.directory, name)) if self.directory else ""
+
+
+def open_worker(dirs: RoundDirs, local_rank: int, life: int) -> WorkerPaths:
+    """The files of one life of a task, its directory made if need be. Never fails: at worst it has none,
+    with a warning.
+    """
+    if not dirs.directory:
+        return WorkerPaths()
+    directory = Path(dirs.directory, str(local_rank))
+    try:
+        directory.mkdir(exist_ok=True)
+    except OSError as error:
+        logger.warning(
+            "the log directory %s cannot be made (%s); its output goes to the console",
+            directory,
+            error.strerror,
+        )
+        return WorkerPaths()
+    return _paths(directory, f"error_{life}.json" if life else "error.json")
 
 
 class LogDirs:
@@ -189,8 +211,11 @@ def _make_round(root: Path, number: int, local_world_size: int) -> RoundDirs:
 
 def _make_worker(directory: Path) -> WorkerPaths:
     directory.mkdir()
-    names = ("stdout.log", "stderr.log", "error.json")
-    return WorkerPaths(*(str(directory / name) for name in names))
+    return _paths(directory, "error.json")
+
+
+def _paths(directory: Path, error_file: str) -> WorkerPaths:
+    return WorkerPaths(*(str(directory / name) for name in ("stdout.log", "stderr.log", error_file)))
 
 
 def _without_files(number: int, local_world_size: int) -> RoundDirs:

@@ -1,5 +1,7 @@
 """A log file that a full disk cannot turn into a failure.
 
+A file that is there already is continued; what it held before is somebody else's and is never read.
+
 ``write`` gives back what the file did not take, so that the caller can show it elsewhere. The trouble is
 reported once; every later write tries again, because disks are also freed.
 """
@@ -13,13 +15,13 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class LogFile:
-    """One file that grows at its end; ``size`` bytes of it are ours."""
+    """One file that grows at its end; what lies before ``size`` was written by us, or before our time."""
 
     def __init__(self, path: str, report: Callable[[str], None]) -> None:
         """OSError if the file cannot be opened."""
         self.path = path
         self.fd = os.open(path, _FLAGS, 0o666)
-        self.size = 0
+        self.size = self._start = os.fstat(self.fd).st_size
         self._report = report
         self._complained = False
 
@@ -41,8 +43,8 @@ class LogFile:
         return os.pread(self.fd, min(limit, self.size - offset), offset)
 
     def tail(self, limit: int) -> bytes:
-        """The last bytes, whoever wrote them."""
-        return os.pread(self.fd, limit, max(0, os.fstat(self.fd).st_size - limit))
+        """The last bytes since it was opened, whoever wrote them."""
+        return os.pread(self.fd, limit, max(self._start, os.fstat(self.fd).st_size - limit))
 
     def close(self) -> None:
         os.close(self.fd)

@@ -15,6 +15,7 @@ Order of calls, for each round::
     logs = router.open_round(dirs, first_rank)
     spawn(..., *logs.fds(local_rank)); logs.started(local_rank)     # once the spawner holds copies
     logs.stderr_tail(local_rank)                                    # a worker has failed
+    logs.reopen(local_rank, paths, ...); spawn(...); logs.started(local_rank)    # a task starts (again)
     logs.close()                                                    # all have ended and were swept
     await router.close(timeout)                                     # before the agent ends
 
@@ -30,11 +31,13 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from elasticrun.agent.console import Console, open_consoles
-from elasticrun.agent.log_dirs import RoundDirs
+from elasticrun.agent.log_dirs import RoundDirs, WorkerPaths
 from elasticrun.agent.log_files import LogFile, open_log
 from elasticrun.agent.log_lines import TAIL_LIMIT, line_prefix, tail_text
 from elasticrun.agent.log_stream import Destinations, Filter, Relay, Source, encode_filters
+from elasticrun.agent.tasks import log_name
 from elasticrun.config import LogConfig, Std, StdByRank
+from elasticrun.core.tasks import Task
 
 logger = logging.getLogger(__name__)
 
@@ -106,10 +109,11 @@ class LogRouter:
     def report(self) -> Callable[[str], None]:
         return self._report
 
-    def prefix(self, first_rank: int, local_rank: int) -> bytes:
-        """What marks the lines of a worker."""
+    def prefix(self, rank: int, local_rank: int, task: Task | None = None) -> bytes:
+        """What marks the lines of a worker; of a task its role and index, unless there is a template."""
         template = self._config.line_prefix_template
-        return line_prefix(template, self._role, first_rank + local_rank, local_rank)
+        role, number = log_name(self._role, task, local_rank)
+        return line_prefix(template, role, rank, local_rank if template else number)
 
 
 class RoundLogs:
@@ -122,11 +126,25 @@ class RoundLogs:
             Std.OUT: _open_filter(dirs.filtered_stdout, config.duplicate_stdout_filters, report),
             Std.ERR: _open_filter(dirs.filtered_stderr, config.duplicate_stderr_filters, report),
         }
-        self._streams: list[dict[Std, _Stream]] = []
+        self._streams: dict[int, dict[Std, _Stream]] = {}  # by local rank
         try:
-            self._open_all(dirs, first_rank)
+            for local_rank, paths in enumerate(dirs.workers):
+                self._open_worker(local_rank, paths, router.prefix(first_rank + local_rank, local_rank))
         except OSError:
             self.close()
+            raise
+
+    def reopen(self, local_rank: int, paths: WorkerPaths, rank: int, task: Task | None = None) -> None:
+        """Open what a further worker writes to, or a further life of one; its files are continued.
+
+        The life before it has ended: what is left of its output is taken, and nobody is listened to any more
+        who still holds it. OSError if no descriptor is left; then nothing is open for this local rank.
+        """
+        self._close_worker(local_rank)
+        try:
+            self._open_worker(local_rank, paths, self._router.prefix(rank, local_rank, task))
+        except OSError:
+            self._close_worker(local_rank)
             raise
 
     def fds(self, local_rank: int) -> WorkerFds:
@@ -136,7 +154,7 @@ class RoundLogs:
 
     def started(self, local_rank: int) -> None:
         """The worker, or the spawner for it, holds its own copies now: close ours."""
-        for stream in self._streams[local_rank].values():
+        for stream in self._streams.get(local_rank, {}).values():
             if stream.relay is not None:
                 stream.relay.release()
             for fd in stream.closing:
@@ -151,25 +169,14 @@ class RoundLogs:
             return stream.relay.tail.text()
         return tail_text(stream.file.tail(TAIL_LIMIT + 1)) if stream.file is not None else ""
 
-    def drain(self) -> None:
-        """Every worker has ended: take what is left of their output and stop listening. Does not wait.
-
-        A grandchild that survived and still holds a pipe loses it here.
-        """
-        for streams in self._streams:
-            for stream in streams.values():
-                if stream.relay is not None:
-                    stream.relay.drain()
-
     def close(self) -> None:
-        """``drain``, then close this round's files; what the console has not taken yet is still shown."""
-        self.drain()
-        for local_rank, streams in enumerate(self._streams):
-            self.started(local_rank)
-            for stream in streams.values():
-                if stream.file is not None:
-                    stream.file.close()
-                    stream.file = None
+        """Every worker has ended: take what is left of their output and close this round's files.
+
+        Does not wait; what the console has not taken yet is still shown. A grandchild that survived and still
+        holds a pipe loses it here.
+        """
+        for local_rank in [*self._streams]:
+            self._close_worker(local_rank)
         for kind, shared in self._filters.items():
             if shared is not None:
                 shared.file.close()
@@ -178,18 +185,24 @@ class RoundLogs:
 
     def copy_window_size(self) -> None:
         """Pass the size of the terminal on."""
-        for streams in self._streams:
+        for streams in self._streams.values():
             for stream in streams.values():
                 if stream.relay is not None:
                     stream.relay.copy_window_size()
 
-    def _open_all(self, dirs: RoundDirs, first_rank: int) -> None:
-        for local_rank, paths in enumerate(dirs.workers):
-            prefix = self._router.prefix(first_rank, local_rank)
-            streams: dict[Std, _Stream] = {}
-            self._streams.append(streams)
-            streams[Std.OUT] = self._open(Std.OUT, local_rank, paths.stdout, prefix)
-            streams[Std.ERR] = self._open(Std.ERR, local_rank, paths.stderr, prefix)
+    def _open_worker(self, local_rank: int, paths: WorkerPaths, prefix: bytes) -> None:
+        streams = self._streams[local_rank] = {}
+        streams[Std.OUT] = self._open(Std.OUT, local_rank, paths.stdout, prefix)
+        streams[Std.ERR] = self._open(Std.ERR, local_rank, paths.stderr, prefix)
+
+    def _close_worker(self, local_rank: int) -> None:
+        for stream in self._streams.get(local_rank, {}).values():
+            if stream.relay is not None:
+                stream.relay.drain()
+        self.started(local_rank)
+        for stream in self._streams.pop(local_rank, {}).values():
+            if stream.file is not None:
+                stream.file.close()
 
     def _open(self, std: Std, local_rank: int, path: str, prefix: bytes) -> _Stream:
         config, filter_ = self._router.config, self._filters[std]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent import log_dirs
-from elasticrun.agent.log_dirs import HANGS_KEPT, LogDirs, WorkerPaths, safe_name
+from elasticrun.agent.log_dirs import HANGS_KEPT, LogDirs, WorkerPaths, open_worker, safe_name
 from elasticrun.errors import UsageError
 
 
@@ -35,6 +35,20 @@ def test_the_tree(tmp_path: Path) -> None:
     )
     assert opened.filtered_stderr == str(root / "attempt_3/filtered_stderr.log")
     assert all(Path(worker.stdout).parent.is_dir() for worker in opened.workers)
+
+
+def test_a_worker_that_comes_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dirs = LogDirs(str(tmp_path), "job").open_round(0, 1)
+    assert open_worker(dirs, 0, 0) == dirs.workers[0]
+    late = open_worker(dirs, 4, 2)
+    assert Path(late.error_file) == Path(dirs.directory, "4", "error_2.json")
+    assert Path(late.stdout).parent.is_dir()
+    assert not caplog.messages
+    Path(dirs.directory, "5").touch()
+    assert open_worker(dirs, 5, 0) == WorkerPaths()
+    (message,) = caplog.messages
+    assert "5 cannot be made (File exists)" in message
+    assert open_worker(LogDirs("/dev/null", "job").open_round(0, 1), 0, 1) == WorkerPaths()
 
 
 def test_two_launches_do_not_share(tmp_path: Path) -> None:

@@ -23,9 +23,10 @@ from typing import TypeVar
 import pytest
 
 from elasticrun.agent.console import HIGH_WATER
-from elasticrun.agent.log_dirs import LogDirs, RoundDirs, WorkerPaths
+from elasticrun.agent.log_dirs import LogDirs, RoundDirs, WorkerPaths, open_worker
 from elasticrun.agent.logs import LogRouter, RoundLogs, WorkerFds
-from elasticrun.config import LogConfig, Std, StdByRank
+from elasticrun.config import LogConfig, Std, StdByRank, TaskRole
+from elasticrun.core.tasks import Task
 from tests.support.processes import TORCH_DEADLINE
 
 DEADLINE = 30.0  # seconds; what takes longer is lost
@@ -562,6 +563,116 @@ def test_dev_null_as_log_directory_means_no_files(node: Node) -> None:
     dirs = node.run(config, [WRITE.format(b"a\n")], LogDirs(os.devnull, "job").open_round(0, 1))
     assert dirs.workers == (WorkerPaths(),)
     assert (node.stdout, node.stderr) == (b"a\n", b"a\n")
+
+
+# -- tasks that start again ---------------------------------------------------------------------
+
+CHIEF, PS = Task(0, TaskRole.CHIEF, 0), Task(3, TaskRole.PS, 1)
+
+
+@pytest.mark.parametrize("config", [TEE, REDIRECT])
+def test_a_further_life_continues_the_logs(node: Node, config: LogConfig) -> None:
+    """A seat that no worker had before, twice; between them the first life's last words are taken."""
+    lives: list[WorkerPaths] = []
+
+    async def main() -> None:
+        with node.consoles() as fds:
+            router = node.router(config, fds)
+            dirs = node.dirs()
+            logs = router.open_round(dirs, first_rank=0)
+            logs.started(0)
+            before = open_fds()
+            for life, words in enumerate((b"first\nlong", b"second\n")):
+                lives.append(open_worker(dirs, 3, life))
+                logs.reopen(3, lives[-1], 7, PS)
+                process = launch(logs.fds(3), WRITE.format(words))
+                logs.started(3)
+                assert process.wait() == 0  # the loop has had no time to take anything
+            assert logs.stderr_tail(3) == "second\n"
+            logs.reopen(3, lives[-1], 7, PS)
+            assert logs.stderr_tail(3) == ""
+            logs.started(3)
+            assert open_fds() <= before + 4
+            logs.close()
+            await router.close()
+
+    asyncio.run(main())
+    assert [Path(paths.error_file).name for paths in lives] == ["error.json", "error_1.json"]
+    assert lives[0].stderr == lives[1].stderr
+    assert Path(lives[0].stdout).read_bytes() == b"first\nlongsecond\n"
+    assert Path(lives[0].stderr).read_bytes() == b"first\nlongsecond\n"
+    shown = b"[ps1]:first\n[ps1]:long\n[ps1]:second\n" if config is TEE else b""
+    assert (node.stdout, node.stderr) == (shown, shown)
+
+
+def test_what_the_console_did_not_take_of_one_life_is_shown_beside_the_next(node: Node) -> None:
+    """A console that stands still until the second life has ended as well."""
+
+    async def main() -> bytes:
+        console, out = os.pipe()
+        fcntl.fcntl(out, 1031, 4096)  # F_SETPIPE_SZ
+        router = LogRouter(TEE, "default", out, out, node.reports.append)
+        dirs = node.dirs(0)
+        logs = router.open_round(dirs, first_rank=0)
+        for life, letter in enumerate("ab"):
+            logs.reopen(0, open_worker(dirs, 0, life), 0, CHIEF)
+            process = launch(logs.fds(0), f"print(('{letter}' * 99 + chr(10)) * 3000, end='')")
+            logs.started(0)
+            assert await ended(process) == 0
+        logs.close()
+        reader = Reader(console)
+        reader.start()
+        await router.close(DEADLINE)
+        return await reader.until(lambda data: data.count(b"\n") >= 6000)
+
+    lines = asyncio.run(main()).splitlines()
+    assert lines.count(b"[chief0]:" + b"a" * 99) == 3000
+    assert lines.count(b"[chief0]:" + b"b" * 99) == 3000
+    assert len(lines) == 6000
+
+
+def test_the_lines_of_a_task_are_marked_as_a_template_has_it(node: Node) -> None:
+    router_config = LogConfig(line_prefix_template="${role_name}/${rank}/${local_rank} ")
+
+    async def main() -> None:
+        with node.consoles() as fds:
+            router = node.router(router_config, fds)
+            assert router.prefix(7, 3, PS) == b"ps/7/3 "
+            assert router.prefix(7, 3) == b"default/7/3 "
+            await router.close()
+
+    asyncio.run(main())
+
+
+def test_a_task_without_a_descriptor_leaves_the_others_alone(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        with node.consoles() as fds:
+            router = node.router(TEE, fds)
+            dirs = node.dirs(2)
+            logs = router.open_round(dirs, first_rank=0)
+            processes = [launch(logs.fds(local_rank), WRITE.format(b"x")) for local_rank in range(2)]
+            logs.started(0)
+            logs.started(1)
+            assert [await ended(process) for process in processes] == [0, 0]
+            assert logs.stderr_tail(1) == "x"
+            before = open_fds()
+            real = os.pipe
+            pipes = [real()]
+            monkeypatch.setattr(os, "pipe", lambda: pipes.pop() if pipes else _refuse())
+            with pytest.raises(OSError, match="too many open files"):
+                logs.reopen(1, open_worker(dirs, 1, 1), 1, PS)
+            assert open_fds() <= before  # what the first life had is closed as well
+            assert logs.stderr_tail(0) == "x"
+            logs.close()
+            await router.close()
+
+    asyncio.run(main())
+
+
+def _refuse() -> tuple[int, int]:
+    raise OSError(errno.EMFILE, "too many open files")
 
 
 def open_fds() -> int:
