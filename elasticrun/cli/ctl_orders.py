@@ -16,15 +16,17 @@ import click
 
 from elasticrun.cli import values
 from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes, read_tls, read_token
-from elasticrun.config import Endpoint, SecurityConfig
+from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.orders import (
     ControlReply,
     ControlRequest,
     DrainNode,
     SaveAllStacks,
     ScaleJob,
+    ScaleRole,
     ShowStatus,
 )
+from elasticrun.core.tasks import MAX_CLUSTER
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,
@@ -40,6 +42,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _FILE = click.Path(dir_okay=False)
 
+#: The roles of which a job may have any number.
+_SCALABLE = {role.value: role for role in (TaskRole.WORKER, TaskRole.PS)}
 #: Shown below the help of every verb.
 EXIT_CODES = """\
 Exit codes: 0 done; 1 the master declines, and says why; 2 wrong usage; 4 nothing answers at the endpoint;
@@ -113,11 +117,18 @@ def drain(node: str, reason: str, **target: Any) -> None:
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("nodes", metavar="N|MIN:MAX")
+@click.argument("nodes", metavar="[N|MIN:MAX]", required=False)
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    metavar="ROLE=N",
+    help="How many ps or workers a TensorFlow job with parameter servers has from now on, such as ps=3.",
+)
 @_common
-def scale(nodes: str, **target: Any) -> None:
-    """Run with N nodes, or with at least MIN and at most MAX, from now on."""
-    _run(target, lambda: ScaleJob(*_node_range(nodes)))
+def scale(nodes: str | None, roles: tuple[str, ...], **target: Any) -> None:
+    """Run with N nodes, or with at least MIN and at most MAX, or with N tasks of a ROLE, from now on."""
+    _run(target, lambda: _scale_order(nodes, roles))
 
 
 @click.command(epilog=EXIT_CODES)
@@ -141,6 +152,32 @@ def _advice(error: ElasticRunError) -> str:
     if isinstance(error, MasterUnreachableError):
         return "; look at --endpoint, and whether the job runs there"
     return ""
+
+
+def _scale_order(nodes: str | None, roles: Sequence[str]) -> ScaleJob | ScaleRole:
+    if nodes is None and not roles:
+        raise UsageError(
+            "nothing to scale: give a number of nodes, such as 4 or 1:4, or --role, such as ps=3"
+        )
+    if nodes is not None and roles:
+        raise UsageError(
+            f"{nodes!r} nodes and --role {roles[0]} exclude each other: order one, then the other"
+        )
+    if len(roles) > 1:
+        raise UsageError(f"--role is given {len(roles)} times: order one change, then the other")
+    return ScaleJob(*_node_range(nodes)) if nodes is not None else _role_order(roles[0])
+
+
+def _role_order(text: str) -> ScaleRole:
+    name, _, number = text.partition("=")
+    if name not in _SCALABLE:
+        known = {role.value for role in TaskRole}
+        why = f"a job has at most one {name}" if name in known else f"there is no role {name!r}"
+        raise UsageError(f"--role {text!r} is not valid: {why}; give worker=N or ps=N")
+    if not (number.isascii() and number.isdigit() and len(number) <= 9 and 1 <= int(number) <= MAX_CLUSTER):
+        example = f"a number from 1 to {MAX_CLUSTER}, such as {name}=3"
+        raise UsageError(f"--role {text!r} is not valid: give {example}")
+    return ScaleRole(_SCALABLE[name], int(number))
 
 
 def _node_range(text: str) -> tuple[int, int]:

@@ -36,6 +36,7 @@ from elasticrun.core.job_events import (
     Left,
     MasterStarted,
     Reported,
+    RoleScaled,
     ScaleOrdered,
     StepDown,
     Trigger,
@@ -91,6 +92,8 @@ class JobMachine(JobTasks):
                 self._drain(name, reason)
             case ScaleOrdered(low, high):
                 self._scale(low, high)
+            case RoleScaled(role, count):
+                self._scale_role(role, count)
             case _:
                 self._timers.cancel((event.timer, event.node))
                 self._expire(event.timer, event.node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from elasticrun.config import TaskRole
 from elasticrun.core.protocol import AgentStatus, Hello, MasterMessage, Outcome, Rejected
 
 
@@ -134,8 +135,25 @@ class ScaleOrdered:
     max_nodes: int
 
 
+@dataclass(frozen=True, slots=True)
+class RoleScaled:
+    """An operator wants another number of a TensorFlow job's tasks of one role."""
+
+    role: TaskRole
+    count: int
+
+
 JobEvent = (
-    MasterStarted | Attached | Reported | Beat | Left | Detached | Expired | DrainOrdered | ScaleOrdered
+    MasterStarted
+    | Attached
+    | Reported
+    | Beat
+    | Left
+    | Detached
+    | Expired
+    | DrainOrdered
+    | ScaleOrdered
+    | RoleScaled
 )
 
 

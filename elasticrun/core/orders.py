@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from elasticrun.config import TaskRole
+
 
 @dataclass(frozen=True, slots=True)
 class ControlHello:
@@ -41,11 +43,19 @@ class ScaleJob:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleRole:
+    """Run another number of a TensorFlow job's parameter servers, or of the workers that they serve."""
+
+    role: TaskRole
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class SaveAllStacks:
     """Have every node save the stacks of its workers."""
 
 
-ControlRequest = ShowStatus | DrainNode | ScaleJob | SaveAllStacks
+ControlRequest = ShowStatus | DrainNode | ScaleJob | ScaleRole | SaveAllStacks
 
 
 @dataclass(frozen=True, slots=True)

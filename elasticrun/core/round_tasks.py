@@ -18,7 +18,7 @@ from dataclasses import replace
 from elasticrun.config import Endpoint, TaskRole
 from elasticrun.core.protocol import NodeInfo
 from elasticrun.core.role_recovery import SERVERS, Loss, is_alone, is_loss, is_served, takes_chief
-from elasticrun.core.tasks import Cluster, Task, TaskReport
+from elasticrun.core.tasks import MAX_TASKS, Cluster, Task, TaskReport
 from elasticrun.core.tf_cluster import count_roles, impossible, leader, number_tasks, ports_needed
 
 Key = tuple[str, int]  # a node and a local rank of it
@@ -78,6 +78,11 @@ class RoundTasks:
     def count(self, role: TaskRole) -> int:
         """How many tasks have a role, those that are taken away not included."""
         return len(self._listed(role))
+
+    def room(self, role: TaskRole, ports: Mapping[str, Sequence[int]]) -> int:
+        """How many more tasks could have a role. ``ports`` are those that each node holds free."""
+        nodes = {node for (node, _), _task in self._listed(role)}
+        return sum(len(self._free_ports(node, ports.get(node, ()))) for node in nodes)
 
     # -- what is heard
 
@@ -163,7 +168,7 @@ class RoundTasks:
 
     def _free_ports(self, node: str, offered: Sequence[int]) -> list[int]:
         taken = {task.port for task in self.wanted[node].values()}
-        return [port for port in offered if port not in taken]
+        return [port for port in offered if port not in taken][: MAX_TASKS - len(self.wanted[node])]
 
     def _raise_life(self, key: Key, saves: bool) -> None:
         node, local_rank = key

@@ -34,6 +34,7 @@ from elasticrun.core.job_events import (
     Left,
     MasterStarted,
     Reported,
+    RoleScaled,
     ScaleOrdered,
     Send,
     StepDown,
@@ -152,7 +153,15 @@ class MasterLoop:
         return reply
 
     def _obey(self, request: ControlRequest) -> ControlReply:
-        from elasticrun.core.orders import ControlReply, DrainNode, SaveAllStacks, ScaleJob, ShowStatus
+        from elasticrun.core.orders import (
+            ControlReply,
+            DrainNode,
+            SaveAllStacks,
+            ScaleJob,
+            ScaleRole,
+            ShowStatus,
+        )
+        from elasticrun.core.tf_scale import scale_promise, scale_refusal
 
         machine = self._machine
         match request:
@@ -172,6 +181,12 @@ class MasterLoop:
                     return ControlReply(False, f"no multiple of {unit} (--node-unit) lies in {low}:{high}")
                 self._handle(ScaleOrdered(low, high))
                 return ControlReply(True, f"the job now wants {low} to {high} nodes")
+            case ScaleRole(role, count):
+                if refusal := scale_refusal(machine, role, count):
+                    return ControlReply(False, refusal)
+                promise = scale_promise(machine.current.tasks, role, count)
+                self._handle(RoleScaled(role, count))
+                return ControlReply(True, promise)
             case SaveAllStacks():
                 for session in self._sessions.values():
                     session.send(SaveStacks(machine.epoch))

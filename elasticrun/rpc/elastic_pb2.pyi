@@ -547,18 +547,20 @@ class JobEnded(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., checkup: _Optional[_Iterable[_Union[NodeCheck, _Mapping]]] = ...) -> None: ...
 
 class ControlMessage(_message.Message):
-    __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks")
+    __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks", "scale_role")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SHOW_STATUS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
     SCALE_JOB_FIELD_NUMBER: _ClassVar[int]
     SAVE_ALL_STACKS_FIELD_NUMBER: _ClassVar[int]
+    SCALE_ROLE_FIELD_NUMBER: _ClassVar[int]
     hello: ControlHello
     show_status: ShowStatus
     drain_node: DrainNode
     scale_job: ScaleJob
     save_all_stacks: SaveAllStacks
-    def __init__(self, hello: _Optional[_Union[ControlHello, _Mapping]] = ..., show_status: _Optional[_Union[ShowStatus, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., scale_job: _Optional[_Union[ScaleJob, _Mapping]] = ..., save_all_stacks: _Optional[_Union[SaveAllStacks, _Mapping]] = ...) -> None: ...
+    scale_role: ScaleRole
+    def __init__(self, hello: _Optional[_Union[ControlHello, _Mapping]] = ..., show_status: _Optional[_Union[ShowStatus, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., scale_job: _Optional[_Union[ScaleJob, _Mapping]] = ..., save_all_stacks: _Optional[_Union[SaveAllStacks, _Mapping]] = ..., scale_role: _Optional[_Union[ScaleRole, _Mapping]] = ...) -> None: ...
 
 class ControlHello(_message.Message):
     __slots__ = ("job_id", "version", "nonce", "proof")
@@ -591,6 +593,14 @@ class ScaleJob(_message.Message):
     min_nodes: int
     max_nodes: int
     def __init__(self, min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ...) -> None: ...
+
+class ScaleRole(_message.Message):
+    __slots__ = ("role", "count")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    role: TaskRole
+    count: int
+    def __init__(self, role: _Optional[_Union[TaskRole, str]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class SaveAllStacks(_message.Message):
     __slots__ = ()

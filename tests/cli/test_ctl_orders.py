@@ -74,6 +74,9 @@ def test_what_the_master_declines_ends_with_1(master: Master, token: str) -> Non
     done = ctl("drain", "nobody", *target(master, token))
     assert (done.returncode, done.stdout) == (1, "")
     assert "nobody" in done.stderr
+    done = ctl("scale", "--role", "ps=3", *target(master, token))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("the job is gathering, so there is nothing to change")
 
 
 @pytest.mark.parametrize(
@@ -146,6 +149,30 @@ def test_a_number_of_nodes_that_is_none(master: Master, token: str, nodes: str) 
     done = ctl("scale", *target(master, token), "--", nodes)
     assert done.returncode == ExitCode.USAGE
     assert "is no number of nodes" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "nothing to scale: give a number of nodes"),
+        (["2", "--role", "ps=3"], "'2' nodes and --role ps=3 exclude each other"),
+        (["--role", "ps=3", "--role", "worker=4"], "--role is given 2 times: order one change"),
+        (["--role", "pss=3"], "there is no role 'pss'; give worker=N or ps=N"),
+        (["--role", ""], "there is no role ''"),
+        (["--role", "chief=2"], "a job has at most one chief; give worker=N or ps=N"),
+        (["--role", "evaluator=1"], "a job has at most one evaluator"),
+        (["--role", "ps"], "give a number from 1 to 4096, such as ps=3"),
+        (["--role", "ps=many"], "--role 'ps=many' is not valid: give a number"),
+        (["--role", "worker=0"], "give a number from 1 to 4096, such as worker=3"),
+        (["--role", "ps=-1"], "give a number"),
+        (["--role", "ps=4097"], "give a number"),
+        (["--role", "ps=" + "9" * 5000], "give a number"),
+    ],
+)
+def test_a_number_of_tasks_that_is_none(master: Master, token: str, argv: list[str], words: str) -> None:
+    done = ctl("scale", *target(master, token), *argv)
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert len(done.stderr.splitlines()) == 1 and words in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["status", "drain", "scale", "stacks"])

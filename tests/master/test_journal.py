@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticrun.config import JobConfig
+from elasticrun.config import JobConfig, TaskRole
 from elasticrun.core.job_events import (
     Attached,
     Detached,
@@ -23,6 +23,7 @@ from elasticrun.core.job_events import (
     Left,
     MasterStarted,
     Reported,
+    RoleScaled,
     ScaleOrdered,
 )
 from elasticrun.errors import UsageError
@@ -46,6 +47,7 @@ events: st.SearchStrategy[JobEvent] = st.one_of(
     st.builds(Expired, names, names),
     st.builds(DrainOrdered, names, reasons),
     st.builds(ScaleOrdered, counts, counts),
+    st.builds(RoleScaled, st.sampled_from(TaskRole), counts),
 )
 entries = st.lists(st.builds(Entry, st.floats(0, 1e12), events), max_size=5)
 configs = st.builds(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from elasticrun import __version__
-from elasticrun.config import JobConfig
+from elasticrun.config import JobConfig, TaskRole
 from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import (
     Attached,
@@ -20,9 +20,10 @@ from elasticrun.core.job_events import (
     DrainOrdered,
     Expired,
     MasterStarted,
+    RoleScaled,
     ScaleOrdered,
 )
-from elasticrun.core.orders import ControlReply, DrainNode, SaveAllStacks, ScaleJob, ShowStatus
+from elasticrun.core.orders import ControlReply, DrainNode, SaveAllStacks, ScaleJob, ScaleRole, ShowStatus
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -42,6 +43,7 @@ from elasticrun.core.protocol import (
     Waiting,
     Welcome,
 )
+from elasticrun.core.tasks import Task, TaskReport
 from elasticrun.master import journal as journal_module
 from elasticrun.master import loop as module
 from elasticrun.master.journal import create_journal, read_journal
@@ -522,6 +524,79 @@ def test_an_order_that_cannot_be_obeyed_changes_nothing(tmp_path: Path) -> None:
             reply = bench.loop.order(order)
             assert not reply.ok and reply.text == words
         assert bench.journaled == before
+
+    run(main())
+
+
+def cluster(bench: Bench) -> tuple[FakeSession, StartRound]:
+    """A node that runs a chief, a worker and two parameter servers, and what it was told to run."""
+    roles = (TaskRole.CHIEF, TaskRole.WORKER, TaskRole.PS, TaskRole.PS)
+    session = FakeSession(1)
+    ports = tuple(range(7001, 7007))
+    status = AgentStatus(0, AgentPhase.READY, store_port=1, ports=ports)
+    bench.loop.attached(
+        session, Hello("job", __version__, NodeInfo("a", "a-1", "host", "address", 4, roles=roles), status)
+    )
+    bench.loop.flush()
+    start = session.last()
+    assert isinstance(start, StartRound)
+    running = AgentStatus(
+        1, AgentPhase.RUNNING, 0, ports=ports, tasks=tuple(TaskReport(n, 0) for n in range(4))
+    )
+    bench.hear(session, Report("a-1", running))
+    return session, start
+
+
+def test_a_role_is_scaled_on_disk_and_at_the_nodes(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, ONE)
+        session, start = cluster(bench)
+        reply = bench.loop.order(ScaleRole(TaskRole.PS, 3))
+        assert reply == ControlReply(
+            True,
+            "ps: 2 -> 3: ps 2 starts now, the chief saves its state and starts again; all others go on",
+        )
+        assert RoleScaled(TaskRole.PS, 3) in bench.journaled
+        told = session.last()
+        assert isinstance(told, StartRound) and told.assignment.round == start.assignment.round
+        assert Task(4, TaskRole.PS, 2, port=7005) in told.assignment.tasks
+        assert dict(told.assignment.cluster)[TaskRole.PS][2] == "address:7005"
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        (ScaleRole(TaskRole.PS, 2), "the job has ps=2 already; give another number"),
+        (ScaleRole(TaskRole.PS, 9), "the nodes hold free ports for 2 more of ps: give at most ps=4"),
+        (ScaleRole(TaskRole.CHIEF, 2), "a cluster has one chief at most"),
+    ],
+)
+def test_a_role_that_cannot_be_scaled_so_changes_nothing(
+    tmp_path: Path, order: ScaleRole, words: str
+) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, ONE)
+        session, start = cluster(bench)
+        before = bench.journaled
+        reply = bench.loop.order(order)
+        assert not reply.ok and reply.text.startswith(words)
+        assert (bench.journaled, session.last()) == (before, start)
+
+    run(main())
+
+
+def test_the_status_shows_the_tasks(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, ONE)
+        cluster(bench)
+        lines = bench.loop.order(ShowStatus()).text.splitlines()
+        assert lines[1:4] == [
+            "  a: node 0, running",
+            "    chief 0 at address:7001: life 0, running",
+            "    worker 0 at address:7002: life 0, running",
+        ]
 
     run(main())
 

@@ -11,6 +11,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticrun import __version__
-from elasticrun.config import Endpoint, JobConfig
+from elasticrun.config import Endpoint, JobConfig, TaskRole
 from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import (
     Attached,
@@ -31,6 +32,7 @@ from elasticrun.core.job_events import (
     Left,
     MasterStarted,
     Reported,
+    RoleScaled,
     ScaleOrdered,
 )
 from elasticrun.core.protocol import (
@@ -49,6 +51,7 @@ from elasticrun.core.protocol import (
     World,
 )
 from elasticrun.core.quorum import Quorum
+from elasticrun.core.tasks import TaskReport
 from elasticrun.errors import EndpointTakenError, UsageError
 from elasticrun.master.journal import Entry, create_journal, read_journal
 from elasticrun.master.loop import MasterLoop
@@ -73,13 +76,15 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(asyncio.wait_for(main, DEADLINE))
 
 
+FAILURE = Failure("a", "host", 0, 0, "default", 1, FailureKind.EXIT, 1)
+
+
 def info(node: str, incarnation: str = "i") -> NodeInfo:
     return NodeInfo(node, f"{node}-{incarnation}", "host", "address", 1)
 
 
 def status(sequence: int, phase: AgentPhase, round_: int = -1, failed: bool = False) -> AgentStatus:
-    failure = Failure("a", "host", 0, 0, "default", 1, FailureKind.EXIT, 1)
-    return AgentStatus(sequence, phase, round_, (failure,) if failed else (), 1234)
+    return AgentStatus(sequence, phase, round_, (FAILURE,) if failed else (), 1234)
 
 
 def hello(node: str, state: AgentStatus, incarnation: str = "i", epoch: int = -1) -> Hello:
@@ -101,7 +106,21 @@ def plain(value: object) -> Any:
 
 # -- replay
 
-STEPS = ("attach", "restart agent", "report", "beat", "leave", "detach", "drain", "scale", "wait", "master")
+STEPS = (
+    "attach",
+    "restart agent",
+    "report",
+    "beat",
+    "leave",
+    "detach",
+    "drain",
+    "scale",
+    "scale role",
+    "wait",
+    "master",
+)
+#: Of a TensorFlow job: no other node than the first makes a cluster alone.
+ROLES = ((TaskRole.CHIEF, TaskRole.WORKER, TaskRole.PS), (TaskRole.WORKER,), (TaskRole.EVALUATOR,))
 Step = tuple[str, int, AgentPhase, int, bool, float]
 steps = st.lists(
     st.tuples(
@@ -117,9 +136,10 @@ steps = st.lists(
 
 
 class Life:
-    """Three agents that do anything, a live master, and its journal."""
+    """Three agents that do anything, of a TensorFlow job or none, a live master, and its journal."""
 
-    def __init__(self, path: Path, config: JobConfig) -> None:
+    def __init__(self, path: Path, config: JobConfig, is_tensorflow: bool) -> None:
+        self.is_tensorflow = is_tensorflow
         self.machine = JobMachine(config)
         self.journal = create_journal(path, config)
         self.now = 0.0
@@ -142,13 +162,18 @@ class Life:
                 self.feed(event)
         self.sequence += 1
         state = status(self.sequence, phase, self.machine.round + lag, failed)
+        if self.is_tensorflow:
+            reports = (TaskReport(0, 0), TaskReport(2, which, failed, FAILURE if failed else None))
+            state = replace(state, ports=(1, 2, 3, 4, 5), tasks=reports, failures=())
         session = self.last_session[which]
         if what == "restart agent":
             self.lives[which] += 1
         if what in ("attach", "restart agent"):
             self.sessions += 1
             self.last_session[which] = self.sessions
-            self.feed(Attached(self.sessions, hello("abc"[which], state, str(self.lives[which]))))
+            said = hello("abc"[which], state, str(self.lives[which]))
+            roles = ROLES[which] if self.is_tensorflow else ()
+            self.feed(Attached(self.sessions, replace(said, info=replace(said.info, roles=roles))))
         elif what == "master":
             self.feed(MasterStarted(self.machine.epoch + 1))
         elif what != "wait":
@@ -159,16 +184,19 @@ class Life:
                 "detach": lambda: Detached(session, "broke"),
                 "drain": lambda: DrainOrdered("abc"[which], "an order"),
                 "scale": lambda: ScaleOrdered(1, 1 + which),
+                "scale role": lambda: RoleScaled(TaskRole.PS if failed else TaskRole.WORKER, 1 + which),
             }
             self.feed(kinds[what]())
 
 
 @settings(deadline=None, max_examples=300)
-@given(steps, st.integers(1, 2), st.integers(0, 2))
-def test_a_replay_gives_the_state_of_the_living(some: list[Step], low: int, restarts: int) -> None:
+@given(steps, st.integers(1, 2), st.integers(0, 2), st.booleans())
+def test_a_replay_gives_the_state_of_the_living(
+    some: list[Step], low: int, restarts: int, is_tensorflow: bool
+) -> None:
     config = JobConfig("job", low, 2, max_restarts=restarts, last_call_timeout=0.5, join_timeout=20.0)
     with tempfile.TemporaryDirectory() as directory:
-        life = Life(Path(directory, JOURNAL_NAME), config)
+        life = Life(Path(directory, JOURNAL_NAME), config, is_tensorflow)
         for step in some:
             life.step(step)
         life.journal.close()

@@ -40,6 +40,7 @@ from elasticrun.core.tasks import MAX_CLUSTER, MAX_PORTS, MAX_TASKS, Task, TaskR
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc import codec
 from elasticrun.rpc import elastic_pb2 as pb
+from elasticrun.rpc.codec.control import decode_control
 from tests import strategies
 
 FAILURE = Failure("n0", "h0", 0, 0, "default", 7, FailureKind.EXIT, 1)
@@ -303,6 +304,25 @@ def test_what_we_never_send_is_refused(sentence: str, message: pb.AgentMessage) 
 def test_what_no_master_sends_is_refused(sentence: str, message: pb.MasterMessage) -> None:
     with pytest.raises(ProtocolError, match=sentence):
         codec.decode_master(message.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("sentence", "order"),
+    [
+        ("no kind", pb.ControlMessage()),
+        ("min_nodes must be between 1", pb.ControlMessage(scale_job=pb.ScaleJob(max_nodes=2))),
+        ("role has the value 0", pb.ControlMessage(scale_role=pb.ScaleRole(count=2))),
+        ("role has the value 9", pb.ControlMessage(scale_role=pb.ScaleRole(role=9, count=2))),  # type: ignore[arg-type]
+        ("count must be between 1", pb.ControlMessage(scale_role=pb.ScaleRole(role="TASK_ROLE_PS"))),
+        (
+            "count must be between 1 and 4096, got 4097",
+            pb.ControlMessage(scale_role=pb.ScaleRole(role="TASK_ROLE_PS", count=MAX_CLUSTER + 1)),
+        ),
+    ],
+)
+def test_what_no_operator_sends_is_refused(sentence: str, order: pb.ControlMessage) -> None:
+    with pytest.raises(ProtocolError, match=sentence):
+        decode_control(order.SerializeToString())
 
 
 def test_a_message_of_an_unknown_kind_is_refused() -> None:

@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from elasticrun import __version__
-from elasticrun.config import Endpoint, SecurityConfig
+from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.orders import (
     ControlHello,
     ControlReply,
@@ -19,9 +19,11 @@ from elasticrun.core.orders import (
     DrainNode,
     SaveAllStacks,
     ScaleJob,
+    ScaleRole,
     ShowStatus,
 )
 from elasticrun.core.protocol import MAX_FAILURE_TEXT, RejectCode
+from elasticrun.core.tasks import MAX_CLUSTER
 from elasticrun.errors import (
     EndpointTakenError,
     MasterUnreachableError,
@@ -53,7 +55,13 @@ from tests.rpc.harness import (
 
 NONCE = b"n" * SIZE
 DRAIN = DrainNode("n0", "maintenance")
-EVERY_ORDER: tuple[ControlRequest, ...] = (ShowStatus(), DRAIN, ScaleJob(1, 4), SaveAllStacks())
+EVERY_ORDER: tuple[ControlRequest, ...] = (
+    ShowStatus(),
+    DRAIN,
+    ScaleJob(1, 4),
+    ScaleRole(TaskRole.PS, MAX_CLUSTER),
+    SaveAllStacks(),
+)
 
 
 @pytest.mark.parametrize("request_", EVERY_ORDER)

@@ -9,12 +9,15 @@ from elasticrun.core.orders import (
     DrainNode,
     SaveAllStacks,
     ScaleJob,
+    ScaleRole,
     ShowStatus,
 )
+from elasticrun.core.tasks import MAX_CLUSTER
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc import checks
 from elasticrun.rpc import elastic_pb2 as pb
 from elasticrun.rpc.codec.decode import UNKNOWN, parse, token
+from elasticrun.rpc.codec.tasks import role_in, role_to_pb
 from elasticrun.rpc.text import clean, head
 
 
@@ -40,6 +43,8 @@ def _control_to_pb(message: ControlHello | ControlRequest) -> pb.ControlMessage:
             return pb.ControlMessage(drain_node=pb.DrainNode(node=clean(node), reason=head(reason)))
         case ScaleJob(low, high):
             return pb.ControlMessage(scale_job=pb.ScaleJob(min_nodes=low, max_nodes=high))
+        case ScaleRole(role, count):
+            return pb.ControlMessage(scale_role=pb.ScaleRole(role=role_to_pb(role), count=count))
         case SaveAllStacks():
             return pb.ControlMessage(save_all_stacks=pb.SaveAllStacks())
 
@@ -62,6 +67,9 @@ def decode_control(data: bytes) -> ControlHello | ControlRequest:
         case "scale_job":
             low = checks.integer("min_nodes", message.scale_job.min_nodes, 1)
             return ScaleJob(low, checks.integer("max_nodes", message.scale_job.max_nodes, low))
+        case "scale_role":
+            role = role_in("role", message.scale_role.role)
+            return ScaleRole(role, checks.integer("count", message.scale_role.count, 1, MAX_CLUSTER))
         case "save_all_stacks":
             return SaveAllStacks()
         case _:

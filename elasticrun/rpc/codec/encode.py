@@ -110,7 +110,7 @@ def _hello_to_pb(hello: Hello) -> pb.Hello:
             node_rank=info.node_rank,
             pid=info.pid,
             position=info.position if info.position >= 0 else None,
-            roles=tasks.roles_to_pb(info.roles),
+            roles=map(tasks.role_to_pb, info.roles),
         ),
         status=_status_to_pb(hello.status),
         epoch=hello.epoch,

@@ -22,9 +22,9 @@ _ROLE_OF = {pb.TaskRole.Value(name): role for role, name in _NAME_OF.items()}
 # To messages
 
 
-def roles_to_pb(roles: Iterable[TaskRole]) -> list[str]:
-    """What a node's tasks do."""
-    return [_NAME_OF[role] for role in roles]
+def role_to_pb(role: TaskRole) -> str:
+    """What a task does."""
+    return _NAME_OF[role]
 
 
 def reports_to_pb(reports: Iterable[TaskReport], failures: Sequence[Failure]) -> list[pb.TaskReport]:
@@ -47,7 +47,7 @@ def tasks_to_pb(tasks: Iterable[Task]) -> list[pb.Task]:
     return [
         pb.Task(
             local_rank=task.local_rank,
-            role=_NAME_OF[task.role],
+            role=role_to_pb(task.role),
             index=task.index,
             life=task.life,
             port=task.port,
@@ -61,16 +61,21 @@ def tasks_to_pb(tasks: Iterable[Task]) -> list[pb.Task]:
 def cluster_to_pb(cluster: Cluster) -> tuple[pb.ClusterRole, ...]:
     """Where all tasks serve. Every node of a round is told the same, so it is made once."""
     return tuple(
-        pb.ClusterRole(role=_NAME_OF[role], addresses=map(clean, addresses)) for role, addresses in cluster
+        pb.ClusterRole(role=role_to_pb(role), addresses=map(clean, addresses)) for role, addresses in cluster
     )
 
 
 # From messages
 
 
+def role_in(field: str, role: int) -> TaskRole:
+    """What a task does; raises ProtocolError."""
+    return member(field, _ROLE_OF, role)
+
+
 def roles_in(roles: Iterable[int]) -> tuple[TaskRole, ...]:
     """What a node's tasks do; raises ProtocolError."""
-    return few("roles", MAX_TASKS, (member("roles", _ROLE_OF, role) for role in roles))
+    return few("roles", MAX_TASKS, (role_in("roles", role) for role in roles))
 
 
 def ports_in(ports: Iterable[int]) -> tuple[int, ...]:
@@ -107,7 +112,7 @@ def tasks_in(tasks: Iterable[pb.Task]) -> tuple[Task, ...]:
 def _task(task: pb.Task) -> Task:
     return Task(
         local_rank=checks.integer("task.local_rank", task.local_rank, 0),
-        role=member("task.role", _ROLE_OF, task.role),
+        role=role_in("task.role", task.role),
         index=checks.integer("task.index", task.index, 0),
         life=checks.integer("task.life", task.life, 0),
         port=checks.port("task.port", task.port),
@@ -118,7 +123,7 @@ def _task(task: pb.Task) -> Task:
 def cluster_in(cluster: Iterable[pb.ClusterRole]) -> Cluster:
     """Where all tasks serve; raises ProtocolError."""
     groups = few("cluster", len(TaskRole), cluster)
-    found = tuple((member("cluster.role", _ROLE_OF, group.role), _addresses(group)) for group in groups)
+    found = tuple((role_in("cluster.role", group.role), _addresses(group)) for group in groups)
     _distinct("cluster", "role", [role.value for role, _ in found])
     if (total := sum(len(addresses) for _, addresses in found)) > MAX_CLUSTER:
         raise ProtocolError(f"cluster must have at most {MAX_CLUSTER} tasks, got {total}")

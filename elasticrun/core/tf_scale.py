@@ -1,0 +1,76 @@
+"""Whether an operator's order for another number of tasks can be obeyed, and what comes of it, in words.
+
+Only a job with parameter servers changes the number of its tasks while it trains: its chief starts again on
+the new cluster, and nobody else knows the others. Without parameter servers the world is fixed in every
+process, and a job grows by nodes as a torch job does.
+
+The answer is about the facts of the moment in which the order is heard. What the machine does with the order
+is decided where it is carried out (``core/job_tasks.py``), from the same facts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elasticrun.config import TaskRole
+from elasticrun.core.job_events import JobPhase
+from elasticrun.core.role_recovery import SERVERS, is_served
+from elasticrun.core.tasks import MAX_CLUSTER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from elasticrun.core.job_facts import JobFacts
+    from elasticrun.core.round_tasks import RoundTasks
+
+#: What to do instead in a job whose number of tasks is fixed while a round runs.
+_BY_NODES = "change its number of nodes (elastic-ctl scale N)"
+
+
+def scale_refusal(job: JobFacts, role: TaskRole, count: int) -> str:
+    """Why a role cannot have so many tasks, in one sentence that also says what to do; "" if it can."""
+    if role not in SERVERS:
+        return f"a cluster has one {role.value} at most; only the numbers of worker and ps can be changed"
+    if count < 1:
+        return f"{role.value}={count} is not possible: the chief needs at least one; give 1 or more"
+    if job.phase is not JobPhase.RUNNING:
+        return (
+            f"the job is {job.phase.value}, so there is nothing to change; order it again when a round runs"
+        )
+    return _no_room(job, role, count) if job.current.tasks else f"this is no TensorFlow job; {_BY_NODES}"
+
+
+def _no_room(job: JobFacts, role: TaskRole, count: int) -> str:
+    tasks = job.current.tasks
+    if not is_served(tasks.cluster):
+        return f"the job has no parameter servers, and its workers train in step; {_BY_NODES}"
+    if tasks.is_over:
+        return "the chief has ended, and with it the training: there is nothing to change"
+    here = tasks.count(role)
+    if count == here:
+        return f"the job has {role.value}={here} already; give another number"
+    others = sum(len(addresses) for other, addresses in tasks.cluster if other is not role)
+    if count + others > MAX_CLUSTER:
+        return f"a cluster has at most {MAX_CLUSTER} tasks: give at most {role.value}={MAX_CLUSTER - others}"
+    room = tasks.room(role, _ports(job))
+    if count - here > room:
+        most = f"{role.value}={here + room}"
+        return f"the nodes hold free ports for {room} more of {role.value}: give at most {most}"
+    return ""
+
+
+def _ports(job: JobFacts) -> Mapping[str, Sequence[int]]:
+    nodes = job.members.nodes
+    return {name: nodes[name].status.ports for name in job.current.seats if name in nodes}
+
+
+def scale_promise(tasks: RoundTasks, role: TaskRole, count: int) -> str:
+    """What an order that is not refused does, in one sentence; asked before it is carried out."""
+    here = tasks.count(role)
+    low, high = sorted((here, count))
+    which, plural = (
+        (f"{role.value} {low}", "s") if high - low == 1 else (f"{role.value} {low} to {high - 1}", "")
+    )
+    chief = "the chief saves its state and starts again"
+    steps = f"{which} start{plural} now, {chief}" if count > here else f"{chief}, then {which} end{plural}"
+    return f"{role.value}: {here} -> {count}: {steps}; all others go on"
