@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from elasticrun.cli import options
-from elasticrun.cli.options import OPTIONS, Option
+from elasticrun.cli.option import Option
+from elasticrun.cli.options import OPTIONS
 from elasticrun.errors import UsageError
 
 T = TypeVar("T")

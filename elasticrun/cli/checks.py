@@ -41,6 +41,16 @@ if missing(name) or package(name) and missing(name + ".__main__"):
     print("{_MARK}", flush=True)
 """
 
+#: Says which of the modules that TensorFlow jobs need are missing; a directory of that name is none.
+_CHILD_FOR_TENSORFLOW = f"""
+import importlib.util, sys
+sys.path.insert(0, sys.argv[1])
+for name in ("tensorflow", "elasticrun"):
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        print("{_MARK}", name, flush=True)
+"""
+
 
 def check_files(
     entrypoint: Entrypoint, log_dir: str | None, state_dir: str | None, environ: Mapping[str, str]
@@ -218,3 +228,45 @@ def _module_hint(name: str) -> str:
     if "/" in name:
         return f" (did you mean -m {name.strip('/').replace('/', '.')}?)"
     return ""
+
+
+def check_tensorflow(
+    source: str, entrypoint: Entrypoint, environ: Mapping[str, str], *, needs_server: bool
+) -> None:
+    """TensorFlow for the training program, and elasticrun if its server is to run; neither is imported."""
+    if entrypoint.kind is EntrypointKind.BINARY:
+        return
+    is_script = entrypoint.kind is not EntrypointKind.MODULE
+    beside = os.path.dirname(os.path.abspath(entrypoint.target)) if is_script else os.getcwd()
+    if entrypoint.python == sys.executable and _has_tensorflow([beside, *sys.path]):
+        return
+    missing = _missing_for_tensorflow(entrypoint.python, beside, environ)
+    if "tensorflow" in missing:
+        raise UsageError(
+            f"{source}: {entrypoint.python} finds no tensorflow; "
+            "install it there, or name a Python that has it in PYTHON_EXEC"
+        )
+    if needs_server and "elasticrun" in missing:
+        raise UsageError(
+            f"{source}: {entrypoint.python} finds no elasticrun, whose server is what parameter servers run; "
+            "install it there, or give --tf-servers script"
+        )
+
+
+def _has_tensorflow(path: Sequence[str]) -> bool:
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec("tensorflow", path)
+    return spec is not None and spec.origin is not None
+
+
+def _missing_for_tensorflow(python: str, beside: str, environ: Mapping[str, str]) -> frozenset[str]:
+    import subprocess
+
+    from elasticrun.cli.child import ask
+
+    try:
+        child = ask(python, _CHILD_FOR_TENSORFLOW, beside, environ, CHILD_TIMEOUT)
+    except (OSError, subprocess.TimeoutExpired):
+        return frozenset()
+    return frozenset(line.removeprefix(_MARK).strip() for line in child.stdout.splitlines() if _MARK in line)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from elasticrun.cli.options import OPTIONS, Group, Option, Origin
+from elasticrun.cli.option import Group, Option, Origin
+from elasticrun.cli.options import OPTIONS
 
 WIDTH = 100
 _INDENT = 30
@@ -44,6 +45,9 @@ Examples:
 
   Check 4 machines, and train nothing:
     elastic-run --nnodes 4 --rdzv-backend c10d --rdzv-endpoint node0 --health-check-only
+
+  TensorFlow with parameter servers on one machine; on several, --tf-role ps on those that serve:
+    elastic-run --role-counts chief=1,worker=4,ps=2 --max-restarts 3 train.py
 
   As a container's entrypoint, with PET_NNODES, PET_RDZV_ENDPOINT, ... in its environment:
     ENTRYPOINT ["elastic-run", "-m", "mypackage.train"]

@@ -193,6 +193,7 @@ def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:
         node_rank=rendezvous.node_rank,
         pid=os.getpid(),
         position=host.endpoints.position if host.endpoints.are_several else -1,
+        roles=config.workers.roles,
     )
 
 

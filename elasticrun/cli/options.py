@@ -10,71 +10,10 @@ gets a value of the row's type.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from elasticrun.cli import values
-
-T_co = TypeVar("T_co", covariant=True)
-
-
-class Group(Enum):
-    """The headings of the help text, in its order."""
-
-    SIZE = "Size of the job"
-    RENDEZVOUS = "How the nodes find one another"
-    RESTART = "Restarts, waiting and stopping"
-    HEALTH = "Health and failures"
-    SECURITY = "Security"
-    PROGRAM = "How the training program is started"
-    LOGS = "Output and logs"
-    ABOUT = "About elastic-run"
-
-
-class Origin(Enum):
-    """Whose option it is. An abbreviation means an option of torchrun if it can."""
-
-    TORCHRUN = "torchrun"
-    OURS = "elasticrun"
-    LEGACY = "torch.distributed.launch"  # accepted so that old command lines work; not in the help
-
-
-@dataclass(frozen=True, slots=True)
-class Option(Generic[T_co]):
-    """One row: how an option is written, what it means and how its text becomes a value."""
-
-    name: str  # without the dashes in front
-    group: Group
-    convert: Callable[[str], T_co]
-    metavar: str  # "" for a flag
-    help: str
-    allowed: str = ""  # completes "give ..." in a usage error
-    default: str | None = None  # text, as a user would give it
-    short: str = ""
-    origin: Origin = Origin.TORCHRUN
-    blank: bool = False  # an empty value on the command line is the same as none
-    fallback_env: str = ""  # a variable that is read after PET_<NAME>
-
-    @property
-    def is_flag(self) -> bool:
-        return not self.metavar
-
-    @property
-    def flag(self) -> str:
-        """The option as a user types it."""
-        return f"--{self.name}"
-
-    @property
-    def env(self) -> str:
-        """The environment variable that holds its default; none for ``--help`` and ``--version``."""
-        return "" if self.group is Group.ABOUT else "PET_" + self.name.upper().replace("-", "_")
-
-    @property
-    def hidden(self) -> bool:
-        return self.origin is Origin.LEGACY
-
+from elasticrun.cli.option import Group, Option, Origin
 
 _INTEGER = "an integer, 0 for no and 1 for yes"
 _SECONDS = "a number of seconds, 0 or more"
@@ -308,6 +247,31 @@ WARM_IMPORT = Option(
     "Modules that this process imports as well; they must neither start threads nor touch CUDA.",
     allowed="a comma list of full names of modules, such as numpy,torch._dynamo", origin=Origin.OURS,
     blank=True,
+)
+
+FRAMEWORK = Option(
+    "framework", Group.TENSORFLOW, values.one_of("auto", "torch", "tensorflow"), "NAME",
+    "torch, tensorflow (each worker gets TF_CONFIG beside torchrun's variables; without roles all are "
+    "workers of MultiWorkerMirroredStrategy), or auto: tensorflow if roles are given, else torch.",
+    allowed="auto, torch or tensorflow", default="auto", origin=Origin.OURS,
+)
+ROLE_COUNTS = Option(
+    "role-counts", Group.TENSORFLOW, values.role_counts, "ROLE=N,...",
+    "Tasks of a job on one node, instead of --nproc-per-node: so many of each of the roles chief, worker, ps "
+    "and evaluator.",
+    allowed="ROLE=N,... with N of 1 or more for each role out of chief, worker, ps and evaluator that there "
+    "is, such as chief=1,worker=4,ps=2", origin=Origin.OURS,
+)
+TF_ROLE = Option(
+    "tf-role", Group.TENSORFLOW, values.task_role, "ROLE",
+    "Role of this node's workers in a job of several nodes: chief, worker, ps or evaluator.",
+    allowed="chief, worker, ps or evaluator", origin=Origin.OURS,
+)
+TF_SERVERS = Option(
+    "tf-servers", Group.TENSORFLOW, values.one_of("ready", "script"), "NAME",
+    "What the parameter servers and the workers that they serve run: ready (python -m elasticrun.tf.server) "
+    "or script (the training script, as the chief).",
+    allowed="ready or script", default="ready", origin=Origin.OURS,
 )
 
 LOG_DIR = Option(

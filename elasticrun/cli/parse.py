@@ -11,9 +11,11 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from elasticrun.cli import checks, nproc, options, values
 from elasticrun.cli.arguments import Given, ShowText, read_arguments
+from elasticrun.cli.option import Group
 from elasticrun.cli.rendezvous import Notes, is_alone, job_config, read_conf, rendezvous_config
 from elasticrun.cli.secrets import read_security, without_token
 from elasticrun.cli.warm import warm_imports
@@ -27,12 +29,16 @@ from elasticrun.config import (
 )
 from elasticrun.errors import UsageError
 
+if TYPE_CHECKING:
+    from elasticrun.cli.roles import Roles
+
 __all__ = ["ShowText", "parse_command_line"]
 
 _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET")
 _DEFAULT_LEVEL = "WARNING"
 #: Stands for the script where none is started: an empty program, so a start by mistake would do nothing.
 _NO_SCRIPT = os.devnull
+_TENSORFLOW = tuple(option for option in options.OPTIONS if option.group is Group.TENSORFLOW)
 
 
 def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> LaunchConfig:
@@ -50,15 +56,17 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     job = job_config(given, conf, alone, notes)
     rendezvous = rendezvous_config(given, conf, alone, notes)
     log_level = _log_level(environ, notes)
+    roles = _roles(given, job.max_nodes, notes)
     workers = _workers(given, environ, entrypoint, notes)
     _check_files(given, workers, environ)
-    workers = replace(workers, warm_imports=warm_imports(given, entrypoint, environ, notes))
+    workers = _prepared(workers, roles, given, environ, notes)
     job = replace(job, policy=_policy(given), endpoints=1 + len(rendezvous.successors))
     security = read_security(given, environ, alone, notes)
+    workers = _counted(workers, roles, given, environ, notes)
     return LaunchConfig(
         job,
         rendezvous,
-        _counted(workers, given, environ, notes),
+        workers if roles is None else _seated(workers, roles, given, job.max_nodes),
         security,
         event_log_handler=given.get(options.EVENT_LOG_HANDLER),
         log_level=log_level,
@@ -150,10 +158,44 @@ def _policy(given: Given) -> Policy:
     return read_policy(path)
 
 
-def _counted(workers: WorkerConfig, given: Given, environ: Mapping[str, str], notes: Notes) -> WorkerConfig:
-    count, source = given.get(options.NPROC_PER_NODE), _nproc_source(given)
-    size = nproc.count_workers(count, source, workers.entrypoint.python, environ, notes)
-    return replace(workers, local_world_size=size, env=_worker_env(environ, size, notes))
+def _roles(given: Given, max_nodes: int, notes: Notes) -> Roles | None:
+    if not any(given.has(option) for option in _TENSORFLOW):
+        return None
+    from elasticrun.cli.roles import read_roles
+
+    return read_roles(given, max_nodes, notes)
+
+
+def _prepared(
+    workers: WorkerConfig, roles: Roles | None, given: Given, environ: Mapping[str, str], notes: Notes
+) -> WorkerConfig:
+    """What is made ready before workers start: a warm parent, or servers of a TensorFlow job."""
+    if roles is None:
+        imports = warm_imports(given, workers.entrypoint, environ, notes)
+        return replace(workers, warm_imports=imports)
+    from elasticrun.cli.roles import prepare
+
+    return prepare(workers, roles, given, environ, notes)
+
+
+def _seated(workers: WorkerConfig, roles: Roles, given: Given, max_nodes: int) -> WorkerConfig:
+    from elasticrun.cli.roles import seat
+
+    return replace(workers, roles=seat(roles, given, workers.local_world_size, max_nodes))
+
+
+def _counted(
+    workers: WorkerConfig, roles: Roles | None, given: Given, environ: Mapping[str, str], notes: Notes
+) -> WorkerConfig:
+    if roles is not None and roles.listed and not given.has(options.NPROC_PER_NODE):
+        size = len(roles.listed)
+    else:
+        count, source = given.get(options.NPROC_PER_NODE), _nproc_source(given)
+        size = nproc.count_workers(count, source, workers.entrypoint.python, environ, notes)
+    env = without_token(environ)
+    if roles is None:
+        _settle_openmp(env, size, notes)
+    return replace(workers, local_world_size=size, env=tuple(env.items()))
 
 
 def _nproc_source(given: Given) -> str:
@@ -230,11 +272,13 @@ def _health_check_port(environ: Mapping[str, str]) -> int | None:
         ) from None
 
 
-def _worker_env(environ: Mapping[str, str], workers: int, notes: Notes) -> tuple[tuple[str, str], ...]:
-    """The whole environment of the launcher but for the job's token, with OMP_NUM_THREADS settled."""
-    env = without_token(environ)
+def _settle_openmp(env: dict[str, str], workers: int, notes: Notes) -> None:
+    """One thread for each of several workers, if nothing else was said.
+
+    Not for the tasks of a TensorFlow job: TensorFlow has thread pools of its own and does not read
+    OMP_NUM_THREADS, so all this would slow down is numpy in the input pipeline.
+    """
     if "OMP_NUM_THREADS" not in env and workers > 1:
         env["OMP_NUM_THREADS"] = "1"
         sentence = f"OMP_NUM_THREADS is not set: each of the {workers} workers gets 1; set it to tune"
         notes.append(("warning", sentence))
-    return tuple(env.items())

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from elasticrun.cli.options import OPTIONS, Option, Origin
+from elasticrun.cli.option import Option, Origin
+from elasticrun.cli.options import OPTIONS
 from elasticrun.errors import UsageError
 
 PROGRAM = "elastic-run"

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from elasticrun.cli.options import OPTIONS, Group, Option, Origin
+from elasticrun.cli.option import Group, Option, Origin
+from elasticrun.cli.options import OPTIONS
 from elasticrun.errors import EXIT_CODE_MEANING
 
 

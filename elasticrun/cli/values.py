@@ -13,7 +13,7 @@ import re
 import signal
 from collections.abc import Callable
 
-from elasticrun.config import Endpoint, HealthCheckMode, NumaBinding, Std, StdByRank
+from elasticrun.config import Endpoint, HealthCheckMode, NumaBinding, Std, StdByRank, TaskRole
 
 #: Counts travel in 32-bit fields of the protocol.
 MAX_COUNT = 2**31 - 1
@@ -257,6 +257,35 @@ def _setting(item: str) -> tuple[str, str]:
     if not value:
         raise ValueError(f"the key {key!r} has no value")
     return key, value
+
+
+def task_role(text: str) -> TaskRole:
+    """The role of a TensorFlow task."""
+    return TaskRole(one_of(*(role.value for role in TaskRole))(text))
+
+
+def role_counts(text: str) -> dict[TaskRole, int]:
+    """``ROLE=N,...`` with each role once and N above 0."""
+    counts: dict[TaskRole, int] = {}
+    for item in text.split(","):
+        role, number = _role_count(item)
+        if role in counts:
+            raise ValueError(f"{role.value} is in it twice")
+        counts[role] = number
+    return counts
+
+
+def _role_count(item: str) -> tuple[TaskRole, int]:
+    name, equals, number = (part.strip() for part in item.partition("="))
+    try:
+        role = task_role(name)
+    except ValueError:
+        raise ValueError(f"{name!r} is no role") from None
+    if not equals:
+        raise ValueError(f"{name} has no number")
+    if _integer(number) < 1:
+        raise ValueError(f"{name} counts {number}")
+    return role, whole(1)(number)
 
 
 def truth(text: str) -> bool:

@@ -20,6 +20,9 @@ from elasticrun.core.tasks import MAX_CLUSTER, Cluster, Task
 #: A node's address, the roles of its tasks by local rank, and the ports that it holds free for them.
 Offer = tuple[str, Sequence[TaskRole], Sequence[int]]
 
+#: Roles that one task at most has.
+SINGLE = frozenset({TaskRole.CHIEF, TaskRole.EVALUATOR})
+
 
 def count_roles(roles: Iterable[TaskRole]) -> dict[TaskRole, int]:
     """How many tasks each role has; roles without a task are left out."""
@@ -46,26 +49,26 @@ def impossible(counts: Mapping[TaskRole, int]) -> str:
 
     A role that is missing has no tasks, as has one with 0.
     """
-    chiefs, workers, servers, evaluators = (counts.get(role, 0) for role in TaskRole)
-    if min(chiefs, workers, servers, evaluators) < 0:
-        return f"{describe_counts(counts)} counts less than nothing; give 1 or more, or leave the role out"
-    if chiefs + workers + servers + evaluators > MAX_CLUSTER:
-        return f"{describe_counts(counts)} is more than the {MAX_CLUSTER} tasks of a cluster; give fewer"
-    if chiefs > 1:
-        return f"chief={chiefs}, but a cluster has one chief at most; give chief=1"
-    if evaluators > 1:
-        return f"evaluator={evaluators}, but a cluster has one evaluator at most; give evaluator=1"
-    if missing := _missing(chiefs, workers, servers):
-        given = describe_counts(counts) or "no role at all"
-        fitting = describe_counts({**counts, **missing})
-        why = "trains nothing" if not servers else f"lacks the {_and(missing)} that a ps works for"
-        return f"{given} {why}; give for example {fitting}"
+    given = describe_counts(counts)
+    if any(number < 0 for number in counts.values()):
+        return f"{given} counts less than nothing; give 1 or more, or leave the role out"
+    if sum(counts.values()) > MAX_CLUSTER:
+        return f"{given} is more than the {MAX_CLUSTER} tasks of a cluster; give fewer"
+    for role, number in counts.items():
+        if role in SINGLE and number > 1:
+            return f"{role.value}={number}, but a cluster has one {role.value} at most; give {role.value}=1"
+    if missing := _missing(counts):
+        why = (
+            f"lacks the {_and(missing)} that a ps works for" if counts.get(TaskRole.PS) else "trains nothing"
+        )
+        return f"{given or 'no role at all'} {why}; give for example {describe_counts({**counts, **missing})}"
     return ""
 
 
-def _missing(chiefs: int, workers: int, servers: int) -> dict[TaskRole, int]:
+def _missing(counts: Mapping[TaskRole, int]) -> dict[TaskRole, int]:
     """What a cluster with so many of each needs in addition, at the least."""
-    if not servers:
+    chiefs, workers = counts.get(TaskRole.CHIEF, 0), counts.get(TaskRole.WORKER, 0)
+    if not counts.get(TaskRole.PS):
         return {} if chiefs or workers else {TaskRole.WORKER: 1}
     return {role: 1 for role, number in ((TaskRole.CHIEF, chiefs), (TaskRole.WORKER, workers)) if not number}
 

@@ -9,7 +9,8 @@ import pytest
 
 from elasticrun.cli import table
 from elasticrun.cli.help import help_text
-from elasticrun.cli.options import OPTIONS, Group, Origin
+from elasticrun.cli.option import Group, Origin
+from elasticrun.cli.options import OPTIONS
 from elasticrun.errors import EXIT_CODE_MEANING, ExitCode
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +65,7 @@ def test_help_shows_defaults_and_whose_option_it_is() -> None:
         "ENTRYPOINT",
         "node0,node1",
         "--health-check-only",
+        "--role-counts chief=1,worker=4,ps=2",
     ],
 )
 def test_help_has_examples(words: str) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from elasticrun.cli import options
 from elasticrun.cli.arguments import Given, ShowText, read_arguments
-from elasticrun.cli.options import OPTIONS, Group, Option, Origin
+from elasticrun.cli.option import Group, Option, Origin
+from elasticrun.cli.options import OPTIONS
 from elasticrun.errors import UsageError
 
 run = pytest.importorskip("torch.distributed.run", reason="needs torch: pip install 'elasticrun[torch]'")

@@ -78,8 +78,9 @@ def test_a_good_launch_says_nothing_and_leaves_nothing(script: str, tmp: Path) -
     assert list(tmp.iterdir()) == []
 
 
-def test_a_usage_error_is_one_sentence(tmp: Path) -> None:
-    ended = run("--nproc-per-node=some", "x.py", tmp=tmp)
+@pytest.mark.parametrize("wrong", ["--nproc-per-node=some", "--role-counts=ps=2"])
+def test_a_usage_error_is_one_sentence(wrong: str, tmp: Path) -> None:
+    ended = run(wrong, "x.py", tmp=tmp)
     assert ended.returncode == ExitCode.USAGE
     assert ended.stderr.startswith("elastic-run: error: ")
     assert ended.stderr.count("\n") == 1

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from elasticrun import __version__
 from elasticrun.cli import options
 from elasticrun.cli.arguments import ShowText, read_arguments
-from elasticrun.cli.options import OPTIONS, Group, Origin
+from elasticrun.cli.option import Group, Origin
+from elasticrun.cli.options import OPTIONS
 from elasticrun.cli.parse import parse_command_line
 from elasticrun.config import (
     Endpoint,
@@ -24,6 +25,7 @@ from elasticrun.config import (
     NumaBinding,
     Std,
     StdByRank,
+    TaskRole,
 )
 from elasticrun.errors import UsageError
 
@@ -85,6 +87,12 @@ SAMPLES = [
     Sample("warm", "on", ("torch",), lambda c: c.workers.warm_imports, "off", None),
     Sample("warm-import", "a,b.c", ("a", "b.c"), lambda c: c.workers.warm_imports, "d", ("torch",),
            ("--warm=on",)),
+    Sample("framework", "tensorflow", (TaskRole.WORKER,), lambda c: c.workers.roles, "torch", ()),
+    Sample("role-counts", "worker=2,chief=1", (TaskRole.CHIEF, TaskRole.WORKER, TaskRole.WORKER),
+           lambda c: c.workers.roles, "worker=2", ()),
+    Sample("tf-role", "chief", (TaskRole.CHIEF,), lambda c: c.workers.roles, "worker", ()),
+    Sample("tf-servers", "script", True, lambda c: c.workers.servers is None, "ready", False,
+           ("--framework=tensorflow",)),
     Sample("log-dir", "logs", "logs", lambda c: c.workers.logs.log_dir, "other"),
     Sample("redirects", "3", StdByRank(Std.ALL), lambda c: c.workers.logs.redirects, "1", StdByRank()),
     Sample("tee", "0:1,12:3", StdByRank(Std.NONE, ((0, Std.OUT), (12, Std.ALL))),
@@ -114,6 +122,12 @@ FLAGS: dict[str, tuple[Pick, object, object]] = {
 FILES = ("policy", "token-file", "tls-ca", "tls-cert", "tls-key")
 
 BY_NAME = {option.name: option for option in OPTIONS}
+
+
+@pytest.fixture(autouse=True)
+def tensorflow(script: str) -> None:
+    """TensorFlow jobs are refused where it is missing; it is looked for beside the script, never imported."""
+    Path("tensorflow.py").touch()
 
 
 def shortest(name: str) -> str:

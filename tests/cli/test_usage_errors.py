@@ -20,6 +20,7 @@ SIGNAL = "give the name of a signal that can be caught, such as SIGUSR1"
 ENDPOINT = "give HOST, HOST:PORT or [IPV6]:PORT with a port from 0 to 65535, or a comma list of them"
 RANKS = "give a comma list of local ranks, such as 0,1"
 CONF = "give KEY=VALUE,KEY=VALUE,... such as join_timeout=300"
+ROLES = "give ROLE=N,... with N of 1 or more for each role out of chief, worker, ps and evaluator"
 SEE_HELP = "see elastic-run --help"
 
 # fmt: off
@@ -109,6 +110,22 @@ BAD_VALUES = [
      "a comma list of full names of modules, such as numpy,torch._dynamo"),
     ("--hang-timeout", "0", "", f"{ABOVE_0}, or off"),
     ("--hang-timeout", "never", "it is not a number", f"{ABOVE_0}, or off"),
+    ("--framework", "tf", "", "give auto, torch or tensorflow"),
+    ("--role-counts", "chef=1", "'chef' is no role", ROLES),
+    ("--role-counts", "", "'' is no role", ROLES),
+    ("--role-counts", "worker=1,", "'' is no role", ROLES),
+    ("--role-counts", "Worker=1", "'Worker' is no role", ROLES),
+    ("--role-counts", "worker=1,ps=1,worker=2", "worker is in it twice", ROLES),
+    ("--role-counts", "chief=1,worker", "worker has no number", ROLES),
+    ("--role-counts", "worker=", "", ROLES),
+    ("--role-counts", "worker=two", "'two' is not a whole number", ROLES),
+    ("--role-counts", "worker=1.5", "'1.5' is not a whole number", ROLES),
+    ("--role-counts", "worker=2,ps=0", "ps counts 0", ROLES),
+    ("--role-counts", "worker=-1", "worker counts -1", ROLES),
+    ("--role-counts", "worker=99999999999", "", ROLES),
+    ("--tf-role", "trainer", "", "give chief, worker, ps or evaluator"),
+    ("--tf-role", "chief,ps", "", "give chief, worker, ps or evaluator"),
+    ("--tf-servers", "auto", "", "give ready or script"),
     ("--start-method", "threads", "", "give spawn, fork or forkserver"),
     ("--event-log-handler", "file", "", "give null or console"),
     ("--numa-binding", "core", "", "give node, socket, exclusive or core-complex"),

@@ -1,0 +1,67 @@
+"""What a row of the option table says about an option; the rows themselves are in ``options.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Group(Enum):
+    """The headings of the help text, in its order."""
+
+    SIZE = "Size of the job"
+    RENDEZVOUS = "How the nodes find one another"
+    RESTART = "Restarts, waiting and stopping"
+    HEALTH = "Health and failures"
+    SECURITY = "Security"
+    PROGRAM = "How the training program is started"
+    TENSORFLOW = "TensorFlow"
+    LOGS = "Output and logs"
+    ABOUT = "About elastic-run"
+
+
+class Origin(Enum):
+    """Whose option it is. An abbreviation means an option of torchrun if it can."""
+
+    TORCHRUN = "torchrun"
+    OURS = "elasticrun"
+    LEGACY = "torch.distributed.launch"  # accepted so that old command lines work; not in the help
+
+
+@dataclass(frozen=True, slots=True)
+class Option(Generic[T_co]):
+    """One row: how an option is written, what it means and how its text becomes a value."""
+
+    name: str  # without the dashes in front
+    group: Group
+    convert: Callable[[str], T_co]
+    metavar: str  # "" for a flag
+    help: str
+    allowed: str = ""  # completes "give ..." in a usage error
+    default: str | None = None  # text, as a user would give it
+    short: str = ""
+    origin: Origin = Origin.TORCHRUN
+    blank: bool = False  # an empty value on the command line is the same as none
+    fallback_env: str = ""  # a variable that is read after PET_<NAME>
+
+    @property
+    def is_flag(self) -> bool:
+        return not self.metavar
+
+    @property
+    def flag(self) -> str:
+        """The option as a user types it."""
+        return f"--{self.name}"
+
+    @property
+    def env(self) -> str:
+        """The environment variable that holds its default; none for ``--help`` and ``--version``."""
+        return "" if self.group is Group.ABOUT else "PET_" + self.name.upper().replace("-", "_")
+
+    @property
+    def hidden(self) -> bool:
+        return self.origin is Origin.LEGACY

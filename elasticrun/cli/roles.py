@@ -1,0 +1,125 @@
+"""Whether this is a TensorFlow job, and which role each of this node's tasks has in it.
+
+The invariant: the roles of a job of one node make a cluster that TensorFlow accepts; those of one node of
+several make a part of such a cluster. What the nodes make together is judged where they meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from elasticrun.cli import checks, options
+from elasticrun.cli.arguments import Given
+from elasticrun.cli.rendezvous import Notes
+from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
+from elasticrun.core.tasks import MAX_TASKS
+from elasticrun.core.tf_cluster import SINGLE, count_roles, expand, impossible, is_served
+from elasticrun.errors import UsageError
+
+#: What ``--tf-servers ready`` runs.
+SERVER_MODULE = "elasticrun.tf.server"
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The roles asked for; what becomes of them is known with the number of workers."""
+
+    source: str  # how an error quotes the option that makes this a TensorFlow job
+    listed: tuple[TaskRole, ...] = ()  # of all tasks of the job, which has one node
+    each: TaskRole = TaskRole.WORKER  # of every task of this node, if none are listed
+
+
+def read_roles(given: Given, max_nodes: int, notes: Notes) -> Roles | None:
+    """The roles asked for; None if this job, or a mere check of its nodes, has none.
+
+    Raises UsageError if they contradict one another, or can make no job.
+    """
+    roles = _asked_for(given, max_nodes)
+    if roles is None and given.has(options.TF_SERVERS):
+        notes.append(("warning", f"{options.TF_SERVERS.flag} without effect: this is no TensorFlow job"))
+    return None if given.on(options.HEALTH_CHECK_ONLY) else roles
+
+
+def _asked_for(given: Given, max_nodes: int) -> Roles | None:
+    counts, role = given.find(options.ROLE_COUNTS), given.find(options.TF_ROLE)
+    framework = given.get(options.FRAMEWORK)
+    for option in (options.ROLE_COUNTS, options.TF_ROLE):
+        if framework == "torch" and given.has(option):
+            reason = f"it is for TensorFlow jobs, but {given.texts[options.FRAMEWORK.name]} was given"
+            given.refuse(option, f"{reason}; leave one of them out")
+    if counts is not None:
+        return _listed(given, counts, max_nodes)
+    if role is not None:
+        return Roles(str(given.texts[options.TF_ROLE.name]), each=role)
+    return Roles(str(given.texts[options.FRAMEWORK.name])) if framework == "tensorflow" else None
+
+
+def _listed(given: Given, counts: dict[TaskRole, int], max_nodes: int) -> Roles:
+    option = options.ROLE_COUNTS
+    if given.has(options.TF_ROLE):
+        given.refuse(options.TF_ROLE, f"{option.flag} says every task's role; leave one of them out")
+    if max_nodes > 1:
+        given.refuse(
+            option,
+            f"it is for jobs of one node, but {options.NNODES.flag} allows {max_nodes}; "
+            f"give {options.TF_ROLE.flag} on each node, or {options.NNODES.flag} 1",
+        )
+    if reason := impossible(counts):
+        given.refuse(option, reason)
+    if sum(counts.values()) > MAX_TASKS:
+        given.refuse(option, f"one node runs {MAX_TASKS} tasks at most; give fewer")
+    return Roles(str(given.texts[option.name]), listed=expand(counts))
+
+
+def prepare(
+    workers: WorkerConfig, roles: Roles, given: Given, environ: Mapping[str, str], notes: Notes
+) -> WorkerConfig:
+    """What tasks that only serve run; raises UsageError if TensorFlow is missing where the tasks run.
+
+    ``--warm on`` does nothing here. That is a note and no error, as for every other program that cannot be
+    forked: the variable may stand in an image for many jobs, and all it costs is time.
+    """
+    if given.get(options.WARM) == "on":
+        notes.append(
+            ("warning", "workers start cold: TensorFlow is not made to be forked once it is imported")
+        )
+    entrypoint = workers.entrypoint
+    server = None
+    if given.get(options.TF_SERVERS) == "ready":
+        server = Entrypoint(EntrypointKind.MODULE, SERVER_MODULE, python=entrypoint.python)
+    needs_server = server is not None and is_served(roles.listed or (roles.each,))
+    checks.check_tensorflow(roles.source, entrypoint, environ, needs_server=needs_server)
+    return replace(workers, servers=server)
+
+
+def seat(roles: Roles, given: Given, workers: int, max_nodes: int) -> tuple[TaskRole, ...]:
+    """The role of each of so many workers by local rank; raises UsageError if they cannot have these."""
+    if roles.listed:
+        if len(roles.listed) != workers:
+            given.refuse(
+                options.ROLE_COUNTS,
+                f"that makes {len(roles.listed)} tasks, but {given.texts[options.NPROC_PER_NODE.name]} "
+                f"asks for {workers}; leave {options.NPROC_PER_NODE.flag} out",
+            )
+        return roles.listed
+    if reason := _unfit(roles.each, workers, max_nodes):
+        raise UsageError(f"{roles.source} is not valid: {reason}")
+    return (roles.each,) * workers
+
+
+def _unfit(role: TaskRole, workers: int, max_nodes: int) -> str:
+    """Why a node cannot run so many tasks of one role; "" if it can."""
+    if role in SINGLE and workers > 1:
+        return (
+            f"a cluster has one {role.value} at most, but this node has {workers} workers; "
+            f"give {options.NPROC_PER_NODE.flag} 1"
+        )
+    if workers > MAX_TASKS:
+        return (
+            f"one node runs {MAX_TASKS} tasks at most, but this one has {workers} workers; "
+            f"give {options.NPROC_PER_NODE.flag} {MAX_TASKS} or less"
+        )
+    if max_nodes == 1 and (reason := impossible(count_roles((role,) * workers))):
+        return f"this job has one node, where {reason} to {options.ROLE_COUNTS.flag}"
+    return ""
