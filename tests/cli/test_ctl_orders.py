@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,8 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.config import SecurityConfig
+from elasticrun import __version__
+from elasticrun.config import SecurityConfig, TaskRole
+from elasticrun.core.protocol import (
+    AgentPhase,
+    AgentStatus,
+    Assignment,
+    Hello,
+    NodeInfo,
+    Report,
+    StartRound,
+)
+from elasticrun.core.tasks import Task, TaskReport
 from elasticrun.errors import ExitCode
+from elasticrun.rpc.client import MasterStream
+from tests.rpc.harness import DEADLINE, run
 from tests.rpc.process import ROOT, Master, master_process
 
 TOKEN = "a-token-of-some-length"
@@ -149,6 +163,45 @@ def test_a_number_of_nodes_that_is_none(master: Master, token: str, nodes: str) 
     done = ctl("scale", *target(master, token), "--", nodes)
     assert done.returncode == ExitCode.USAGE
     assert "is no number of nodes" in done.stderr
+
+
+def test_a_role_is_scaled_and_the_tasks_are_shown(tmp_path: Path, token: str) -> None:
+    security = SecurityConfig(TOKEN)
+    ports = (7001, 7002, 7003, 7004)
+    roles = (TaskRole.CHIEF, TaskRole.WORKER, TaskRole.PS)
+    info = NodeInfo("n0", "i0", "host", "10.0.0.5", len(roles), roles=roles)
+    ready = AgentStatus(0, AgentPhase.READY, store_port=7000, ports=ports)
+    reports = tuple(TaskReport(rank, 0) for rank in range(len(roles)))
+    running = AgentStatus(1, AgentPhase.RUNNING, 0, ports=ports, tasks=reports)
+
+    async def told(stream: MasterStream) -> Assignment:
+        async for message in stream:
+            if isinstance(message, StartRound):
+                return message.assignment
+        raise AssertionError("the stream ended")
+
+    async def main(master: Master) -> None:
+        hello = Hello("job", __version__, info, ready)
+        async with await MasterStream.open(master.endpoint, hello, DEADLINE, security) as stream:
+            before = await told(stream)
+            stream.send(Report("i0", running))
+            done = await asyncio.to_thread(ctl, "scale", "--role", "ps=2", *target(master, token))
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout.startswith("ps: 1 -> 2: ps 1 starts now")
+            after = await told(stream)
+            assert after.tasks[1:3] == before.tasks[1:3] and after.tasks[0].life == 1
+            assert after.tasks[3:] == (Task(3, TaskRole.PS, 1, port=7004),)
+            assert dict(after.cluster)[TaskRole.PS] == ("10.0.0.5:7003", "10.0.0.5:7004")
+            done = await asyncio.to_thread(ctl, "status", *target(master, token))
+            assert done.stdout.splitlines()[2:] == [
+                "    chief 0 at 10.0.0.5:7001: life 1, starts when life 0 has ended",
+                "    worker 0 at 10.0.0.5:7002: life 0, running",
+                "    ps 0 at 10.0.0.5:7003: life 0, running",
+                "    ps 1 at 10.0.0.5:7004: life 0, starting",
+            ]
+
+    with master_process(tmp_path, security) as master:
+        run(main(master))
 
 
 @pytest.mark.parametrize(
