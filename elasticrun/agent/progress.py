@@ -46,6 +46,8 @@ VERSION = "1"
 #: owner, steps, step, sign, longest, pause, busy since, signal, listens, checksum
 SLOT = struct.Struct("=QQqQQQQQQQ")
 SLOT_SIZE = 128
+#: behind a slot, once steps are timed: owner, how many were, nanoseconds of all of them, checksum
+TIMES = struct.Struct("=QQQQ")
 HEADER = struct.Struct("=8sQ")  # token, drain deadline
 HEADER_SIZE = 128
 NAME = "elasticrun-progress"
@@ -67,6 +69,15 @@ class Slot:
     progress: WorkerProgress
     signum: int  # upon which the owner writes its stacks; 0: none
     listens: bool  # it looks for a drain by itself
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """How long the steps of one process took to compute."""
+
+    owner: int  # its pid
+    count: int  # of the steps that were timed
+    seconds: float  # of all of them together
 
 
 class ProgressPage:
@@ -121,6 +132,13 @@ class ProgressPage:
                 self._slots[local_rank] = _slot(local_rank, fields)
                 break
         return self._slots[local_rank]
+
+    def times(self, local_rank: int) -> StepTimes | None:
+        """What a worker has written of the times of its steps; None if it has not, or writes just now."""
+        offset = HEADER_SIZE + local_rank * SLOT_SIZE + SLOT.size
+        *fields, check = TIMES.unpack_from(self._map, offset)
+        owner, count, nanoseconds = fields
+        return StepTimes(owner, count, nanoseconds / _NS) if checksum(tuple(fields)) == check else None
 
     def workers(self) -> tuple[WorkerProgress, ...]:
         """What all workers that report have written."""

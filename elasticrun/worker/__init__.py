@@ -16,13 +16,16 @@ __all__ = ["checkpointing", "drain_requested", "on_drain", "report_step"]
 _Callback = TypeVar("_Callback", bound=Callable[[], object])
 
 
-def report_step(step: int | None = None) -> None:
+def report_step(step: int | None = None, *, seconds: float | None = None) -> None:
     """Report that a training step is done; ``step`` is its number (None: one more than the last).
+
+    ``seconds`` is how long it took to compute, without waiting for its input. A report is a few stores to
+    memory that the agent shares, so it waits for nobody.
 
     Not needed where an optimizer of torch makes the steps. A script that calls it numbers its steps itself:
     those of optimizers then count as signs of life only.
     """
-    _reporter.report(step)
+    _reporter.report(step, seconds)
 
 
 def checkpointing() -> AbstractContextManager[None]:

@@ -41,6 +41,8 @@ VERSION = "1"
 #: owner, steps, step, sign, longest, pause, busy since, signal, listens, checksum
 SLOT = struct.Struct("=QQqQQQQQQQ")
 SLOT_SIZE = 128
+#: Behind a slot, once steps are timed: owner, how many were, nanoseconds of all of them, checksum
+TIMES = struct.Struct("=QQQQ")
 HEADER = struct.Struct("=8sQ")  # token, drain deadline
 HEADER_SIZE = 128
 MEMFD = "/memfd:elasticrun-progress"  # what the kernel calls the page
@@ -48,8 +50,7 @@ MEMFD = "/memfd:elasticrun-progress"  # what the kernel calls the page
 #: Silences before the second step are start-up (compilation, autotuning) and teach nothing.
 LEARN_AFTER = 2
 #: A silence longer than the longest by this factor is a pause, if the last one was so many signs ago.
-PAUSE = 8
-RARE = 10
+PAUSE, RARE = 8, 10
 #: The pipe's descriptor goes up here, out of the way of scripts that count on the lowest numbers.
 HIGH_FD = 900
 #: Signals of the C library and of profilers lie at both ends of the real-time range.
@@ -75,6 +76,7 @@ class Reporter:
         self._steps = 0
         self._step = -1
         self._explicit = False  # the script numbers its steps
+        self._times = (self.pid, 0, 0)  # how many steps were timed, and nanoseconds of all of them
         self._sign = time.monotonic_ns()
         self._longest = 0
         self._pause = 0
@@ -105,14 +107,18 @@ class Reporter:
             self._step += 1
         self._write()
 
-    def numbered_step(self, number: int | None) -> None:
-        """A step that the script reports; from now on those of optimizers are signs of life only."""
+    def numbered_step(self, number: int | None, seconds: float | None = None) -> None:
+        """A step that the script reports, and its time; from now on optimizers' are signs of life only."""
         self.claim()
         self._live()
         self._explicit = True
         self._steps += 1
         self._step = self._step + 1 if number is None else number
         self._write()
+        if seconds is not None and 0 <= seconds < MASK / 1e9 and self._is_owner:
+            _, count, total = self._times
+            self._times = (self.pid, count + 1, (total + int(seconds * 1e9)) & MASK)
+            TIMES.pack_into(self._page, self._offset + SLOT.size, *self._times, checksum(self._times))
 
     def live(self) -> None:
         """Any other sign of life; counts in the main thread only, as a helper may go on without it."""
@@ -143,7 +149,7 @@ class Reporter:
     def release(self) -> None:
         """Report no more, as if this worker had never begun."""
         if self._is_owner:
-            self._page[self._offset : self._offset + SLOT.size] = bytes(SLOT.size)
+            self._page[self._offset : self._offset + SLOT_SIZE] = bytes(SLOT_SIZE)
         self.pid = -1
 
     def drain_deadline(self) -> int:
@@ -304,11 +310,11 @@ class Checkpointing:
             self._reporter.end_checkpoint()
 
 
-def report(number: int | None = None) -> None:
+def report(number: int | None = None, seconds: float | None = None) -> None:
     """The script's own report of a step."""
     reporter = current()
     if reporter is not None:
-        reporter.numbered_step(number)
+        reporter.numbered_step(number, seconds)
         drain(reporter)
 
 

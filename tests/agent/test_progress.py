@@ -17,7 +17,7 @@ import pytest
 
 from elasticrun.agent import progress
 from elasticrun.agent.env import INJECTED
-from elasticrun.agent.progress import HEADER_SIZE, SLOT, SLOT_SIZE, HangWatch, ProgressPage
+from elasticrun.agent.progress import HEADER_SIZE, SLOT, SLOT_SIZE, TIMES, HangWatch, ProgressPage, StepTimes
 from elasticrun.core.progress import MULTIPLE, HangTerms, WorkerProgress, is_in_collective, main_stack
 from elasticrun.core.protocol import Stall
 from elasticrun.worker import reporter
@@ -33,10 +33,11 @@ def test_both_sides_have_the_same_layout() -> None:
         assert getattr(progress, name) == getattr(reporter, name)
     assert progress.SLOT.format == reporter.SLOT.format
     assert progress.HEADER.format == reporter.HEADER.format
+    assert progress.TIMES.format == reporter.TIMES.format
     assert f"/memfd:{progress.NAME}" == reporter.MEMFD
     fields = (1, 2, -3, 4, 5, 6, 7, 8, 1)
     assert progress.checksum(fields) == reporter.checksum(fields)
-    assert progress.SLOT.size <= SLOT_SIZE
+    assert progress.SLOT.size + progress.TIMES.size <= SLOT_SIZE
 
 
 def fill(page: ProgressPage, fields: tuple[int, ...], check: int | None = None) -> None:
@@ -71,6 +72,19 @@ def test_a_slot_that_is_being_written_is_read_as_it_was(written: int) -> None:
         assert page.read(0) == before
         fill(page, torn, progress.checksum(NEW))
         assert page.read(0) == before
+    page.close()
+
+
+def test_times_are_read_if_they_are_whole() -> None:
+    page = ProgressPage(2)
+    assert page.times(1) is None
+    offset, times = HEADER_SIZE + SLOT_SIZE + SLOT.size, (71, 4, 2_500_000_000)
+    TIMES.pack_into(page._map, offset, *times, progress.checksum(times))
+    assert page.times(1) == StepTimes(71, 4, 2.5)
+    TIMES.pack_into(page._map, offset, *times, progress.checksum((71, 3, 2_500_000_000)))
+    assert page.times(1) is None
+    page.reset()
+    assert page.times(1) is None
     page.close()
 
 

@@ -1,0 +1,1 @@
+"""What only TensorFlow programs need; the one part of the package that imports tensorflow."""
