@@ -1,1 +1,35 @@
-"""What only TensorFlow programs need; the one part of the package that imports tensorflow."""
+"""The library for TensorFlow jobs; the only part of the package that imports tensorflow.
+
+* ``python -m elasticrun.tf.server`` is what workers and parameter servers run.
+* ``ChiefSession`` is for the chief of a job with parameter servers: it paces the steps, saves, and goes on
+  from what was saved, whatever the number of parameter servers is now.
+* ``ShardedAdagrad`` and ``ShardedAdam`` keep their slots as sharded variables, so that these are restored
+  with the rest.
+
+Importing this module imports no tensorflow: a name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elasticrun.tf.chief import ChiefSession, Resumed
+    from elasticrun.tf.optimizers import ShardedAdagrad, ShardedAdam
+
+__all__ = ["ChiefSession", "Resumed", "ShardedAdagrad", "ShardedAdam"]
+
+_HOMES = {
+    "ChiefSession": "elasticrun.tf.chief",
+    "Resumed": "elasticrun.tf.chief",
+    "ShardedAdagrad": "elasticrun.tf.optimizers",
+    "ShardedAdam": "elasticrun.tf.optimizers",
+}
+
+
+def __getattr__(name: str) -> object:
+    """The library's classes, imported when one is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'elasticrun.tf' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
