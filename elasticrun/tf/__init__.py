@@ -5,6 +5,7 @@
   from what was saved, whatever the number of parameter servers is now.
 * ``ShardedAdagrad`` and ``ShardedAdam`` keep their slots as sharded variables, so that these are restored
   with the rest.
+* ``Telemetry`` tells the launcher, and TensorBoard if you like, how fast the steps are.
 
 Importing this module imports no tensorflow: a name is loaded when it is first used.
 """
@@ -17,14 +18,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from elasticrun.tf.chief import ChiefSession, Resumed
     from elasticrun.tf.optimizers import ShardedAdagrad, ShardedAdam
+    from elasticrun.tf.telemetry import Telemetry
 
-__all__ = ["ChiefSession", "Resumed", "ShardedAdagrad", "ShardedAdam"]
+__all__ = ["ChiefSession", "Resumed", "ShardedAdagrad", "ShardedAdam", "Telemetry"]
 
 _HOMES = {
     "ChiefSession": "elasticrun.tf.chief",
     "Resumed": "elasticrun.tf.chief",
     "ShardedAdagrad": "elasticrun.tf.optimizers",
     "ShardedAdam": "elasticrun.tf.optimizers",
+    "Telemetry": "elasticrun.tf.telemetry",
 }
 
 

@@ -1,0 +1,169 @@
+"""The chief's session: the loop of a job with parameter servers, which may be ended and begun again anywhere.
+
+Theory. All state of such a job lies in the parameter servers' variables, and the chief decides when it is
+whole: after ``ClusterCoordinator.join`` no worker changes it any more. So that is when a checkpoint is made,
+both while training and when this chief is asked to go, by SIGTERM or because its node leaves. It then ends
+with ``SAVED_EXIT``, which the launcher takes for "start me again, it was no failure", and the next chief
+goes on at the same step, with another number of parameter servers if need be.
+
+The coordinator takes any number of steps at once. But then nobody could say which step is done, a request to
+go would wait for all of them, and a failure would surface an hour later. So the session keeps only a few
+in flight, and waits for the oldest before it sends another.
+
+Invariants. A step counts as done once its result was there; its number is what a checkpoint holds and what is
+reported to the launcher, and nothing is in flight when a checkpoint is made. Being asked again
+changes nothing. All slots and variables that exist are restored, or the session refuses to go on.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from elasticrun import checkpointing, drain_requested, report_step
+from elasticrun.errors import UsageError
+
+#: The exit status that says: my state is saved. tf.distribute's PreemptionCheckpointHandler has the same.
+SAVED_EXIT = 42
+#: How many steps each worker may have before it; one runs while the next is on its way.
+_STEPS_AHEAD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Where training goes on."""
+
+    step: int  # the last step that is done; 0 at the very beginning
+    source: str  # the path of the checkpoint; "" if there was none
+
+    def __str__(self) -> str:
+        return f"resumed at step {self.step} from {self.source}" if self.source else "started at step 0"
+
+
+class ChiefSession:
+    """Paces, saves and resumes the steps that a chief sends to its workers.
+
+    Make it in the main thread after all variables, as it takes over SIGTERM. ``objects`` are what has to be
+    saved, by name, as for ``tf.train.Checkpoint``.
+
+    ``directory`` has to be on a disk that the parameter servers share, as each of them writes and reads its
+    own variables; with ``through_chief`` the chief alone does, and all of them pass through its memory.
+    """
+
+    def __init__(
+        self,
+        coordinator: Any,
+        directory: str | Path,
+        *,
+        max_to_keep: int = 3,
+        steps_in_flight: int | None = None,
+        through_chief: bool = False,
+        **objects: Any,
+    ) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise UsageError("make a ChiefSession in the main thread, as only that one can handle SIGTERM")
+        if "step" in objects or not objects:
+            raise UsageError('name what has to be saved, as in model=model; the name "step" is taken')
+        self.coordinator = coordinator
+        self.newest: Any = None  # what the newest step that is done returned
+        self._step = tf.Variable(0, dtype=tf.int64, trainable=False)  # on the chief itself: no scope
+        self._done = 0
+        self._pending: deque[Any] = deque()
+        self._limit = steps_in_flight or _STEPS_AHEAD * _count_workers()
+        self._asked = False
+        device = "/job:chief/task:0/device:CPU:0" if through_chief else None
+        self._options = tf.train.CheckpointOptions(experimental_io_device=device)
+        self.checkpoint = tf.train.Checkpoint(step=self._step, **objects)
+        self.manager = tf.train.CheckpointManager(self.checkpoint, str(directory), max_to_keep=max_to_keep)
+        signal.signal(signal.SIGTERM, self._ask)
+
+    @property
+    def step(self) -> int:
+        """How many steps are done."""
+        return self._done
+
+    def restore_or_start(self) -> Resumed:
+        """Go on from the newest checkpoint, if there is one.
+
+        Raises UsageError if it lacks a variable that the program has, as it is another program's then.
+        """
+        path = self.manager.latest_checkpoint
+        if path is None:
+            return Resumed(0, "")
+        with checkpointing():
+            status = self.checkpoint.restore(path, self._options)
+        try:
+            status.assert_existing_objects_matched()
+        except AssertionError as error:
+            raise UsageError(
+                f"the checkpoint {path} does not hold all that this program has to restore "
+                f"({str(error).splitlines()[0]}); give another directory, or the program that wrote it"
+            ) from None
+        self._done = int(self._step.numpy())
+        return Resumed(self._done, path)
+
+    def steps(self, last: int, save_every: int = 0) -> Iterator[int]:
+        """The numbers of the steps that remain; schedule one step for each.
+
+        Between two of them this saves every ``save_every`` steps (0: only at the end), and leaves with
+        ``SystemExit(SAVED_EXIT)`` if it was asked to go. All steps are done and saved when it ends.
+        """
+        first = self._done
+        for number in range(first + 1, last + 1):
+            if self.should_save():
+                self.save_and_leave()
+            yield number
+            if save_every and number % save_every == 0 and number < last:
+                self.save()
+        if last > first:
+            self.save()
+
+    def schedule(self, function: Callable[..., Any], args: Sequence[Any] = ()) -> None:
+        """Have a worker run one step; waits as long as too many are in flight."""
+        while len(self._pending) >= self._limit:
+            self._finish_oldest()
+        self._pending.append(self.coordinator.schedule(function, args=tuple(args)))
+
+    def join(self) -> None:
+        """Wait until every step that was scheduled is done; raises what one of them raised."""
+        while self._pending:
+            self._finish_oldest()
+        self.coordinator.join()
+
+    def should_save(self) -> bool:
+        """Whether this chief was asked to save and to go."""
+        return self._asked or drain_requested()
+
+    def save(self) -> str:
+        """Pause the workers and save; the path of the checkpoint."""
+        self.join()
+        self._step.assign(self._done)
+        with checkpointing():
+            return str(self.manager.save(checkpoint_number=self._done, options=self._options))
+
+    def save_and_leave(self) -> None:
+        """Save, and end this process with ``SAVED_EXIT``, by SystemExit."""
+        self.save()
+        raise SystemExit(SAVED_EXIT)
+
+    def _ask(self, signum: int, frame: object) -> None:
+        self._asked = True
+
+    def _finish_oldest(self) -> None:
+        self.newest = self._pending[0].fetch()
+        self._pending.popleft()
+        self._done += 1
+        report_step(self._done)
+
+
+def _count_workers() -> int:
+    """Of the cluster that the strategy has connected to."""
+    devices = tf.config.list_logical_devices("CPU")
+    return max(1, sum("/job:worker/" in device.name for device in devices))
