@@ -284,7 +284,7 @@ class JobMachine(JobTasks):
         if self.obstacle:
             self._wait_for_nodes()
         else:
-            self._form(order, RoundTasks(infos, ports), reason)
+            self._form(order, self._seat_tasks(infos, ports), reason)
 
     def _form(self, order: list[str], tasks: RoundTasks, reason: str) -> None:
         nodes = self.members.nodes

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from elasticrun.config import JobConfig
+from elasticrun.config import JobConfig, TaskRole
 from elasticrun.core.checkup import Checkup, HealthBook
 from elasticrun.core.directives import directive
 from elasticrun.core.electorate import Electorate, Standing
@@ -40,6 +40,7 @@ from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.core.restart import Budget, StopCause
 from elasticrun.core.roster import some_lines, superseded
 from elasticrun.core.round import Round
+from elasticrun.core.round_tasks import Order
 from elasticrun.core.timers import Deadlines
 
 Timer = tuple[str, str]  # its kind, and the node it is about, or ""
@@ -74,6 +75,7 @@ class JobFacts:
         self.previous: tuple[str, ...] = ()  # the newest world's members by group rank
         self.electorate = Electorate(self.members.nodes, self.quorum, self.health)
         self.held = HeldBack()  # as ready, but a world that runs, or could be formed, does not wait for them
+        self.role_orders: dict[TaskRole, Order] = {}  # the newest for each role of a TensorFlow job
         self.end_reason = ""
         self.obstacle = ""  # why no world is formed although enough nodes are there
         self._timers: Deadlines[Timer] = Deadlines()

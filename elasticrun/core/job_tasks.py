@@ -11,14 +11,17 @@ a checkpoint for instance, have a short time to do so; servers never end, and ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from elasticrun.config import TaskRole
 from elasticrun.core.health import NodeFinding
 from elasticrun.core.job_events import JobPhase
 from elasticrun.core.job_facts import JobFacts
+from elasticrun.core.protocol import NodeInfo
 from elasticrun.core.recovery import settle
 from elasticrun.core.role_recovery import Loss, cause_of
+from elasticrun.core.round_tasks import Order, RoundTasks
 
 MENDING, LINGER = "mending", "linger"
 #: Seconds that tasks have to end by themselves after the one that leads has ended with 0.
@@ -27,6 +30,14 @@ LINGER_TIME = 10.0
 
 class JobTasks(JobFacts):
     """The part of the job's machine that is about single tasks."""
+
+    def _seat_tasks(self, members: Sequence[NodeInfo], ports: Mapping[str, Sequence[int]]) -> RoundTasks:
+        """The tasks of the next round; their numbers are still those that were ordered."""
+        tasks = RoundTasks(members, ports)
+        for role, order in self.role_orders.items():
+            if refusal := tasks.repeat(role, order, ports):
+                self._decide(f"not {role.value}={order.count} any more: {refusal}")
+        return tasks
 
     def _has_led_to_end(self) -> bool:
         """Whether the job is over because its leader is, and nobody is to be waited for."""
@@ -89,6 +100,7 @@ class JobTasks(JobFacts):
         if refusal:
             self._decide(f"not scaled ({text}): {refusal}")
             return
+        self.role_orders[role] = Order(tasks.brought[role], count)
         self._decide(f"scaled {text}; the chief saves its state and starts again, the others go on")
         self._retell(list(self.current.seats), f"scaled {text}")
 

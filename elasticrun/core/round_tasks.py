@@ -13,7 +13,7 @@ before may still need it to save its state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from elasticrun.config import Endpoint, TaskRole
 from elasticrun.core.protocol import NodeInfo
@@ -37,6 +37,14 @@ def misfit(members: Sequence[NodeInfo], ports: Mapping[str, Sequence[int]]) -> s
     return f"the nodes' roles make no TensorFlow cluster: {fault}" if fault else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How many tasks an operator wanted of a role, in place of those that the nodes bring by themselves."""
+
+    brought: int
+    count: int
+
+
 class RoundTasks:
     """All tasks of one round; none if it is not TensorFlow's."""
 
@@ -51,6 +59,7 @@ class RoundTasks:
         self.unfinished: set[Key] = set()  # tasks that end by themselves and have not
         self._addresses = {member.node: member.address for member in members}
         self._retiring: set[Key] = set()
+        self.brought: dict[TaskRole, int] = {}  # how many of each role the nodes came with
         self._used: dict[str, int] = {}  # how many local ranks of a node were ever seated
         self._leader: Key = ("", 0)
         if members and members[0].roles:
@@ -64,6 +73,7 @@ class RoundTasks:
         for member, tasks in zip(members, numbered, strict=True):
             self.wanted[member.node] = {task.local_rank: task for task in tasks}
             self._used[member.node] = len(tasks)
+        self.brought = count_roles(role for member in members for role in member.roles)
         leads = leader(role for role, _ in self.cluster)
         for key, task in self._all():
             if task.role is leads and task.index == 0:
@@ -126,6 +136,20 @@ class RoundTasks:
 
         ``ports`` are those that each node holds free.
         """
+        refusal = self._recount(role, count, ports)
+        if not refusal:
+            self._raise_life(self._leader, saves=True)
+        return refusal
+
+    def repeat(self, role: TaskRole, order: Order, ports: Mapping[str, Sequence[int]]) -> str:
+        """Before the start of a round, do as in the one before it; but not if the nodes bring others now."""
+        if self.brought.get(role) != order.brought:
+            return ""
+        refusal = self._recount(role, order.count, ports)
+        self.retire()
+        return refusal
+
+    def _recount(self, role: TaskRole, count: int, ports: Mapping[str, Sequence[int]]) -> str:
         listed = self._listed(role)
         added = self._place(listed, count, ports)
         if isinstance(added, str):
@@ -135,7 +159,6 @@ class RoundTasks:
             self._used[node] += 1
         self._retiring |= {key for key, _ in listed[count:]}
         self.cluster = tuple((r, self._served(r)) for r, _ in self.cluster)
-        self._raise_life(self._leader, saves=True)
         return ""
 
     def retire(self) -> list[str]:

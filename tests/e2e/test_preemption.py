@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.director import Worker
-from tests.support.launcher import ROOT, Launcher, clean_environment
-from tests.support.processes import DEADLINE
+from tests.support.launcher import ROOT, Launcher
+from tests.support.orders import TOKEN, Orders
 
 SAVER = ROOT / "tests" / "support" / "saver.py"
 #: For jobs that have to start with everybody who was launched.
@@ -21,7 +19,6 @@ UNHURRIED = "--last-call-timeout=60"
 DRAINED = 14
 INFO = {"LOGLEVEL": "INFO"}
 
-TOKEN = "0123456789abcdef0123456789abcdef"
 NOT_PROVEN = 15
 
 
@@ -154,24 +151,6 @@ def test_a_worker_that_asks_saves_its_state_and_is_not_killed_before(
 
 
 # -- orders
-
-
-class Orders:
-    """``elastic-ctl`` for the job of a cluster."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._target = ("--endpoint", f"127.0.0.1:{cluster.port}", "--rdzv-id", "job")
-
-    def give(self, *argv: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
-        env = clean_environment(**({"ELASTICRUN_TOKEN": token} if token else {}))
-        command = [sys.executable, "-m", "elasticrun.cli.ctl", argv[0], *self._target, *argv[1:]]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE, check=False)
-
-    def done(self, *argv: str) -> str:
-        """What ``elastic-ctl`` says to an order that is obeyed."""
-        given = self.give(*argv)
-        assert (given.returncode, given.stderr) == (0, ""), given
-        return given.stdout
 
 
 @pytest.fixture

@@ -41,6 +41,22 @@ class Worker:
         return int(self.env["RANK"])
 
     @property
+    def task(self) -> tuple[str, int]:
+        """Its role and index in a TensorFlow cluster."""
+        task = json.loads(self.env["TF_CONFIG"])["task"]
+        return task["type"], task["index"]
+
+    @property
+    def tf_cluster(self) -> dict[str, list[str]]:
+        """The addresses of all tasks by role, as this one was told."""
+        found: dict[str, list[str]] = json.loads(self.env["TF_CONFIG"])["cluster"]
+        return found
+
+    @property
+    def life(self) -> int:
+        return int(self.env["ELASTICRUN_LIFE"])
+
+    @property
     def store(self) -> tuple[str, str]:
         """Where this worker was told that rank 0's store is."""
         return self.env["MASTER_ADDR"], self.env["MASTER_PORT"]
@@ -157,6 +173,17 @@ class Director:
         assert [worker.rank for worker in workers] == list(range(size)), workers
         assert {worker.env["WORLD_SIZE"] for worker in workers} == {str(size)}, workers
         return workers
+
+    def task(self, role: str, index: int = 0, life: int = 0, round_: int = 0) -> Worker:
+        """One life of a task of a TensorFlow cluster, once it has come; no life comes twice."""
+
+        def found() -> list[Worker]:
+            wanted = (role, index, life, round_)
+            return [w for w in self.workers if "TF_CONFIG" in w.env and (*w.task, w.life, w.round) == wanted]
+
+        self.wait(lambda: bool(found()), f"life {life} of {role} {index} in round {round_}")
+        (worker,) = found()
+        return worker
 
     def world(self, size: int, after: int = -1) -> list[Worker]:
         """All workers of a round that has ``size`` of them, by rank, once they have come."""

@@ -28,11 +28,11 @@ def child(detached: bool) -> int:
     return int(done.stdout)
 
 
-def bind_store() -> str:
-    """Do as rank 0's store does; "" or why not."""
+def listen(port: int) -> str:
+    """Serve, as rank 0's store does, or a task of a TensorFlow cluster; "" or why not."""
     listener = socket.socket()
     try:
-        listener.bind(("", int(os.environ["MASTER_PORT"])))
+        listener.bind(("", port))
         listener.listen()
     except OSError as error:
         return str(error)
@@ -53,6 +53,11 @@ class Remote:
 
     def say(self, message: Any) -> None:
         self.link.sendall(json.dumps(message).encode() + b"\n")
+
+    def hello(self) -> None:
+        """Say who this is."""
+        environment = dict(os.environ)
+        self.say({"pid": os.getpid(), "argv": sys.argv, "cwd": os.getcwd(), "env": environment})  # noqa: PTH109
 
     def obey(self, command: str, rest: str) -> None:
         match command:
@@ -82,15 +87,16 @@ class Remote:
             case "stdin":
                 self.say(sys.stdin.readline())
             case "bind":
-                self.say(bind_store())
+                self.say(listen(int(os.environ["MASTER_PORT"])))
+            case "listen":
+                self.say(listen(int(rest)))
             case _:
                 raise ValueError(command)
 
 
 def main() -> None:
     remote = Remote()
-    environment = dict(os.environ)
-    remote.say({"pid": os.getpid(), "argv": sys.argv, "cwd": os.getcwd(), "env": environment})  # noqa: PTH109
+    remote.hello()
     for line in remote.lines:
         command, _, rest = line.rstrip("\n").partition(" ")
         remote.obey(command, rest)
