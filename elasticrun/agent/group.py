@@ -1,6 +1,8 @@
 """The workers of one round on this node, from start to sweep.
 
-Each worker gets a number that is never used again, so a late event of an earlier round finds no one.
+Each worker gets a number that is never used again, so a late event of an earlier round finds no one. A task
+of a TensorFlow cluster may start again within the round, under another number: at most one process lives
+under a local rank at any time, and the event of its end comes before its next life is asked for.
 """
 
 from __future__ import annotations
@@ -13,21 +15,23 @@ from dataclasses import replace
 from elasticrun.agent.env import worker_argv, worker_environment
 from elasticrun.agent.error_file import WorkerExit, make_failure, make_spawn_failure
 from elasticrun.agent.facts import FactCollector
-from elasticrun.agent.log_dirs import LogDirs
+from elasticrun.agent.log_dirs import LogDirs, RoundDirs, WorkerPaths, open_worker
 from elasticrun.agent.logs import LogRouter, RoundLogs
 from elasticrun.agent.progress import HangWatch
 from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WorkerStarter
+from elasticrun.agent.tasks import global_rank, local_ranks, program, role_name, task_of, trainers
 from elasticrun.agent.warm import warm_recipes
 from elasticrun.config import WorkerConfig
 from elasticrun.core.agent_events import WorkerFailed, WorkerFinished
 from elasticrun.core.protocol import Assignment, Failure, NodeInfo
+from elasticrun.core.tasks import Task
 
 STDIN = 0
 CpuPlan = tuple[frozenset[int], ...]  # by local rank; empty: no binding
 
 
 class WorkerGroup:
-    """Starts all workers of a round and turns what happens to them into events."""
+    """Starts the workers of a round and turns what happens to them into events."""
 
     def __init__(
         self,
@@ -57,7 +61,8 @@ class WorkerGroup:
         self._next_number = 0
         self._assignment: Assignment | None = None
         self._logs: RoundLogs | None = None
-        self._error_files: tuple[str, ...] = ()
+        self._round_dirs = RoundDirs(-1, "", ())
+        self._paths: dict[int, WorkerPaths] = {}  # by local rank
 
     @property
     def is_warm(self) -> bool:
@@ -66,20 +71,47 @@ class WorkerGroup:
 
     def start(self, assignment: Assignment) -> None:
         """Start the workers of a round; the round before is over. Raises OSError if descriptors run out."""
+        size = self._config.local_world_size
         self._assignment = assignment
-        round_dirs = self._dirs.open_round(assignment.round, self._config.local_world_size)
-        self._error_files = tuple(paths.error_file for paths in round_dirs.workers)
-        self._logs = self._router.open_round(round_dirs, assignment.first_rank)
+        self._round_dirs = self._dirs.open_round(assignment.round, 0 if assignment.tasks else size)
+        self._paths = dict(enumerate(self._round_dirs.workers))
+        self._logs = self._router.open_round(self._round_dirs, assignment.first_rank)
         self._facts.begin()
         if self._watch is not None:
-            folders = [os.path.dirname(path) for path in self._error_files]
-            self._watch.start(assignment.round, assignment.first_rank, folders)
-        for local_rank in range(self._config.local_world_size):
-            command = self._command(local_rank)
-            self._local_ranks[self._next_number] = local_rank
-            self._starter.spawn(self._next_number, command)
-            self._logs.started(local_rank)
-            self._next_number += 1
+            self._watch.start(assignment.round, assignment.first_rank, trainers(assignment, size))
+        for local_rank in local_ranks(assignment, size):
+            self._start(local_rank)
+
+    def start_task(self, assignment: Assignment, local_rank: int) -> None:
+        """Start one task of the round that runs: a further life, or a seat that was added.
+
+        Raises OSError if descriptors run out, ElasticRunError if its place is impossible; then it is not
+        started, and the other tasks are as they were.
+        """
+        self._assignment = assignment
+        self._start(local_rank)
+
+    def start_failed(self, local_rank: int, reason: str) -> None:
+        """A task could not be started; that is its failure, and nobody else's."""
+        assert self._assignment is not None
+        node, rank = self._node_of(local_rank), self._rank(local_rank)
+        failure = make_spawn_failure(node, rank, local_rank, reason, time.time())
+        self._on_event(WorkerFailed(self._assignment.round, failure))
+
+    def _start(self, local_rank: int) -> None:
+        assert self._assignment is not None
+        assert self._logs is not None
+        task = task_of(self._assignment, local_rank)
+        if task is not None:
+            self._paths[local_rank] = open_worker(self._round_dirs, local_rank, task.life)
+            self._logs.reopen(local_rank, self._paths[local_rank], self._rank(local_rank), task)
+        if self._watch is not None:
+            self._watch.start_worker(local_rank, os.path.dirname(self._paths[local_rank].error_file))
+        command = self._command(local_rank, task)
+        self._local_ranks[self._next_number] = local_rank
+        self._starter.spawn(self._next_number, command)
+        self._logs.started(local_rank)
+        self._next_number += 1
 
     def signal(self, signum: int, drain: bool = False) -> None:
         """Signal the process group of each worker that has not ended.
@@ -94,6 +126,14 @@ class WorkerGroup:
             watch.request_drain(self._config.shutdown_timeout)
         for number, local_rank in self._local_ranks.items():
             if not (drain and watch is not None and watch.listens(local_rank)):
+                self._starter.signal(number, signum)
+
+    def signal_task(self, local_rank: int, signum: int) -> None:
+        """Signal the process group of one task, if it is alive. From now on its silence is no hang."""
+        if self._watch is not None:
+            self._watch.ended(local_rank)
+        for number, of_number in self._local_ranks.items():
+            if of_number == local_rank:
                 self._starter.signal(number, signum)
 
     def sweep(self) -> None:
@@ -130,10 +170,8 @@ class WorkerGroup:
     def on_spawn_failed(self, event: SpawnFailed) -> None:
         """A worker could not be started."""
         local_rank = self._local_ranks.pop(event.worker, None)
-        if local_rank is not None and self._assignment is not None:
-            rank = self._assignment.first_rank + local_rank
-            failure = make_spawn_failure(self._node, rank, local_rank, event.message, time.time())
-            self._on_event(WorkerFailed(self._assignment.round, failure))
+        if local_rank is not None:
+            self.start_failed(local_rank, event.message)
 
     def on_exited(self, event: Exited) -> None:
         """A worker ended."""
@@ -147,7 +185,7 @@ class WorkerGroup:
             self._on_event(WorkerFinished(self._assignment.round, local_rank))
             return
         ended = self._describe_exit(local_rank, pid, event.exit_code)
-        failure = make_failure(self._node, ended, self._assignment.store_port)
+        failure = make_failure(self._node_of(local_rank), ended, self._assignment.store_port)
         self._on_event(WorkerFailed(self._assignment.round, self._with_facts(failure)))
 
     def _with_facts(self, failure: Failure) -> Failure:
@@ -164,29 +202,42 @@ class WorkerGroup:
         assert self._assignment is not None
         return WorkerExit(
             local_rank=local_rank,
-            rank=self._assignment.first_rank + local_rank,
+            rank=self._rank(local_rank),
             pid=pid,
             exit_code=exit_code,
             timestamp=time.time(),
-            error_file=self._error_files[local_rank],
+            error_file=self._paths[local_rank].error_file,
             stderr_tail=self._logs.stderr_tail(local_rank) if self._logs is not None else "",
         )
 
-    def _command(self, local_rank: int) -> Command:
+    def _rank(self, local_rank: int) -> int:
+        assert self._assignment is not None
+        return global_rank(self._assignment, self._config.local_world_size, local_rank)
+
+    def _node_of(self, local_rank: int) -> NodeInfo:
+        """This node, with the role of one worker."""
+        assert self._assignment is not None
+        task = task_of(self._assignment, local_rank)
+        return replace(self._node, role=role_name(self._config.role, task))
+
+    def _command(self, local_rank: int, task: Task | None) -> Command:
         assert self._assignment is not None
         assert self._logs is not None
         fds = self._logs.fds(local_rank)
-        error_file = self._error_files[local_rank]
+        error_file = self._paths[local_rank].error_file
         env = worker_environment(self._config, self._job_id, self._assignment, local_rank, error_file)
         if self._watch is not None:
             env |= self._watch.environment(local_rank, env)
+        entrypoint = program(self._config, task, self._assignment)
+        is_warm = entrypoint is self._config.entrypoint and local_rank < len(self._warm)
         return Command(
-            argv=worker_argv(self._config.entrypoint, local_rank),
+            argv=worker_argv(entrypoint, local_rank),
             env=env,
             cwd=None,
             stdin=STDIN,
             stdout=fds.stdout,
             stderr=fds.stderr,
-            cpus=self._cpus[local_rank] if self._cpus else None,
-            warm=self._warm[local_rank] if self._warm else None,
+            cpus=self._cpus[local_rank] if local_rank < len(self._cpus) else None,
+            warm=self._warm[local_rank] if is_warm else None,
+            alone=task is not None,
         )

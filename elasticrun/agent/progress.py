@@ -18,7 +18,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from elasticrun.core.progress import (
     TakeStacks,
     WorkerEnded,
     WorkerProgress,
+    WorkerRestarted,
 )
 from elasticrun.core.protocol import Stall
 
@@ -51,6 +52,7 @@ TIMES = struct.Struct("=QQQQ")
 HEADER = struct.Struct("=8sQ")  # token, drain deadline
 HEADER_SIZE = 128
 NAME = "elasticrun-progress"
+_FIELDS = 10
 _MASK = 2**64 - 1
 _NS = 1e9
 _READS = 100  # of a slot that is being written; each is a microsecond
@@ -81,7 +83,10 @@ class StepTimes:
 
 
 class ProgressPage:
-    """One slot for each worker of this node, and a word to all of them. OSError if the kernel has no room."""
+    """One slot for each worker of this node, and a word to all of them. OSError if the kernel has no room.
+
+    A task that is added to a round has a local rank beyond these, and no slot: it cannot report.
+    """
 
     def __init__(self, local_world_size: int) -> None:
         self._token = os.urandom(8)
@@ -106,12 +111,23 @@ class ProgressPage:
         HEADER.pack_into(self._map, 0, self._token, 0)
         self._slots = [None] * len(self._pipes)
 
+    def clear(self, local_rank: int) -> None:
+        """Forget one worker, which has ended and is about to start again."""
+        if self._has(local_rank):
+            SLOT.pack_into(self._map, _offset(local_rank), *[0] * _FIELDS)
+            self._slots[local_rank] = None
+
+    def _has(self, local_rank: int) -> bool:
+        return local_rank < len(self._pipes)
+
     def environment(self, local_rank: int, inherited: Mapping[str, str], auto: bool) -> dict[str, str]:
         """What one worker's environment needs on top of ``inherited``.
 
         ``auto``: workers that use torch report by themselves. The variables are gone by the script's first
         line; without ``auto`` there is only one, which stays.
         """
+        if not self._has(local_rank):
+            return {}
         fields = (VERSION, os.getpid(), self._fd, self._token.hex(), local_rank, self._pipes[local_rank][1])
         value = ":".join(map(str, fields))
         if not auto or not os.path.isdir(INJECTED) or os.pathsep in INJECTED:
@@ -122,7 +138,9 @@ class ProgressPage:
 
     def read(self, local_rank: int) -> Slot | None:
         """A worker's slot as it is, or was a moment ago; None if nobody has written it."""
-        offset = HEADER_SIZE + local_rank * SLOT_SIZE
+        if not self._has(local_rank):
+            return None
+        offset = _offset(local_rank)
         for _ in range(_READS):
             *fields, check = SLOT.unpack_from(self._map, offset)
             if not fields[0]:
@@ -148,7 +166,7 @@ class ProgressPage:
     def target(self, local_rank: int, worker: int) -> Target:
         """Whom to ask for stacks: the process that reports, if it is the worker or in its session."""
         slot = self.read(local_rank)
-        pipe = self._pipes[local_rank][0]
+        pipe = self._pipes[local_rank][0] if self._has(local_rank) else -1
         if slot is not None and _is_in_session(slot.owner, worker):
             return Target(local_rank, slot.owner, slot.signum, pipe)
         return Target(local_rank, worker, 0, pipe)
@@ -166,6 +184,10 @@ class ProgressPage:
         for fd in (self._fd, *(end for pipe in self._pipes for end in pipe)):
             os.close(fd)
         self._pipes = []
+
+
+def _offset(local_rank: int) -> int:
+    return HEADER_SIZE + local_rank * SLOT_SIZE
 
 
 def _slot(local_rank: int, fields: Sequence[int]) -> Slot:
@@ -191,7 +213,6 @@ class HangWatch:
         auto: bool = True,
     ) -> None:
         """``search_path``: where py-spy may lie. OSError if descriptors run out."""
-        self._size = local_world_size
         self._terms = terms
         self._on_stall = on_stall
         self._auto = auto
@@ -199,6 +220,8 @@ class HangWatch:
         self._page = ProgressPage(local_world_size)
         self._taker = StackTaker(search_path)
         self._machine: HangMachine | None = None  # None: no round is watched
+        self._judged: frozenset[int] = frozenset()  # local ranks
+        self._directories: dict[int, str] = {}  # for stacks
         self._round = -1
         self._pids: dict[int, int] = {}  # by local rank
         self._last: dict[int, Taken] = {}  # the stacks that were taken last
@@ -212,23 +235,32 @@ class HangWatch:
         """What one worker's environment needs on top of ``inherited``."""
         return self._page.environment(local_rank, inherited, self._auto)
 
-    def start(self, round_: int, first_rank: int, directories: Sequence[str]) -> None:
-        """Workers of a round are about to start; ``directories`` for stacks, by local rank ("": none)."""
+    def start(self, round_: int, first_rank: int, local_ranks: Iterable[int]) -> None:
+        """Workers of a round are about to start; those who make steps together have these local ranks."""
         self.stop()
         self._page.reset()
-        self._taker.open_round(directories)
+        self._judged = frozenset(local_ranks)
+        self._directories = {}
+        self._taker.open_round(self._directories)
         self._round = round_
         self._pids = {}
         self._last = {}
-        self._machine = HangMachine(first_rank, self._size, self._terms)
+        self._machine = HangMachine(first_rank, self._judged, self._terms)
         self._look()
+
+    def start_worker(self, local_rank: int, directory: str) -> None:
+        """A worker is about to start, for the first time or again; its stacks go there ("": nowhere)."""
+        self._directories[local_rank] = directory
+        self._page.clear(local_rank)
+        if local_rank in self._judged:
+            self._handle(WorkerRestarted(local_rank))
 
     def started(self, local_rank: int, pid: int) -> None:
         """A worker runs, in a session whose number is its pid."""
         self._pids[local_rank] = pid
 
     def ended(self, local_rank: int) -> None:
-        """A worker ended. What it had written can still be read."""
+        """A worker ended, or was told to, alone. What it had written can still be read."""
         self._pids.pop(local_rank, None)
         self._handle(WorkerEnded(local_rank))
         self._look()
@@ -285,7 +317,7 @@ class HangWatch:
             case Stalled(stall, again):
                 if not again:
                     self._found = _above(self._taker.save(self._last)), time.time()
-                    self._tell(stall, self._found[0])
+                    _tell(self._round, stall, self._found[0])
                 stacks, found_at = self._found
                 self._on_stall(self._round, replace(stall, stacks=stacks, timestamp=found_at))
             case Resumed():
@@ -302,18 +334,6 @@ class HangWatch:
 
     def _look(self) -> None:
         self._handle(Looked(self._page.workers()))
-
-    def _tell(self, stall: Stall, stacks: str) -> None:
-        logger.warning(
-            "no worker of round %d makes a step: for %.0f s (allowed: %.0f s); rank %d lags: step %d%s%s",
-            self._round,
-            stall.silence,
-            stall.allowed,
-            stall.rank,
-            stall.step,
-            f", in {stall.where}" if stall.where else "",
-            f"; all stacks are in {stacks}" if stacks else "",
-        )
 
     # -- stacks
 
@@ -337,6 +357,19 @@ class HangWatch:
         return await self._taker.take(
             self._page.target(local_rank, pid) for local_rank, pid in pids.items() if pid is not None
         )
+
+
+def _tell(round_: int, stall: Stall, stacks: str) -> None:
+    logger.warning(
+        "no worker of round %d makes a step: for %.0f s (allowed: %.0f s); rank %d lags: step %d%s%s",
+        round_,
+        stall.silence,
+        stall.allowed,
+        stall.rank,
+        stall.step,
+        f", in {stall.where}" if stall.where else "",
+        f"; all stacks are in {stacks}" if stacks else "",
+    )
 
 
 def _report_failure(task: asyncio.Task[None]) -> None:

@@ -58,12 +58,12 @@ class StackTaker:
         """``search_path``: the value of PATH where py-spy may lie; None: do without."""
         self._py_spy = shutil.which("py-spy", path=search_path) if search_path else None
         self._turn = asyncio.Lock()  # a pipe carries one answer at a time
-        self._directories: tuple[str, ...] = ()
+        self._directories: Mapping[int, str] = {}
         self._saved = 0
 
-    def open_round(self, directories: Iterable[str]) -> None:
-        """From now on stacks go to these directories, by local rank; "": nowhere."""
-        self._directories, self._saved = tuple(directories), 0
+    def open_round(self, directories: Mapping[int, str]) -> None:
+        """From now on stacks go to these directories, by local rank, which may grow; "": nowhere."""
+        self._directories, self._saved = directories, 0
 
     async def take(self, targets: Iterable[Target]) -> dict[int, Taken]:
         """The stacks of all targets, by local rank, within ``PY_SPY_TIMEOUT + SIGNAL_TIMEOUT`` or so."""
@@ -78,7 +78,7 @@ class StackTaker:
         self._saved += 1
         paths = []
         for local_rank, each in taken.items():
-            directory = self._directories[local_rank]
+            directory = self._directories.get(local_rank, "")
             path = os.path.join(directory, name)
             if directory and _write(path, each.text or f"no stack available: {each.problem}\n"):
                 paths.append(path)

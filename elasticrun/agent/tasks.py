@@ -41,6 +41,19 @@ def local_ranks(assignment: Assignment, local_world_size: int) -> tuple[int, ...
     return tuple(range(local_world_size))
 
 
+def trainers(assignment: Assignment, local_world_size: int) -> tuple[int, ...]:
+    """The local ranks of those whose steps are the training's: all, unless there are tasks.
+
+    A parameter server makes none, its workers leave the count to their chief, and an evaluator makes steps of
+    its own whenever there is a checkpoint.
+    """
+    served = is_served(role for role, _ in assignment.cluster)
+    roles = {TaskRole.CHIEF} if served else {TaskRole.CHIEF, TaskRole.WORKER}
+    if assignment.tasks:
+        return tuple(task.local_rank for task in assignment.tasks if task.role in roles)
+    return tuple(range(local_world_size))
+
+
 def global_rank(assignment: Assignment, local_world_size: int, local_rank: int) -> int:
     """The RANK of a worker: in the world, or beyond it for a seat that was added."""
     if local_rank < local_world_size:
@@ -86,6 +99,11 @@ def _role(config: WorkerConfig, assignment: Assignment, task: Task) -> dict[str,
     if beyond < 0:
         return {}
     return {"ROLE_RANK": str(assignment.role_world_size + _nth_added(assignment, beyond))}
+
+
+def role_name(role: str, task: Task | None) -> str:
+    """What a worker is called: its task's role unless the user named one."""
+    return role if task is None or role != UNNAMED else task.role.value
 
 
 def log_name(role: str, task: Task | None, local_rank: int) -> tuple[str, int]:

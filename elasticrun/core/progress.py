@@ -31,7 +31,7 @@ the earliest instant at which some worker could be silent for too long, and noth
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -90,7 +90,14 @@ class WorkerEnded:
     local_rank: int
 
 
-ProgressEvent = Looked | StacksTaken | WorkerEnded
+@dataclass(frozen=True, slots=True)
+class WorkerRestarted:
+    """A worker that ended begins anew, alone: what it had reported before says nothing of it."""
+
+    local_rank: int
+
+
+ProgressEvent = Looked | StacksTaken | WorkerEnded | WorkerRestarted
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +155,11 @@ Stack = tuple[Frame, ...]  # innermost frame first
 class HangMachine:
     """Judges the workers of one round on one node. ``now`` is the host's monotonic clock in seconds."""
 
-    def __init__(self, first_rank: int, local_world_size: int, terms: HangTerms) -> None:
+    def __init__(self, first_rank: int, local_ranks: Iterable[int], terms: HangTerms) -> None:
         self.phase = Phase.CALM
         self._first_rank = first_rank
         self._terms = terms
-        self._alive = set(range(local_world_size))
+        self._alive = set(local_ranks)
         self._workers: dict[int, WorkerProgress] = {}
         self._learnt = 0.0  # seconds that were shown to be work, for all their silence
         self._since: float | None = None  # the latest sign of life; None: nothing to judge
@@ -173,9 +180,11 @@ class HangMachine:
                 self._is_waiting = False
                 self._look(workers, now)
                 self._compare({rank: main_stack(text) for rank, text in texts.items()}, now)
-            case _:  # a worker ended
-                self._alive.discard(event.local_rank)
+            case WorkerEnded(local_rank):
+                self._alive.discard(local_rank)
                 self._look(tuple(self._workers.values()), now)
+            case _:  # a worker was restarted, which ended before
+                self._alive.add(event.local_rank)
         self._plan(now)
         return self._effects
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from elasticrun.agent.group import CpuPlan, WorkerGroup
-from elasticrun.agent.log_dirs import LogDirs, RoundDirs
+from elasticrun.agent.log_dirs import LogDirs, RoundDirs, WorkerPaths
 from elasticrun.agent.logs import LogRouter, RoundLogs, WorkerFds
 from elasticrun.agent.spawner import (
     Command,
@@ -25,9 +27,10 @@ from elasticrun.agent.spawner import (
     Swept,
     fork_spawner,
 )
-from elasticrun.config import Entrypoint, EntrypointKind, LogConfig, WorkerConfig
+from elasticrun.config import Entrypoint, EntrypointKind, LogConfig, Std, StdByRank, TaskRole, WorkerConfig
 from elasticrun.core.agent_events import WorkerFailed, WorkerFinished
 from elasticrun.core.protocol import Assignment, FailureKind, NodeInfo
+from elasticrun.core.tasks import Task
 
 DEADLINE = 60.0
 NODE = NodeInfo("box/0", "i", "box", "address", 2, role="trainer")
@@ -60,8 +63,12 @@ class FakeLogs:
 
     def __init__(self) -> None:
         self.released: list[int] = []
+        self.opened: list[tuple[int, str, int, TaskRole]] = []
         self.closed = 0
         self.broken_from = 99  # the local rank from which on no descriptor is left
+
+    def reopen(self, local_rank: int, paths: WorkerPaths, rank: int, task: Task) -> None:
+        self.opened.append((local_rank, Path(paths.error_file).name, rank, task.role))
 
     def fds(self, local_rank: int) -> WorkerFds:
         if local_rank >= self.broken_from:
@@ -95,7 +102,13 @@ class FakeRouter:
 
 
 class Bench:
-    def __init__(self, directory: Path, cpus: CpuPlan = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cpus: CpuPlan = (),
+        role: str = "trainer",
+        servers: Entrypoint | None = None,
+    ) -> None:
         self.starter = FakeStarter()
         self.router = FakeRouter()
         self.events: list[WorkerFailed | WorkerFinished] = []
@@ -103,7 +116,9 @@ class Bench:
         config = WorkerConfig(
             Entrypoint(EntrypointKind.SCRIPT, "x.py", ("--rank=${local_rank}",), python="py"),
             2,
+            role=role,
             env=(("HOME", "/home"),),
+            servers=servers,
         )
         self.group = WorkerGroup(
             config,
@@ -257,6 +272,179 @@ def test_no_descriptor_left_for_the_second_worker(bench: Bench) -> None:
     assert bench.starter.signalled == [(0, signal.SIGTERM)]
     bench.group.close_round()
     assert bench.router.rounds[0].closed == 1
+
+
+# -- tasks
+
+CHIEF, WORKER, PS, EVALUATOR = TaskRole
+CLUSTER = ((CHIEF, ("a:1",)), (PS, ("a:2", "b:3")))
+SEATS = (Task(0, CHIEF, 0, port=1), Task(1, PS, 0, port=2))
+ADDED = Task(4, PS, 2, port=4)
+
+
+def tasks(*seats: Task) -> Assignment:
+    return replace(assignment(), tasks=seats, cluster=CLUSTER)
+
+
+@pytest.fixture
+def roles(tmp_path: Path) -> Iterator[Bench]:
+    yield Bench(tmp_path, role="default", servers=Entrypoint(EntrypointKind.MODULE, "serve", python="py"))
+
+
+def test_tasks_start_by_their_local_ranks(roles: Bench) -> None:
+    roles.group.start(tasks(SEATS[0], ADDED))
+    (_, chief), (_, added) = roles.starter.spawned
+    assert list(chief.argv) == ["py", "-u", "x.py", "--rank=0"]
+    assert list(added.argv) == ["py", "-u", "-m", "serve"]
+    assert (chief.alone, added.alone) == (True, True)
+    assert (chief.env["ROLE_NAME"], added.env["ROLE_NAME"]) == ("chief", "ps")
+    assert json.loads(added.env["TF_CONFIG"])["task"] == {"type": "ps", "index": 2}
+    assert roles.router.rounds[0].opened == [
+        (0, "error.json", 2, CHIEF),
+        (4, "error.json", 4 + 1 + 2 * 2, PS),
+    ]
+    assert roles.router.rounds[0].released == [0, 4]
+
+
+def test_workers_of_a_node_without_roles_are_not_alone(bench: Bench) -> None:
+    bench.group.start(assignment())
+    assert [command.alone for _, command in bench.starter.spawned] == [False, False]
+
+
+def test_one_task_starts_again(roles: Bench) -> None:
+    roles.group.start(tasks(*SEATS))
+    for number in range(2):
+        roles.group.on_started(Started(number, 1000 + number))
+    path = Path(roles.starter.spawned[1][1].env["TORCHELASTIC_ERROR_FILE"])
+    path.write_text('{"message": "boom"}')
+    roles.group.on_exited(Exited(1, 1))
+    again = tasks(SEATS[0], replace(SEATS[1], life=1))
+    roles.group.start_task(again, 1)
+    (number, command) = roles.starter.spawned[-1]
+    assert number == 2
+    assert command.env["ELASTICRUN_LIFE"] == "1"
+    roles.group.on_started(Started(2, 1002))
+    assert roles.group.pids == {0: 1000, 1: 1002}
+    roles.group.on_exited(Exited(1, 1))  # once more, of the first life
+    roles.group.on_exited(Exited(2, 1))
+    first, second = roles.events
+    assert isinstance(first, WorkerFailed)
+    assert isinstance(second, WorkerFailed)
+    assert (first.failure.message, first.failure.role, first.failure.pid) == ("boom", "ps", 1001)
+    assert (second.failure.message, second.failure.pid) == ("ended with exit code 1", 1002)
+    assert roles.router.rounds[0].opened[-1] == (1, "error_1.json", 3, PS)
+
+
+def test_a_task_is_signalled_alone(roles: Bench) -> None:
+    roles.group.start(tasks(*SEATS))
+    roles.group.signal_task(1, signal.SIGTERM)
+    roles.group.signal_task(7, signal.SIGTERM)
+    assert roles.starter.signalled == [(1, signal.SIGTERM)]
+    roles.group.on_exited(Exited(1, -15))
+    roles.group.signal_task(1, signal.SIGKILL)
+    assert roles.starter.signalled == [(1, signal.SIGTERM)]
+
+
+def test_a_task_that_cannot_be_started_fails_by_itself(roles: Bench) -> None:
+    roles.router.broken_from = 4
+    roles.group.start(tasks(*SEATS))
+    with pytest.raises(OSError, match="Too many open files"):
+        roles.group.start_task(tasks(*SEATS, ADDED), 4)
+    roles.group.start_failed(4, "Too many open files")
+    (event,) = roles.events
+    assert isinstance(event, WorkerFailed)
+    failure = event.failure
+    assert (failure.kind, failure.local_rank, failure.rank, failure.role) == (FailureKind.SPAWN, 4, 9, "ps")
+    assert failure.message == "could not be started: Too many open files"
+    roles.router.rounds[0].broken_from = 99
+    roles.group.start_task(tasks(*SEATS, replace(ADDED, life=1)), 4)
+    assert [number for number, _ in roles.starter.spawned] == [0, 1, 2]
+
+
+LIVES = """
+import os, signal, sys
+reader, writer = os.pipe()
+helper = os.fork()
+if helper == 0:  # in the group, and would hold on to what the next life needs
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.write(writer, b"x")
+    signal.pause()
+os.read(reader, 1)
+life = os.environ["ELASTICRUN_LIFE"]
+print("life", life, flush=True)
+print("last words of", life, file=sys.stderr, flush=True)
+with open(sys.argv[1], "w") as here:
+    here.write(str(helper))
+if life == "0":
+    signal.pause()
+"""
+
+
+def test_a_real_task_starts_again_without_its_helpers(tmp_path: Path) -> None:
+    """Killed once it has said that it lives, it starts again from the event of its end."""
+    script, here = tmp_path / "task.py", tmp_path / "here"
+    script.write_text(LIVES)
+    os.mkfifo(here)
+    handle = fork_spawner()
+
+    async def main() -> tuple[list[WorkerFailed | WorkerFinished], Path]:
+        events: list[WorkerFailed | WorkerFinished] = []
+        helpers: list[int] = []
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+
+        def hear(event: WorkerFailed | WorkerFinished) -> None:
+            events.append(event)
+            assert not any(map(is_alive, helpers))
+            done.set()
+
+        async def end() -> None:
+            await asyncio.wait_for(done.wait(), DEADLINE)
+            done.clear()
+
+        def pass_on(event: SpawnerEvent) -> None:
+            if isinstance(event, Started):
+                group.on_started(event)
+            elif isinstance(event, Exited):
+                group.on_exited(event)
+            elif isinstance(event, Swept):
+                done.set()
+
+        null = os.open(os.devnull, os.O_WRONLY)
+        router = LogRouter(LogConfig(tee=StdByRank(Std.ALL)), "default", null, null)
+        entrypoint = Entrypoint(EntrypointKind.SCRIPT, str(script), (str(here),), python=sys.executable)
+        config = WorkerConfig(entrypoint, 2, env=tuple(os.environ.items()), roles=(CHIEF, PS))
+        spawner = Spawner(handle, pass_on)
+        dirs = LogDirs(str(tmp_path), "job")
+        group = WorkerGroup(config, "job", NODE, spawner, router, dirs, (), hear)
+        group.start(tasks(SEATS[1]))
+        helpers.append(int(await loop.run_in_executor(None, here.read_text)))
+        group.signal_task(1, signal.SIGKILL)
+        await end()
+        group.start_task(tasks(replace(SEATS[1], life=1)), 1)
+        helpers.append(int(await loop.run_in_executor(None, here.read_text)))
+        await end()
+        group.sweep()
+        await end()
+        group.close()
+        await router.close()
+        await asyncio.wait_for(spawner.close(), DEADLINE)
+        os.close(null)
+        return events, Path(dirs.root, "attempt_0", "1")
+
+    (first, second), directory = asyncio.run(main())
+    assert isinstance(first, WorkerFailed)
+    assert first.failure.exit_code == -signal.SIGKILL
+    assert first.failure.stderr_tail == "last words of 0\n"
+    assert second == WorkerFinished(0, 1)
+    assert (directory / "stdout.log").read_text() == "life 0\nlife 1\n"
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return b" Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+    except FileNotFoundError:
+        return False
 
 
 def test_real_workers(tmp_path: Path) -> None:

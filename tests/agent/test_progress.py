@@ -168,9 +168,10 @@ class Stage:
         self.watch = HangWatch(size, terms, search_path, self._on_stall)
         self.directory = directory
         self.processes: list[asyncio.subprocess.Process] = []
+        self.watch.start(3, 10, range(size))
         for local_rank in range(size):
             (directory / str(local_rank)).mkdir()
-        self.watch.start(3, 10, [str(directory / str(local_rank)) for local_rank in range(size)])
+            self.watch.start_worker(local_rank, str(directory / str(local_rank)))
 
     def _on_stall(self, round_: int, stall: Stall | None) -> None:
         assert round_ == 3
@@ -350,6 +351,56 @@ def test_the_others_are_judged_when_one_has_ended(tmp_path: Path) -> None:
         assert stall.rank == 11
 
     play(tmp_path, 2, scenario, QUICK)
+
+
+def test_a_worker_that_is_restarted_alone_is_watched_anew(tmp_path: Path) -> None:
+    """Its first life made steps, and was killed; the second one is silent until it is told to make one."""
+    terms = HangTerms(timeout=0.5)
+
+    async def scenario(stage: Stage) -> None:
+        first = await stage.spawn("say('made'); stuck()")
+        assert await line(first) == "made"
+        assert await stage.stall() is not None
+        first.kill()
+        await first.wait()
+        stage.watch.ended(0)
+        assert stage.watch.step(0) == 19
+        assert await stage.stall() is None
+        stage.watch.start_worker(0, str(tmp_path / "0"))
+        assert stage.watch.step(0) == -1
+        stage.processes.clear()  # the next one takes its place
+        words = "print('here', flush=True); input(); elasticrun.report_step(7); input()"
+        second = await stage.spawn(words, before="import elasticrun\n")
+        assert await line(second) == "here"
+        assert (stage.watch.step(0), stage.stalls.empty()) == (-1, True)
+        assert second.stdin is not None
+        second.stdin.write(b"\n")
+        stall = await stage.stall()
+        assert stall is not None
+        assert stall.step == 7
+
+    play(tmp_path, 1, scenario, terms)
+
+
+def test_a_task_that_was_added_has_no_slot_and_is_no_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(stage: Stage) -> None:
+        assert stage.watch.environment(1, {}) == {}
+        (tmp_path / "1").mkdir()
+        stage.watch.start_worker(1, str(tmp_path / "1"))
+        await stage.spawn("stuck()")
+        await stage.spawn("stuck()")
+        assert stage.watch.step(1) == -1
+        assert not stage.watch.listens(1)
+        stage.watch.save_stacks()
+        await asyncio.gather(*stage.watch._tasks)
+        stage.watch.ended(1)
+
+    with caplog.at_level(logging.WARNING):
+        play(tmp_path, 1, scenario, QUICK)
+    assert "the stacks of 2 workers were saved" in caplog.text
+    assert (tmp_path / "1/stacks_0.txt").read_text().startswith("no stack available")
 
 
 def test_a_round_that_is_being_stopped_is_not_judged(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def saver(*directories: str) -> StackTaker:
         return StackTaker(None)
 
     taker = asyncio.run(make())
-    taker.open_round(directories)
+    taker.open_round(dict(enumerate(directories)))
     return taker
 
 

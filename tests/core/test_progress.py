@@ -22,6 +22,7 @@ from elasticrun.core.progress import (
     TakeStacks,
     WorkerEnded,
     WorkerProgress,
+    WorkerRestarted,
     have_moved,
     is_in_collective,
     main_stack,
@@ -49,7 +50,7 @@ class Watch:
     """A machine whose effects are asserted one by one."""
 
     def __init__(self, size: int = 1, terms: HangTerms | None = None) -> None:
-        self.machine = HangMachine(10, size, terms or HangTerms())
+        self.machine = HangMachine(10, range(size), terms or HangTerms())
 
     def look(self, now: float, *workers: WorkerProgress) -> list[ProgressEffect]:
         return self.machine.handle(Looked(workers), now)
@@ -282,6 +283,18 @@ def test_nothing_is_watched_when_all_have_ended() -> None:
     assert watch.machine.handle(WorkerEnded(0), 102.0) == []
     assert watch.deadline is None
     assert watch.look(900.0, worker()) == []  # its slot is still there
+
+
+def test_a_worker_that_is_restarted_is_judged_anew() -> None:
+    watch = suspect(worker(), terms=HangTerms(timeout=30.0))
+    only_stall(again(watch, {0: HERE}, worker()))
+    now = watch.machine._asked_at
+    assert watch.machine.handle(WorkerEnded(0), now) == [Resumed()]
+    assert watch.machine.handle(WorkerRestarted(0), now) == []
+    assert watch.deadline == now + 15.0
+    assert watch.look(now + 500.0) == []  # it still imports
+    assert watch.look(now + 600.0, worker(sign_at=now + 590.0)) == []
+    assert watch.deadline == now + 605.0
 
 
 def test_a_fixed_timeout_is_taken_at_its_word() -> None:

@@ -58,7 +58,7 @@ class Trainer:
 
 def run(trainers: Sequence[Trainer], terms: HangTerms, delays: Sequence[float], until: float) -> list[Stall]:
     """Do as the agent does, up to ``until``; ``delays`` are how long stacks take, over and over."""
-    machine = HangMachine(0, len(trainers), terms)
+    machine = HangMachine(0, range(len(trainers)), terms)
     now, taken, looks = 0.0, 0, 0
     stalls: list[Stall] = []
     event: Looked | StacksTaken = Looked(tuple(trainer.progress(now) for trainer in trainers))
@@ -116,6 +116,6 @@ def test_a_fixed_timeout_holds_for_any_worker(gaps: list[float], delays: list[fl
 
 @given(gaps, delays)
 def test_with_no_timeout_nothing_is_ever_a_hang(gaps: list[float], delays: list[float]) -> None:
-    machine = HangMachine(0, 1, HangTerms(timeout=0.0))
+    machine = HangMachine(0, range(1), HangTerms(timeout=0.0))
     assert machine.handle(Looked((Trainer(0, gaps).progress(1e6),)), 1e6) == []
     assert machine.next_deadline() is None
