@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import socketserver
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +59,10 @@ def refused(launcher: Launcher, status: int, *words: str) -> None:
         (["no_such_script.py"], ["no_such_script.py", "no such file"]),
         (["--no-python", "./no_such_program"], ["./no_such_program"]),
         (["-m", "no.such.module"], ["no.such.module"]),
+        (["--role-counts=ps=2", "x.py"], ["'ps=2'", "lacks the chief"]),
+        (["--role-counts=chief=2,worker=1", "x.py"], ["'chief=2,worker=1'", "one chief at most"]),
+        (["--role-counts=worker=1,worker=2", "x.py"], ["'worker=1,worker=2'", "twice"]),
+        (["--tf-role=ps", "--framework=torch", "x.py"], ["'ps'", "'torch'"]),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
@@ -66,6 +71,15 @@ def test_usage(cluster: Cluster, arguments: list[str], words: list[str]) -> None
     launcher = cluster.launch(*arguments)
     refused(launcher, ExitCode.USAGE, "elastic-run: error:", *words)
     assert launcher.err.count("\n") == 0, "one sentence"
+
+
+def test_a_python_without_tensorflow(cluster: Cluster) -> None:
+    (cluster.folder / "x.py").touch()
+    bare = cluster.folder / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -E -S "$@"\n')
+    bare.chmod(0o755)
+    launcher = cluster.launch("--framework=tensorflow", "x.py", env={"PYTHON_EXEC": str(bare)})
+    refused(launcher, ExitCode.USAGE, "--framework 'tensorflow'", f"{bare} finds no tensorflow", "install")
 
 
 def test_a_program_that_is_not_executable(cluster: Cluster) -> None:
