@@ -14,13 +14,19 @@ from __future__ import annotations
 import errno
 import random
 import socket
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
+
+from elasticrun.config import TaskRole
+from elasticrun.core.tasks import MAX_PORTS, Task
+from elasticrun.core.tf_cluster import ports_needed
 
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _SPAN = 12_000  # ports below the ephemeral range to choose from
 _LOWEST = 10_000  # below are too many well-known services
 _ATTEMPTS = 64
+#: Ports that are held for tasks beyond those that a node has from the beginning.
+SPARE_PORTS = 8
 
 
 class PortReserve:
@@ -80,6 +86,47 @@ class PortPool:
         """Let go of all ports."""
         while self._held:
             self._held.popitem()[1].close()
+
+
+class NodePorts:
+    """All ports that one agent holds: for the store, and for tasks if this node has roles."""
+
+    def __init__(
+        self, seed: random.Random, roles: Sequence[TaskRole], range_file: Path = _RANGE_FILE
+    ) -> None:
+        self._reserve = PortReserve(seed, range_file)
+        self._pool = PortPool(seed, range_file)
+        self._needed = ports_needed(roles)
+        self._wanted = min(self._needed + SPARE_PORTS, MAX_PORTS) if roles else 0
+
+    def prepare(self) -> tuple[int, tuple[int, ...]]:
+        """Nothing runs: a fresh port for the store, and those for tasks. OSError if there are too few."""
+        self._pool.forget()
+        ports = self._pool.offer(self._wanted)
+        if len(ports) < self._needed:
+            raise OSError(f"{len(ports)} ports are free, and {self._needed} tasks need one each")
+        self._told = ports
+        return self._reserve.reserve(), ports
+
+    def release(self) -> None:
+        """Let go of the store's port: from now on a worker, or a probe, can bind it."""
+        self._reserve.release()
+
+    def take(self, tasks: Iterable[Task]) -> None:
+        """These are about to start: let go of their ports."""
+        for task in tasks:
+            if task.port:
+                self._pool.take(task.port)
+
+    def news(self) -> tuple[int, ...] | None:
+        """What is free for more tasks; None if that is what was told last."""
+        before, self._told = self._told, self._pool.offer(self._wanted)
+        return None if self._told == before else self._told
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._reserve.release()
+        self._pool.close()
 
 
 def _choose(seed: random.Random, candidates: range, avoid: Container[int]) -> socket.socket | None:

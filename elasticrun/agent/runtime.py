@@ -12,8 +12,7 @@ import logging
 import random
 import signal
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from elasticrun import __version__
 from elasticrun.agent.events import EventLog
@@ -24,10 +23,10 @@ from elasticrun.agent.link import Link
 from elasticrun.agent.log_dirs import LogDirs
 from elasticrun.agent.logs import LogRouter
 from elasticrun.agent.orphans import adopt_orphans, kill_orphans
-from elasticrun.agent.ports import PortReserve
+from elasticrun.agent.ports import NodePorts
 from elasticrun.agent.probe import ProbeRunner
-from elasticrun.agent.progress import HangWatch
 from elasticrun.agent.recorder import Recorder
+from elasticrun.agent.services import Services
 from elasticrun.agent.signals import SignalInbox
 from elasticrun.agent.spawner import (
     Exited,
@@ -41,9 +40,10 @@ from elasticrun.agent.spawner import (
     Swept,
     WarmNews,
 )
+from elasticrun.agent.tasks import task_of
 from elasticrun.agent.warm import report_warm
 from elasticrun.clock import MonotonicClock
-from elasticrun.config import EntrypointKind, LaunchConfig, WorkerConfig
+from elasticrun.config import LaunchConfig
 from elasticrun.core.agent import AgentMachine
 from elasticrun.core.agent_events import (
     AgentEffect,
@@ -56,26 +56,23 @@ from elasticrun.core.agent_events import (
     GroupGone,
     ImportsSeen,
     Level,
+    PortsOffered,
     Preempted,
     Prepared,
     ProbeEnded,
     RunProbe,
     Say,
+    SignalTask,
     SignalWorkers,
     StallSeen,
+    StartTask,
     StartWorkers,
     StopSignal,
     SweepWorkers,
     Transmit,
 )
-from elasticrun.core.progress import HangTerms
-from elasticrun.core.protocol import Assignment, NodeInfo, Report, Stall
+from elasticrun.core.protocol import Assignment, NodeInfo, Report
 from elasticrun.errors import ElasticRunError, ExitCode
-
-if TYPE_CHECKING:
-    from elasticrun.agent.health import HealthServer
-    from elasticrun.agent.notice import PreemptionNotice
-    from elasticrun.agent.timer import FileTimer
 
 logger = logging.getLogger(__name__)
 
@@ -115,19 +112,22 @@ class Agent:
             drain_signal=workers.drain_signal,
         )
         self._machine = AgentMachine(config.job.job_id, __version__, node, terms)
-        self._ports = PortReserve(random.Random(node.incarnation))
+        self._ports = NodePorts(random.Random(node.incarnation), workers.roles)
         self._spawner = Spawner(spawner, self._on_spawner)
         self._dirs = LogDirs(workers.logs.log_dir, config.job.job_id, self._spawner.inherit)
-        self._watch = _open_watch(workers, lambda round_, stall: self._post(StallSeen(round_, stall)))
+        self._services = Services(
+            workers,
+            lambda: self._group.pids.values(),
+            lambda: self._machine.phase.value,
+            lambda round_, stall: self._post(StallSeen(round_, stall)),
+        )
+        watch, job_id = self._services.watch, config.job.job_id
         self._group = WorkerGroup(
-            workers, config.job.job_id, node, self._spawner, router, self._dirs, cpus, self._post, self._watch
+            workers, job_id, node, self._spawner, router, self._dirs, cpus, self._post, watch
         )
         self._probe = ProbeRunner(workers, node, self._spawner, lambda report: self._post(ProbeEnded(report)))
-        self._notice: PreemptionNotice | None = None
         event_log = EventLog(config.event_log_handler, router.stderr.write)
         self._recorder = Recorder(event_log, config, node)
-        self._file_timer = self._open_file_timer(workers.file_timer)
-        self._health = self._open_health(workers.health_check_port)
         self._link = Link(
             host,
             self._machine,
@@ -143,11 +143,9 @@ class Agent:
         inbox.attach(self._on_signal)
         # As the spawner will say; before any wait, or what it says first would come before this.
         self._post(ImportsSeen(self._group.is_warm))
-        if self._health is not None:
-            await self._health.start()
+        await self._services.start()
         self._prepare()
-        if self._config.workers.preemption_file is not None:
-            self._notice = _watch_for_notice(self._config.workers.preemption_file, self._post)
+        self._services.look_out(lambda reason: self._post(Preempted(reason)))
         finish = await self._finished
         await self._close(finish)
         inbox.detach()
@@ -171,9 +169,9 @@ class Agent:
 
     def _prepare(self) -> None:
         try:
-            self._post(Prepared(self._ports.reserve()))
+            self._post(Prepared(*self._ports.prepare()))
         except OSError as error:
-            self._post(Broken(ExitCode.NODE_FAULT, f"this node has no port for the workers' store: {error}"))
+            self._post(Broken(ExitCode.NODE_FAULT, f"this node has no port for its workers: {error}"))
 
     def _on_signal(self, signum: int) -> None:
         if signum == signal.SIGWINCH:
@@ -192,7 +190,7 @@ class Agent:
                     self._group.on_spawn_failed(event)
             case Exited(worker):
                 if not self._probe.on_exited(event):
-                    self._forget_timers(worker)
+                    self._services.forget(self._group.pid_of(worker))
                     self._group.on_exited(event)
             case Swept(_, left):
                 self._on_swept(left)
@@ -213,11 +211,11 @@ class Agent:
             logger.warning("%d processes of another user, started by workers, are left alone", left)
         self._group.close_round()
         try:
-            port = self._ports.reserve()
+            port, ports = self._ports.prepare()
         except OSError as error:
-            self._post(Broken(ExitCode.NODE_FAULT, f"this node has no port for the workers' store: {error}"))
-            port = 0
-        self._post(GroupGone(self._machine.round, port))
+            self._post(Broken(ExitCode.NODE_FAULT, f"this node has no port for its workers: {error}"))
+            port, ports = 0, ()
+        self._post(GroupGone(self._machine.round, port, ports))
 
     def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An exception in a callback is ours; anything else that asyncio reports is only told."""
@@ -256,8 +254,12 @@ class Agent:
                     self._recorder.reported(message.status, self._machine.assignment)
             case StartWorkers(assignment):
                 self._start_workers(assignment)
+            case StartTask(assignment, local_rank):
+                self._start_task(assignment, local_rank)
             case SignalWorkers(signum, drain):
                 self._group.signal(signum, drain)
+            case SignalTask(local_rank, signum):
+                self._group.signal_task(local_rank, signum)
             case SweepWorkers():
                 self._probe.cancel()
                 self._group.sweep()
@@ -265,8 +267,7 @@ class Agent:
                 self._ports.release()  # this probe's all-gathers may meet at the port
                 self._probe.start(start)
             case DumpStacks():
-                if self._watch is not None:
-                    self._watch.save_stacks()
+                self._services.save_stacks()
             case Say(level, text):
                 logger.log(LEVELS[level], "%s", text)
             case Finish():
@@ -274,6 +275,7 @@ class Agent:
 
     def _start_workers(self, assignment: Assignment) -> None:
         self._ports.release()
+        self._ports.take(assignment.tasks)
         try:
             self._group.start(assignment)
             adopt_orphans()  # here, as nothing waits for it: the spawner is at work
@@ -282,6 +284,22 @@ class Agent:
             if not isinstance(error, OSError | ElasticRunError):
                 raise
             self._post(Broken(ExitCode.NODE_FAULT, f"cannot start workers: {error}"))
+        self._offer_ports()
+
+    def _start_task(self, assignment: Assignment, local_rank: int) -> None:
+        """Unlike that of a round, a task's bad start is its own failure: the others go on."""
+        task = task_of(assignment, local_rank)
+        self._ports.take([task] if task is not None else [])
+        try:
+            self._group.start_task(assignment, local_rank)
+        except (OSError, ElasticRunError) as error:
+            self._group.start_failed(local_rank, str(error))
+        self._offer_ports()
+
+    def _offer_ports(self) -> None:
+        ports = self._ports.news()
+        if ports is not None:
+            self._post(PortsOffered(ports))
 
     def _finish(self, finish: Finish) -> None:
         if not self._finished.done():
@@ -297,29 +315,6 @@ class Agent:
             self._timer = self._loop.call_later(delay, self._post, AgentTick())
 
     # -- beginning and end
-
-    def _open_file_timer(self, path: str | None) -> FileTimer | None:
-        if path is None:
-            return None
-        from elasticrun.agent.timer import FileTimer
-
-        try:
-            return FileTimer(path, lambda: self._group.pids.values())
-        except OSError as error:
-            logger.warning("no watchdog: the FIFO %s cannot be made (%s)", path, error.strerror)
-            return None
-
-    def _open_health(self, port: int | None) -> HealthServer | None:
-        if port is None:
-            return None
-        from elasticrun.agent.health import HealthServer
-
-        return HealthServer(port, lambda: self._machine.phase.value)
-
-    def _forget_timers(self, worker: int) -> None:
-        pid = self._group.pid_of(worker)
-        if self._file_timer is not None and pid is not None:
-            self._file_timer.forget(pid)
 
     async def _close(self, finish: Finish) -> None:
         """Let go of everything. Each step has its own bound, and a bug in one does not keep the others."""
@@ -345,7 +340,7 @@ class Agent:
                 logger.exception("internal error at the end; please report this traceback")
 
     async def _end_workers(self) -> None:
-        self._ports.release()
+        self._ports.close()
         try:
             await asyncio.wait_for(self._spawner.close(), KILL_TIMEOUT)
         except asyncio.TimeoutError:
@@ -353,29 +348,6 @@ class Agent:
         self._group.close()
 
     async def _end_services(self) -> None:
-        if self._notice is not None:
-            self._notice.close()
-        if self._watch is not None:
-            await self._watch.close()
         if self._timer is not None:
             self._timer.cancel()
-        if self._file_timer is not None:
-            self._file_timer.close()
-        if self._health is not None:
-            await self._health.close()
-
-
-def _watch_for_notice(path: str, post: Callable[[AgentEvent], None]) -> PreemptionNotice:
-    from elasticrun.agent.notice import PreemptionNotice
-
-    return PreemptionNotice(path, lambda reason: post(Preempted(reason)))
-
-
-def _open_watch(workers: WorkerConfig, on_stall: Callable[[int, Stall | None], None]) -> HangWatch | None:
-    auto = workers.auto_progress and workers.entrypoint.kind is not EntrypointKind.BINARY
-    path = dict(workers.env).get("PATH")
-    try:
-        return HangWatch(workers.local_world_size, HangTerms(workers.hang_timeout), path, on_stall, auto)
-    except OSError as error:
-        logger.warning("workers cannot report their steps, so no hang is found (%s)", error.strerror)
-        return None
+        await self._services.close()

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent import ports as module
-from elasticrun.agent.ports import PortPool, PortReserve
+from elasticrun.agent.ports import SPARE_PORTS, NodePorts, PortPool, PortReserve
+from elasticrun.config import TaskRole
+from elasticrun.core.tasks import Task
 
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
 
@@ -162,6 +164,39 @@ def test_a_host_with_too_few_ports_offers_those(pool: PortPool, monkeypatch: pyt
     first = pool.offer(2)
     monkeypatch.setattr(module, "_bind", lambda port: None)
     assert pool.offer(5) == first
+
+
+def test_a_node_holds_ports_for_its_roles_and_some_more() -> None:
+    ports = NodePorts(random.Random(1), (TaskRole.CHIEF, TaskRole.PS, TaskRole.EVALUATOR))
+    store, offered = ports.prepare()
+    assert len({store, *offered}) == 1 + 2 + SPARE_PORTS
+    assert ports.news() is None
+    ports.take([Task(0, TaskRole.CHIEF, 0, port=offered[0]), Task(2, TaskRole.EVALUATOR, 0)])
+    assert is_free(offered[0])
+    now = ports.news()
+    assert now is not None
+    assert (now[:-1], len(now)) == (offered[1:], len(offered))
+    ports.take([Task(0, TaskRole.CHIEF, 0, life=1, port=offered[0])])
+    assert ports.news() is None  # it serves where it did
+    assert ports.prepare()[1] == now
+    ports.release()
+    assert is_free(store)
+    assert not is_free(now[0])
+    ports.close()
+    assert is_free(now[0])
+
+
+def test_a_node_without_roles_holds_no_more_than_one() -> None:
+    ports = NodePorts(random.Random(1), ())
+    assert ports.prepare()[1] == ()
+    assert ports.news() is None
+    ports.close()
+
+
+def test_too_few_ports_for_the_roles_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_bind", lambda port: None)
+    with pytest.raises(OSError, match="0 ports are free, and 2 tasks need one each"):
+        NodePorts(random.Random(1), (TaskRole.WORKER,) * 2).prepare()
 
 
 @pytest.mark.parametrize(

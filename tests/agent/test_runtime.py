@@ -22,7 +22,7 @@ from elasticrun.agent.endpoints import Endpoints
 from elasticrun.agent.health import HealthServer
 from elasticrun.agent.hosting import MasterHost
 from elasticrun.agent.logs import LogRouter
-from elasticrun.agent.ports import PortReserve
+from elasticrun.agent.ports import SPARE_PORTS, PortReserve
 from elasticrun.agent.runtime import Agent
 from elasticrun.agent.signals import SignalInbox
 from elasticrun.agent.spawner import Imports, SpawnerEvent, SpawnerHandle, fork_spawner, start_warm_parents
@@ -35,13 +35,16 @@ from elasticrun.config import (
     LaunchConfig,
     LogConfig,
     RendezvousConfig,
+    TaskRole,
     WorkerConfig,
 )
 from elasticrun.core.agent_events import Broken, Finish
 from elasticrun.core.protocol import (
     AgentMessage,
     AgentPhase,
+    AgentStatus,
     Assignment,
+    FailureKind,
     Hello,
     JobEnded,
     Leave,
@@ -52,6 +55,7 @@ from elasticrun.core.protocol import (
     StopRound,
     Welcome,
 )
+from elasticrun.core.tasks import Task
 from elasticrun.errors import ExitCode
 from elasticrun.rpc.server import MasterServer, Session
 
@@ -60,6 +64,7 @@ NODE = NodeInfo("box/0", "i", "box", "127.0.0.1", 1)
 
 
 MASTER_PID = 99
+ROLES = (TaskRole.CHIEF, TaskRole.PS)
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +114,7 @@ class Master:
         self._changed = asyncio.Event()
         self._sequence = 0
         self._phase = AgentPhase.PREPARING
+        self.status = AgentStatus(0, AgentPhase.PREPARING)
         self.warming = False
 
     def attached(self, session: Session, hello: Hello) -> None:
@@ -126,6 +132,7 @@ class Master:
     def _note(self, message: AgentMessage) -> None:
         self.heard.append(message)
         if isinstance(message, Hello | Report):
+            self.status = message.status
             self._phase = message.status.phase
             self.warming = message.status.warming
         self._changed.set()
@@ -143,8 +150,10 @@ class Master:
         return 1, self._sequence
 
     def start(self, round_: int) -> None:
+        self.send(Assignment(round_, 0, 1, 0, 1, 0, 1, "127.0.0.1", 29500, 0, 0))
+
+    def send(self, place: Assignment) -> None:
         assert self.session is not None
-        place = Assignment(round_, 0, 1, 0, 1, 0, 1, "127.0.0.1", 29500, 0, 0)
         self.session.send(StartRound(*self._stamp(), place, "because"))
 
     def stop(self, round_: int) -> None:
@@ -395,6 +404,81 @@ def test_the_spawners_death_is_the_nodes_end_at_once(
         assert "the spawner process was killed" in bench.master.last_words
 
     assert run(tmp_path, play, shutdown_timeout=DEADLINE * 10) == ExitCode.NODE_FAULT
+
+
+#: A task serves at its address, says who it is, and waits.
+SERVE = """
+import json, socket
+config = json.loads(os.environ["TF_CONFIG"])
+role, index = config["task"]["type"], config["task"]["index"]
+server = socket.create_server(("127.0.0.1", int(config["cluster"][role][index].split(":")[1])))
+"""
+SAY_WHO = """
+with open(sys.argv[1], "w") as out:
+    print(role, index, os.environ["ELASTICRUN_LIFE"], os.getpid(), file=out)
+signal.pause()
+"""
+
+
+def test_tasks_start_and_end_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A life ends for the next one, a seat is added, another cannot be started; the chief lives through."""
+
+    async def play(bench: Bench) -> None:
+        master = bench.master
+
+        def offered() -> tuple[int, ...]:
+            return master.status.ports
+
+        async def said() -> tuple[tuple[str, ...], int]:
+            while (line := (await bench.out.readline()).decode().split()) == ["here"]:
+                pass
+            return tuple(line[:-1]), int(line[-1])
+
+        def seats(*tasks: Task) -> Assignment:
+            places = {
+                role: [f"127.0.0.1:{task.port}" for task in tasks if task.role is role] for role in ROLES
+            }
+            cluster = tuple((role, tuple(places[role])) for role in ROLES)
+            return Assignment(0, 0, 1, 0, 2, 0, 2, "127.0.0.1", 1, 0, 0, tasks=tasks, cluster=cluster)
+
+        await master.phase(AgentPhase.READY)
+        first = offered()
+        assert len(first) == len(ROLES) + SPARE_PORTS
+        chief, ps = (Task(rank, role, 0, port=first[rank]) for rank, role in enumerate(ROLES))
+        master.send(seats(chief, ps))
+        pids = dict([await said(), await said()])
+        assert set(pids) == {("chief", "0", "0"), ("ps", "0", "0")}
+        await master.until(lambda: len(offered()) == len(first) and not {*first[:2]} & {*offered()})
+
+        ps = dataclasses.replace(ps, life=1)
+        master.send(seats(chief, ps))
+        who, pid = await said()  # at the port of its first life
+        assert who == ("ps", "0", "1")
+        with pytest.raises(ProcessLookupError):
+            os.kill(pids["ps", "0", "0"], 0)
+
+        added = Task(2, TaskRole.PS, 1, port=offered()[0])
+        master.send(seats(chief, ps, added))
+        assert (await said())[0] == ("ps", "1", "0")
+        await master.until(lambda: added.port not in offered())
+
+        def start_task(assignment: Assignment, local_rank: int) -> None:
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(bench.agent._group, "start_task", start_task)
+        master.send(seats(chief, ps, added, Task(3, TaskRole.PS, 2, port=offered()[0])))
+        await master.until(lambda: any(task.failure is not None for task in master.status.tasks))
+        failure = master.status.tasks[-1].failure
+        assert failure is not None
+        assert (failure.kind, failure.local_rank) == (FailureKind.SPAWN, 3)
+        assert "Too many open files" in failure.message
+        assert [task.ended for task in master.status.tasks] == [False, False, False, True]
+        os.kill(pids["chief", "0", "0"], 0)
+        os.kill(pid, 0)
+        assert master.status.phase is AgentPhase.RUNNING
+        master.end(Outcome.SUCCEEDED)
+
+    assert run(tmp_path, play, then=SAY_WHO, first=SERVE, roles=ROLES) == 0
 
 
 def test_a_start_that_fails_half_way_is_the_nodes_end_at_once(

@@ -1,0 +1,113 @@
+"""What an agent keeps open beside its workers, as far as it is asked for: the watch over their steps, the
+watchdog's FIFO, the health check's port, and the look-out for a preemption notice.
+
+None of it is worth a job: what cannot be opened is told in a warning, except a port that the user named.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from elasticrun.agent.progress import HangWatch
+from elasticrun.config import EntrypointKind, WorkerConfig
+from elasticrun.core.progress import HangTerms
+from elasticrun.core.protocol import Stall
+
+if TYPE_CHECKING:
+    from elasticrun.agent.health import HealthServer
+    from elasticrun.agent.notice import PreemptionNotice
+    from elasticrun.agent.timer import FileTimer
+
+logger = logging.getLogger(__name__)
+
+
+class Services:
+    """Made inside the running loop; what an option asks for is imported only then."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        pids: Callable[[], Collection[int]],
+        phase: Callable[[], str],
+        on_stall: Callable[[int, Stall | None], None],
+    ) -> None:
+        """``pids``: of workers that run, for the watchdog. ``phase``: what the health check answers."""
+        self.watch = _open_watch(config, on_stall)
+        self._preemption_file = config.preemption_file
+        self._notice: PreemptionNotice | None = None
+        self._timer = _open_timer(config.file_timer, pids)
+        self._health = _open_health(config.health_check_port, phase)
+
+    async def start(self) -> None:
+        """Listen for health checks. OSError if the port is taken."""
+        if self._health is not None:
+            await self._health.start()
+
+    def look_out(self, on_notice: Callable[[str], None]) -> None:
+        """Tell once this node is to be taken away, with the reason."""
+        if self._preemption_file is not None:
+            from elasticrun.agent.notice import PreemptionNotice
+
+            self._notice = PreemptionNotice(self._preemption_file, on_notice)
+
+    def forget(self, pid: int | None) -> None:
+        """A worker has ended: its timers mean nothing any more."""
+        if self._timer is not None and pid is not None:
+            self._timer.forget(pid)
+
+    def save_stacks(self) -> None:
+        """Save the stacks of all workers beside their logs."""
+        if self.watch is not None:
+            self.watch.save_stacks()
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        if self._notice is not None:
+            self._notice.close()
+        if self.watch is not None:
+            await self.watch.close()
+        if self._timer is not None:
+            self._timer.close()
+        if self._health is not None:
+            await self._health.close()
+
+
+def _open_watch(config: WorkerConfig, on_stall: Callable[[int, Stall | None], None]) -> HangWatch | None:
+    auto = config.auto_progress and config.entrypoint.kind is not EntrypointKind.BINARY
+    path = dict(config.env).get("PATH")
+    try:
+        return HangWatch(config.local_world_size, hang_terms(config), path, on_stall, auto)
+    except OSError as error:
+        logger.warning("workers cannot report their steps, so no hang is found (%s)", error.strerror)
+        return None
+
+
+def hang_terms(config: WorkerConfig) -> HangTerms:
+    """When silence is a hang. With roles only if the user says after which time: what the rule would learn of
+    a step says little where others than the one who reports compute it, restart beside it, and save for it.
+    """
+    if config.roles and config.hang_timeout is None:
+        return HangTerms(0.0)
+    return HangTerms(config.hang_timeout)
+
+
+def _open_timer(path: str | None, pids: Callable[[], Collection[int]]) -> FileTimer | None:
+    if path is None:
+        return None
+    from elasticrun.agent.timer import FileTimer
+
+    try:
+        return FileTimer(path, pids)
+    except OSError as error:
+        logger.warning("no watchdog: the FIFO %s cannot be made (%s)", path, error.strerror)
+        return None
+
+
+def _open_health(port: int | None, phase: Callable[[], str]) -> HealthServer | None:
+    if port is None:
+        return None
+    from elasticrun.agent.health import HealthServer
+
+    return HealthServer(port, phase)
