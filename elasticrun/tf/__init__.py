@@ -5,6 +5,8 @@
   from what was saved, whatever the number of parameter servers is now.
 * ``ShardedAdagrad`` and ``ShardedAdam`` keep their slots as sharded variables, so that these are restored
   with the rest.
+* ``PeerBackup`` keeps copies of the variables in the memory of several parameter servers, and restores them
+  from there if one of these is lost.
 * ``Telemetry`` tells the launcher, and TensorBoard if you like, how fast the steps are.
 
 Importing this module imports no tensorflow: a name is loaded when it is first used.
@@ -16,15 +18,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from elasticrun.tf.backup import PeerBackup, Restored, Saved
     from elasticrun.tf.chief import ChiefSession, Resumed
     from elasticrun.tf.optimizers import ShardedAdagrad, ShardedAdam
     from elasticrun.tf.telemetry import Telemetry
 
-__all__ = ["ChiefSession", "Resumed", "ShardedAdagrad", "ShardedAdam", "Telemetry"]
+__all__ = [
+    "ChiefSession",
+    "PeerBackup",
+    "Restored",
+    "Resumed",
+    "Saved",
+    "ShardedAdagrad",
+    "ShardedAdam",
+    "Telemetry",
+]
 
 _HOMES = {
     "ChiefSession": "elasticrun.tf.chief",
+    "PeerBackup": "elasticrun.tf.backup",
+    "Restored": "elasticrun.tf.backup",
     "Resumed": "elasticrun.tf.chief",
+    "Saved": "elasticrun.tf.backup",
     "ShardedAdagrad": "elasticrun.tf.optimizers",
     "ShardedAdam": "elasticrun.tf.optimizers",
     "Telemetry": "elasticrun.tf.telemetry",

@@ -1,0 +1,44 @@
+"""What a copy of variables says of itself, as the text of a file; needs no tensorflow.
+
+The first line is the checksum of the rest. A label that was written only in part, or is of another version,
+or was emptied, is none; and a copy without one is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+
+from elasticrun.core.ps_backup import Label, Piece, Slice
+
+_FORMAT = 1
+
+
+def encode_label(label: Label) -> str:
+    """The text of a label's file."""
+    body = json.dumps({"format": _FORMAT, **asdict(label)}, sort_keys=True)
+    return f"{checksum(body.encode())}\n{body}"
+
+
+def decode_label(text: bytes) -> Label | None:
+    """What ``encode_label`` wrote; None if it is anything else, as it is if only a part of it was written."""
+    sum_, _, body = text.partition(b"\n")
+    if not body or checksum(body).encode() != sum_:
+        return None
+    fields = json.loads(body)
+    if fields.pop("format") != _FORMAT:
+        return None
+    return Label(**{**fields, "sums": tuple(fields["sums"])})
+
+
+def checksum(data: bytes) -> str:
+    """Tells two byte strings apart, by accident or not."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def fingerprint(pieces: Sequence[Piece], parts: Iterable[Iterable[Slice]]) -> str:
+    """The same only for the same variables, cut in the same way."""
+    keys = [[item.key for item in part] for part in parts]
+    return checksum(json.dumps([[asdict(piece) for piece in pieces], keys]).encode())
