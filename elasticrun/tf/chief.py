@@ -103,8 +103,8 @@ class ChiefSession:
             status.assert_existing_objects_matched()
         except AssertionError as error:
             raise UsageError(
-                f"the checkpoint {path} does not hold all that this program has to restore "
-                f"({str(error).splitlines()[0]}); give another directory, or the program that wrote it"
+                f"the checkpoint {path} does not hold all that this program has to restore; give another "
+                f"directory, or start the program that wrote it ({str(error).splitlines()[0]})"
             ) from None
         self._done = int(self._step.numpy())
         return Resumed(self._done, path)

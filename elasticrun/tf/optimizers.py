@@ -17,6 +17,7 @@ Invariant. The order of ``variables`` names the slots in a checkpoint: keep it, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -37,11 +38,16 @@ class ShardedOptimizer(tf.Module):  # type: ignore[misc]
         if learning_rate <= 0:
             raise UsageError(f"a learning rate of {learning_rate} is not above 0")
         self.learning_rate = learning_rate
-        self.parts: list[Any] = [part for variable in variables for part in parts_of(variable)]
         self.slots = {
             name: [slot_for(variable, self.first_value(name)) for variable in variables]
             for name in self.SLOTS
         }
+        self._pieces = _Pieces(all_parts(variables), [all_parts(self.slots[name]) for name in self.SLOTS])
+
+    @property
+    def parts(self) -> list[Any]:
+        """The shards of all variables, in their order; a variable that is not sharded is its own."""
+        return self._pieces.parts
 
     def first_value(self, slot: str) -> float:
         """What every element of this slot is in the beginning."""
@@ -55,28 +61,33 @@ class ShardedOptimizer(tf.Module):  # type: ignore[misc]
                 f"apply() got {len(gradients)} gradients for {len(self.parts)} parts; take them with "
                 "tape.gradient(loss, optimizer.parts)"
             )
-        self.begin()
-        slots = [self._slot_parts(name) for name in self.SLOTS]
+        count = self.begin()
         for index, (part, gradient) in enumerate(zip(self.parts, gradients, strict=True)):
-            own = [of_slot[index] for of_slot in slots]
+            slots = [of_slot[index] for of_slot in self._pieces.slots]
             if isinstance(gradient, tf.IndexedSlices):
-                self.update_rows(part, own, *summed_rows(gradient))
+                self.update_rows(part, slots, *summed_rows(gradient), count)
             elif gradient is not None:
-                self.update(part, own, gradient)
+                self.update(part, slots, gradient, count)
 
-    def begin(self) -> None:
-        """Called once for each ``apply``, before the updates."""
+    def begin(self) -> Any:
+        """Called once for each ``apply``; what it returns is handed to the updates."""
+        return 0
 
-    def update(self, part: Any, slots: Sequence[Any], gradient: Any) -> None:
+    def update(self, part: Any, slots: Sequence[Any], gradient: Any, count: Any) -> None:
         """Update all of a part."""
         raise NotImplementedError
 
-    def update_rows(self, part: Any, slots: Sequence[Any], rows: Any, gradient: Any) -> None:
+    def update_rows(self, part: Any, slots: Sequence[Any], rows: Any, gradient: Any, count: Any) -> None:
         """Update some rows of a part, each named once."""
         raise NotImplementedError
 
-    def _slot_parts(self, name: str) -> list[Any]:
-        return [part for slot in self.slots[name] for part in parts_of(slot)]
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Shards, hidden from checkpoints, which would save what is in a list or dictionary a second time."""
+
+    parts: list[Any]
+    slots: list[list[Any]]  # for each slot, by part
 
 
 class ShardedAdagrad(ShardedOptimizer):
@@ -99,7 +110,7 @@ class ShardedAdagrad(ShardedOptimizer):
         del slot
         return self._initial_accumulator
 
-    def update(self, part: Any, slots: Sequence[Any], gradient: Any) -> None:
+    def update(self, part: Any, slots: Sequence[Any], gradient: Any, count: Any) -> None:
         tf.raw_ops.ResourceApplyAdagradV2(
             var=part.handle,
             accum=slots[0].handle,
@@ -109,7 +120,7 @@ class ShardedAdagrad(ShardedOptimizer):
             use_locking=True,
         )
 
-    def update_rows(self, part: Any, slots: Sequence[Any], rows: Any, gradient: Any) -> None:
+    def update_rows(self, part: Any, slots: Sequence[Any], rows: Any, gradient: Any, count: Any) -> None:
         tf.raw_ops.ResourceSparseApplyAdagradV2(
             var=part.handle,
             accum=slots[0].handle,
@@ -139,22 +150,18 @@ class ShardedAdam(ShardedOptimizer):
         self._epsilon = epsilon
         super().__init__(variables, learning_rate)
         self.iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
-        self._rate: Any = None
-        self._powers: Any = None
 
-    def begin(self) -> None:
+    def begin(self) -> Any:
         self.iterations.assign_add(1)
-        count = tf.cast(self.iterations.read_value(), tf.float32)
-        self._powers = tf.pow(self._beta_1, count), tf.pow(self._beta_2, count)
-        self._rate = self.learning_rate * tf.sqrt(1 - self._powers[1]) / (1 - self._powers[0])
+        return tf.cast(self.iterations.read_value(), tf.float32)
 
-    def update(self, part: Any, slots: Sequence[Any], gradient: Any) -> None:
+    def update(self, part: Any, slots: Sequence[Any], gradient: Any, count: Any) -> None:
         tf.raw_ops.ResourceApplyAdam(
             var=part.handle,
             m=slots[0].handle,
             v=slots[1].handle,
-            beta1_power=self._powers[0],
-            beta2_power=self._powers[1],
+            beta1_power=tf.pow(self._beta_1, count),
+            beta2_power=tf.pow(self._beta_2, count),
             lr=self.learning_rate,
             beta1=self._beta_1,
             beta2=self._beta_2,
@@ -163,16 +170,24 @@ class ShardedAdam(ShardedOptimizer):
             use_locking=True,
         )
 
-    def update_rows(self, part: Any, slots: Sequence[Any], rows: Any, gradient: Any) -> None:
+    def update_rows(self, part: Any, slots: Sequence[Any], rows: Any, gradient: Any, count: Any) -> None:
         momentum = _decayed(slots[0], rows, self._beta_1, gradient)
         velocity = _decayed(slots[1], rows, self._beta_2, tf.square(gradient))
-        step = self._rate * momentum / (tf.sqrt(velocity) + self._epsilon)
+        rate = (
+            self.learning_rate * tf.sqrt(1 - tf.pow(self._beta_2, count)) / (1 - tf.pow(self._beta_1, count))
+        )
+        step = rate * momentum / (tf.sqrt(velocity) + self._epsilon)
         part.scatter_sub(tf.IndexedSlices(step, rows))
 
 
 def parts_of(variable: Any) -> list[Any]:
     """The shards of a sharded variable; of a plain one, itself."""
     return list(variable.variables) if is_sharded(variable) else [variable]
+
+
+def all_parts(variables: Sequence[Any]) -> list[Any]:
+    """The shards of all of these, in their order."""
+    return [part for variable in variables for part in parts_of(variable)]
 
 
 def is_sharded(variable: Any) -> bool:
