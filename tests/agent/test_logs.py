@@ -607,6 +607,7 @@ def test_a_further_life_continues_the_logs(node: Node, config: LogConfig) -> Non
 
 def test_what_the_console_did_not_take_of_one_life_is_shown_beside_the_next(node: Node) -> None:
     """A console that stands still until the second life has ended as well."""
+    number = HIGH_WATER // 50  # lines of 100 bytes
 
     async def main() -> bytes:
         console, out = os.pipe()
@@ -616,19 +617,19 @@ def test_what_the_console_did_not_take_of_one_life_is_shown_beside_the_next(node
         logs = router.open_round(dirs, first_rank=0)
         for life, letter in enumerate("ab"):
             logs.reopen(0, open_worker(dirs, 0, life), 0, CHIEF)
-            process = launch(logs.fds(0), f"print(('{letter}' * 99 + chr(10)) * 3000, end='')")
+            process = launch(logs.fds(0), f"print(('{letter}' * 99 + chr(10)) * {number}, end='')")
             logs.started(0)
             assert await ended(process) == 0
         logs.close()
         reader = Reader(console)
         reader.start()
         await router.close(DEADLINE)
-        return await reader.until(lambda data: data.count(b"\n") >= 6000)
+        return await reader.until(lambda data: data.count(b"\n") >= 2 * number)
 
     lines = asyncio.run(main()).splitlines()
-    assert lines.count(b"[chief0]:" + b"a" * 99) == 3000
-    assert lines.count(b"[chief0]:" + b"b" * 99) == 3000
-    assert len(lines) == 6000
+    assert lines.count(b"[chief0]:" + b"a" * 99) == number
+    assert lines.count(b"[chief0]:" + b"b" * 99) == number
+    assert len(lines) == 2 * number
 
 
 def test_the_lines_of_a_task_are_marked_as_a_template_has_it(node: Node) -> None:

@@ -93,14 +93,14 @@ class Node:
     def spawn(self, worker: int, *args: str, warm: str | None = "key") -> None:
         self._spawn(worker, self.argv(*args), warm)
 
-    def spawn_another(self, worker: int, code: str, waits: bool = True) -> None:
+    def spawn_another(self, worker: int, code: str, waits: bool = True, alone: bool = False) -> None:
         """Another program in place of the script."""
         (self.folder / "another").mkdir(exist_ok=True)
         path = self.folder / "another" / "program.py"
         path.write_text(textwrap.dedent(code))
         argv = [sys.executable, str(path), "an argument"]
         cpus = frozenset(os.sched_getaffinity(0))
-        self._spawn(worker, argv, "key", cpus=cpus, program=str(path), waits=waits)
+        self._spawn(worker, argv, "key", cpus=cpus, program=str(path), waits=waits, alone=alone)
 
     def _spawn(self, worker: int, argv: list[str], warm: str | None, **rest: Any) -> None:
         with (self.folder / f"out{worker}").open("wb") as out, Path(os.devnull).open() as null:
@@ -587,6 +587,28 @@ def test_another_program_is_forked_in_place_of_the_script(drive: Drive, module: 
         assert await node.run(2) == f"imported\n{node.told(2)}"
 
     drive(scenario, "trouble,colorsys")
+
+
+def test_once_a_forked_worker_that_is_alone_has_ended_its_group_has(drive: Drive) -> None:
+    """However soon it ends: perhaps before the spawner has read that it was born."""
+    code = """
+    import os, signal
+    helper = os.fork()
+    if helper == 0:
+        while True:
+            signal.pause()
+    print(helper, flush=True)
+    os._exit(3)
+    """
+
+    async def scenario(node: Node) -> None:
+        assert (await node.news()).is_warm
+        for worker in range(10):
+            node.spawn_another(worker, code, alone=True)
+            assert await node.exit_code(worker) == 3
+            wait_end(int((node.folder / f"out{worker}").read_text()), 0.0)
+
+    drive(scenario)
 
 
 def test_another_program_begins_behind_the_users_sitecustomize(drive: Drive, module: Module) -> None:
