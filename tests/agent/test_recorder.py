@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from elasticrun.agent.events import EventLog
@@ -14,9 +15,11 @@ from elasticrun.config import (
     JobConfig,
     LaunchConfig,
     RendezvousConfig,
+    TaskRole,
     WorkerConfig,
 )
 from elasticrun.core.protocol import AgentPhase, AgentStatus, Assignment, Failure, FailureKind, NodeInfo
+from elasticrun.core.tasks import Task, TaskReport
 
 NODE = NodeInfo("box/0", "i", "box", "address", 2, role="trainer")
 ASSIGNMENT = Assignment(3, 1, 2, 2, 4, 2, 4, "address", 1, 1, 5)
@@ -97,3 +100,36 @@ def test_workers_that_succeeded_stay_so() -> None:
     assert {event["metadata"]["state"] for event in events} == {"SUCCEEDED"}
     record.reported(AgentStatus(4, AgentPhase.RUNNING, 4), ASSIGNMENT)
     assert events[-1]["metadata"]["state"] == "HEALTHY"
+
+
+def test_a_task_that_starts_again_has_events_of_its_own() -> None:
+    node = replace(NODE, role="default")
+    events: list[dict[str, Any]] = []
+    record = Recorder(EventLog("console", lambda line: events.append(json.loads(line))), CONFIG, node)
+    seats = (Task(0, TaskRole.CHIEF, 0), Task(1, TaskRole.PS, 1), Task(2, TaskRole.PS, 2))
+    assignment = replace(ASSIGNMENT, tasks=seats)
+
+    def reported(*reports: TaskReport, round_: int = 3) -> list[tuple[object, ...]]:
+        events.clear()
+        status = AgentStatus(2, AgentPhase.RUNNING, round_, tasks=reports)
+        record.reported(status, assignment)
+        told = [event for event in events if event["name"].startswith("elasticrun.task.")]
+        names = ("global_rank", "role", "task_index", "task_life", "state", "raw_error")
+        return [(event["name"][16:], *(event["metadata"][name] for name in names)) for event in told]
+
+    chief, ps = TaskReport(0, 0), TaskReport(1, 0)
+    failed = replace(ps, ended=True, failure=FAILURE)
+    assert reported(chief, ps) == []
+    assert reported(chief, failed) == [("failed", 3, "ps", 1, 0, "FAILED", "boom")]
+    assert reported(chief, failed) == []
+    assert reported(chief, TaskReport(1, 1)) == [("started", 3, "ps", 1, 1, "HEALTHY", None)]
+    assert reported(chief, TaskReport(1, 1), TaskReport(2, 0)) == [
+        ("started", 5, "ps", 2, 0, "HEALTHY", None)
+    ]
+    ended = TaskReport(2, 0, ended=True)
+    assert reported(chief, TaskReport(1, 3, ended=True), ended) == [
+        ("started", 3, "ps", 1, 3, "HEALTHY", None),
+        ("ended", 3, "ps", 1, 3, "SUCCEEDED", None),
+        ("ended", 5, "ps", 2, 0, "SUCCEEDED", None),
+    ]
+    assert reported(chief, failed, round_=4) == []
