@@ -1,8 +1,8 @@
 """Events for ``--event-log-handler``: what torchrun records, from the changes of the agent's phase.
 
 torchrun knows no worker that starts again while the others run. A task that does, or that ends before the
-round does, has events of ours: ``elasticrun.task.started``, ``.ended`` (with 0, or because it was told to) and
-``.failed``.
+round does, has events of ours: ``elasticrun.task.started``, ``.ended`` (with 0, or because it was told to)
+and ``.failed``.
 """
 
 from __future__ import annotations
