@@ -94,6 +94,7 @@ class Director:
 
     def __init__(self, folder: Path) -> None:
         self.workers: list[Worker] = []
+        self.deadline = DEADLINE  # seconds
         self._standing: str = ""  # an order for everybody who comes
         self._news = threading.Condition()
         path = folder / "director"
@@ -141,8 +142,8 @@ class Director:
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Return once the condition holds; Hung after the deadline."""
         with self._news:
-            if not self._news.wait_for(condition, DEADLINE):
-                raise Hung(f"no {what} within {DEADLINE:g} s; there were {self.workers}")
+            if not self._news.wait_for(condition, self.deadline):
+                raise Hung(f"no {what} within {self.deadline:g} s; there were {self.workers}")
 
     def order(self, command: str) -> None:
         """Tell everybody who is here, and everybody who will come."""

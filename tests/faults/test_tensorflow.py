@@ -1,0 +1,129 @@
+"""A TensorFlow job with real parameter servers: tasks are killed and counted anew, and training goes on.
+
+One job goes through everything, because each process takes seconds to import tensorflow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.director import Worker
+from tests.support.launcher import ROOT, Launcher
+from tests.support.orders import TOKEN, Orders
+from tests.support.processes import TORCH_DEADLINE, Hung, marked, wait_end
+
+TRAINER = ROOT / "tests" / "support" / "tf_trainer.py"
+Task = tuple[str, int]
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+class Job:
+    """One chief under remote control, and the servers that work for it."""
+
+    def __init__(self, cluster: Cluster, *args: str) -> None:
+        cluster.director.deadline = TORCH_DEADLINE
+        options = ("--role-counts", "chief=1,worker=2,ps=2", *cluster.options("1"), *args)
+        env = {"ELASTICRUN_TOKEN": TOKEN, "LOGLEVEL": "INFO", "TF_CPP_MIN_LOG_LEVEL": "2"}
+        self._director = cluster.director
+        self._launcher: Launcher = cluster.launch(*options, TRAINER, cluster.folder / "checkpoints", env=env)
+        self._life = -1
+        self.chief: Worker
+        self.resumed = self.meet_chief()
+
+    def meet_chief(self) -> dict[str, object]:
+        """The next life of the chief, and where it goes on."""
+        self._life += 1
+        self.chief = self._director.task("chief", life=self._life)
+        resumed: dict[str, object] = self.chief.answer()
+        return resumed
+
+    def train(self, count: int) -> int:
+        """So many steps; the number of the last one."""
+        step: int = self.chief.ask(f"steps {count}")["step"]
+        return step
+
+    def servers(self) -> dict[Task, tuple[int, int]]:
+        """The pid and the life of each server."""
+        found = {}
+        for pid in marked(self._launcher.mark):
+            with contextlib.suppress(OSError):
+                pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
+                env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+                task = json.loads(env.get("TF_CONFIG", '{"task": {"type": "", "index": 0}}'))["task"]
+                if task["type"] in ("worker", "ps"):
+                    found[task["type"], task["index"]] = (pid, int(env["ELASTICRUN_LIFE"]))
+        return found
+
+    def server(self, task: Task, life: int) -> int:
+        """The pid of one life of a server, once it has been started."""
+        deadline = time.monotonic() + TORCH_DEADLINE
+        while time.monotonic() < deadline:
+            pid, number = self.servers().get(task, (0, -1))
+            if number == life:
+                return pid
+        raise Hung(f"no life {life} of {task}")
+
+
+@pytest.fixture
+def job(cluster: Cluster) -> Job:
+    return Job(cluster, "--max-restarts=3")
+
+
+def test_what_is_lost_comes_back_and_what_is_counted_anew_is_moved(cluster: Cluster, job: Job) -> None:
+    assert job.resumed["resumed"] == 0
+    first = job.servers()
+    assert job.train(20) == 20
+    saved = job.chief.ask("save")
+
+    # A worker: nobody else hears of it.
+    os.kill(first["worker", 1][0], signal.SIGKILL)
+    assert job.train(20) == 40
+    again = {**first, ("worker", 1): (job.server(("worker", 1), 1), 1)}
+    assert job.servers() == again
+    assert job.train(20) == 60
+
+    # A parameter server: its chief goes with it, and on from what was saved.
+    job.chief.tell("steps 100000")
+    os.kill(again["ps", 0][0], signal.SIGKILL)
+    resumed = job.meet_chief()
+    assert (resumed["resumed"], resumed["digest"]) == (saved["saved"], saved["digest"])
+    again["ps", 0] = (job.server(("ps", 0), 1), 1)
+    assert job.servers() == again
+    assert job.train(10) == 30
+
+    # The chief.
+    saved = job.chief.ask("save")
+    job.chief.kill()
+    resumed = job.meet_chief()
+    assert (resumed["resumed"], resumed["digest"]) == (30, saved["digest"])
+    assert job.servers() == again
+
+    # Two parameter servers, three, and two again: all that is saved is moved, slots included.
+    orders = Orders(cluster)
+    for count in (3, 2):
+        saved = job.chief.ask("save")
+        orders.done("scale", "--role", f"ps={count}")
+        job.chief.tell("leave")
+        moved = job.meet_chief()
+        assert (moved["resumed"], moved["digest"]) == (saved["saved"], saved["digest"])
+        assert moved["servers"] == count
+        if count == 3:
+            again["ps", 2] = (job.server(("ps", 2), 0), 0)
+        else:
+            wait_end(again.pop(("ps", 2))[0], TORCH_DEADLINE)
+        assert job.servers() == again
+        step = job.train(5)
+        assert step == saved["saved"] + 5
+
+    assert job.chief.env["TORCHELASTIC_RESTART_COUNT"] == "3", "scaling is free"
+    job.chief.tell("end")
+    cluster.wait_all()
