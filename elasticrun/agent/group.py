@@ -73,7 +73,7 @@ class WorkerGroup:
         """Start the workers of a round; the round before is over. Raises OSError if descriptors run out."""
         size = self._config.local_world_size
         self._assignment = assignment
-        self._round_dirs = self._dirs.open_round(assignment.round, 0 if assignment.tasks else size)
+        self._round_dirs = self._dirs.open_round(assignment.round, 0 if assignment.cluster else size)
         self._paths = dict(enumerate(self._round_dirs.workers))
         self._logs = self._router.open_round(self._round_dirs, assignment.first_rank)
         self._facts.begin()

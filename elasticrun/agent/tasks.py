@@ -35,8 +35,8 @@ def task_of(assignment: Assignment, local_rank: int) -> Task | None:
 
 
 def local_ranks(assignment: Assignment, local_world_size: int) -> tuple[int, ...]:
-    """Of the workers that a round starts with on this node."""
-    if assignment.tasks:
+    """Of the workers that a round starts with on this node; in a cluster there may be none."""
+    if assignment.cluster:
         return tuple(task.local_rank for task in assignment.tasks)
     return tuple(range(local_world_size))
 

@@ -53,7 +53,6 @@ from elasticrun.core.agent_wishes import Directive
 from elasticrun.core.protocol import (
     MAX_FAILURES,
     AgentPhase,
-    Assignment,
     Failure,
     JobEnded,
     MasterMessage,
@@ -233,7 +232,7 @@ class AgentMachine(AgentFacts):
         elif timer.startswith(TASK):
             kill = self.tasks.expire(timer, self._now)
             if kill is None:
-                self._give_up_node()
+                self._depart(Departure.stuck(self._terms.kill_timeout))
             else:
                 self._effects.append(kill)
         elif timer == PROBE:
@@ -267,8 +266,8 @@ class AgentMachine(AgentFacts):
             self._stop_round()
         elif self.phase is AgentPhase.READY:
             self._follow()
-        elif self.assignment is not None and self.assignment.tasks and self.phase is AgentPhase.RUNNING:
-            self._follow_tasks(self.assignment)
+        elif self.tasks and self.phase is AgentPhase.RUNNING:
+            self._follow_tasks()
 
     def _watch_probe(self) -> None:
         """A probe runs until its end, unless the node has to leave or the master wants something else."""
@@ -287,19 +286,20 @@ class AgentMachine(AgentFacts):
         elif wishes.stop_through > self.round:
             self.round = wishes.stop_through
             self.failures = ()
+            self.tasks.forget()
             self._report()
 
-    def _follow_tasks(self, known: Assignment) -> None:
+    def _follow_tasks(self) -> None:
         """Tasks run: start, end or restart single ones."""
         wanted, before = self._wishes.round, self.tasks.reports
-        reason = "it was not over before"
         if wanted is not None and wanted.assignment.round == self.round:
-            self.assignment, reason = wanted.assignment, wanted.reason
-        for effect in self.tasks.follow(self.assignment or known, self._now):
+            self.assignment = wanted.assignment
+            self.tasks.want(wanted)
+        for effect in self.tasks.follow(self._now):
             self._effects.append(effect)
             if isinstance(effect, StartTask):
                 self.group.alive.add(effect.local_rank)
-                self._say(Level.WARNING, describe_task(effect, reason))
+                self._say(Level.WARNING, describe_task(effect, self.tasks.reason))
         if self.tasks.reports != before:
             self._report()
 
@@ -317,8 +317,8 @@ class AgentMachine(AgentFacts):
         self.failures = ()
         self._seats = with_seat(self._seats, assignment.charter)
         tasks = [task.local_rank for task in assignment.tasks]
-        self.group.begin(tasks or range(self.info.local_world_size))
-        self.tasks.begin(assignment)
+        self.group.begin(tasks if assignment.cluster else range(self.info.local_world_size))
+        self.tasks.begin(wanted)
         text = describe_assignment(assignment, self.info, wanted.reason)
         self._say(Level.INFO if self.round == 0 else Level.WARNING, text)
         self._effects.append(StartWorkers(assignment))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from elasticrun.core.agent_events import AgentEffect, AgentTerms, SignalTask, StartTask
 from elasticrun.core.agent_group import HUNG_GRACE
-from elasticrun.core.protocol import MAX_FAILURES, Assignment, Failure
+from elasticrun.core.protocol import MAX_FAILURES, Assignment, Failure, StartRound
 from elasticrun.core.role_recovery import is_alone
 from elasticrun.core.tasks import Task, TaskReport
 from elasticrun.core.timers import Deadlines
@@ -35,7 +35,8 @@ class _Life:
     ended: bool = False
     failure: Failure | None = None
     leaving: bool = False  # it was told to end
-    killed: bool = False  # and has not
+    saves: bool = False  # and has the time to save its state
+    killed: bool = False  # but has not ended
 
 
 class Tasks:
@@ -44,19 +45,35 @@ class Tasks:
     def __init__(self, terms: AgentTerms, timers: Deadlines[str]) -> None:
         self._terms = terms
         self._timers = timers
+        self.reason = ""  # why they are to be as they are
         self._assignment: Assignment | None = None
         self._wanted: dict[int, Task] = {}  # by local rank
         self._lives: dict[int, _Life] = {}
 
-    def begin(self, assignment: Assignment) -> None:
+    def begin(self, start: StartRound) -> None:
         """A round starts, with all of its tasks."""
-        self._want(assignment)
-        self._lives = {task.local_rank: _Life(task.life) for task in assignment.tasks}
+        self.want(start)
+        self._lives = {task.local_rank: _Life(task.life) for task in start.assignment.tasks}
+
+    def want(self, start: StartRound) -> None:
+        """What the tasks of the round that runs are to be from now on."""
+        self.reason = start.reason
+        self._assignment = start.assignment
+        self._wanted = {task.local_rank: task for task in start.assignment.tasks}
 
     def end(self) -> None:
         """The round stops as a whole: nothing is decided for single tasks any more."""
         for local_rank in self._lives:
             self._timers.cancel(f"{TASK}{local_rank}")
+
+    def forget(self) -> None:
+        """The round whose tasks these were is not the newest one any more."""
+        self._assignment = None
+        self._wanted, self._lives = {}, {}
+
+    def __bool__(self) -> bool:
+        """Whether this node has a part in a TensorFlow cluster, even if no task of it is left here."""
+        return self._assignment is not None and bool(self._assignment.cluster)
 
     def __contains__(self, local_rank: int) -> bool:
         return local_rank in self._lives
@@ -91,9 +108,9 @@ class Tasks:
         self._lives[local_rank] = replace(life, ended=True, failure=kept)
         return not life.leaving
 
-    def follow(self, assignment: Assignment, now: float) -> list[AgentEffect]:
+    def follow(self, now: float) -> list[AgentEffect]:
         """The next step for each task from what runs to what is wanted."""
-        self._want(assignment)
+        assert self._assignment is not None
         effects: list[AgentEffect] = []
         for local_rank in sorted({*self._wanted, *self._lives}):
             wanted, life = self._wanted.get(local_rank), self._lives.get(local_rank)
@@ -104,7 +121,7 @@ class Tasks:
                 effects += self._tell_to_end(local_rank, life, wanted, now)
             elif wanted is not None:
                 self._lives[local_rank] = _Life(wanted.life)
-                effects.append(StartTask(assignment, local_rank))
+                effects.append(StartTask(self._assignment, local_rank))
             else:
                 del self._lives[local_rank]
         return effects
@@ -119,20 +136,17 @@ class Tasks:
         self._timers.set(timer, now + self._terms.kill_timeout)
         return SignalTask(local_rank, SIGKILL)
 
-    def _want(self, assignment: Assignment) -> None:
-        self._assignment = assignment
-        self._wanted = {task.local_rank: task for task in assignment.tasks}
-
     def _tell_to_end(
         self, local_rank: int, life: _Life, wanted: Task | None, now: float
     ) -> list[AgentEffect]:
-        if life.leaving:
-            return []
-        self._lives[local_rank] = replace(life, leaving=True)
+        """Once; but who had the time to save its state may lose it, with what it would have saved it from."""
         saves = wanted is not None and wanted.saves
+        if life.killed or (life.leaving and (saves or not life.saves)):
+            return []
+        self._lives[local_rank] = replace(life, leaving=True, saves=saves)
         longest = self._terms.shutdown_timeout
         self._timers.set(f"{TASK}{local_rank}", now + (longest if saves else min(longest, HUNG_GRACE)))
-        return [SignalTask(local_rank, SIGTERM)]
+        return [] if life.leaving else [SignalTask(local_rank, SIGTERM)]
 
 
 def _shortened(failure: Failure) -> Failure:

@@ -22,6 +22,7 @@ from elasticrun.core.protocol import NodeInfo
 from elasticrun.core.recovery import settle
 from elasticrun.core.role_recovery import Loss, cause_of
 from elasticrun.core.round_tasks import Order, RoundTasks
+from elasticrun.core.tf_scale import offered_ports, scale_refusal
 
 MENDING, LINGER = "mending", "linger"
 #: Seconds that tasks have to end by themselves after the one that leads has ended with 0.
@@ -50,11 +51,15 @@ class JobTasks(JobFacts):
         return True
 
     def _watch_tasks(self) -> None:
-        """Take away what was kept for the chief alone, and restart what was lost."""
+        """Take away what was kept for the chief alone, and restart what was lost.
+
+        After a master's restart the losses on all nodes are judged together, so once all of them are back.
+        """
         tasks = self.current.tasks
         if self.current.releases:
             self._retire()
-        if tasks.lost and not tasks.is_over and (MENDING, "") not in self._timers:
+        is_waiting = self.members.detached or (MENDING, "") in self._timers
+        if tasks.lost and not tasks.is_over and not is_waiting:
             self._mend(list(tasks.lost.values()))
 
     def _mend(self, losses: list[Loss]) -> None:
@@ -81,7 +86,9 @@ class JobTasks(JobFacts):
 
     def _restart_lost(self) -> None:
         """The wait after fast failures is over; what was lost during it comes at no further cost."""
-        self._restart(list(self.current.tasks.lost.values()))
+        tasks = self.current.tasks
+        if tasks.lost and not tasks.is_over:
+            self._restart(list(tasks.lost.values()))
 
     def _restart(self, losses: list[Loss]) -> None:
         reason = "; ".join(str(loss) for loss in losses)
@@ -90,19 +97,14 @@ class JobTasks(JobFacts):
     def _scale_role(self, role: TaskRole, count: int) -> None:
         """Run with another number of parameter servers, or of the workers that they serve."""
         tasks = self.current.tasks
-        before = tasks.count(role)
-        text = f"{role.value}: {before} -> {count}"
-        if self.phase is not JobPhase.RUNNING or not before or before == count or count < 1:
-            self._decide(f"not scaled ({text}): no round runs that it would change")
+        if refusal := scale_refusal(self, role, count):
+            self._decide(f"not scaled to {role.value}={count}: {refusal}")
             return
-        ports = {name: self.members.nodes[name].status.ports for name in self._present()}
-        refusal = tasks.resize(role, count, ports)
-        if refusal:
-            self._decide(f"not scaled ({text}): {refusal}")
-            return
+        text = f"scaled {role.value}: {tasks.count(role)} -> {count}"
+        tasks.resize(role, count, offered_ports(self))
         self.role_orders[role] = Order(tasks.brought[role], count)
-        self._decide(f"scaled {text}; the chief saves its state and starts again, the others go on")
-        self._retell(list(self.current.seats), f"scaled {text}")
+        self._decide(f"{text}; the chief saves its state and starts again, the others go on")
+        self._retell(list(self.current.seats), text)
 
     def _retire(self) -> None:
         """The chief that knew of them is gone."""
@@ -118,6 +120,3 @@ class JobTasks(JobFacts):
             current.seats[name] = replace(seat, restart_count=self.budget.used)
         current.start_reason = reason
         self._direct_all(names)
-
-    def _present(self) -> list[str]:
-        return [name for name in self.current.seats if name in self.members.nodes]

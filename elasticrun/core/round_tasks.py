@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from elasticrun.config import Endpoint, TaskRole
-from elasticrun.core.protocol import NodeInfo
+from elasticrun.core.protocol import Failure, NodeInfo
 from elasticrun.core.role_recovery import SERVERS, Loss, is_alone, is_loss, is_served, takes_chief
 from elasticrun.core.tasks import MAX_TASKS, Cluster, Task, TaskReport
 from elasticrun.core.tf_cluster import count_roles, impossible, leader, number_tasks, ports_needed
@@ -60,6 +60,7 @@ class RoundTasks:
         self._addresses = {member.node: member.address for member in members}
         self._retiring: set[Key] = set()
         self.brought: dict[TaskRole, int] = {}  # how many of each role the nodes came with
+        self._homes: dict[TaskRole, tuple[str, ...]] = {}  # nodes that gave workers this role
         self._used: dict[str, int] = {}  # how many local ranks of a node were ever seated
         self._leader: Key = ("", 0)
         if members and members[0].roles:
@@ -74,12 +75,12 @@ class RoundTasks:
             self.wanted[member.node] = {task.local_rank: task for task in tasks}
             self._used[member.node] = len(tasks)
         self.brought = count_roles(role for member in members for role in member.roles)
+        self._homes = {role: tuple(m.node for m in members if role in m.roles) for role in TaskRole}
         leads = leader(role for role, _ in self.cluster)
         for key, task in self._all():
             if task.role is leads and task.index == 0:
                 self._leader = key
-            if not (is_served(self.cluster) and task.role in SERVERS):
-                self.unfinished.add(key)
+            self._expect_end(key, task.role)
 
     def of(self, node: str) -> tuple[Task, ...]:
         """What a node is told of its own tasks."""
@@ -91,8 +92,7 @@ class RoundTasks:
 
     def room(self, role: TaskRole, ports: Mapping[str, Sequence[int]]) -> int:
         """How many more tasks could have a role. ``ports`` are those that each node holds free."""
-        nodes = {node for (node, _), _task in self._listed(role)}
-        return sum(len(self._free_ports(node, ports.get(node, ()))) for node in nodes)
+        return sum(len(self._free_ports(node, ports.get(node, ()))) for node in self._homes[role])
 
     # -- what is heard
 
@@ -104,21 +104,29 @@ class RoundTasks:
             task = self.wanted.get(node, {}).get(report.local_rank)
             if task is None:
                 continue
-            if report.ended:
+            self.lost.pop(key, None)
+            if key == self._leader and report.ended and report.failure is None:
+                self.is_over = True  # in whichever life
                 self.unfinished.discard(key)
-                self.is_over = self.is_over or (key == self._leader and report.failure is None)
-            elif key == self._leader and report.life >= task.life:
+            elif report.life < task.life:
+                continue  # it makes way
+            elif report.ended:
+                self._judge(key, task, report.failure)
+            elif key == self._leader:
                 released = bool(self._retiring)
-            self._judge(key, task, report)
         return released
 
-    def _judge(self, key: Key, task: Task, report: TaskReport) -> None:
-        self.lost.pop(key, None)
-        if not report.ended or report.life < task.life or key in self._retiring:
+    def _judge(self, key: Key, task: Task, failure: Failure | None) -> None:
+        """The life that is wanted has ended."""
+        self.unfinished.discard(key)
+        if key in self._retiring or not is_alone(self.cluster, task.role):
             return
-        failure = report.failure
-        if is_alone(self.cluster, task.role) and is_loss(self.cluster, task.role, failure):
+        if is_loss(self.cluster, task.role, failure):
             self.lost[key] = Loss(*key, task.role, task.index, failure)
+
+    def _expect_end(self, key: Key, role: TaskRole) -> None:
+        if not (is_served(self.cluster) and role in SERVERS):
+            self.unfinished.add(key)
 
     # -- what is wanted
 
@@ -131,35 +139,33 @@ class RoundTasks:
             self._raise_life(key, saves=False)
         return sorted({node for node, _ in keys})
 
-    def resize(self, role: TaskRole, count: int, ports: Mapping[str, Sequence[int]]) -> str:
-        """Want another number of a server's role, and a chief that knows. Returns why not, else "".
+    def resize(self, role: TaskRole, count: int, ports: Mapping[str, Sequence[int]]) -> None:
+        """Want another number of a server's role, and a chief that knows.
 
-        ``ports`` are those that each node holds free.
+        ``ports`` are those that each node holds free; there must be ``room`` for what is added.
         """
-        refusal = self._recount(role, count, ports)
-        if not refusal:
-            self._raise_life(self._leader, saves=True)
-        return refusal
+        self._recount(role, count, ports)
+        self._raise_life(self._leader, saves=True)
 
     def repeat(self, role: TaskRole, order: Order, ports: Mapping[str, Sequence[int]]) -> str:
         """Before the start of a round, do as in the one before it; but not if the nodes bring others now."""
         if self.brought.get(role) != order.brought:
             return ""
-        refusal = self._recount(role, order.count, ports)
+        if order.count - order.brought > self.room(role, ports):
+            return "its nodes hold too few free ports"
+        self._recount(role, order.count, ports)
         self.retire()
-        return refusal
+        return ""
 
-    def _recount(self, role: TaskRole, count: int, ports: Mapping[str, Sequence[int]]) -> str:
+    def _recount(self, role: TaskRole, count: int, ports: Mapping[str, Sequence[int]]) -> None:
         listed = self._listed(role)
-        added = self._place(listed, count, ports)
-        if isinstance(added, str):
-            return added
-        for node, task in added:
+        for node, task in self._place(listed, role, count, ports):
             self.wanted[node][task.local_rank] = task
             self._used[node] += 1
-        self._retiring |= {key for key, _ in listed[count:]}
+        for key, _ in listed[count:]:
+            self._retiring.add(key)
+            self.lost.pop(key, None)
         self.cluster = tuple((r, self._served(r)) for r, _ in self.cluster)
-        return ""
 
     def retire(self) -> list[str]:
         """Want those no more that are retiring. Returns their nodes."""
@@ -170,23 +176,23 @@ class RoundTasks:
         return nodes
 
     def _place(
-        self, listed: Sequence[tuple[Key, Task]], count: int, ports: Mapping[str, Sequence[int]]
-    ) -> list[tuple[str, Task]] | str:
-        """Seats for as many more tasks as are wanted, on the nodes that have the fewest of this role."""
-        loads: dict[str, int] = {}
+        self,
+        listed: Sequence[tuple[Key, Task]],
+        role: TaskRole,
+        count: int,
+        ports: Mapping[str, Sequence[int]],
+    ) -> list[tuple[str, Task]]:
+        """Seats for as many more tasks as are wanted, on the nodes of this role that have the fewest."""
+        loads = dict.fromkeys(self._homes[role], 0)
         for (node, _), _task in listed:
-            loads[node] = loads.get(node, 0) + 1
+            loads[node] += 1
         free = {node: self._free_ports(node, ports.get(node, ())) for node in loads}
         ranks = {node: self._used[node] for node in loads}
         added: list[tuple[str, Task]] = []
         for index in range(len(listed), count):
-            open_nodes = [node for node in loads if free[node]]
-            if not open_nodes:
-                return f"no port is left for {count - index} of them"
-            node = min(open_nodes, key=loads.__getitem__)
-            task = Task(ranks[node], listed[0][1].role, index, port=free[node].pop(0))
+            node = min((node for node in loads if free[node]), key=loads.__getitem__)
+            added.append((node, Task(ranks[node], role, index, port=free[node].pop(0))))
             loads[node], ranks[node] = loads[node] + 1, ranks[node] + 1
-            added.append((node, task))
         return added
 
     def _free_ports(self, node: str, offered: Sequence[int]) -> list[int]:
@@ -198,6 +204,7 @@ class RoundTasks:
         task = self.wanted[node][local_rank]
         self.wanted[node][local_rank] = replace(task, life=task.life + 1, saves=saves)
         self.lost.pop(key, None)
+        self._expect_end(key, task.role)
 
     def _listed(self, role: TaskRole) -> list[tuple[Key, Task]]:
         """Those of a role by index, without those that are taken away."""

@@ -4,8 +4,8 @@ Only a job with parameter servers changes the number of its tasks while it train
 the new cluster, and nobody else knows the others. Without parameter servers the world is fixed in every
 process, and a job grows by nodes as a torch job does.
 
-The answer is about the facts of the moment in which the order is heard. What the machine does with the order
-is decided where it is carried out (``core/job_tasks.py``), from the same facts.
+The answer is about the facts of the moment in which the order is heard. The machine (``core/job_tasks.py``)
+asks again when it carries the order out, from the same facts.
 """
 
 from __future__ import annotations
@@ -52,14 +52,15 @@ def _no_room(job: JobFacts, role: TaskRole, count: int) -> str:
     others = sum(len(addresses) for other, addresses in tasks.cluster if other is not role)
     if count + others > MAX_CLUSTER:
         return f"a cluster has at most {MAX_CLUSTER} tasks: give at most {role.value}={MAX_CLUSTER - others}"
-    room = tasks.room(role, _ports(job))
+    room = tasks.room(role, offered_ports(job))
     if count - here > room:
         most = f"{role.value}={here + room}"
         return f"the nodes hold free ports for {room} more of {role.value}: give at most {most}"
     return ""
 
 
-def _ports(job: JobFacts) -> Mapping[str, Sequence[int]]:
+def offered_ports(job: JobFacts) -> Mapping[str, Sequence[int]]:
+    """The ports that each node of the round holds free."""
     nodes = job.members.nodes
     return {name: nodes[name].status.ports for name in job.current.seats if name in nodes}
 

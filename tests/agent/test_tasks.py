@@ -92,6 +92,7 @@ def test_who_runs_what() -> None:
 def test_the_workers_of_a_round() -> None:
     assert local_ranks(TORCH, 3) == (0, 1, 2)
     assert local_ranks(replace(SERVED, tasks=(TASKS[0], TASKS[2])), 4) == (0, 2)
+    assert local_ranks(replace(SERVED, tasks=()), 4) == (), "an order took its only servers away"
     assert trainers(TORCH, 3) == (0, 1, 2)
     assert trainers(SERVED, 4) == (0,)
     assert trainers(MIRRORED, 4) == (0, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,42 +11,11 @@ from elasticrun.config import TaskRole
 from elasticrun.core import round_tasks, tf_scale
 from elasticrun.core.describe import describe
 from elasticrun.core.job_events import Decided, JobPhase, RoleScaled
-from elasticrun.core.protocol import AgentPhase, AgentStatus, Failure, StartRound
+from elasticrun.core.protocol import AgentPhase, StartRound
 from elasticrun.core.tasks import TaskReport
-from elasticrun.core.tf_scale import scale_promise, scale_refusal
+from elasticrun.core.tf_scale import scale_promise
 from tests.core.build import Job, failure
-
-CHIEF, WORKER, PS, EVALUATOR = TaskRole
-SERVED = {"a": (CHIEF, PS), "b": (WORKER, PS), "c": (EVALUATOR,)}
-MIRRORED = {"a": (WORKER,), "b": (WORKER,)}
-TORCH: dict[str, tuple[TaskRole, ...]] = {"a": (), "b": ()}
-
-
-class TfJob(Job):
-    """A job whose nodes hold ``spare`` ports more than their tasks need, and say how these fare."""
-
-    def __init__(self, roles: dict[str, tuple[TaskRole, ...]], spare: int = 1) -> None:
-        super().__init__(min_nodes=len(roles), max_nodes=len(roles))
-        self.ports = {name: tuple(range(8001, 8001 + len(own) + spare)) for name, own in roles.items()}
-        self.tasks: dict[str, tuple[TaskReport, ...]] = {}
-        for name, own in roles.items():
-            self.attach(name, roles=own)
-
-    def status(self, node: str, phase: AgentPhase, round_: int, *failures: Failure) -> AgentStatus:
-        said = super().status(node, phase, round_, *failures)
-        return replace(said, ports=self.ports[node], tasks=self.tasks.get(node, ()))
-
-    def run(self) -> TfJob:
-        """All nodes run what they were told to."""
-        for name, seat in self.machine.current.seats.items():
-            self.tasks[name] = tuple(TaskReport(task.local_rank, task.life) for task in seat.tasks)
-        for name in self.machine.current.seats:
-            self.report(name, AgentPhase.RUNNING, 0)
-        return self
-
-    def refusal(self, role: TaskRole, count: int) -> str:
-        """What an operator is told who orders this; "" if it is obeyed."""
-        return scale_refusal(self.machine, role, count)
+from tests.core.tf_build import CHIEF, EVALUATOR, MIRRORED, PS, SERVED, TORCH, WORKER, Roles, TfJob
 
 
 @pytest.mark.parametrize("role", [CHIEF, EVALUATOR])
@@ -80,9 +48,7 @@ def test_a_job_that_does_not_run_is_not_scaled() -> None:
         (MIRRORED, "the job has no parameter servers, and its workers train in step; change its number"),
     ],
 )
-def test_a_job_without_parameter_servers_is_scaled_by_nodes(
-    roles: dict[str, tuple[TaskRole, ...]], words: str
-) -> None:
+def test_a_job_without_parameter_servers_is_scaled_by_nodes(roles: Roles, words: str) -> None:
     for role in (WORKER, PS):
         assert TfJob(roles).run().refusal(role, 3).startswith(words)
 

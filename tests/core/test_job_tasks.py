@@ -1,0 +1,614 @@
+"""What the master decides about single tasks of a TensorFlow job while its round runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elasticrun.config import Action, FailureClass, Policy, PolicyRule, TaskRole
+from elasticrun.core.job_events import Detached, DrainOrdered, Ended, JobPhase, MasterStarted
+from elasticrun.core.job_tasks import LINGER_TIME
+from elasticrun.core.protocol import (
+    AgentPhase,
+    Failure,
+    FailureKind,
+    JobEnded,
+    Outcome,
+    Stall,
+    StartRound,
+    StopRound,
+)
+from elasticrun.core.restart import StopCause
+from elasticrun.core.tasks import TaskReport
+from tests.core.tf_build import CHIEF, EVALUATOR, MIRRORED, PS, SERVED, WORKER, TfJob, died
+
+READY, RUNNING, FINISHED = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.FINISHED
+FAILED, STOPPING = AgentPhase.FAILED, AgentPhase.STOPPING
+#: Where each task of SERVED sits.
+CHIEF_0, PS_0, WORKER_0, PS_1, EVALUATOR_0 = ("a", 0), ("a", 1), ("b", 0), ("b", 1), ("c", 0)
+TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n'
+BAD_MEMORY = TRACEBACK + "RuntimeError: uncorrectable ECC error encountered"
+#: Every failure that comes soon is paced.
+PATIENT = Policy(fast_failures_free=0, backoff_first=5.0)
+
+
+def job(**config: object) -> TfJob:
+    return TfJob(SERVED, **{"spare": 2} | config).run()  # type: ignore[arg-type]
+
+
+# -- a task is lost
+
+
+@pytest.mark.parametrize(
+    ("task", "code", "raised", "told"),
+    [
+        (WORKER_0, -9, {"worker 0": 1}, {"b"}),
+        (WORKER_0, 0, {"worker 0": 1}, {"b"}),
+        (PS_1, -9, {"chief 0": 1, "ps 1": 1}, {"a", "b"}),
+        (PS_0, 0, {"chief 0": 1, "ps 0": 1}, {"a"}),
+        (CHIEF_0, 1, {"chief 0": 1}, {"a"}),
+        (EVALUATOR_0, 1, {"evaluator 0": 1}, {"c"}),
+        (EVALUATOR_0, 0, {}, set()),
+    ],
+)
+def test_a_lost_task_is_restarted_with_what_it_takes_along(
+    task: tuple[str, int], code: int, raised: dict[str, int], told: set[str]
+) -> None:
+    case = job()
+    case.lose(*task, died(*task, code) if code else None)
+    assert (case.raised(), case.heard()) == (raised, told)
+    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 0)
+    assert case.machine.budget.used == bool(raised)
+
+
+def test_a_loss_is_charged_and_told_once() -> None:
+    case = job()
+    case.kill(*WORKER_0)
+    assert case.decided() == (
+        "round 0 goes on without worker 0: rank 0 (local rank 0, pid 1, b) was killed by signal 9;"
+        " restart 1 of 3"
+    )
+    case.say("b")
+    assert (case.decided(), case.heard()) == ("", set())
+    case.obey("b")
+    case.kill(*WORKER_0)
+    assert case.raised() == {"worker 0": 2}
+    assert case.machine.budget.used == 2
+
+
+def test_the_assignment_that_is_told_anew_is_that_of_the_same_round() -> None:
+    case = job()
+    before = case.machine.current.seats
+    case.kill(*PS_1)
+    (start,) = case.told("b", StartRound)
+    assert start.reason == "ps 1: rank 1 (local rank 1, pid 1, b) was killed by signal 9"
+    expected = replace(before["b"], tasks=start.assignment.tasks, restart_count=1)
+    assert start.assignment == expected
+    assert [task.life for task in start.assignment.tasks] == [0, 1]
+
+
+def test_losses_of_one_report_are_charged_once() -> None:
+    case = job()
+    case.tasks["b"] = tuple(TaskReport(rank, 0, True, died("b", rank, -9)) for rank in (0, 1))
+    case.say("b")
+    assert case.raised() == {"chief 0": 1, "worker 0": 1, "ps 1": 1}
+    assert case.machine.budget.used == 1
+
+
+@pytest.mark.parametrize("code", [1, 42, -15])
+def test_a_chief_that_ends_because_its_parameter_server_is_gone_is_no_second_loss(code: int) -> None:
+    case = job()
+    case.kill(*PS_1)
+    case.lose(*CHIEF_0, died(*CHIEF_0, code))
+    assert case.raised() == {"chief 0": 1, "ps 1": 1}
+    assert case.machine.budget.used == 1
+    case.run()
+    assert case.raised() == {"chief 0": 1, "ps 1": 1}
+
+
+def test_a_parameter_server_that_is_found_lost_after_its_chief_restarts_the_chief_again() -> None:
+    case = job()
+    case.lose(*CHIEF_0, died(*CHIEF_0))
+    case.kill(*PS_1)
+    assert case.raised() == {"chief 0": 2, "ps 1": 1}
+    case.run()
+    assert case.machine.budget.used == 2
+
+
+def test_what_was_lost_while_the_master_was_away_is_charged_once() -> None:
+    case = job(reattach_timeout=8.0)
+    case.do(MasterStarted(2))
+    for task in (CHIEF_0, PS_1):
+        case.tasks[task[0]] = tuple(
+            replace(report, ended=True, failure=died(*task)) if report.local_rank == task[1] else report
+            for report in case.tasks[task[0]]
+        )
+    for node in "ab":
+        case.attach(node, RUNNING, 0, roles=SERVED[node])
+        assert case.raised() == {}, "more may have been lost"
+    case.attach("c", RUNNING, 0, roles=SERVED["c"])
+    assert case.raised() == {"chief 0": 1, "ps 1": 1}
+    assert case.machine.budget.used == 1
+
+
+def test_who_comes_back_late_hears_what_is_wanted_by_then() -> None:
+    case = job()
+    case.kill(*PS_1)
+    for node in "abc":
+        case.attach(node, RUNNING, 0, epoch=1, roles=SERVED[node])
+        (start,) = case.told(node, StartRound)
+        assert start.assignment == case.machine.current.seats[node]
+    assert case.raised() == {"chief 0": 1, "ps 1": 1}
+
+
+def test_without_parameter_servers_a_lost_worker_ends_the_round() -> None:
+    case = TfJob(MIRRORED).run()
+    case.tasks["b"] = (TaskReport(0, 0, True, died("b", 0)),)
+    case.report("b", FAILED, 0, died("b", 0))
+    assert case.phase() is JobPhase.STOPPING
+    assert case.raised() == {}
+    case.all_report("ab", READY, 0)
+    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 1)
+    assert case.machine.budget.used == 1
+
+
+def test_an_evaluator_is_lost_alone_beside_mirrored_workers_as_well() -> None:
+    case = TfJob(MIRRORED).run()
+    case.kill("a", 1)
+    assert case.raised() == {"evaluator 0": 1}
+    assert case.heard() == {"a"}
+    assert case.phase() is JobPhase.RUNNING
+
+
+# -- what a restart costs
+
+
+def test_a_spent_budget_ends_the_job_in_good_order() -> None:
+    case = job(max_restarts=1)
+    case.kill(*WORKER_0)
+    case.obey("b")
+    case.kill(*PS_1)
+    assert case.phase() is JobPhase.STOPPING
+    assert case.told("a", StopRound)
+    assert case.raised() == {"worker 0": 1}
+    case.all_report("abc", READY, 0)
+    (ended,) = case.of(Ended)
+    assert ended.outcome is Outcome.FAILED
+    assert ended.reason == (
+        "ps 1: rank 1 (local rank 1, pid 1, b) was killed by signal 9; all 1 restarts are used"
+    )
+    (told,) = case.told("a", JobEnded)
+    assert told.failures == (died(*PS_1, -9),)
+
+
+def test_without_restarts_the_first_loss_ends_the_job() -> None:
+    case = job(max_restarts=0)
+    case.lose(*WORKER_0, None)
+    assert case.phase() is JobPhase.STOPPING
+    case.all_report("abc", READY, 0)
+    assert case.of(Ended) == [
+        Ended(Outcome.FAILED, "worker 0: ended with 0; no restart allowed (--max-restarts 0)")
+    ]
+
+
+def test_a_saved_state_is_free_but_paced() -> None:
+    case = job(max_restarts=0, policy=PATIENT)
+    case.lose(*CHIEF_0, died(*CHIEF_0, 42, step=-1))
+    assert case.raised() == {}
+    assert "the next one starts in 5 s" in case.decided()
+    assert "free: state saved" in case.decided()
+    case.pass_time(4.9)
+    assert case.raised() == {}
+    case.pass_time(0.1)
+    assert case.raised() == {"chief 0": 1}
+    assert case.machine.budget.used == 0
+    case.obey("a")
+    case.pass_time(1000.0)
+    case.lose(*CHIEF_0, died(*CHIEF_0, 42))
+    assert case.raised() == {"chief 0": 2}
+
+
+def test_a_mirrored_worker_that_has_saved_its_state_is_free() -> None:
+    case = TfJob(MIRRORED, max_restarts=0).run()
+    case.report("b", FAILED, 0, died("b", 0, 42))
+    case.report("a", FAILED, 0, died("a", 0, 1))
+    assert case.machine.current.stop == (StopCause.SAVED, died("b", 0, 42).summary)
+    case.all_report("ab", READY, 0)
+    assert (case.machine.round, case.machine.budget.used) == (1, 0)
+
+
+def test_a_mirrored_workers_echo_is_excused_if_another_one_has_saved_its_state() -> None:
+    case = TfJob(MIRRORED, max_restarts=0, policy=PATIENT).run()
+    case.report("a", FAILED, 0, died("a", 0, 1, step=-1))
+    case.report("b", FAILED, 0, died("b", 0, 42, step=-1))
+    case.all_report("ab", READY, 0)
+    assert case.phase() is JobPhase.GATHERING, "it failed fast"
+    case.pass_time(5.0)
+    assert (case.machine.round, case.machine.budget.used) == (1, 0)
+
+
+def test_a_status_of_42_means_nothing_in_another_job() -> None:
+    case = TfJob({"a": (), "b": ()}).run()
+    case.report("a", FAILED, 0, died("a", 0, 42))
+    assert case.machine.current.stop == (StopCause.WORKER_FAILED, died("a", 0, 42).summary)
+
+
+def test_what_is_lost_while_another_one_waits_comes_at_no_further_cost() -> None:
+    case = job(policy=PATIENT)
+    case.lose(*PS_1, died(*PS_1, step=-1))
+    case.pass_time(2.0)
+    case.lose(*CHIEF_0, died(*CHIEF_0))
+    case.lose(*WORKER_0, died(*WORKER_0))
+    assert case.raised() == {}
+    case.pass_time(3.0)
+    assert case.raised() == {"chief 0": 1, "worker 0": 1, "ps 1": 1}
+    assert case.machine.budget.used == 1
+
+
+def test_a_chief_that_ends_with_0_during_the_wait_is_not_restarted() -> None:
+    case = job(policy=PATIENT)
+    case.lose(*PS_1, died(*PS_1, step=-1))
+    case.lose(*CHIEF_0, None)
+    case.pass_time(5.0)
+    assert case.raised() == {}
+    case.pass_time(5.0)
+    assert case.phase() is JobPhase.SUCCEEDED
+
+
+def test_a_change_of_size_during_the_wait_leaves_nothing_to_restart() -> None:
+    case = job(policy=PATIENT)
+    case.lose(*PS_1, died(*PS_1, step=-1))
+    case.scale(PS, 1)
+    assert case.raised() == {"chief 0": 1}
+    case.pass_time(5.0)
+    assert (case.raised(), case.heard()) == ({"chief 0": 1}, set())
+    assert case.machine.current.start_reason == "scaled ps: 2 -> 1"
+    case.run()
+    assert case.lives == {"chief 0": 1, "ps 0": 0, "worker 0": 0, "evaluator 0": 0}
+    case.say("b")
+    assert case.phase() is JobPhase.RUNNING
+
+
+def test_a_round_that_stops_during_the_wait_forgets_it() -> None:
+    case = job(policy=PATIENT)
+    case.lose(*WORKER_0, died(*WORKER_0, step=-1))
+    case.do(Detached(case.sessions["c"], "gone"))
+    assert case.phase() is JobPhase.STOPPING
+    case.pass_time(5.0)
+    assert case.raised() == {}
+
+
+def test_the_same_error_again_ends_the_job() -> None:
+    case = job(policy=Policy(same_error_rounds=2))
+    text = TRACEBACK + "ValueError: no"
+    case.lose(*CHIEF_0, died(*CHIEF_0, traceback=text))
+    case.obey("a")
+    case.lose(*CHIEF_0, died(*CHIEF_0, traceback=text))
+    assert case.phase() is JobPhase.STOPPING
+    case.all_report("abc", READY, 0)
+    (ended,) = case.of(Ended)
+    assert ended.outcome is Outcome.REPEATED_ERROR
+    assert "2 rounds in a row failed at step 7 with the same error" in ended.reason
+
+
+@pytest.mark.parametrize("action", [Action.LEAVE, Action.RECHECK, Action.GIVE_UP])
+def test_the_policy_decides(action: Action) -> None:
+    case = job(policy=Policy(rules=(PolicyRule(FailureClass.HARDWARE, action),)))
+    case.lose(*WORKER_0, died(*WORKER_0, traceback=BAD_MEMORY))
+    if action is Action.LEAVE:
+        assert "b" not in case.machine.members.nodes
+        assert case.machine.current.stop is not None
+        assert case.machine.current.stop[0] is StopCause.MEMBER_LEFT
+        case.all_report("ac", READY, 0)
+        assert (case.phase(), case.machine.budget.used) == (JobPhase.GATHERING, 0)
+    elif action is Action.RECHECK:
+        assert case.raised() == {"worker 0": 1}
+        assert case.machine.health.suspects == {"b"}
+    else:
+        case.all_report("abc", READY, 0)
+        assert case.phase() is JobPhase.FAILED
+
+
+def test_a_failure_of_what_nodes_do_together_makes_all_of_them_suspects() -> None:
+    case = job()
+    case.lose(*CHIEF_0, died(*CHIEF_0, traceback=TRACEBACK + "RuntimeError: Connection closed by peer"))
+    assert case.raised() == {"chief 0": 1}
+    assert case.machine.health.suspects == {"a", "b", "c"}
+
+
+def test_an_evaluator_whose_node_has_to_leave_when_its_workers_are_done() -> None:
+    policy = Policy(rules=(PolicyRule(FailureClass.HARDWARE, Action.LEAVE),))
+    case = TfJob(MIRRORED, policy=policy).run()
+    case.tasks["a"] = (TaskReport(0, 0), TaskReport(1, 0, True, died("a", 1, traceback=BAD_MEMORY)))
+    case.report("a", FINISHED, 0)
+    assert "a" not in case.machine.members.nodes
+    case.say("b")
+    assert case.machine.budget.used == 0
+
+
+def test_a_failure_in_the_name_of_another_node_breaks_nothing() -> None:
+    policy = Policy(rules=(PolicyRule(FailureClass.HARDWARE, Action.LEAVE),))
+    for name in ("nobody", "a"):
+        case = job(policy=policy)
+        case.lose(*WORKER_0, died(name, 0, traceback=BAD_MEMORY))
+        case.say("b")
+        case.say("c")
+        stopped = name == "a"
+        assert (case.phase() is JobPhase.STOPPING) is stopped
+        assert case.raised() == ({} if stopped else {"worker 0": 1})
+
+
+# -- the end
+
+
+def test_the_end_of_the_chief_ends_the_job() -> None:
+    case = TfJob({"a": (CHIEF, PS), "b": (WORKER,)}).run()
+    case.lose("a", 0, None)
+    assert case.of(Ended) == [Ended(Outcome.SUCCEEDED, "the leading task of round 0 ended with 0")]
+    assert case.told("b", JobEnded)
+
+
+def test_an_evaluator_has_some_time_to_end_after_the_chief() -> None:
+    case = job()
+    case.lose(*CHIEF_0, None)
+    case.pass_time(LINGER_TIME - 0.1)
+    assert case.phase() is JobPhase.RUNNING
+    case.pass_time(0.1)
+    assert case.phase() is JobPhase.SUCCEEDED
+
+
+def test_an_evaluator_that_ends_in_time_ends_the_job() -> None:
+    case = job()
+    case.lose(*CHIEF_0, None)
+    case.lose(*EVALUATOR_0, None)
+    assert case.phase() is JobPhase.SUCCEEDED
+
+
+def test_nothing_is_restarted_after_the_chiefs_end() -> None:
+    case = job()
+    case.lose(*CHIEF_0, None)
+    for task in (WORKER_0, PS_1, EVALUATOR_0):
+        case.kill(*task)
+        assert case.raised() == {}
+    assert (case.phase(), case.machine.budget.used) == (JobPhase.SUCCEEDED, 0)
+
+
+def test_a_further_life_of_an_evaluator_has_its_time_as_well() -> None:
+    case = job()
+    case.kill(*EVALUATOR_0)
+    case.obey("c")
+    case.lose(*CHIEF_0, None)
+    assert case.phase() is JobPhase.RUNNING
+    case.lose(*EVALUATOR_0, None)
+    assert case.phase() is JobPhase.SUCCEEDED
+
+
+def test_a_chief_that_ends_with_0_while_it_is_being_restarted_has_ended_the_job() -> None:
+    case = job()
+    case.kill(*PS_1)
+    case.lose(*CHIEF_0, None)
+    case.lose(*EVALUATOR_0, None)
+    assert case.phase() is JobPhase.SUCCEEDED
+
+
+def test_the_end_of_worker_0_leaves_mirrored_workers_some_time() -> None:
+    case = TfJob({"a": (WORKER,), "b": (WORKER, WORKER)}).run()
+    case.tasks["a"] = (TaskReport(0, 0, True),)
+    case.report("a", FINISHED, 0)
+    assert case.phase() is JobPhase.RUNNING
+    case.lose("b", 0, None)
+    assert case.phase() is JobPhase.RUNNING
+    case.pass_time(LINGER_TIME)
+    assert case.phase() is JobPhase.SUCCEEDED
+
+
+def test_a_worker_that_fails_after_the_end_of_worker_0_harms_nobody() -> None:
+    case = TfJob({"a": (WORKER,), "b": (WORKER,)}, max_restarts=0).run()
+    case.lose("a", 0, None)
+    case.report("b", FAILED, 0, died("b", 0))
+    assert case.phase() is JobPhase.SUCCEEDED
+
+
+def test_a_chief_that_ended_before_it_heard_of_the_stop_has_ended_the_job() -> None:
+    case = job()
+    case.do(DrainOrdered("c", "an order"))
+    assert case.phase() is JobPhase.STOPPING
+    case.lose(*CHIEF_0, None)
+    assert case.phase() is JobPhase.SUCCEEDED
+
+
+def test_a_node_lost_while_the_evaluator_ends_is_no_reason_to_go_on() -> None:
+    case = job()
+    case.lose(*CHIEF_0, None)
+    case.do(Detached(case.sessions["b"], "gone"))
+    assert case.phase() is JobPhase.SUCCEEDED
+
+
+# -- another number of servers
+
+
+def test_more_servers_are_started_at_once_and_the_chief_anew() -> None:
+    case = job()
+    case.scale(PS, 3)
+    assert case.lives == {"chief 0": 1, "ps 0": 0, "ps 2": 0, "worker 0": 0, "ps 1": 0, "evaluator 0": 0}
+    assert case.heard() == {"a", "b", "c"}
+    assert case.decided() == "scaled ps: 2 -> 3; the chief saves its state and starts again, the others go on"
+    case.lose(*CHIEF_0, died(*CHIEF_0, 42))
+    case.run()
+    assert case.lives["chief 0"] == 1
+    assert case.machine.budget.used == 0
+
+
+def test_fewer_servers_end_when_the_next_chief_runs() -> None:
+    case = job()
+    case.scale(PS, 1)
+    assert case.lives == {"chief 0": 1, "ps 0": 0, "worker 0": 0, "ps 1": 0, "evaluator 0": 0}
+    case.say("a")
+    assert "ps 1" in case.lives
+    case.obey("a")
+    assert "ps 1" not in case.lives
+    assert case.heard() == {"b"}
+    (start,) = case.told("b", StartRound)
+    assert [task.role for task in start.assignment.tasks] == [WORKER]
+    assert dict(start.assignment.cluster)[PS] == ("a.net:8002",)
+    case.scale(PS, 2)
+    assert case.lives["ps 1"] == 0
+    assert case.lives["chief 0"] == 2
+
+
+def test_a_server_that_is_about_to_go_is_not_mourned() -> None:
+    case = job()
+    case.scale(PS, 1)
+    case.kill(*PS_1)
+    assert case.raised() == {"chief 0": 1}
+    assert case.machine.budget.used == 0
+    case.obey("a")
+    assert "ps 1" not in case.lives
+
+
+def test_a_lost_server_that_is_then_taken_away_is_forgotten() -> None:
+    case = job(policy=PATIENT)
+    case.lose(*PS_1, died(*PS_1, step=-1))
+    case.scale(PS, 1)
+    case.obey("a")
+    case.pass_time(10.0)
+    case.say("b")
+    assert case.lives == {"chief 0": 1, "ps 0": 0, "worker 0": 0, "evaluator 0": 0}
+    assert case.machine.budget.used == 1
+
+
+def test_a_chief_that_fails_at_once_in_its_new_life_takes_nobody_away() -> None:
+    case = job()
+    case.scale(PS, 1)
+    case.tasks["a"] = (TaskReport(0, 1, True, died(*CHIEF_0)), TaskReport(1, 0))
+    case.say("a")
+    assert case.lives["chief 0"] == 2
+    assert "ps 1" in case.lives
+    case.obey("a")
+    assert "ps 1" not in case.lives
+
+
+def test_two_changes_in_a_row() -> None:
+    case = job()
+    case.scale(PS, 3)
+    case.scale(WORKER, 2)
+    case.scale(PS, 2)
+    assert case.lives["chief 0"] == 3
+    case.run()
+    assert case.lives == {"chief 0": 3, "ps 0": 0, "worker 0": 0, "worker 1": 0, "ps 1": 0, "evaluator 0": 0}
+
+
+@pytest.mark.parametrize(
+    ("role", "count"), [(CHIEF, 2), (EVALUATOR, 2), (WORKER, 0), (PS, 2), (PS, 99), (PS, -1)]
+)
+def test_an_order_that_cannot_be_obeyed_changes_nothing(role: TaskRole, count: int) -> None:
+    case = job()
+    case.scale(role, count)
+    assert case.decided().startswith(f"not scaled to {role.value}={count}: ")
+    assert (case.raised(), case.heard()) == ({}, set())
+
+
+def test_no_order_changes_mirrored_workers() -> None:
+    case = TfJob(MIRRORED).run()
+    case.scale(WORKER, 3)
+    assert case.raised() == {}
+    assert len(case.lives) == 3
+
+
+def test_a_node_that_is_lost_while_its_servers_are_about_to_go_ends_the_round() -> None:
+    case = job()
+    case.scale(PS, 1)
+    case.do(Detached(case.sessions["b"], "gone"))
+    assert case.phase() is JobPhase.STOPPING
+    case.all_report("ac", READY, 0)
+    assert case.phase() is JobPhase.GATHERING
+    case.arrive({"b": SERVED["b"]})
+    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 1)
+    assert set(case.lives) == {"chief 0", "ps 0", "worker 0", "evaluator 0"}
+    assert case.raised() == {}
+
+
+def lose_c(case: TfJob) -> None:
+    """The evaluator's node is lost, another one comes in its place: a new round."""
+    case.do(Detached(case.sessions["c"], "gone"))
+    case.tasks = {}
+    case.all_report("ab", READY, case.machine.round)
+    case.arrive({"c": SERVED["c"]}, spare=2)
+    assert case.phase() is JobPhase.RUNNING
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_a_number_that_was_ordered_is_that_of_later_rounds_too(count: int) -> None:
+    case = job()
+    case.scale(PS, count)
+    case.run()
+    lose_c(case)
+    assert case.machine.current.tasks.count(PS) == count
+    assert case.raised() == {}
+    assert len(dict(case.machine.current.seats["a"].cluster)[PS]) == count
+    case.run()
+    assert "ps 1" in case.lives or count == 1
+
+
+def test_an_order_for_other_nodes_is_forgotten() -> None:
+    case = job()
+    case.scale(PS, 3)
+    case.run()
+    assert case.machine.current.tasks.count(PS) == 3
+    case.do(Detached(case.sessions["b"], "gone"))
+    case.tasks = {}
+    case.all_report("ac", READY, 0)
+    case.arrive({"d": (WORKER,)})
+    assert case.machine.current.tasks.count(PS) == 1
+
+
+def test_an_order_that_cannot_be_repeated_is_said_so() -> None:
+    case = job()
+    case.scale(PS, 6)
+    assert case.machine.current.tasks.count(PS) == 6
+    case.ports |= {"a": (8001, 8002), "b": (8001, 8002, 8003)}
+    lose_c(case)
+    assert "not ps=6 any more: its nodes hold too few free ports" in case.decided()
+    assert case.machine.current.tasks.count(PS) == 2
+
+
+# -- who makes a cluster
+
+
+def test_nodes_that_make_no_cluster_wait_and_are_told_why() -> None:
+    case = TfJob({"a": (PS,), "b": (CHIEF,)})
+    assert case.phase() is JobPhase.GATHERING
+    assert "chief=1,ps=1 lacks the worker" in case.machine.obstacle
+    case.pass_time(case.machine.config.join_timeout)
+    (ended,) = case.of(Ended)
+    assert ended.outcome is Outcome.TIMED_OUT
+    assert "lacks the worker" in ended.reason
+
+
+def test_a_node_whose_ports_come_later_is_waited_for() -> None:
+    case = TfJob({"a": (CHIEF, WORKER, PS)}, spare=-1)
+    assert case.machine.obstacle == "a has no ports left for its tasks"
+    case.ports["a"] = (8001, 8002, 8003)
+    case.report("a", READY, -1)
+    assert case.phase() is JobPhase.RUNNING
+
+
+# -- hangs
+
+
+def test_a_hang_of_a_served_job_stops_its_round() -> None:
+    case = TfJob({"a": (CHIEF, WORKER, PS)}).run()
+    said = replace(case.status("a", RUNNING, 0), stall=Stall(0, 0, 7, 9.0, 3.0, False))
+    case.machine.members.nodes["a"].status = said
+    case.machine.current.absorb("a", said)
+    case.say("a")
+    assert case.machine.current.stalls == {}
+    assert case.phase() is JobPhase.RUNNING
+
+
+def test_a_failure_to_start_is_a_loss() -> None:
+    case = job()
+    spawn = Failure("b", "b", 2, 0, "default", 0, FailureKind.SPAWN, 1, "no such file")
+    case.lose(*WORKER_0, spawn)
+    assert case.raised() == {"worker 0": 1}
