@@ -62,7 +62,7 @@ from elasticrun.core.recovery import settle
 from elasticrun.core.restart import StopCause
 from elasticrun.core.roster import name_some
 from elasticrun.core.round import Round
-from elasticrun.core.round_tasks import RoundTasks, misfit
+from elasticrun.core.round_tasks import RoundTasks
 from elasticrun.core.timers import Deadlines
 
 
@@ -275,16 +275,13 @@ class JobMachine(JobTasks):
 
     def _try_seat(self) -> None:
         nodes = self.members.nodes
-        chosen, reason = self.electorate.choose(self.previous, self.limits)
-        given = {name: nodes[name].info.node_rank for name in chosen}
-        order = order_members(chosen, self.previous, given)
-        infos = [nodes[name].info for name in order]
-        ports = {name: nodes[name].status.ports for name in order}
-        self.obstacle = misfit(infos, ports)
+        chosen, reason = self._choose()
         if self.obstacle:
             self._wait_for_nodes()
-        else:
-            self._form(order, self._seat_tasks(infos, ports), reason)
+            return
+        given = {name: nodes[name].info.node_rank for name in chosen}
+        order = order_members(chosen, self.previous, given)
+        self._form(order, self._seat_tasks(order), reason)
 
     def _form(self, order: list[str], tasks: RoundTasks, reason: str) -> None:
         nodes = self.members.nodes
@@ -357,7 +354,8 @@ class JobMachine(JobTasks):
         """Whether a larger world could start at once, and nobody has finished the work yet."""
         if not self.ready or self.current.finished or self.members.detached:
             return Growth.NONE
-        return growth(len(self.current.seats), self.electorate.available, len(self.held), self.limits)
+        found = growth(len(self.current.seats), self.electorate.available, len(self.held), self.limits)
+        return found if found is Growth.NONE or self._could_join() else Growth.NONE
 
     def _grow(self) -> None:
         self.current.must_stop(StopCause.NODE_JOINED, f"{name_some(list(self.ready))} can join")

@@ -20,8 +20,9 @@ from elasticrun.core.job_events import JobPhase
 from elasticrun.core.job_facts import JobFacts
 from elasticrun.core.protocol import NodeInfo
 from elasticrun.core.recovery import settle
+from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.core.role_recovery import Loss, cause_of
-from elasticrun.core.round_tasks import Order, RoundTasks
+from elasticrun.core.round_tasks import Order, RoundTasks, clash, compatible, misfit
 from elasticrun.core.tf_scale import offered_ports, scale_refusal
 
 MENDING, LINGER = "mending", "linger"
@@ -32,13 +33,45 @@ LINGER_TIME = 10.0
 class JobTasks(JobFacts):
     """The part of the job's machine that is about single tasks."""
 
-    def _seat_tasks(self, members: Sequence[NodeInfo], ports: Mapping[str, Sequence[int]]) -> RoundTasks:
+    def _choose(self) -> tuple[list[str], str]:
+        """The members of the next world in order of preference, with the reason in words.
+
+        If those who come first make no TensorFlow cluster, who fits nobody before him is passed over: a node
+        that brings a second chief is a spare. What is the matter if that does not help is an obstacle.
+        """
+        chosen, reason = self.electorate.choose(self.previous, self.limits)
+        self.obstacle = misfit(*self._offers(chosen))
+        if (
+            not self.obstacle or self.quorum.is_needed
+        ):  # in which case each of them may be needed for its vote
+            return chosen, reason
+        everybody = WorldLimits(1, len(self.ready))
+        others = compatible(*self._offers(self.electorate.choose(self.previous, everybody)[0]))
+        others = others[: self.limits.usable(len(others))]
+        if not others or misfit(*self._offers(others)):
+            return chosen, reason
+        reason, self.obstacle = f"{len(others)} nodes fit together; {self.obstacle}", ""
+        return others, reason
+
+    def _could_join(self) -> bool:
+        """Whether those who are ready would make one cluster with those who train."""
+        here = self.members.nodes
+        infos = [here[name].info for name in (*self.current.seats, *self.ready) if name in here]
+        return not clash(infos)
+
+    def _seat_tasks(self, names: Sequence[str]) -> RoundTasks:
         """The tasks of the next round; their numbers are still those that were ordered."""
-        tasks = RoundTasks(members, ports)
-        for role, order in self.role_orders.items():
-            if refusal := tasks.repeat(role, order, ports):
-                self._decide(f"not {role.value}={order.count} any more: {refusal}")
+        infos, ports = self._offers(names)
+        tasks = RoundTasks(infos, ports)
+        for role, wanted in self.role_orders.items():
+            if refusal := tasks.repeat(role, wanted, ports):
+                self._decide(f"not {role.value}={wanted.count} any more: {refusal}")
         return tasks
+
+    def _offers(self, names: Sequence[str]) -> tuple[list[NodeInfo], Mapping[str, Sequence[int]]]:
+        """These nodes, and the ports that they hold free for tasks."""
+        nodes = [self.members.nodes[name] for name in names]
+        return [node.info for node in nodes], {node.info.node: node.status.ports for node in nodes}
 
     def _has_led_to_end(self) -> bool:
         """Whether the job is over because its leader is, and nobody is to be waited for."""

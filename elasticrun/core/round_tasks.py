@@ -12,29 +12,56 @@ before may still need it to save its state.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from elasticrun.config import Endpoint, TaskRole
 from elasticrun.core.protocol import Failure, NodeInfo
 from elasticrun.core.role_recovery import SERVERS, Loss, is_alone, is_loss, is_served, takes_chief
-from elasticrun.core.tasks import MAX_TASKS, Cluster, Task, TaskReport
+from elasticrun.core.tasks import MAX_CLUSTER, MAX_TASKS, Cluster, Task, TaskReport
 from elasticrun.core.tf_cluster import count_roles, impossible, leader, number_tasks, ports_needed
 
 Key = tuple[str, int]  # a node and a local rank of it
+#: Roles of which a cluster has one task at most.
+SINGLE = frozenset({TaskRole.CHIEF, TaskRole.EVALUATOR})
 
 
 def misfit(members: Sequence[NodeInfo], ports: Mapping[str, Sequence[int]]) -> str:
     """Why these nodes cannot make one cluster, with the ports that each offers; "" if they can."""
-    if not any(member.roles for member in members):
-        return ""
     for member in members:
-        if not member.roles:
-            return f"{member.node} gives its workers no role; give --tf-role there, or on no node"
-        if len(ports[member.node]) < ports_needed(member.roles):
+        if _lacks_ports(member, ports):
             return f"{member.node} has no ports left for its tasks"
+    return clash(members)
+
+
+def clash(members: Sequence[NodeInfo]) -> str:
+    """Why the roles of these nodes make no cluster; "" if they make one, or have none."""
+    bare = [member.node for member in members if not member.roles]
+    if len(bare) == len(members):
+        return ""
+    if bare:
+        return f"{bare[0]} gives its workers no role; give --tf-role there, or on no node"
     fault = impossible(count_roles(role for member in members for role in member.roles))
     return f"the nodes' roles make no TensorFlow cluster: {fault}" if fault else ""
+
+
+def compatible(members: Sequence[NodeInfo], ports: Mapping[str, Sequence[int]]) -> list[str]:
+    """Those of these nodes that can be in one cluster with those before them, whoever else joins. Linear."""
+    found: list[str] = []
+    counts = Counter[TaskRole]()
+    for member in members:
+        is_alike = bool(member.roles) is bool(members[0].roles)
+        more = counts + Counter(member.roles)
+        is_over = any(more[role] > 1 for role in SINGLE) or more.total() > MAX_CLUSTER
+        if is_alike and not is_over and not _lacks_ports(member, ports):
+            found.append(member.node)
+            counts = more
+    return found
+
+
+def _lacks_ports(member: NodeInfo, ports: Mapping[str, Sequence[int]]) -> bool:
+    return len(ports[member.node]) < ports_needed(member.roles)
 
 
 @dataclass(frozen=True, slots=True)

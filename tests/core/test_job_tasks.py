@@ -594,6 +594,64 @@ def test_a_node_whose_ports_come_later_is_waited_for() -> None:
     assert case.phase() is JobPhase.RUNNING
 
 
+def test_a_node_that_would_make_a_second_chief_does_not_disturb_those_who_train() -> None:
+    case = TfJob({"a": (CHIEF, WORKER, PS)}, max_nodes=3).run()
+    case.arrive({"b": (CHIEF,)})
+    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 0)
+    case.arrive({"c": (WORKER,)})
+    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 0)
+    case.do(DrainOrdered("b", "an order"))
+    assert case.phase() is JobPhase.STOPPING, "the other one can join"
+
+
+@pytest.mark.parametrize("extra", [(CHIEF,), (), (EVALUATOR, EVALUATOR)])
+@pytest.mark.parametrize("largest", [2, 3, 4])
+def test_a_node_that_fits_nobody_is_passed_over(extra: tuple[TaskRole, ...], largest: int) -> None:
+    case = TfJob({"a": (CHIEF, PS), "b": (WORKER,)}, min_nodes=2, max_nodes=largest).run()
+    case.arrive({"c": extra, "d": (WORKER,)})
+    assert case.machine.round == 0
+    case.do(Detached(case.sessions["b"], "gone"))
+    case.tasks = {}
+    case.report("a", READY, 0)
+    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 1)
+    assert tuple(case.machine.current.seats) == ("a", "d")
+    assert case.machine.obstacle == ""
+
+
+def test_a_spare_chief_takes_over() -> None:
+    case = TfJob({"a": (CHIEF,), "b": (WORKER, PS)}, min_nodes=2, max_nodes=3).run()
+    case.arrive({"c": (CHIEF,)})
+    case.do(Detached(case.sessions["a"], "gone"))
+    case.tasks = {}
+    case.report("b", READY, 0)
+    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 1)
+    assert set(case.machine.current.seats) == {"b", "c"}
+
+
+def test_a_round_that_stops_goes_on_without_a_node_that_does_not_fit() -> None:
+    case = TfJob({"a": (WORKER,), "b": (WORKER,)}, min_nodes=2, max_nodes=4).run()
+    case.arrive({"c": (EVALUATOR, EVALUATOR)})
+    assert case.machine.round == 0
+    case.report("a", FAILED, 0, died("a", 0))
+    case.tasks = {}
+    case.all_report("ab", READY, 0)
+    assert case.machine.round == 1
+    assert tuple(case.machine.current.seats) == ("a", "b")
+    assert "2 nodes fit together; the nodes' roles make no TensorFlow cluster" in case.decided()
+    case.run()
+    assert case.phase() is JobPhase.RUNNING, "and it does not stop for that node again"
+
+
+def test_a_node_of_a_tensorflow_job_does_not_join_another_one() -> None:
+    case = TfJob({"a": (), "b": ()}, min_nodes=2, max_nodes=3).run()
+    case.arrive({"c": (WORKER,)})
+    assert case.machine.round == 0
+    case.report("a", FAILED, 0, died("a", 0))
+    case.all_report("ab", READY, 0)
+    assert tuple(case.machine.current.seats) == ("a", "b")
+    assert not case.machine.current.tasks
+
+
 # -- hangs
 
 

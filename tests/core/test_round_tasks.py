@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core.round_tasks import RoundTasks, misfit
+from elasticrun.core import round_tasks
+from elasticrun.core.round_tasks import RoundTasks, compatible, misfit
 from elasticrun.core.tasks import Task, TaskReport
 from tests.core.tf_build import CHIEF, EVALUATOR, MIRRORED, PS, SERVED, TORCH, WORKER, Roles, died, members
 
@@ -32,7 +33,7 @@ def test_a_round_of_plain_workers_has_no_tasks() -> None:
 @pytest.mark.parametrize(
     ("roles", "ports", "reason"),
     [
-        (TORCH, {}, ""),
+        (TORCH, PORTS, ""),
         (SERVED, PORTS, ""),
         (MIRRORED, PORTS, ""),
         (SERVED | {"b": ()}, PORTS, "b gives its workers no role; give --tf-role there, or on no node"),
@@ -48,6 +49,28 @@ def test_a_round_of_plain_workers_has_no_tasks() -> None:
 )
 def test_only_some_nodes_fit_together(roles: Roles, ports: Mapping[str, Sequence[int]], reason: str) -> None:
     assert misfit(members(roles), ports) == reason
+
+
+@pytest.mark.parametrize(
+    ("roles", "found"),
+    [
+        (SERVED, "abc"),
+        (SERVED | {"c": (CHIEF,)}, "ab"),
+        ({"a": (CHIEF,), "b": (CHIEF,), "c": (WORKER,)}, "ac"),
+        ({"a": (EVALUATOR, EVALUATOR), "b": (WORKER, EVALUATOR), "c": (EVALUATOR,)}, "b"),
+        (TORCH, "ab"),
+        (TORCH | {"b": (WORKER,), "c": ()}, "ac"),
+        (SERVED | {"b": ()}, "ac"),
+        (SERVED | {"b": (WORKER,) * 9}, "ac"),
+    ],
+)
+def test_who_fits_nobody_before_him_is_passed_over(roles: Roles, found: str) -> None:
+    assert compatible(members(roles), PORTS) == list(found)
+
+
+def test_who_is_too_many_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_tasks, "MAX_CLUSTER", 3)
+    assert compatible(members(SERVED), PORTS) == ["a", "c"]
 
 
 def test_each_node_is_told_of_its_own_tasks_and_of_all_addresses() -> None:
