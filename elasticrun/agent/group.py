@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from elasticrun.agent.env import worker_argv, worker_environment
 from elasticrun.agent.error_file import WorkerExit, make_failure, make_spawn_failure
@@ -25,6 +26,9 @@ from elasticrun.config import WorkerConfig
 from elasticrun.core.agent_events import WorkerFailed, WorkerFinished
 from elasticrun.core.protocol import Assignment, Failure, NodeInfo
 from elasticrun.core.tasks import Task
+
+if TYPE_CHECKING:
+    from elasticrun.agent.ps_homes import PsHomes
 
 STDIN = 0
 CpuPlan = tuple[frozenset[int], ...]  # by local rank; empty: no binding
@@ -44,6 +48,7 @@ class WorkerGroup:
         cpus: CpuPlan,
         on_event: Callable[[WorkerFailed | WorkerFinished], None],
         watch: HangWatch | None = None,  # None: nobody asks for steps
+        homes: PsHomes | None = None,  # None: no ps keeps copies
     ) -> None:
         self.pids: dict[int, int] = {}  # by local rank, of workers that run
         self._config = config
@@ -55,6 +60,7 @@ class WorkerGroup:
         self._cpus = cpus
         self._on_event = on_event
         self._watch = watch
+        self._homes = homes
         self._warm = [recipe.key for recipe in warm_recipes(config, cpus)]  # by local rank; empty: cold
         self._facts = FactCollector()
         self._local_ranks: dict[int, int] = {}  # by worker number, of workers that have not ended
@@ -228,6 +234,8 @@ class WorkerGroup:
         env = worker_environment(self._config, self._job_id, self._assignment, local_rank, error_file)
         if self._watch is not None:
             env |= self._watch.environment(local_rank, env)
+        if self._homes is not None:
+            env |= self._homes.prepare(task, self._assignment)
         entrypoint = program(self._config, task, self._assignment)
         is_warm = entrypoint is self._config.entrypoint and local_rank < len(self._warm)
         return Command(

@@ -12,7 +12,8 @@ import logging
 import random
 import signal
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from elasticrun import __version__
 from elasticrun.agent.events import EventLog
@@ -74,6 +75,9 @@ from elasticrun.core.agent_events import (
 from elasticrun.core.protocol import Assignment, NodeInfo, Report
 from elasticrun.errors import ElasticRunError, ExitCode
 
+if TYPE_CHECKING:
+    from elasticrun.agent.ps_homes import PsHomes
+
 logger = logging.getLogger(__name__)
 
 #: Seconds that the spawner has to kill what is left of the workers.
@@ -122,8 +126,9 @@ class Agent:
             lambda round_, stall: self._post(StallSeen(round_, stall)),
         )
         watch, job_id = self._services.watch, config.job.job_id
+        self._homes = _open_homes(config, lambda path: self._spawner.inherit(path, whole=True))
         self._group = WorkerGroup(
-            workers, job_id, node, self._spawner, router, self._dirs, cpus, self._post, watch
+            workers, job_id, node, self._spawner, router, self._dirs, cpus, self._post, watch, self._homes
         )
         self._probe = ProbeRunner(workers, node, self._spawner, lambda report: self._post(ProbeEnded(report)))
         event_log = EventLog(config.event_log_handler, router.stderr.write)
@@ -346,8 +351,19 @@ class Agent:
         except asyncio.TimeoutError:
             logger.error("the workers' processes are still there after %g s of SIGKILL", KILL_TIMEOUT)
         self._group.close()
+        if self._homes is not None:
+            self._homes.close()
 
     async def _end_services(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         await self._services.close()
+
+
+def _open_homes(config: LaunchConfig, on_made: Callable[[str], object]) -> PsHomes | None:
+    """Where parameter servers keep copies of their variables; None if this node can have none."""
+    if not config.workers.roles:
+        return None
+    from elasticrun.agent.ps_homes import PsHomes
+
+    return PsHomes(config.job.job_id, config.security.token, on_made)

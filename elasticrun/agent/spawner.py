@@ -246,9 +246,12 @@ class Spawner:
         """SIGKILL every process below the spawner; requests that follow wait until ``Swept``."""
         self._send_quietly({"op": "sweep"})
 
-    def inherit(self, temporary: str) -> None:
-        """Have the spawner clear a temporary directory of ours if we end without closing it."""
-        self._send_quietly({"op": "inherit", "path": temporary})
+    def inherit(self, temporary: str, whole: bool = False) -> None:
+        """Have the spawner clear a temporary directory of ours if we end without closing it.
+
+        One of each kind: of one that is not to go as a ``whole`` what the user may want is kept.
+        """
+        self._send_quietly({"op": "inherit", "path": temporary, "whole": whole})
 
     async def close(self) -> None:
         """Let the spawner kill what is left and end; returns once it has. May be called again.

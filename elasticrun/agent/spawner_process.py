@@ -66,8 +66,8 @@ def spawner_main(agent_end: socket.socket, control: socket.socket, agent_pid: in
         own_end = _isolate(control)
         loop = SpawnerLoop(own_end, agent_pid, load_prctl())
         loop.run()
-        if loop.temporary and _is_lost(own_end, agent_pid):
-            _clear(loop.temporary)
+        if (loop.temporary or loop.doomed) and _is_lost(own_end, agent_pid):
+            _clear(loop.temporary, loop.doomed)
         status = 0
     except BaseException:  # noqa: BLE001 the frames below belong to the agent: report, then leave without unwinding
         import traceback
@@ -84,12 +84,16 @@ def _is_lost(control: socket.socket, agent_pid: int) -> bool:
     return os.getppid() != agent_pid or any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
-def _clear(temporary: str) -> None:
-    from pathlib import Path  # nothing of this is imported as long as the agent lives
+def _clear(temporary: str, doomed: str) -> None:
+    import shutil  # nothing of this is imported as long as the agent lives
+    from pathlib import Path
 
     from elasticrun.agent.log_dirs import clear
 
-    clear(Path(temporary))
+    if temporary:
+        clear(Path(temporary))
+    if doomed:
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _isolate(control: socket.socket) -> socket.socket:
@@ -161,6 +165,7 @@ class SpawnerLoop:
 
     def __init__(self, control: socket.socket, agent_pid: int, prctl: Prctl) -> None:
         self.temporary = ""  # the agent's directory
+        self.doomed = ""  # another one, which nobody wants once the agent is gone
         self._control = control
         self._prctl = prctl
         self._frames = Frames()
@@ -223,7 +228,10 @@ class SpawnerLoop:
             elif request["op"] == "prepare":
                 self._warm.prepare(request, self._batches.popleft())
             elif request["op"] == "inherit":
-                self.temporary = request["path"]
+                if request["whole"]:
+                    self.doomed = request["path"]
+                else:
+                    self.temporary = request["path"]
             elif request["op"] == "signal":
                 self.signal(request["worker"], request["signum"])
             else:

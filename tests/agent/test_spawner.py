@@ -639,6 +639,7 @@ async def main():
     started = asyncio.Event()
     spawner = Spawner(handle, lambda event: started.set())
     spawner.inherit(sys.argv[1])
+    spawner.inherit(sys.argv[3], whole=True)
     spawner.spawn(0, Command([sys.executable, "-c", "import signal; signal.pause()"], {}, None, 0, 1, 2))
     await started.wait()
     if sys.argv[2] == "close":
@@ -660,8 +661,11 @@ def test_the_spawner_clears_what_an_agent_that_was_killed_leaves(
     folder = tmp_path / "elasticrun_x"
     (folder / "job").mkdir(parents=True)
     (folder / "job" / name).write_text("x")
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    (copies / "a.log").write_text("x")
     agent = subprocess.Popen(
-        [sys.executable, "-c", HEIR, str(folder), mode],
+        [sys.executable, "-c", HEIR, str(folder), mode, str(copies)],
         stdin=subprocess.PIPE, stdout=pipe.write_end, stderr=pipe.write_end,
     )  # fmt: skip
     assert pipe.read_line() == b"here\n"
@@ -669,6 +673,7 @@ def test_the_spawner_clears_what_an_agent_that_was_killed_leaves(
     assert pipe.read_all() == b""
     agent.communicate(timeout=DEADLINE)
     assert folder.exists() == (mode == "close" or name == "a.log")
+    assert copies.exists() == (mode == "close")
 
 
 def test_spawner_ignores_the_signals_of_a_terminal(command: Callable[..., Command]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -71,8 +72,19 @@ def test_each_task_is_told_its_place_and_can_serve_there(cluster: Cluster) -> No
         assert (worker.rank, worker.env["WORLD_SIZE"], worker.env["ROLE_NAME"]) == (rank, "6", name[0])
         if name[0] != "evaluator":
             can_serve(worker)
+    assert "ELASTICRUN_BACKUP_ROOTS" not in found["ps", 0].env
+    homes = homes_of_copies(found["chief", 0])
+    assert [home.stat().st_mode & 0o77 for home in homes] == [0, 0]
     found["evaluator", 0].tell("exit 0")
     succeed(cluster, found["chief", 0])
+    assert not any(home.parent.exists() for home in homes)
+
+
+def homes_of_copies(chief: Worker) -> list[Path]:
+    """Where parameter servers may keep copies of their variables, as their chief finds it."""
+    roots = [root.lstrip("/") for root in chief.env["ELASTICRUN_BACKUP_ROOTS"].split(os.pathsep)]
+    ports = [place.rpartition(":")[2] for place in chief.tf_cluster["ps"]]
+    return [home for port in ports for root in roots for home in Path("/").glob(f"{root}/{port}")]
 
 
 def test_nodes_of_one_role_each_make_one_cluster(cluster: Cluster) -> None:

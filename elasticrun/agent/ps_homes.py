@@ -1,0 +1,154 @@
+"""Directories for the copies that parameter servers keep of their variables (``elasticrun.tf.PeerBackup``).
+
+    /dev/shm/elasticrun_ps_<job>_<random>/<port of a ps>/...
+
+Theory. A copy has to outlive the process of a ps, as it is what the next one starts with, but it takes
+memory, so it must not outlive the agent: this removes the directory at its end, and the spawner does if the
+agent was killed. If both were, an agent that starts on the host later does: each holds a lock on a file in
+its directory, so who gets the lock knows that the owner is dead.
+
+The directory's name is random, and its chief, who may run under another agent on another host, does not know
+it. It knows the pattern, in which the job's part is a hash of its id and token, and the ports. Who could
+foresee the pattern, and make a directory that fits, knows the token, or may join the job anyway.
+
+Without a directory there are no copies. That is no reason for a job to fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+
+from elasticrun.config import TaskRole
+from elasticrun.core.protocol import Assignment
+from elasticrun.core.ps_backup import ROOTS_VARIABLE
+from elasticrun.core.tasks import Task
+from elasticrun.core.tf_cluster import is_served
+
+logger = logging.getLogger(__name__)
+
+SHARED_MEMORY = "/dev/shm"
+#: Less room than this, in bytes, is none: containers are often given 64 MiB.
+LEAST_ROOM = 1 << 30
+_PREFIX = "elasticrun_ps_"
+_LOCK = "lock"
+
+
+class PsHomes:
+    """The directories of the parameter servers of one agent. The first is made when it is needed."""
+
+    def __init__(
+        self,
+        job_id: str,
+        token: str | None = None,
+        on_made: Callable[[str], object] = lambda path: None,
+        bases: tuple[str, ...] | None = None,
+    ) -> None:
+        """``on_made`` is called with the path once there is a directory, which somebody else may have to
+        remove.
+
+        ``bases``: where it may lie, the best place first; by default in memory, else where temporary files
+        are.
+        """
+        self._bases = (SHARED_MEMORY, tempfile.gettempdir()) if bases is None else bases
+        name = hashlib.sha256(f"{token or ''}\0{job_id}".encode()).hexdigest()[:16]
+        self._prefix = f"{_PREFIX}{name}_"
+        self._on_made = on_made
+        self._directory: str | None = None  # "" if none can be made
+        self._lock = -1
+
+    def prepare(self, task: Task | None, assignment: Assignment) -> dict[str, str]:
+        """Make the directory of a ps that is to start; what is to be in the environment of a task."""
+        if task is None or not is_served(role for role, _ in assignment.cluster):
+            return {}
+        if task.role is TaskRole.PS:
+            self._make(str(task.port))
+        elif all(seat.role is not TaskRole.PS for seat in assignment.tasks):
+            self.close()  # whoever had its seat here has it elsewhere: nobody reads these copies any more
+        if task.role is not TaskRole.CHIEF:
+            return {}
+        return {ROOTS_VARIABLE: os.pathsep.join(f"{base}/{self._prefix}*" for base in self._bases)}
+
+    def close(self) -> None:
+        """Remove everything: no process uses it any more. A new directory can be made."""
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._directory, self._lock = None, -1
+
+    def _make(self, port: str) -> None:
+        if self._directory is None:
+            self._directory = self._make_directory()
+        if self._directory:
+            try:
+                os.mkdir(os.path.join(self._directory, port), 0o700)
+            except FileExistsError:
+                return  # of the life before this one: that is what it is for
+            except OSError as error:
+                logger.warning("no directory for copies of a ps can be made (%s)", error.strerror)
+
+    def _make_directory(self) -> str:
+        problem = "no place has room"
+        for base in _roomy(self._bases):
+            remove_orphans(base)
+            try:
+                made = tempfile.mkdtemp(prefix=self._prefix, dir=base)
+            except OSError as error:
+                problem = f"{base}: {error.strerror}"
+                continue
+            self._on_made(made)
+            with contextlib.suppress(OSError):  # without a lock nobody else removes it, that is all
+                self._lock = _hold(made)
+            return made
+        logger.warning("parameter servers keep no copies of their variables here (%s)", problem)
+        return ""
+
+
+def _roomy(bases: Iterable[str]) -> list[str]:
+    """Those with room first; the others are better than none, where little is to be kept."""
+
+    def lacks_room(base: str) -> bool:
+        try:
+            status = os.statvfs(base)
+        except OSError:
+            return True
+        return status.f_bavail * status.f_frsize < LEAST_ROOM
+
+    return sorted(bases, key=lacks_room)
+
+
+def _hold(directory: str) -> int:
+    """Lock a directory for as long as this process lives. There is no moment at which its lock is free."""
+    path = os.path.join(directory, _LOCK)
+    lock = os.open(f"{path}.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.rename(f"{path}.new", path)
+    return lock
+
+
+def remove_orphans(base: str) -> None:
+    """Remove the directories of agents that died together with their spawner."""
+    for directory in list(_ours(base)):
+        with contextlib.suppress(OSError):  # it has no lock yet, or it is held: somebody lives there
+            lock = os.open(os.path.join(directory, _LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(directory, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _ours(base: str) -> Iterator[str]:
+    with contextlib.suppress(OSError), os.scandir(base) as entries:
+        for entry in entries:
+            if not entry.name.startswith(_PREFIX) or not entry.is_dir(follow_symlinks=False):
+                continue
+            if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+                yield entry.path
