@@ -24,10 +24,12 @@ That copies and file are the same state is up to the caller: between the checkpo
 step may change a variable (join the coordinator before). A program that does not go on from a checkpoint
 calls ``forget`` before its first step: otherwise it might find copies of a step that it will reach anew.
 
-Cost. Memory for ``peers`` + 1 times the variables, spread over the hosts; 64 MiB at a time per shard while
-they are written and read. Training waits for ``save``. A copy never passes through the chief: tensors go from
-ps to ps. Where there is no room for copies, or something else goes wrong with them, there is a warning and
-training goes on: copies are never needed.
+Cost. Memory for ``peers`` + 1 times the variables, spread over the hosts, and half a GiB for each shard while
+it is written or read. Training waits for ``save``, about as long as for a checkpoint on a local disk, and
+copies are read as fast as such a file: what is gained is that of storage which is shared, or far away, or was
+that ps's own. A copy never passes through the chief: tensors go from ps to ps. Where there is no room for
+copies, or something else goes wrong with them, there is a warning and training goes on: copies are never
+needed.
 """
 
 from __future__ import annotations
@@ -66,8 +68,9 @@ from elasticrun.tf.backup_shards import Shard, shards_of
 
 logger = logging.getLogger(__name__)
 
-#: How many bytes of a shard are written or read at once, if no row is larger.
-PART_BYTES = 64 << 20
+#: How many bytes of a shard are written or read at once, if no row is larger. What is larger is written and
+#: read in slices, which takes twice as long. TensorFlow cannot send 2 GiB.
+PART_BYTES = 512 << 20
 _MOST_THREADS = 16
 _MOST_WORDS = 160  # letters of an error in a log line
 

@@ -84,11 +84,14 @@ def find_homes(files: Sequence[ServerFiles], ports: Sequence[str], roots: Sequen
 
 def _lack(files: ServerFiles, folder: str, needed: int, whole: int) -> str:
     """Why a host has no room, as far as it says."""
+    if not needed:
+        return ""
     mounts = files.read_text("/proc/self/mounts")
     if not ps_room.in_memory(mounts, folder):
         return ""  # a disk refuses what it cannot hold, and nobody is killed for it
     left = [ps_room.left_on_host(files.read_text("/proc/meminfo"))]
     for group in ps_room.cgroup_files(files.read_text("/proc/self/cgroup")):
-        texts = (files.read_text(path) for path in (group.limit, group.usage, group.stat))
-        left.append(ps_room.left_in_cgroup(*texts))
+        if files.find(group.limit):  # a ps writes to its log what it cannot read
+            texts = (files.read_text(path) for path in (group.limit, group.usage, group.stat))
+            left.append(ps_room.left_in_cgroup(*texts))
     return ps_room.lack(needed, whole, left, [ps_room.capacity(mounts, folder)])

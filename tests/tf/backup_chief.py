@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from elasticrun.core import ps_room
 from elasticrun.tf.backup import PeerBackup
 
 PART_BYTES = 64  # an embedding's row has 16: its pieces are cut
@@ -119,6 +120,7 @@ def many_ways(folder: str, copies: str) -> dict[str, Any]:
     told["nowhere"] = Job(folder, roots=[]).restored(700)
     told["no state"] = no_state(job)
     told["failing"] = failing(job, own(1))
+    told["no room"] = no_room(job)
     return told
 
 
@@ -144,6 +146,15 @@ def failing(job: Job, folder: Path) -> dict[str, Any]:
     index.unlink()
     index.mkdir()
     logging.getLogger("elasticrun").setLevel(logging.ERROR)
+    saved = asdict(job.backup.save(700, job.path(700)))
+    return {"copies": saved["copies"], "problems": saved["problems"], **job.restored(700)}
+
+
+def no_room(job: Job) -> dict[str, Any]:
+    """On hosts whose memory is all but full, if that is where the copies lie."""
+    job.backup.forget()
+    ps_room.in_memory = lambda mounts, path: "tmpfs" in mounts
+    ps_room.left_on_host = lambda meminfo: 100 if "MemAvailable" in meminfo else None
     saved = asdict(job.backup.save(700, job.path(700)))
     return {"copies": saved["copies"], "problems": saved["problems"], **job.restored(700)}
 
