@@ -17,21 +17,27 @@ changes nothing. All slots and variables that exist are restored, or the session
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from elasticrun import checkpointing, drain_requested, report_step
 from elasticrun.errors import UsageError
 
+if TYPE_CHECKING:
+    from elasticrun.tf.backup import PeerBackup
+
 #: The exit status that says: my state is saved. tf.distribute's PreemptionCheckpointHandler has the same.
 SAVED_EXIT = 42
+#: The source of a state that was not read from the checkpoint's files.
+COPIES = "copies of the parameter servers"
 #: How many steps each worker may have before it; one runs while the next is on its way.
 _STEPS_AHEAD = 2
 
@@ -41,7 +47,8 @@ class Resumed:
     """Where training goes on."""
 
     step: int  # the last step that is done; 0 at the very beginning
-    source: str  # the path of the checkpoint; "" if there was none
+    source: str  # the path of the checkpoint, or "copies of the parameter servers"; "" if there was none
+    details: tuple[str, ...] = ()  # where the state of each parameter server is from, if copies are kept
 
     def __str__(self) -> str:
         return f"resumed at step {self.step} from {self.source}" if self.source else "started at step 0"
@@ -55,6 +62,9 @@ class ChiefSession:
 
     ``directory`` has to be on a disk that the parameter servers share, as each of them writes and reads its
     own variables; with ``through_chief`` the chief alone does, and all of them pass through its memory.
+
+    ``peers``: have copies of each checkpoint in the memory of so many other parameter servers, and restore
+    from these first (see ``PeerBackup``); None: none are kept.
     """
 
     def __init__(
@@ -65,6 +75,7 @@ class ChiefSession:
         max_to_keep: int = 3,
         steps_in_flight: int | None = None,
         through_chief: bool = False,
+        peers: int | None = None,
         **objects: Any,
     ) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -75,6 +86,7 @@ class ChiefSession:
         self.newest: Any = None  # what the newest step that is done returned
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)  # on the chief itself: no scope
         self._done = 0
+        self._saved = -1  # the step that the newest checkpoint holds
         self._pending: deque[Any] = deque()
         self._limit = steps_in_flight or _STEPS_AHEAD * _count_workers()
         self._asked = False
@@ -82,6 +94,8 @@ class ChiefSession:
         self._options = tf.train.CheckpointOptions(experimental_io_device=device)
         self.checkpoint = tf.train.Checkpoint(step=self._step, **objects)
         self.manager = tf.train.CheckpointManager(self.checkpoint, str(directory), max_to_keep=max_to_keep)
+        self._backup = _backup(self.checkpoint, peers)
+        tf.get_logger().addFilter(_is_news)
         signal.signal(signal.SIGTERM, self._ask)
 
     @property
@@ -96,18 +110,14 @@ class ChiefSession:
         """
         path = self.manager.latest_checkpoint
         if path is None:
+            if self._backup:
+                self._backup.forget()
             return Resumed(0, "")
+        step = _step_of(path)
         with checkpointing():
-            status = self.checkpoint.restore(path, self._options)
-        try:
-            status.assert_existing_objects_matched()
-        except AssertionError as error:
-            raise UsageError(
-                f"the checkpoint {path} does not hold all that this program has to restore; give another "
-                f"directory, or start the program that wrote it ({str(error).splitlines()[0]})"
-            ) from None
-        self._done = int(self._step.numpy())
-        return Resumed(self._done, path)
+            resumed = self._restore(step, path)
+        self._done = self._saved = step
+        return resumed
 
     def steps(self, last: int, save_every: int = 0) -> Iterator[int]:
         """The numbers of the steps that remain; schedule one step for each.
@@ -144,9 +154,15 @@ class ChiefSession:
     def save(self) -> str:
         """Pause the workers and save; the path of the checkpoint."""
         self.join()
+        if self._saved == self._done:
+            return str(self.manager.latest_checkpoint)  # not to be written over: it may be the only one
         self._step.assign(self._done)
         with checkpointing():
-            return str(self.manager.save(checkpoint_number=self._done, options=self._options))
+            path = str(self.manager.save(checkpoint_number=self._done, options=self._options))
+            if self._backup:
+                self._backup.save(self._done, path)
+        self._saved = self._done
+        return path
 
     def save_and_leave(self) -> None:
         """Save, and end this process with ``SAVED_EXIT``, by SystemExit."""
@@ -156,11 +172,46 @@ class ChiefSession:
     def _ask(self, signum: int, frame: object) -> None:
         self._asked = True
 
+    def _restore(self, step: int, path: str) -> Resumed:
+        if self._backup is None:
+            self._read(path)
+            return Resumed(step, path)
+        restored = self._backup.restore(step, path, self._read)
+        return Resumed(step, path if restored.from_file else COPIES, restored.lines)
+
+    def _read(self, path: str) -> None:
+        status = self.checkpoint.restore(path, self._options)
+        try:
+            status.assert_existing_objects_matched()
+        except AssertionError as error:
+            raise UsageError(
+                f"the checkpoint {path} does not hold all that this program has to restore; give another "
+                f"directory, or start the program that wrote it ({str(error).splitlines()[0]})"
+            ) from None
+
     def _finish_oldest(self) -> None:
         self.newest = self._pending[0].fetch()
         self._pending.popleft()
         self._done += 1
         report_step(self._done)
+
+
+def _backup(checkpoint: Any, peers: int | None) -> PeerBackup | None:
+    if peers is None:
+        return None
+    from elasticrun.tf.backup import PeerBackup
+
+    return PeerBackup(checkpoint, peers)
+
+
+def _step_of(path: str) -> int:
+    """The step that a checkpoint holds, which is its number."""
+    return int(path.rpartition("-")[2])
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not the advice about tracing a function for each checkpoint: it is tensorflow that does so."""
+    return "tf_function_save" not in record.getMessage()
 
 
 def _count_workers() -> int:
