@@ -119,8 +119,8 @@ class WorkerGroup:
         self._logs.started(local_rank)
         self._next_number += 1
 
-    def signal(self, signum: int, drain: bool = False) -> None:
-        """Signal the process group of each worker that has not ended.
+    def signal(self, signum: int, drain: bool = False, spared: frozenset[int] = frozenset()) -> None:
+        """Signal the process group of each worker that has not ended, but for those of spared local ranks.
 
         ``drain``: all of them may save their state; one that asked to be told of that by itself is not
         signalled, as the signal could end it before it has.
@@ -131,7 +131,8 @@ class WorkerGroup:
         if watch is not None and drain:
             watch.request_drain(self._config.shutdown_timeout)
         for number, local_rank in self._local_ranks.items():
-            if not (drain and watch is not None and watch.listens(local_rank)):
+            listens = drain and watch is not None and watch.listens(local_rank)
+            if local_rank not in spared and not listens:
                 self._starter.signal(number, signum)
 
     def signal_task(self, local_rank: int, signum: int) -> None:

@@ -261,8 +261,8 @@ class Agent:
                 self._start_workers(assignment)
             case StartTask(assignment, local_rank):
                 self._start_task(assignment, local_rank)
-            case SignalWorkers(signum, drain):
-                self._group.signal(signum, drain)
+            case SignalWorkers(signum, drain, spared):
+                self._group.signal(signum, drain, spared)
             case SignalTask(local_rank, signum):
                 self._group.signal_task(local_rank, signum)
             case SweepWorkers():

@@ -183,12 +183,11 @@ class AgentMachine(AgentFacts):
 
     def _worker_ended(self, local_rank: int) -> None:
         self.group.alive.discard(local_rank)
-        if self.group.alive:
-            return
-        if self.phase is AgentPhase.RUNNING:
+        if self.phase in ENDING and not self.group.is_swept:
+            step = self.group.go_on(self.round, self._now)
+            self._effects += [step] if step is not None else []
+        elif self.phase is AgentPhase.RUNNING and not self.group.alive:
             self._move(AgentTrigger.ALL_FINISHED)
-        elif self.phase in ENDING and not self.group.is_swept:
-            self._sweep()
 
     def _task_ended(self, local_rank: int, failure: Failure | None) -> None:
         """A task that is restarted alone, if at all, has ended while the round goes on."""
@@ -224,8 +223,10 @@ class AgentMachine(AgentFacts):
 
     def _expire(self, timer: str) -> None:
         if timer == GRACE:
-            grace = f"{self.group.grace:g} s after the stop signal"
-            self._say(Level.WARNING, f"{len(self.group.alive)} workers are still alive {grace}: killing them")
+            if self.group.awaited:
+                grace = f"{self.group.grace:g} s after the stop signal"
+                text = f"{len(self.group.alive)} workers are still alive {grace}: killing them"
+                self._say(Level.WARNING, text)
             self._sweep()
         elif timer == KILL:
             self._give_up_node()
@@ -298,7 +299,7 @@ class AgentMachine(AgentFacts):
         for effect in self.tasks.follow(self._now):
             self._effects.append(effect)
             if isinstance(effect, StartTask):
-                self.group.alive.add(effect.local_rank)
+                self.group.add(effect.local_rank, effect.local_rank in self.tasks.servers)
                 self._say(Level.WARNING, describe_task(effect, self.tasks.reason))
         if self.tasks.reports != before:
             self._report()
@@ -317,8 +318,10 @@ class AgentMachine(AgentFacts):
         self.failures = ()
         self._seats = with_seat(self._seats, assignment.charter)
         tasks = [task.local_rank for task in assignment.tasks]
-        self.group.begin(tasks if assignment.cluster else range(self.info.local_world_size))
         self.tasks.begin(wanted)
+        self.group.begin(
+            tasks if assignment.cluster else range(self.info.local_world_size), self.tasks.servers
+        )
         text = describe_assignment(assignment, self.info, wanted.reason)
         self._say(Level.INFO if self.round == 0 else Level.WARNING, text)
         self._effects.append(StartWorkers(assignment))

@@ -255,6 +255,7 @@ class SignalWorkers:
 
     signum: int
     drain: bool = False
+    spared: frozenset[int] = frozenset()  # local ranks that are not signalled
 
 
 @dataclass(frozen=True, slots=True)

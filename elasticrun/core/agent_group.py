@@ -2,7 +2,12 @@
 
 It ends in at most three steps, each bounded in time. Workers get a signal, and some *grace* to end by
 themselves. Then the group is *swept*: SIGKILL for whatever is left of it, grandchildren included, even if no
-worker is. Only the confirmation that nothing is left ends the group; if that does not come, the node is lost.
+worker is. Only the confirmation that nothing is left ends the group; if that does not come, the node is
+lost.
+
+The servers of a TensorFlow job come last: they hold what the chief saves when it is told to stop. So they
+get their signal once everybody else has ended. A node that has nothing but servers cannot know when that is;
+if the others may save, because a node leaves with grace, it keeps them for the whole grace.
 
 Invariant: a group is swept once, and the timers of the three steps are set only while they are under way.
 """
@@ -17,6 +22,7 @@ from elasticrun.core.timers import Deadlines
 
 GRACE = "grace"
 KILL = "kill"
+SIGTERM = 15
 #: Seconds between the stop signal and SIGKILL for workers that make no steps any more.
 HUNG_GRACE = 3.0
 
@@ -26,17 +32,26 @@ class Group:
 
     def __init__(self, terms: AgentTerms, timers: Deadlines[str]) -> None:
         self.alive: set[int] = set()  # local ranks of workers that run
+        self._servers: set[int] = set()  # of these, and of others that are gone
+        self._keeps_servers = False  # while somebody may need them
         self.stall: Stall | None = None  # they have stopped making steps
         self.imports = False  # a worker that started now would wait for them
         self._has_begun = False  # workers have run here
         self._terms = terms
         self._timers = timers
 
-    def begin(self, local_ranks: Iterable[int]) -> None:
-        """These workers start."""
+    def begin(self, local_ranks: Iterable[int], servers: Iterable[int] = ()) -> None:
+        """These workers start, some of which only serve the others."""
         self._has_begun = True
         self.alive = set(local_ranks)
+        self._servers = set(servers)
         self.stall = None
+
+    def add(self, local_rank: int, serves: bool) -> None:
+        """One more starts."""
+        self.alive.add(local_rank)
+        if serves:
+            self._servers.add(local_rank)
 
     def end(self) -> None:
         """Nothing is left."""
@@ -64,12 +79,33 @@ class Group:
         timeout = self._terms.shutdown_timeout
         return timeout if self.stall is None else min(timeout, HUNG_GRACE)
 
+    @property
+    def awaited(self) -> set[int]:
+        """Those who end by themselves."""
+        return self.alive - self._servers
+
     def stop(self, round_: int, signum: int, drains: bool, now: float) -> SignalWorkers | SweepWorkers:
         """The first step, or the second one if no worker is left."""
         if not self.alive:
             return self.sweep(round_, now)
+        self._keeps_servers = bool(self.awaited) or drains
+        if not self._keeps_servers:
+            return self._stop_servers(now)
         self._timers.set(GRACE, now + self.grace)
-        return SignalWorkers(signum, drains)
+        return SignalWorkers(signum, drains, frozenset(self.alive & self._servers))
+
+    def go_on(self, round_: int, now: float) -> SignalWorkers | SweepWorkers | None:
+        """The next step after one of those that were told to stop has ended, if it is time for one."""
+        if not self.alive:
+            return self.sweep(round_, now)
+        if self.awaited or not self._keeps_servers:
+            return None
+        self._keeps_servers = False
+        return self._stop_servers(now)
+
+    def _stop_servers(self, now: float) -> SignalWorkers:
+        self._timers.set(GRACE, now + min(self.grace, HUNG_GRACE))
+        return SignalWorkers(SIGTERM)
 
     def sweep(self, round_: int, now: float) -> SweepWorkers:
         """The second step."""

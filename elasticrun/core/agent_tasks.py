@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from elasticrun.core.agent_events import AgentEffect, AgentTerms, SignalTask, StartTask
 from elasticrun.core.agent_group import HUNG_GRACE
 from elasticrun.core.protocol import MAX_FAILURES, Assignment, Failure, StartRound
-from elasticrun.core.role_recovery import is_alone
+from elasticrun.core.role_recovery import SERVERS, is_alone, is_served
 from elasticrun.core.tasks import Task, TaskReport
 from elasticrun.core.timers import Deadlines
 
@@ -97,6 +97,13 @@ class Tasks:
             return False
         task = self._wanted.get(local_rank)
         return task is None or is_alone(self._assignment.cluster, task.role)
+
+    @property
+    def servers(self) -> set[int]:
+        """The local ranks of those that only serve the chief."""
+        if self._assignment is None or not is_served(self._assignment.cluster):
+            return set()
+        return {local_rank for local_rank, task in self._wanted.items() if task.role in SERVERS}
 
     def ended(self, local_rank: int, failure: Failure | None) -> bool:
         """The life that ran has ended. Returns whether it did so by itself."""

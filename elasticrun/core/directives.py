@@ -29,7 +29,7 @@ def directive(job: JobFacts, node: Node, sequence: int) -> MasterMessage | None:
         slots = len(job.checkup.step.slots)
         return StartProbe(*stamp, job.checkup.number, groups, slots, job.config.health.timeout)
     if name in job.current.pending:
-        if job.phase is JobPhase.RUNNING:
+        if job.phase is JobPhase.RUNNING or name in job.current.serving:
             return StartRound(*stamp, job.current.seats[name], job.current.start_reason)
         drains = job.current.stop is not None and job.current.stop[0] is StopCause.MEMBER_LEFT
         return StopRound(*stamp, job.round, job.current.stop_reason, drains)

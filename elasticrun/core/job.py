@@ -335,8 +335,9 @@ class JobMachine(JobTasks):
             for timer in (GROWTH, MENDING, LINGER):
                 self._timers.cancel((timer, ""))
             current.lasted = self._now - current.started_at
+            self._keep_serving()
             self._decide(f"round {self.round} stops: {current.stop_reason}")
-            self._direct_all(current.seats)
+            self._direct_all(name for name in current.seats if name not in current.serving)
         elif self.ready or self.held:
             wait = 0.0 if self.ready else self.config.waiting_notice_interval
             self._timers.set_default((NOTICE, ""), self._now + wait)
@@ -367,6 +368,7 @@ class JobMachine(JobTasks):
         if self.current.all_finished:
             self._end(Trigger.ALL_FINISHED, f"all workers of round {self.round} ended with 0")
             return
+        self._stop_serving()
         stop = self.current.stop
         if self.current.pending or stop is None:
             return

@@ -21,13 +21,16 @@ from elasticrun.core.job_facts import JobFacts
 from elasticrun.core.protocol import NodeInfo
 from elasticrun.core.recovery import settle
 from elasticrun.core.rendezvous import WorldLimits
-from elasticrun.core.role_recovery import Loss, cause_of
+from elasticrun.core.restart import StopCause
+from elasticrun.core.role_recovery import Loss, cause_of, is_served
 from elasticrun.core.round_tasks import Order, RoundTasks, clash, compatible, misfit
 from elasticrun.core.tf_scale import offered_ports, scale_refusal
 
-MENDING, LINGER = "mending", "linger"
+MENDING, LINGER, SERVING = "mending", "linger", "serving"
 #: Seconds that tasks have to end by themselves after the one that leads has ended with 0.
 LINGER_TIME = 10.0
+#: Why a round stops although everybody is there: the chief can save what the others hold.
+ORDERLY = frozenset({StopCause.MEMBER_LEFT, StopCause.NODE_JOINED, StopCause.RESIZED})
 
 
 class JobTasks(JobFacts):
@@ -153,3 +156,21 @@ class JobTasks(JobFacts):
             current.seats[name] = replace(seat, restart_count=self.budget.used)
         current.start_reason = reason
         self._direct_all(names)
+
+    def _keep_serving(self) -> None:
+        """A round stops: where the chief can save its state, the others are told once it has."""
+        current = self.current
+        cause = current.stop[0] if current.stop is not None else None
+        if cause not in ORDERLY or not is_served(current.tasks.cluster):
+            return
+        node = current.tasks.leader_node
+        current.serving = current.pending - {node}
+        if node not in current.pending:  # it is the one that leaves, and will not say when it has gone
+            self._timers.set((SERVING, ""), self._now + LINGER_TIME)
+
+    def _stop_serving(self) -> None:
+        current = self.current
+        chief_stops = current.tasks.leader_node in current.pending or (SERVING, "") in self._timers
+        if current.serving and not chief_stops:
+            current.serving.clear()
+            self._direct_all(sorted(current.pending))

@@ -37,6 +37,7 @@ class Round:
     lasted: float = 0.0  # seconds until it was told to stop
     stop: tuple[StopCause, str] | None = None
     tasks: RoundTasks = field(default_factory=RoundTasks)
+    serving: set[str] = field(default_factory=set)  # members that are told to stop last
     releases: bool = False  # tasks that were kept for the chief alone can be taken away
 
     @property

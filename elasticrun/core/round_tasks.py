@@ -109,6 +109,11 @@ class RoundTasks:
                 self._leader = key
             self._expect_end(key, task.role)
 
+    @property
+    def leader_node(self) -> str:
+        """Where the task runs that leads."""
+        return self._leader[0]
+
     def of(self, node: str) -> tuple[Task, ...]:
         """What a node is told of its own tasks."""
         return tuple(self.wanted.get(node, {}).values())

@@ -52,6 +52,13 @@ def succeed(cluster: Cluster, chief: Worker) -> None:
     cluster.wait_all()
 
 
+def succeed_but(cluster: Cluster, chief: Worker, left: Launcher) -> None:
+    """The chief ends with 0, and with it all launchers but one, which has left."""
+    chief.tell("exit 0")
+    for launcher in cluster.launchers:
+        assert launcher.wait() == (128 + signal.SIGTERM if launcher is left else 0), launcher.story()
+
+
 def can_serve(worker: Worker) -> None:
     """The task can bind the address that the others know it by."""
     role, index = worker.task
@@ -302,3 +309,41 @@ def test_roles_that_cannot_be_scaled_are_refused(cluster: Cluster, orders: Order
         assert len(given.stderr.strip().splitlines()) == 1, given.stderr
     alive(found)
     succeed(cluster, found["chief", 0])
+
+
+# -- stopped
+
+
+def test_servers_outlast_a_chief_that_saves_what_they_hold(cluster: Cluster) -> None:
+    launcher = launch(cluster)
+    found = tasks(cluster, SERVED)
+    for name in (("chief", 0), ("ps", 0)):
+        found[name].ask(f"note {int(signal.SIGTERM)}")
+    launcher.signal(signal.SIGTERM)
+    assert found["chief", 0].answer() == {"signal": signal.SIGTERM}
+    alive(found, ("chief", 0))
+    found["chief", 0].tell(f"exit {SAVED}")
+    assert found["ps", 0].answer() == {"signal": signal.SIGTERM}
+    assert launcher.wait() == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("leaves", ["chief", "worker", "ps"])
+def test_a_node_leaves_and_the_chief_saves_before_the_others_stop(cluster: Cluster, leaves: str) -> None:
+    nodes = {}
+    for role, count in {"chief": 1, "worker": 2, "ps": 2}.items():
+        options = (f"--tf-role={role}", f"--nproc-per-node={count}", "--tf-servers=script")
+        nodes[role] = cluster.launch(*cluster.options("3"), *options, WORKER)
+    found = tasks(cluster, SERVED)
+    found["chief", 0].ask(f"note {int(signal.SIGTERM)}")
+    nodes[leaves].signal(signal.SIGTERM)
+    assert found["chief", 0].answer() == {"signal": signal.SIGTERM}
+    alive(found, ("chief", 0))
+    found["chief", 0].tell(f"exit {SAVED}")
+    for name, worker in found.items():
+        if name[0] != leaves:
+            worker.wait_end()
+    cluster.launch(*cluster.options("3"), f"--tf-role={leaves}", "--tf-servers=script", WORKER)
+    again = cluster.director.task("chief", round_=1)
+    assert again.env["TORCHELASTIC_RESTART_COUNT"] == "0"
+    nodes[leaves].signal(signal.SIGTERM)  # what is left of it need not be waited for
+    succeed_but(cluster, again, nodes[leaves])
