@@ -12,6 +12,7 @@ from elasticrun.core.job_events import OUTCOMES, JobPhase
 from elasticrun.core.membership import Node
 from elasticrun.core.protocol import JobEnded, MasterMessage, StartProbe, StartRound, StopRound
 from elasticrun.core.restart import StopCause
+from elasticrun.core.role_recovery import is_served
 from elasticrun.core.roster import describe_spares, describe_waiting
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def directive(job: JobFacts, node: Node, sequence: int) -> MasterMessage | None:
     if name in job.current.pending:
         if job.phase is JobPhase.RUNNING or name in job.current.serving:
             return StartRound(*stamp, job.current.seats[name], job.current.start_reason)
-        drains = job.current.stop is not None and job.current.stop[0] is StopCause.MEMBER_LEFT
+        leaves = job.current.stop is not None and job.current.stop[0] is StopCause.MEMBER_LEFT
+        tasks = job.current.tasks
+        drains = leaves and (not is_served(tasks.cluster) or name == tasks.leader_node)  # it saves for all
         return StopRound(*stamp, job.round, job.current.stop_reason, drains)
     if job.newest < 0:
         return None

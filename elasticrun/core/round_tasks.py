@@ -90,6 +90,7 @@ class RoundTasks:
         self._homes: dict[TaskRole, tuple[str, ...]] = {}  # nodes that gave workers this role
         self._used: dict[str, int] = {}  # how many local ranks of a node were ever seated
         self._leader: Key = ("", 0)
+        self.leader_node = ""  # where the task runs that leads
         if members and members[0].roles:
             self._seat(members, ports or {})
 
@@ -106,13 +107,8 @@ class RoundTasks:
         leads = leader(role for role, _ in self.cluster)
         for key, task in self._all():
             if task.role is leads and task.index == 0:
-                self._leader = key
+                self._leader, self.leader_node = key, key[0]
             self._expect_end(key, task.role)
-
-    @property
-    def leader_node(self) -> str:
-        """Where the task runs that leads."""
-        return self._leader[0]
 
     def of(self, node: str) -> tuple[Task, ...]:
         """What a node is told of its own tasks."""

@@ -325,10 +325,13 @@ def test_a_stop_ends_all_and_what_was_under_way() -> None:
     agent = served()
     agent.raise_lives(CHIEF_RANK)
     agent.do(Directed(StopRound(1, 99, 0, "because")))
-    assert agent.of(SignalWorkers) == [SignalWorkers(TERM)]
+    assert agent.of(SignalWorkers) == [SignalWorkers(TERM, spared=frozenset({WORKER_RANK, PS_RANK}))]
     agent.pass_time(HUNG_GRACE)
     assert agent.done() == []
-    for rank in (CHIEF_RANK, WORKER_RANK, PS_RANK):
+    agent.die(CHIEF_RANK, -15)
+    assert agent.of(SignalWorkers) == [SignalWorkers(TERM)], "servers are the last"
+    for rank in (WORKER_RANK, PS_RANK):
+        assert agent.of(SweepWorkers) == []
         agent.die(rank, -15)
         assert agent.done() == []
     assert agent.of(SweepWorkers) == [SweepWorkers(0)]
@@ -375,7 +378,8 @@ def test_a_task_that_no_signal_ends_makes_its_node_leave_in_good_order() -> None
     assert agent.done() == [(CHIEF_RANK, KILL), (PS_RANK, KILL)]
     agent.pass_time(30.0)
     assert [type(message) for message in agent.sent()] == [Leave]
-    assert agent.of(SignalWorkers) == [SignalWorkers(TERM)], "others are told to end as well"
+    others = [SignalWorkers(TERM, spared=frozenset({WORKER_RANK, PS_RANK}))]
+    assert agent.of(SignalWorkers) == others, "others are told to end as well"
     assert not agent.of(Finish)
     agent.pass_time(30.0)
     assert agent.of(SweepWorkers)
