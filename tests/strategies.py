@@ -45,6 +45,7 @@ from elasticrun.core.protocol import (
     World,
 )
 from elasticrun.core.tasks import MAX_PORTS, MAX_TASKS, Task, TaskReport
+from elasticrun.core.usage import TaskUsage
 
 names = st.text(min_size=1, max_size=30)
 texts = st.text(max_size=200)
@@ -130,6 +131,15 @@ charters = st.builds(Charter, worlds, st.none() | worlds, st.none() | worlds, ro
 used_ports = st.integers(1, 65535)
 tasks = st.builds(
     Task, local_rank=counts, role=roles, index=counts, life=numbers, port=ports, saves=st.booleans()
+)
+usages = st.builds(
+    TaskUsage,
+    local_rank=counts,
+    cpu=st.none() | measures,
+    memory=st.none() | numbers,
+    step=st.none() | numbers,
+    step_rate=st.none() | measures,
+    graph_time=st.none() | measures,
 )
 task_reports = st.builds(
     TaskReport, local_rank=counts, life=numbers, ended=st.booleans(), failure=st.none() | failures
@@ -239,7 +249,7 @@ hellos = st.builds(
 agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
     hellos,
     st.builds(Report, incarnation=names, status=statuses),
-    st.builds(Heartbeat, incarnation=names),
+    st.builds(Heartbeat, incarnation=names, usage=_some_of(usages)),
     st.builds(Leave, incarnation=names, reason=texts),
 )
 

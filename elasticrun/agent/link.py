@@ -27,6 +27,7 @@ from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.agent_events import Broken, Directed, LinkDown, LinkUp
 from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, JournalCopy, Leave, Rejected
 from elasticrun.core.quorum import TAKEOVER_DELAY
+from elasticrun.core.usage import TaskUsage
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,
@@ -72,13 +73,16 @@ class Link:
         connect_timeout: float,
         on_event: Callable[[LinkUp | LinkDown | Directed | Broken], None],
         security: SecurityConfig,
+        usage: Callable[[], tuple[TaskUsage, ...]] = tuple,
     ) -> None:
+        """``usage``: what is told with each heartbeat of the tasks that run here; by default nothing."""
         self._host = host
         self._machine = machine
         self._incarnation = incarnation
         self._connect_timeout = connect_timeout
         self._on_event = on_event
         self._security = security
+        self._usage = usage
         self._stream: Stream | None = None
         self._was_up = False
         self._turn_since = 0.0  # when the turn of the endpoint began
@@ -226,7 +230,7 @@ class Link:
         self._beat = asyncio.get_running_loop().call_later(interval, self._send_heartbeat, interval)
 
     def _send_heartbeat(self, interval: float) -> None:
-        self.send(Heartbeat(self._incarnation))
+        self.send(Heartbeat(self._incarnation, self._usage()))
         self._arm_heartbeat(interval)
 
 

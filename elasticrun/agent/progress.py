@@ -39,6 +39,7 @@ from elasticrun.core.progress import (
     WorkerRestarted,
 )
 from elasticrun.core.protocol import Stall
+from elasticrun.core.usage import Pace
 
 logger = logging.getLogger(__name__)
 
@@ -71,15 +72,6 @@ class Slot:
     progress: WorkerProgress
     signum: int  # upon which the owner writes its stacks; 0: none
     listens: bool  # it looks for a drain by itself
-
-
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """How long the steps of one process took to compute."""
-
-    owner: int  # its pid
-    count: int  # of the steps that were timed
-    seconds: float  # of all of them together
 
 
 class ProgressPage:
@@ -151,12 +143,16 @@ class ProgressPage:
                 break
         return self._slots[local_rank]
 
-    def times(self, local_rank: int) -> StepTimes | None:
-        """What a worker has written of the times of its steps; None if it has not, or writes just now."""
-        offset = HEADER_SIZE + local_rank * SLOT_SIZE + SLOT.size
-        *fields, check = TIMES.unpack_from(self._map, offset)
-        owner, count, nanoseconds = fields
-        return StepTimes(owner, count, nanoseconds / _NS) if checksum(tuple(fields)) == check else None
+    def pace(self, local_rank: int) -> Pace | None:
+        """What a worker has written of its steps and of their times; None if nobody has written anything."""
+        slot = self.read(local_rank)
+        if slot is None:
+            return None
+        *fields, check = TIMES.unpack_from(self._map, _offset(local_rank) + SLOT.size)
+        owner, timed, nanoseconds = fields
+        if owner != slot.owner or checksum(tuple(fields)) != check:
+            return Pace(slot.owner, slot.progress.step)  # it times none, or writes just now
+        return Pace(slot.owner, slot.progress.step, timed, nanoseconds / _NS)
 
     def workers(self) -> tuple[WorkerProgress, ...]:
         """What all workers that report have written."""
@@ -217,7 +213,7 @@ class HangWatch:
         self._on_stall = on_stall
         self._auto = auto
         self._loop = asyncio.get_running_loop()
-        self._page = ProgressPage(local_world_size)
+        self.page = ProgressPage(local_world_size)
         self._taker = StackTaker(search_path)
         self._machine: HangMachine | None = None  # None: no round is watched
         self._judged: frozenset[int] = frozenset()  # local ranks
@@ -233,12 +229,12 @@ class HangWatch:
 
     def environment(self, local_rank: int, inherited: Mapping[str, str]) -> dict[str, str]:
         """What one worker's environment needs on top of ``inherited``."""
-        return self._page.environment(local_rank, inherited, self._auto)
+        return self.page.environment(local_rank, inherited, self._auto)
 
     def start(self, round_: int, first_rank: int, local_ranks: Iterable[int]) -> None:
         """Workers of a round are about to start; those who make steps together have these local ranks."""
         self.stop()
-        self._page.reset()
+        self.page.reset()
         self._judged = frozenset(local_ranks)
         self._directories = {}
         self._taker.open_round(self._directories)
@@ -251,7 +247,7 @@ class HangWatch:
     def start_worker(self, local_rank: int, directory: str) -> None:
         """A worker is about to start, for the first time or again; its stacks go there ("": nowhere)."""
         self._directories[local_rank] = directory
-        self._page.clear(local_rank)
+        self.page.clear(local_rank)
         if local_rank in self._judged:
             self._handle(WorkerRestarted(local_rank))
 
@@ -278,22 +274,22 @@ class HangWatch:
         """Let go of everything."""
         self.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._page.close()
+        self.page.close()
 
     # -- what others want to know, or to have done
 
     def step(self, local_rank: int) -> int:
         """The last step that a worker of this round reported, be it alive or not; -1: none."""
-        slot = self._page.read(local_rank)
+        slot = self.page.read(local_rank)
         return slot.progress.step if slot is not None else -1
 
     def request_drain(self, seconds: float) -> None:
         """Ask the workers to save their state and to be gone within ``seconds``."""
-        self._page.request_drain(self._loop.time() + seconds)
+        self.page.request_drain(self._loop.time() + seconds)
 
     def listens(self, local_rank: int) -> bool:
         """Whether a worker looks for a drain by itself, and needs no signal."""
-        slot = self._page.read(local_rank)
+        slot = self.page.read(local_rank)
         return slot is not None and slot.listens
 
     def save_stacks(self) -> None:
@@ -333,7 +329,7 @@ class HangWatch:
             self._timer = self._loop.call_at(deadline, self._look)
 
     def _look(self) -> None:
-        self._handle(Looked(self._page.workers()))
+        self._handle(Looked(self.page.workers()))
 
     # -- stacks
 
@@ -346,7 +342,7 @@ class HangWatch:
     async def _take_and_judge(self, local_ranks: tuple[int, ...]) -> None:
         self._last = await self._take(local_ranks)
         texts = {local_rank: taken.text for local_rank, taken in self._last.items() if taken.text}
-        self._handle(StacksTaken(self._page.workers(), texts))
+        self._handle(StacksTaken(self.page.workers(), texts))
 
     async def _take_and_save(self) -> None:
         paths = self._taker.save(await self._take(tuple(self._pids)))
@@ -355,7 +351,7 @@ class HangWatch:
     async def _take(self, local_ranks: tuple[int, ...]) -> dict[int, Taken]:
         pids = {local_rank: self._pids.get(local_rank) for local_rank in local_ranks}
         return await self._taker.take(
-            self._page.target(local_rank, pid) for local_rank, pid in pids.items() if pid is not None
+            self.page.target(local_rank, pid) for local_rank, pid in pids.items() if pid is not None
         )
 
 

@@ -121,7 +121,7 @@ class Agent:
         self._dirs = LogDirs(workers.logs.log_dir, config.job.job_id, self._spawner.inherit)
         self._services = Services(
             workers,
-            lambda: self._group.pids.values(),
+            lambda: self._group.pids,
             lambda: self._machine.phase.value,
             lambda round_, stall: self._post(StallSeen(round_, stall)),
         )
@@ -140,6 +140,7 @@ class Agent:
             config.rendezvous.connect_timeout,
             self._post,
             config.security,
+            self._services.usage,
         )
 
     async def run(self, inbox: SignalInbox) -> int:

@@ -1,13 +1,14 @@
 """What an agent keeps open beside its workers, as far as it is asked for: the watch over their steps, the
-watchdog's FIFO, the health check's port, and the look-out for a preemption notice.
+watchdog's FIFO, the health check's port, the look-out for a preemption notice, and the figures of tasks.
 
 None of it is worth a job: what cannot be opened is told in a warning, except a port that the user named.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from elasticrun.agent.progress import HangWatch
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from elasticrun.agent.health import HealthServer
     from elasticrun.agent.notice import PreemptionNotice
     from elasticrun.agent.timer import FileTimer
+    from elasticrun.agent.usage import UsageSampler
+    from elasticrun.core.usage import TaskUsage
 
 logger = logging.getLogger(__name__)
 
@@ -29,15 +32,19 @@ class Services:
     def __init__(
         self,
         config: WorkerConfig,
-        pids: Callable[[], Collection[int]],
+        pids: Callable[[], Mapping[int, int]],
         phase: Callable[[], str],
         on_stall: Callable[[int, Stall | None], None],
     ) -> None:
-        """``pids``: of workers that run, for the watchdog. ``phase``: what the health check answers."""
+        """``pids``: of workers that run, by local rank. ``phase``: what the health check answers."""
         self.watch = _open_watch(config, on_stall)
+        #: What the tasks use, for the next heartbeat; nothing is measured without roles.
+        self.usage: Callable[[], tuple[TaskUsage, ...]] = (
+            _open_sampler(pids, self.watch).sample if config.roles else tuple
+        )
         self._preemption_file = config.preemption_file
         self._notice: PreemptionNotice | None = None
-        self._timer = _open_timer(config.file_timer, pids)
+        self._timer = _open_timer(config.file_timer, lambda: pids().values())
         self._health = _open_health(config.health_check_port, phase)
 
     async def start(self) -> None:
@@ -91,6 +98,17 @@ def hang_terms(config: WorkerConfig) -> HangTerms:
     if config.roles and config.hang_timeout is None:
         return HangTerms(0.0)
     return HangTerms(config.hang_timeout)
+
+
+def _open_sampler(pids: Callable[[], Mapping[int, int]], watch: HangWatch | None) -> UsageSampler:
+    from elasticrun.agent.usage import UsageSampler
+
+    pace = watch.page.pace if watch is not None else _unknown
+    return UsageSampler(pids, pace, asyncio.get_running_loop().time)
+
+
+def _unknown(local_rank: int) -> None:
+    """Nobody can report steps."""
 
 
 def _open_timer(path: str | None, pids: Callable[[], Collection[int]]) -> FileTimer | None:

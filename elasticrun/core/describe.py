@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from elasticrun.config import Endpoint
+from elasticrun.config import Endpoint, TaskRole
 from elasticrun.core.directives import notice
 from elasticrun.core.job_events import JobPhase
+from elasticrun.core.usage import RoleUsage, TaskUsage, by_role, in_words
 
 if TYPE_CHECKING:
     from elasticrun.core.job_facts import JobFacts
     from elasticrun.core.tasks import Task, TaskReport
 
 
-def describe(job: JobFacts) -> str:
+#: What the tasks of each node use, by the node's session.
+Usages = Mapping[int, Sequence[TaskUsage]]
+
+
+def describe(job: JobFacts, usages: Usages | None = None) -> str:
     """A line about the job, then one for each node, members first in the order of their ranks.
 
-    Below a node that runs tasks of a TensorFlow job stands a line for each of them.
+    Below a node that runs tasks of a TensorFlow job stands a line for each of them, and at the end one for
+    each role, with what they use as far as ``usages`` knows.
     """
     config, budget = job.config, job.budget
     limits = job.limits
@@ -28,25 +35,51 @@ def describe(job: JobFacts) -> str:
         lines.append(notice(job)[0])
     seated = [name for name in job.current.seats if name in job.members.nodes]
     others = [name for name in job.members.nodes if name not in job.current.seats]
+    known: list[tuple[TaskRole, TaskUsage]] = []
     for name in (*seated, *others):
-        lines += [_line(job, name), *_tasks(job, name)]
-    return "\n".join(lines)
+        used = _used(job, name, usages or {})
+        lines += [_line(job, name), *_tasks(job, name, used)]
+        known += [(task.role, used[task.local_rank]) for task in _seats(job, name) if task.local_rank in used]
+    return "\n".join([*lines, *map(_role, by_role(known))])
 
 
-def _tasks(job: JobFacts, name: str) -> list[str]:
-    """A line for each task of a node, while a round may run them."""
-    if job.phase not in (JobPhase.RUNNING, JobPhase.STOPPING):
-        return []
-    node = job.members.nodes[name]
-    told = node.status.tasks if node.status.round == job.round else ()
-    reports = {report.local_rank: report for report in told}
-    tasks = job.current.tasks.of(name)
-    return [f"    {_task(task, reports.get(task.local_rank), node.info.address)}" for task in tasks]
+def _seats(job: JobFacts, name: str) -> tuple[Task, ...]:
+    """The tasks of a node, while a round may run them."""
+    return job.current.tasks.of(name) if job.phase in (JobPhase.RUNNING, JobPhase.STOPPING) else ()
 
 
-def _task(task: Task, report: TaskReport | None, address: str) -> str:
+def _reports(job: JobFacts, name: str) -> dict[int, TaskReport]:
+    """What a node said of its tasks in this round, by local rank."""
+    status = job.members.nodes[name].status
+    return {report.local_rank: report for report in status.tasks} if status.round == job.round else {}
+
+
+def _used(job: JobFacts, name: str, usages: Usages) -> dict[int, TaskUsage]:
+    """What the tasks of a node use that run, by local rank."""
+    session = job.members.nodes[name].session
+    running = {report.local_rank for report in _reports(job, name).values() if not report.ended}
+    told = usages.get(session, ()) if session is not None else ()
+    return {usage.local_rank: usage for usage in told if usage.local_rank in running}
+
+
+def _role(usage: RoleUsage) -> str:
+    tasks = f"{usage.tasks} task{'s' if usage.tasks > 1 else ''}"
+    return f"  {usage.role.value}, {tasks}: {in_words(usage)}"
+
+
+def _tasks(job: JobFacts, name: str, used: Mapping[int, TaskUsage]) -> list[str]:
+    """A line for each task of a node."""
+    reports, address = _reports(job, name), job.members.nodes[name].info.address
+    return [
+        _task(task, reports.get(task.local_rank), address, used.get(task.local_rank))
+        for task in _seats(job, name)
+    ]
+
+
+def _task(task: Task, report: TaskReport | None, address: str, used: TaskUsage | None) -> str:
     place = f" at {Endpoint(address, task.port)}" if task.port else ""
-    return f"{task.role.value} {task.index}{place}: life {task.life}, {_state(task, report)}"
+    words = f"; {in_words(used)}" if used is not None else ""
+    return f"    {task.role.value} {task.index}{place}: life {task.life}, {_state(task, report)}{words}"
 
 
 def _state(task: Task, report: TaskReport | None) -> str:

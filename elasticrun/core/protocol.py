@@ -17,6 +17,7 @@ from elasticrun.core.failure import MAX_SUMMARY_TEXT as MAX_SUMMARY_TEXT
 from elasticrun.core.failure import Failure as Failure
 from elasticrun.core.failure import FailureKind as FailureKind
 from elasticrun.core.tasks import Cluster, Task, TaskReport
+from elasticrun.core.usage import TaskUsage
 
 
 class AgentPhase(Enum):
@@ -158,6 +159,7 @@ class Heartbeat:
     """The agent's loop is alive."""
 
     incarnation: str
+    usage: tuple[TaskUsage, ...] = ()  # of tasks that run, at most MAX_TASKS; only if this node has roles
 
 
 @dataclass(frozen=True, slots=True)

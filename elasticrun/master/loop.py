@@ -53,6 +53,7 @@ from elasticrun.master.journal import Entry, Journal
 
 if TYPE_CHECKING:
     from elasticrun.core.orders import ControlReply, ControlRequest
+    from elasticrun.core.usage import TaskUsage
     from elasticrun.rpc.session import Session
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class MasterLoop:
         self.stepped_down = ""  # why this master ends although there is a job
         self._copies = Copies(journal, lambda: machine.epoch)
         self._sessions: dict[int, Session] = {}
+        self._usage: dict[int, tuple[TaskUsage, ...]] = {}  # the newest by session; no fact, so not journaled
         self._turn: asyncio.Handle | None = None  # the end of the batch that is being collected
         self._now = 0.0  # when it began, on the job's clock: the time of all its events
         self._events = 0  # in it
@@ -132,7 +134,11 @@ class MasterLoop:
         match message:
             case Report(_, status):
                 self._handle(Reported(session.id, status))
-            case Heartbeat():
+            case Heartbeat(_, usage):
+                if usage:
+                    self._usage[session.id] = usage
+                else:
+                    self._usage.pop(session.id, None)
                 self._handle(Beat(session.id))
             case Leave(_, reason):
                 self._handle(Left(session.id, reason))
@@ -140,6 +146,7 @@ class MasterLoop:
     def detached(self, session: Session, why: str) -> None:
         """A stream is over."""
         self._sessions.pop(session.id, None)
+        self._usage.pop(session.id, None)
         self._copies.end(session.id)
         self._handle(Detached(session.id, why))
         self._finish_if_idle()
@@ -166,7 +173,7 @@ class MasterLoop:
         machine = self._machine
         match request:
             case ShowStatus():
-                return ControlReply(True, describe(machine))
+                return ControlReply(True, describe(machine, self._usage))
             case _ if machine.ended:
                 return ControlReply(False, f"the job has ended: {machine.end_reason}")
             case DrainNode(node, reason):

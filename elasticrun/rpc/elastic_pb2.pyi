@@ -159,10 +159,28 @@ class Report(_message.Message):
     def __init__(self, incarnation: _Optional[str] = ..., status: _Optional[_Union[AgentStatus, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("incarnation",)
+    __slots__ = ("incarnation", "usage")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     incarnation: str
-    def __init__(self, incarnation: _Optional[str] = ...) -> None: ...
+    usage: _containers.RepeatedCompositeFieldContainer[TaskUsage]
+    def __init__(self, incarnation: _Optional[str] = ..., usage: _Optional[_Iterable[_Union[TaskUsage, _Mapping]]] = ...) -> None: ...
+
+class TaskUsage(_message.Message):
+    __slots__ = ("local_rank", "cpu", "memory", "step", "step_rate", "graph_time")
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    CPU_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STEP_RATE_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_TIME_FIELD_NUMBER: _ClassVar[int]
+    local_rank: int
+    cpu: float
+    memory: int
+    step: int
+    step_rate: float
+    graph_time: float
+    def __init__(self, local_rank: _Optional[int] = ..., cpu: _Optional[float] = ..., memory: _Optional[int] = ..., step: _Optional[int] = ..., step_rate: _Optional[float] = ..., graph_time: _Optional[float] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("incarnation", "reason")

@@ -30,6 +30,7 @@ from elasticrun.core.protocol import (
     Waiting,
     Welcome,
 )
+from elasticrun.core.usage import TaskUsage
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,
@@ -138,6 +139,7 @@ class Bench:
         connect_timeout: float = 60.0,
         on_event: Callable[[Event], None] | None = None,
         host: FakeHost | None = None,
+        usage: Callable[[], tuple[TaskUsage, ...]] = tuple,
     ) -> None:
         self.host = host or FakeHost()
         self.machine = FakeMachine()
@@ -152,7 +154,7 @@ class Bench:
         monkeypatch.setattr(module, "LONGEST_DELAY", 0.002)
         monkeypatch.setattr(MasterStream, "open", self._open)
         self.link = Link(
-            cast("MasterHost", self.host), self.machine, "i", connect_timeout, self._hear, SECURITY
+            cast("MasterHost", self.host), self.machine, "i", connect_timeout, self._hear, SECURITY, usage
         )
 
     async def _open(
@@ -367,6 +369,20 @@ def test_heartbeats_while_attached_only(monkeypatch: pytest.MonkeyPatch) -> None
         while len(stream.sent) < 3:
             stream.heard.clear()
             await stream.heard.wait()
+
+    run(main())
+
+
+def test_each_heartbeat_tells_what_tasks_use_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        stream = FakeStream(heartbeat_interval=0.001)
+        looks = iter(range(1000))
+        bench = Bench(monkeypatch, stream, usage=lambda: (TaskUsage(0, memory=next(looks)),))
+        while len(stream.sent) < 2:
+            stream.heard.clear()
+            await stream.heard.wait()
+        assert stream.sent[:2] == [Heartbeat("i", (TaskUsage(0, memory=look),)) for look in (0, 1)]
+        await bench.link.close()
 
     run(main())
 

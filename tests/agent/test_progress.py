@@ -17,9 +17,10 @@ import pytest
 
 from elasticrun.agent import progress
 from elasticrun.agent.env import INJECTED
-from elasticrun.agent.progress import HEADER_SIZE, SLOT, SLOT_SIZE, TIMES, HangWatch, ProgressPage, StepTimes
+from elasticrun.agent.progress import HEADER_SIZE, SLOT, SLOT_SIZE, TIMES, HangWatch, ProgressPage
 from elasticrun.core.progress import MULTIPLE, HangTerms, WorkerProgress, is_in_collective, main_stack
 from elasticrun.core.protocol import Stall
+from elasticrun.core.usage import Pace
 from elasticrun.worker import reporter
 
 DEADLINE = 100.0
@@ -75,16 +76,24 @@ def test_a_slot_that_is_being_written_is_read_as_it_was(written: int) -> None:
     page.close()
 
 
-def test_times_are_read_if_they_are_whole() -> None:
-    page = ProgressPage(2)
-    assert page.times(1) is None
-    offset, times = HEADER_SIZE + SLOT_SIZE + SLOT.size, (71, 4, 2_500_000_000)
-    TIMES.pack_into(page._map, offset, *times, progress.checksum(times))
-    assert page.times(1) == StepTimes(71, 4, 2.5)
-    TIMES.pack_into(page._map, offset, *times, progress.checksum((71, 3, 2_500_000_000)))
-    assert page.times(1) is None
-    page.reset()
-    assert page.times(1) is None
+@pytest.mark.parametrize(
+    ("times", "checked", "pace"),
+    [
+        ((71, 4, 2_500_000_000), None, Pace(71, 3, 4, 2.5)),
+        ((71, 4, 2_500_000_000), (71, 3, 2_500_000_000), Pace(71, 3)),  # being written
+        ((70, 4, 2_500_000_000), None, Pace(71, 3)),  # of an earlier owner
+        ((0, 0, 0), (0, 0, 1), Pace(71, 3)),  # of a library that times nothing
+    ],
+)
+def test_times_count_if_they_are_whole_and_of_the_owner(
+    times: tuple[int, ...], checked: tuple[int, ...] | None, pace: Pace
+) -> None:
+    page = ProgressPage(1)
+    TIMES.pack_into(page._map, HEADER_SIZE + SLOT.size, *times, progress.checksum(checked or times))
+    assert page.pace(0) is None
+    assert page.pace(1) is None, "it has no slot"
+    fill(page, NEW)
+    assert page.pace(0) == pace
     page.close()
 
 
@@ -452,7 +461,7 @@ def test_a_bug_in_taking_stacks_is_reported(tmp_path: Path, monkeypatch: pytest.
         asyncio.get_running_loop().set_exception_handler(
             lambda _, context: seen.put_nowait(context["exception"])
         )
-        monkeypatch.setattr(stage.watch._page, "target", None)
+        monkeypatch.setattr(stage.watch.page, "target", None)
         await line(await stage.spawn("say('ready'); stuck()"))
         stage.watch.save_stacks()
         assert isinstance(await asyncio.wait_for(seen.get(), DEADLINE), TypeError)

@@ -14,6 +14,7 @@ from elasticrun.core.job_events import Decided, JobPhase, RoleScaled
 from elasticrun.core.protocol import AgentPhase, StartRound
 from elasticrun.core.tasks import TaskReport
 from elasticrun.core.tf_scale import scale_promise
+from elasticrun.core.usage import TaskUsage
 from tests.core.build import Job, failure
 from tests.core.tf_build import CHIEF, EVALUATOR, MIRRORED, PS, SERVED, TORCH, WORKER, Roles, TfJob
 
@@ -126,6 +127,27 @@ def test_the_tasks_of_a_job_are_shown_with_their_lives() -> None:
         "ps 1 at b.net:8002: life 0, running",
         "evaluator 0: life 0, running",
     ]
+
+
+def test_what_tasks_use_is_shown_for_each_and_for_each_role() -> None:
+    job = TfJob(SERVED).run()
+    first, second = (job.machine.members.nodes[name].session or 0 for name in "ab")
+    usages = {
+        first: (TaskUsage(0, 0.5, 3 << 20, 7, 2.0, 0.25), TaskUsage(1, 0.25, 4 << 20), TaskUsage(9, 1.0)),
+        second: (TaskUsage(1, 0.5, 6 << 20),),
+        -1: (TaskUsage(0, 9.0),),  # of a stream that is over
+    }
+    *_, chief, servers = describe(job.machine, usages).splitlines()
+    assert chief == "  chief, 1 task: 0.50 cores, 3 MiB, step 7, 2 steps/s, 250 ms per step"
+    assert servers == "  ps, 2 tasks: 0.75 cores, 10 MiB"
+    lines = describe(job.machine, usages).splitlines()
+    assert "    ps 0 at a.net:8002: life 0, running; 0.25 cores, 4 MiB" in lines
+    assert "    worker 0 at b.net:8001: life 0, running" in lines, "nothing was heard of it"
+    job.tasks["a"] = (TaskReport(0, 0, True), TaskReport(1, 0))
+    job.report("a", AgentPhase.RUNNING, 0)
+    lines = describe(job.machine, usages).splitlines()
+    assert "    chief 0 at a.net:8001: life 0, ended with 0" in lines, "what it used is past"
+    assert not any(line.startswith("  chief, ") for line in lines)
 
 
 def states(job: Job) -> dict[str, str]:

@@ -44,6 +44,7 @@ from elasticrun.core.protocol import (
     Welcome,
 )
 from elasticrun.core.tasks import Task, TaskReport
+from elasticrun.core.usage import TaskUsage
 from elasticrun.master import journal as journal_module
 from elasticrun.master import loop as module
 from elasticrun.master.journal import create_journal, read_journal
@@ -597,6 +598,34 @@ def test_the_status_shows_the_tasks(tmp_path: Path) -> None:
             "    chief 0 at address:7001: life 0, running",
             "    worker 0 at address:7002: life 0, running",
         ]
+
+    run(main())
+
+
+def test_the_status_shows_what_tasks_use_and_no_journal_has_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, ONE)
+        session, _ = cluster(bench)
+        before = bench.journaled
+
+        def shown() -> list[str]:
+            lines = bench.loop.order(ShowStatus()).text.splitlines()
+            return [line.rpartition("; ")[2] for line in lines if "cores" in line]
+
+        for cores in (2.0, 0.5):
+            bench.hear(session, Heartbeat("a-1", (TaskUsage(0, cores), TaskUsage(2, 0.25))))
+        assert shown() == [
+            "0.50 cores",
+            "0.25 cores",
+            "  chief, 1 task: 0.50 cores",
+            "  ps, 1 task: 0.25 cores",
+        ]
+        bench.hear(session, Heartbeat("a-1"))
+        assert shown() == [], "nothing is known any more"
+        bench.hear(session, Heartbeat("a-1", (TaskUsage(0, 1.0),)))
+        assert bench.journaled == before
+        bench.lose(session)
+        assert bench.loop._usage == {}
 
     run(main())
 

@@ -37,6 +37,7 @@ from elasticrun.core.protocol import (
     Welcome,
 )
 from elasticrun.core.tasks import MAX_CLUSTER, MAX_PORTS, MAX_TASKS, Task, TaskReport
+from elasticrun.core.usage import TaskUsage
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc import codec
 from elasticrun.rpc import elastic_pb2 as pb
@@ -145,6 +146,16 @@ BAD_INFOS: list[Bad] = [
     ("pid", {"pid": -1}),
     ("roles", {"roles": (TaskRole.PS,) * (MAX_TASKS + 1)}),
 ]
+BAD_USAGES: list[tuple[str, tuple[TaskUsage, ...]]] = [
+    ("usage", tuple(TaskUsage(rank) for rank in range(MAX_TASKS + 1))),
+    ("usage", (TaskUsage(3), TaskUsage(3, 0.5))),
+    ("usage.local_rank", (TaskUsage(-1),)),
+    ("usage.cpu", (TaskUsage(0, cpu=-0.5),)),
+    ("usage.memory", (TaskUsage(0, memory=-1),)),
+    ("usage.step", (TaskUsage(0, step=-1),)),
+    ("usage.step_rate", (TaskUsage(0, step_rate=-0.5),)),
+    ("usage.graph_time", (TaskUsage(0, graph_time=-0.5),)),
+]
 BAD_AGENT_MESSAGES: list[tuple[str, AgentMessage]] = [
     *[(field, replace(HELLO, info=replace(INFO, **bad))) for field, bad in BAD_INFOS],
     *[(field, Report("i", replace(STATUS, **bad))) for field, bad in BAD_STATUSES],
@@ -154,6 +165,7 @@ BAD_AGENT_MESSAGES: list[tuple[str, AgentMessage]] = [
     ("epoch", replace(HELLO, epoch=-2)),
     ("incarnation", Report("", STATUS)),
     ("incarnation", Heartbeat("")),
+    *[(field, Heartbeat("i", usage)) for field, usage in BAD_USAGES],
     ("incarnation", Leave("", "why")),
     ("incarnation", Leave("i" * 513, "why")),
 ]
@@ -163,6 +175,12 @@ BAD_AGENT_MESSAGES: list[tuple[str, AgentMessage]] = [
 def test_a_field_out_of_range_is_named(field: str, message: AgentMessage) -> None:
     with pytest.raises(ProtocolError, match=f"^{field} "):
         codec.decode_agent(codec.encode_agent(message))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_figure_that_is_no_number_is_not_known(number: float) -> None:
+    told = Heartbeat("i", (TaskUsage(0, number, 1, 2, number, number),))
+    assert codec.decode_agent(codec.encode_agent(told)) == Heartbeat("i", (TaskUsage(0, None, 1, 2),))
 
 
 BAD_ASSIGNMENTS: list[Bad] = [

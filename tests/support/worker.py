@@ -84,6 +84,12 @@ class Remote:
                 code = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', ''])"
                 subprocess.run([sys.executable, "-c", code], check=True)
                 self.say("orphaned")
+            case "step":  # of this number, which took so many seconds
+                import elasticrun
+
+                step, seconds = rest.split()
+                elasticrun.report_step(int(step), seconds=float(seconds))
+                self.say("reported")
             case "stdin":
                 self.say(sys.stdin.readline())
             case "bind":

@@ -68,20 +68,19 @@ def test_outside_of_a_launch_nothing_happens() -> None:
 
 def test_steps_reach_the_page_with_their_numbers_and_times(page: ProgressPage) -> None:
     assert run(page, STEPS) == ("False 19", "")
-    slot, times = page.read(0), page.times(0)
+    slot, pace = page.read(0), page.pace(0)
     assert slot is not None
-    assert times is not None
+    assert pace is not None
     assert (slot.progress.steps, slot.progress.step) == (6, 18)
-    assert (times.owner, times.count) == (slot.owner, 5), "one of the six was not timed"
-    assert 0.05 <= times.seconds < 0.1, "half a second for ten steps; the others did nothing"
+    assert (pace.owner, pace.timed) == (slot.owner, 5), "one of the six was not timed"
+    assert 0.05 <= pace.seconds < 0.1, "half a second for ten steps; the others did nothing"
 
 
 def test_a_time_that_is_none_costs_nothing_else(page: ProgressPage) -> None:
     run(page, "for time in (-1.0, float('nan'), float('inf')): Telemetry().on_step(5, time)")
-    slot = page.read(0)
-    assert slot is not None
-    assert slot.progress.step == 5
-    assert page.times(0) is None
+    pace = page.pace(0)
+    assert pace is not None
+    assert (pace.step, pace.timed) == (5, 0)
 
 
 class Reports:
@@ -210,11 +209,11 @@ def test_steps_of_real_programs_and_their_event_files(page: ProgressPage, tmp_pa
     assert points[0][0] == FILE_VERSION
     found = [point for point in points if not point[0].startswith(("elasticrun/", "brain."))]
     assert found == [("sum", 6.0, 0), ("sum", 14.0, 1), ("end", 1.0, 12)]
-    slot, times = page.read(0), page.times(0)
+    slot, pace = page.read(0), page.pace(0)
     assert slot is not None
-    assert times is not None
+    assert pace is not None
     assert (slot.progress.steps, slot.progress.step) == (2 + 4, 11), "12 batches, three of which run as one"
-    assert times.count == 6
+    assert pace.timed == 6
     ours = [line for line in err.splitlines() if "is left out" in line or "no more TensorBoard" in line]
     assert [re.sub(": .*", "", line) for line in ours] == [
         f"odd of step 1 is left out of {tmp_path}/good/chief",

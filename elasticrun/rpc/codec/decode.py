@@ -68,7 +68,8 @@ def decode_agent(data: bytes) -> AgentMessage:
             _present(report, "status")
             return Report(checks.name("incarnation", report.incarnation), _status(report.status))
         case "heartbeat":
-            return Heartbeat(checks.name("incarnation", message.heartbeat.incarnation))
+            beat = message.heartbeat
+            return Heartbeat(checks.name("incarnation", beat.incarnation), tasks.usage_in(beat.usage))
         case "leave":
             leave = message.leave
             return Leave(checks.name("incarnation", leave.incarnation), checks.text("reason", leave.reason))

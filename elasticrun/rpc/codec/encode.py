@@ -89,8 +89,9 @@ def _agent_to_pb(message: AgentMessage) -> pb.AgentMessage:
         case Report(incarnation, status):
             report = pb.Report(incarnation=clean(incarnation), status=_status_to_pb(status))
             return pb.AgentMessage(report=report)
-        case Heartbeat(incarnation):
-            return pb.AgentMessage(heartbeat=pb.Heartbeat(incarnation=clean(incarnation)))
+        case Heartbeat(incarnation, usage):
+            beat = pb.Heartbeat(incarnation=clean(incarnation), usage=tasks.usage_to_pb(usage))
+            return pb.AgentMessage(heartbeat=beat)
         case Leave(incarnation, reason):
             return pb.AgentMessage(leave=pb.Leave(incarnation=clean(incarnation), reason=head(reason)))
 

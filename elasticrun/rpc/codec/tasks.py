@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Literal
 
 from elasticrun.config import TaskRole
 from elasticrun.core.protocol import MAX_FAILURES, Failure
 from elasticrun.core.tasks import MAX_CLUSTER, MAX_PORTS, MAX_TASKS, Cluster, Task, TaskReport
+from elasticrun.core.usage import TaskUsage
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc import checks
 from elasticrun.rpc import elastic_pb2 as pb
@@ -57,6 +60,26 @@ def tasks_to_pb(tasks: Iterable[Task]) -> list[pb.Task]:
     ]
 
 
+def usage_to_pb(usage: Iterable[TaskUsage]) -> list[pb.TaskUsage]:
+    """What a node's tasks use."""
+    return [
+        pb.TaskUsage(
+            local_rank=task.local_rank,
+            cpu=_known(task.cpu),
+            memory=task.memory,
+            step=task.step,
+            step_rate=_known(task.step_rate),
+            graph_time=_known(task.graph_time),
+        )
+        for task in usage
+    ]
+
+
+def _known(number: float | None) -> float | None:
+    """None for what the receiver would refuse, too."""
+    return number if number is not None and math.isfinite(number) else None
+
+
 @lru_cache(maxsize=1)
 def cluster_to_pb(cluster: Cluster) -> tuple[pb.ClusterRole, ...]:
     """Where all tasks serve. Every node of a round is told the same, so it is made once."""
@@ -100,6 +123,28 @@ def reports_in(reports: Iterable[pb.TaskReport], failures: Sequence[Failure]) ->
         )
     _distinct("tasks", "local rank", [report.local_rank for report in found])
     return tuple(found)
+
+
+def usage_in(usage: Iterable[pb.TaskUsage]) -> tuple[TaskUsage, ...]:
+    """What a node's tasks use; raises ProtocolError."""
+    found = few("usage", MAX_TASKS, map(_usage, usage))
+    _distinct("usage", "local rank", [task.local_rank for task in found])
+    return found
+
+
+def _usage(usage: pb.TaskUsage) -> TaskUsage:
+    return TaskUsage(
+        local_rank=checks.integer("usage.local_rank", usage.local_rank, 0),
+        cpu=_measure(usage, "cpu"),
+        memory=checks.integer("usage.memory", usage.memory, 0) if usage.HasField("memory") else None,
+        step=checks.integer("usage.step", usage.step, 0) if usage.HasField("step") else None,
+        step_rate=_measure(usage, "step_rate"),
+        graph_time=_measure(usage, "graph_time"),
+    )
+
+
+def _measure(usage: pb.TaskUsage, name: Literal["cpu", "step_rate", "graph_time"]) -> float | None:
+    return checks.measure(f"usage.{name}", getattr(usage, name)) if usage.HasField(name) else None
 
 
 def tasks_in(tasks: Iterable[pb.Task]) -> tuple[Task, ...]:
