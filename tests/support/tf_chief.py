@@ -61,7 +61,7 @@ class Model(tf.Module):  # type: ignore[misc]
         }
 
 
-def live(directory: str, last: int, ask_at: int = 0) -> None:
+def live(directory: str, last: int, ask_at: int = 0, through_chief: bool = False) -> None:
     """Train to step ``last``, or be asked to go at step ``ask_at``."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     partitioners = tf.distribute.experimental.partitioners
@@ -72,7 +72,7 @@ def live(directory: str, last: int, ask_at: int = 0) -> None:
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         model = Model()
-    session = ChiefSession(coordinator, directory, model=model)
+    session = ChiefSession(coordinator, directory, through_chief=through_chief, model=model)
     resumed = session.restore_or_start()
     placed = [
         (part.device, slot.device)
