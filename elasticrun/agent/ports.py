@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import random
 import socket
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from elasticrun.config import TaskRole
@@ -97,12 +97,17 @@ class NodePorts:
         self._reserve = PortReserve(seed, range_file)
         self._pool = PortPool(seed, range_file)
         self._needed = ports_needed(roles)
+        self._seated = 0  # how many tasks served here when the last of them started
         self._wanted = min(self._needed + SPARE_PORTS, MAX_PORTS) if roles else 0
 
     def prepare(self) -> tuple[int, tuple[int, ...]]:
-        """Nothing runs: a fresh port for the store, and those for tasks. OSError if there are too few."""
+        """Nothing runs: a fresh port for the store, and those for tasks. OSError if there are too few.
+
+        Tasks that were added to the last round are to have a place in the next one as well.
+        """
         self._pool.forget()
-        ports = self._pool.offer(self._wanted)
+        added = max(0, self._seated - self._needed)
+        ports = self._pool.offer(min(self._wanted + added, MAX_PORTS))
         if len(ports) < self._needed:
             raise OSError(f"{len(ports)} ports are free, and {self._needed} tasks need one each")
         self._told = ports
@@ -112,10 +117,11 @@ class NodePorts:
         """Let go of the store's port: from now on a worker, or a probe, can bind it."""
         self._reserve.release()
 
-    def take(self, tasks: Iterable[Task]) -> None:
-        """These are about to start: let go of their ports."""
+    def take(self, tasks: Sequence[Task], starting: Container[int]) -> None:
+        """Of all tasks of this node, those of some local ranks are about to start: let go of their ports."""
+        self._seated = ports_needed(task.role for task in tasks)
         for task in tasks:
-            if task.port:
+            if task.port and task.local_rank in starting:
                 self._pool.take(task.port)
 
     def news(self) -> tuple[int, ...] | None:

@@ -41,7 +41,6 @@ from elasticrun.agent.spawner import (
     Swept,
     WarmNews,
 )
-from elasticrun.agent.tasks import task_of
 from elasticrun.agent.warm import report_warm
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import LaunchConfig
@@ -281,7 +280,7 @@ class Agent:
 
     def _start_workers(self, assignment: Assignment) -> None:
         self._ports.release()
-        self._ports.take(assignment.tasks)
+        self._ports.take(assignment.tasks, [task.local_rank for task in assignment.tasks])
         try:
             self._group.start(assignment)
             adopt_orphans()  # here, as nothing waits for it: the spawner is at work
@@ -294,8 +293,7 @@ class Agent:
 
     def _start_task(self, assignment: Assignment, local_rank: int) -> None:
         """Unlike that of a round, a task's bad start is its own failure: the others go on."""
-        task = task_of(assignment, local_rank)
-        self._ports.take([task] if task is not None else [])
+        self._ports.take(assignment.tasks, [local_rank])
         try:
             self._group.start_task(assignment, local_rank)
         except (OSError, ElasticRunError) as error:

@@ -67,8 +67,11 @@ class JobTasks(JobFacts):
         infos, ports = self._offers(names)
         tasks = RoundTasks(infos, ports)
         for role, wanted in self.role_orders.items():
-            if refusal := tasks.repeat(role, wanted, ports):
-                self._decide(f"not {role.value}={wanted.count} any more: {refusal}")
+            if lacking := tasks.repeat(role, wanted, ports):
+                text = f"{role.value}={wanted.count - lacking} instead of {role.value}={wanted.count}"
+                text += ", as the nodes hold too few free ports; order it again when the round runs"
+                self._decide(text)
+                self._tell_all([text])
         return tasks
 
     def _offers(self, names: Sequence[str]) -> tuple[list[NodeInfo], Mapping[str, Sequence[int]]]:

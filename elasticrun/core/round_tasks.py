@@ -175,15 +175,17 @@ class RoundTasks:
         self._recount(role, count, ports)
         self._raise_life(self._leader, saves=True)
 
-    def repeat(self, role: TaskRole, order: Order, ports: Mapping[str, Sequence[int]]) -> str:
-        """Before the start of a round, do as in the one before it; but not if the nodes bring others now."""
+    def repeat(self, role: TaskRole, order: Order, ports: Mapping[str, Sequence[int]]) -> int:
+        """Before the start of a round, do as in the one before it; but not if the nodes bring others now.
+
+        Returns how many fewer there are than were ordered: those for which the nodes hold no free ports.
+        """
         if self.brought.get(role) != order.brought:
-            return ""
-        if order.count - order.brought > self.room(role, ports):
-            return "its nodes hold too few free ports"
-        self._recount(role, order.count, ports)
+            return 0
+        count = min(order.count, order.brought + self.room(role, ports))
+        self._recount(role, count, ports)
         self.retire()
-        return ""
+        return order.count - count
 
     def _recount(self, role: TaskRole, count: int, ports: Mapping[str, Sequence[int]]) -> None:
         listed = self._listed(role)

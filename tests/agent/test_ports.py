@@ -171,12 +171,13 @@ def test_a_node_holds_ports_for_its_roles_and_some_more() -> None:
     store, offered = ports.prepare()
     assert len({store, *offered}) == 1 + 2 + SPARE_PORTS
     assert ports.news() is None
-    ports.take([Task(0, TaskRole.CHIEF, 0, port=offered[0]), Task(2, TaskRole.EVALUATOR, 0)])
+    tasks = [Task(0, TaskRole.CHIEF, 0, port=offered[0]), Task(2, TaskRole.EVALUATOR, 0)]
+    ports.take(tasks, {0, 1, 2})
     assert is_free(offered[0])
     now = ports.news()
     assert now is not None
     assert (now[:-1], len(now)) == (offered[1:], len(offered))
-    ports.take([Task(0, TaskRole.CHIEF, 0, life=1, port=offered[0])])
+    ports.take(tasks, {0})
     assert ports.news() is None  # it serves where it did
     assert ports.prepare()[1] == now
     ports.release()
@@ -184,6 +185,18 @@ def test_a_node_holds_ports_for_its_roles_and_some_more() -> None:
     assert not is_free(now[0])
     ports.close()
     assert is_free(now[0])
+
+
+def test_what_was_added_to_a_round_has_ports_in_the_next_one() -> None:
+    ports = NodePorts(random.Random(1), (TaskRole.PS,))
+    offered = ports.prepare()[1]
+    tasks = [Task(number, TaskRole.PS, number, port=port) for number, port in enumerate(offered)]
+    ports.take(tasks[:1], {0})
+    ports.take(tasks, {task.local_rank for task in tasks[1:]})
+    assert len(ports.prepare()[1]) == len(tasks) + SPARE_PORTS
+    ports.take(tasks[:1], {0})
+    assert len(ports.prepare()[1]) == len(offered), "only of the last round"
+    ports.close()
 
 
 def test_a_node_without_roles_holds_no_more_than_one() -> None:

@@ -18,6 +18,7 @@ from elasticrun.core.protocol import (
     Stall,
     StartRound,
     StopRound,
+    Waiting,
 )
 from elasticrun.core.restart import StopCause
 from elasticrun.core.tasks import TaskReport
@@ -563,14 +564,16 @@ def test_an_order_for_other_nodes_is_forgotten() -> None:
     assert case.machine.current.tasks.count(PS) == 1
 
 
-def test_an_order_that_cannot_be_repeated_is_said_so() -> None:
+def test_an_order_that_cannot_be_repeated_is_said_so_and_as_many_start_as_can() -> None:
     case = job()
     case.scale(PS, 6)
     assert case.machine.current.tasks.count(PS) == 6
-    case.ports |= {"a": (8001, 8002), "b": (8001, 8002, 8003)}
+    case.ports |= {"a": (8001, 8002, 8003), "b": (8001, 8002, 8003, 8004)}
     lose_c(case)
-    assert "not ps=6 any more: its nodes hold too few free ports" in case.decided()
-    assert case.machine.current.tasks.count(PS) == 2
+    lack = "ps=5 instead of ps=6, as the nodes hold too few free ports; order it again when the round runs"
+    assert lack in case.decided()
+    assert [message.text for name in "ab" for message in case.told(name, Waiting)] == [lack, lack]
+    assert case.machine.current.tasks.count(PS) == 5
 
 
 # -- who makes a cluster

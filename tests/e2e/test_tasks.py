@@ -35,6 +35,12 @@ def launch(cluster: Cluster, *args: str, counts: str = COUNTS) -> Launcher:
     return cluster.launch(*options, WORKER, env={"ELASTICRUN_TOKEN": TOKEN, "LOGLEVEL": "INFO"})
 
 
+def node(cluster: Cluster, nnodes: str, role: str, *args: str) -> Launcher:
+    """One of several nodes with a task of this role each."""
+    options = (*cluster.options(nnodes), f"--tf-role={role}", "--tf-servers=script", *args)
+    return cluster.launch(*options, WORKER, env={"ELASTICRUN_TOKEN": TOKEN})
+
+
 def tasks(cluster: Cluster, wanted: list[tuple[str, int]], round_: int = 0) -> dict[tuple[str, int], Worker]:
     return {name: cluster.director.task(*name, round_=round_) for name in wanted}
 
@@ -299,6 +305,24 @@ def test_parameter_servers_are_added_and_taken_away(cluster: Cluster, orders: Or
     assert len(chief.tf_cluster["worker"]) == 3
     alive({**found, ("worker", 2): third}, ("chief", 0))
     succeed(cluster, chief)
+
+
+def test_what_was_ordered_outlives_the_loss_of_a_node(cluster: Cluster, orders: Orders) -> None:
+    """Twice as many as a node has free ports for in the beginning."""
+    nodes = {role: node(cluster, "3", role) for role in ("chief", "worker", "ps")}
+    tasks(cluster, [(role, 0) for role in nodes])
+    for count in (9, 17):
+        orders.done("scale", "--role", f"ps={count}")
+        cluster.director.task("ps", count - 1)
+    lost = next(role for role in ("worker", "chief") if nodes[role] is not cluster.host())
+    nodes[lost].kill_node()
+    nodes[f"{lost} again"] = node(cluster, "3", lost)
+    chief = cluster.director.task("chief", round_=1)
+    assert len(chief.tf_cluster["ps"]) == 17
+    chief.tell("exit 0")
+    assert {name: launcher.wait() for name, launcher in nodes.items() if name != lost} == {
+        name: 0 for name in nodes if name != lost
+    }
 
 
 def test_roles_that_cannot_be_scaled_are_refused(cluster: Cluster, orders: Orders) -> None:
