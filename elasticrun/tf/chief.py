@@ -33,6 +33,7 @@ from elasticrun.errors import UsageError
 
 if TYPE_CHECKING:
     from elasticrun.tf.backup import PeerBackup
+    from elasticrun.tf.telemetry import Telemetry
 
 #: The exit status that says: my state is saved. tf.distribute's PreemptionCheckpointHandler has the same.
 SAVED_EXIT = 42
@@ -65,6 +66,8 @@ class ChiefSession:
 
     ``peers``: have copies of each checkpoint in the memory of so many other parameter servers, and restore
     from these first (see ``PeerBackup``); None: none are kept.
+
+    Each step that is done is reported to the launcher; by ``telemetry``, if given, which may draw curves too.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class ChiefSession:
         steps_in_flight: int | None = None,
         through_chief: bool = False,
         peers: int | None = None,
+        telemetry: Telemetry | None = None,
         **objects: Any,
     ) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -90,6 +94,7 @@ class ChiefSession:
         self._pending: deque[Any] = deque()
         self._limit = steps_in_flight or _STEPS_AHEAD * _count_workers()
         self._asked = False
+        self._report = telemetry.on_step if telemetry is not None else report_step
         device = "/job:chief/task:0/device:CPU:0" if through_chief else None
         self._options = tf.train.CheckpointOptions(experimental_io_device=device)
         self.checkpoint = tf.train.Checkpoint(step=self._step, **objects)
@@ -193,7 +198,7 @@ class ChiefSession:
         self.newest = self._pending[0].fetch()
         self._pending.popleft()
         self._done += 1
-        report_step(self._done)
+        self._report(self._done)
 
 
 def _backup(checkpoint: Any, peers: int | None) -> PeerBackup | None:

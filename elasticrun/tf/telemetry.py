@@ -9,12 +9,15 @@ A step's *graph time* is what its computation took: the body of ``with telemetry
 the time of this program is measured: steps that a ``ClusterCoordinator`` has scheduled count if the body
 also waits for them, and values that an accelerator still computes do not.
 
-Use one of the three for each step, in one thread::
+Steps are numbered as they are done, from 1 in a new program, so a step has the number of the checkpoint that
+is made after it. Use one of the three for each step, in one thread::
 
     telemetry = Telemetry(log_dir="/logs/chief")
     for batch in telemetry.steps(dataset):  # or: with telemetry.step(): train_step(next(iterator))
         loss = train_step(batch)  # or: model.fit(..., callbacks=[telemetry.keras_callback()])
         telemetry.scalar("loss", loss)
+
+A ``ChiefSession`` reports its steps itself: hand the Telemetry to it, and use ``scalar`` alone.
 """
 
 from __future__ import annotations
@@ -39,11 +42,11 @@ GRAPH_TIME_TAG = "elasticrun/graph_seconds"
 class Telemetry:
     """Counts the steps of this process, and tells of them without ever waiting."""
 
-    def __init__(self, log_dir: str | None = None, first_step: int = 0) -> None:
+    def __init__(self, log_dir: str | None = None, first_step: int = 1) -> None:
         """``log_dir``: a folder for TensorBoard's event files, one for each task; None: none are written.
 
-        ``first_step`` is the number of the next step, if the program does not number its steps itself: that
-        of a checkpoint that it restored.
+        ``first_step`` is the number of the next step, if the program does not number its steps itself: one
+        more than that of a checkpoint that it restored.
         """
         self.next_step = first_step
         self._events = EventFile(log_dir) if log_dir else None
@@ -147,7 +150,7 @@ class _BatchHooks:
 
     def on_train_begin(self, logs: object = None) -> None:
         """Go on counting where the optimizer is, which a checkpoint may have restored."""
-        self._telemetry.next_step = int(self.model.optimizer.iterations)
+        self._telemetry.next_step = int(self.model.optimizer.iterations) + 1
 
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
         """A batch, or several that run as one, is computed."""
