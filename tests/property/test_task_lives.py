@@ -37,6 +37,7 @@ from elasticrun.core.job_events import (
     Attached,
     Detached,
     Drop,
+    Expired,
     JobEffect,
     JobEvent,
     JobPhase,
@@ -61,6 +62,7 @@ from elasticrun.core.protocol import (
     Welcome,
 )
 from elasticrun.core.round_tasks import RoundTasks
+from elasticrun.core.tasks import Cluster
 from tests.sim.fingerprint import difference, fingerprint
 
 CHIEF, WORKER, PS, EVALUATOR = TaskRole
@@ -121,6 +123,8 @@ class TaskRules(RuleBasedStateMachine):
         self.deaths = 0  # that nobody asked for
         self.ports: set[tuple[str, int]] = set()
         self.tasks: RoundTasks | None = None  # as watched
+        self.cluster: Cluster = ()
+        self.was_over = False
         self.lives: dict[Key, int] = {}  # wanted
         self.retiring: dict[Key, int] = {}  # with the life of the chief until which they stay
         self.nodes = {name: Node(name, roles) for name, roles in shape.items()}
@@ -158,19 +162,24 @@ class TaskRules(RuleBasedStateMachine):
         tasks = self.job.current.tasks
         lives = {(name, rank): task.life for name, of in tasks.wanted.items() for rank, task in of.items()}
         if tasks is self.tasks:
+            is_changed, self.cluster = tasks.cluster != self.cluster, tasks.cluster
             raised = {key for key in lives.keys() & self.lives.keys() if lives[key] != self.lives[key]}
             assert all(lives[key] == self.lives[key] + 1 for key in raised), "one life at a time"
             self.only_the_lost_are_restarted(raised, event)
+            assert not is_changed or tasks._leader in raised, "the chief knows the cluster"
+            assert not (raised and self.was_over), "who is done is not restarted"
+            waits = self.job.members.detached and not isinstance(event, RoleScaled | Expired)
+            assert not (raised and waits), "all losses are judged together"
             for key in self.lives.keys() - lives.keys():
                 self.may_go(key)
         else:
-            self.tasks, self.retiring = tasks, {}
+            self.tasks, self.retiring, self.cluster = tasks, {}, tasks.cluster
             assert set(lives.values()) <= {0}
         for key in tasks._retiring:
             self.retiring.setdefault(key, lives[tasks._leader])
         if isinstance(event, RoleScaled):
             self.retiring = dict.fromkeys(self.retiring, lives.get(tasks._leader, 0))
-        self.lives = lives
+        self.lives, self.was_over = lives, tasks.is_over
 
     def only_the_lost_are_restarted(self, raised: set[Key], event: JobEvent) -> None:
         tasks = self.job.current.tasks
@@ -215,6 +224,7 @@ class TaskRules(RuleBasedStateMachine):
             case SignalWorkers():
                 node.dying |= set(node.running)
             case SweepWorkers():
+                assert set(node.running) <= node.dying, "nobody is killed who was not told to end"
                 node.swept = True
             case Finish():
                 assert not node.running
@@ -272,6 +282,17 @@ class TaskRules(RuleBasedStateMachine):
 
     # -- what happens
 
+    @rule(count=st.integers(1, 2), order=st.integers(-1, 1), seconds=st.sampled_from([0.0, 2.0]))
+    def servers_die_and_are_counted_anew(self, count: int, order: int, seconds: float) -> None:
+        """The last ones die, and before they are back another number is ordered."""
+        listed = [key for key, _ in self.job.current.tasks._listed(PS)]
+        for name, rank in listed[-count:]:
+            if rank in self.nodes[name].running:
+                self.end(self.nodes[name], rank, 1)
+        self.deliver_all()
+        self.scale(PS, order)
+        self.wait(seconds)
+
     @rule(data=st.data(), code=st.sampled_from([1, -9, -9, 42, 0]))
     def task_dies(self, data: st.DataObject, code: int) -> None:
         alive = [(name, rank) for name, node in self.nodes.items() for rank in sorted(node.running)]
@@ -286,9 +307,17 @@ class TaskRules(RuleBasedStateMachine):
         if chance == 7 and name in self.nodes and rank in self.nodes[name].running:
             self.end(self.nodes[name], rank, 0)
 
-    @rule(role=st.sampled_from([PS, PS, WORKER, CHIEF]), count=st.integers(0, 5))
-    def scale(self, role: TaskRole, count: int) -> None:
-        self.tell_master(RoleScaled(role, count))
+    @rule(role=st.sampled_from([PS, PS, WORKER, CHIEF]), more=st.sampled_from([-2, -1, -1, 0, 1, 1, 2]))
+    def scale(self, role: TaskRole, more: int) -> None:
+        self.tell_master(RoleScaled(role, self.job.current.tasks.count(role) + more))
+
+    @rule(more=st.sampled_from([-1, 1]), again=st.sampled_from([-1, 0, 1]), is_settled=st.booleans())
+    def scale_at_leisure(self, more: int, again: int, is_settled: bool) -> None:
+        self.scale(PS, more)
+        if is_settled:
+            self.settle()
+        self.scale(PS, again)
+        self.settle()
 
     @rule(data=st.data(), number=st.integers(1, 6))
     def deliver(self, data: st.DataObject, number: int) -> None:

@@ -8,6 +8,7 @@ left, since that round was formed; ``_lost_in`` remembers that for each incarnat
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from elasticrun.config import Action
@@ -32,6 +33,7 @@ from tests.sim.join_rules import JoinRules
 from tests.sim.kernel import Violation, require
 from tests.sim.node import SimAgent
 from tests.sim.scenario import Scenario
+from tests.sim.task_rules import TaskRules
 
 if TYPE_CHECKING:
     from tests.sim.master import SimMaster
@@ -44,6 +46,11 @@ STATUS = {
     Outcome.REPEATED_ERROR: ExitCode.REPEATED_ERROR,
     Outcome.UNHEALTHY: ExitCode.UNHEALTHY,
 }
+
+
+def place(seat: Assignment) -> Assignment:
+    """What stays the same in a round, whatever tasks of it are restarted, added or taken away."""
+    return replace(seat, tasks=(), cluster=(), restart_count=0)
 
 
 class World:
@@ -61,6 +68,7 @@ class World:
         self.clash = False  # the store's port was taken
         self.errors: set[tuple[str, int]] = set()  # exceptions that its workers raised, with the step
         self.stalled: set[str] = set()  # nodes whose workers were seen to make no steps
+        self.led = False  # the task that leads a TensorFlow job has ended with 0
 
     @property
     def failed_by_itself(self) -> bool:
@@ -80,6 +88,7 @@ class Rules:
         self._ordered = {self.limits}  # limits that anybody ever asked for
         self.health = HealthRules(sim)
         self.joins = JoinRules(sim)
+        self.tasks = TaskRules(sim)
         self.worlds: dict[int, list[World]] = {}  # by round; several only if a master forgot
         self.newest: World | None = None
         self.generation = 0
@@ -117,6 +126,7 @@ class Rules:
         self.limits = self._limits()
         self.health.forget()
         self.joins.forget()
+        self.tasks.forget()
 
     def _limits(self) -> WorldLimits:
         case = self.scenario
@@ -136,7 +146,8 @@ class Rules:
     def world_of(self, name: str, assignment: Assignment) -> World | None:
         """The world in which ``name`` was given this seat."""
         for world in reversed(self.worlds.get(assignment.round, [])):
-            if world.seats.get(name) == assignment:
+            seat = world.seats.get(name)
+            if seat is not None and place(seat) == place(assignment):
                 return world
         return None
 
@@ -173,6 +184,7 @@ class Rules:
                 self.the_end_is_just(machine)
         self.facts_fit_the_phase(machine)
         self.joins.after_master(machine)
+        self.tasks.after_master(machine)
         stop, newest = machine.current.stop, self.newest
         if stop is not None and stop[0] is StopCause.HANG and newest is not None and not newest.genuine:
             hang_is_real(self.scenario, newest)
@@ -312,6 +324,8 @@ class Rules:
         world = self.newest
         if machine.phase is JobPhase.SUCCEEDED and self.scenario.health.only:
             require("nothing was asked for but a check", world is None, machine.end_reason)
+        elif machine.phase is JobPhase.SUCCEEDED and machine.current.tasks:
+            require("success means that the leader finished", world is not None and world.led, "it did not")
         elif machine.phase is JobPhase.SUCCEEDED:
             assert world is not None
             specs = {spec.name: spec.local_world_size for spec in self.scenario.nodes}
@@ -323,7 +337,8 @@ class Rules:
             require("only failures end a job", world.genuine or world.clash, machine.end_reason)
             rules = self.scenario.policy.rules
             gives_up = world.genuine and any(rule.action is Action.GIVE_UP for rule in rules)
-            enough = len(failed) > self.scenario.max_restarts or gives_up
+            failures = len(failed) if not machine.current.tasks else self.sim.tf.deaths
+            enough = failures > self.scenario.max_restarts or gives_up
             require("the budget was spent", enough, f"{machine.end_reason}: {sorted(failed)}")
         elif machine.phase is JobPhase.HOPELESS:
             the_error_came_back(self, machine.end_reason)

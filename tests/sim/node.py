@@ -21,8 +21,10 @@ from elasticrun.core.agent_events import (
     Preempted,
     Prepared,
     RunProbe,
+    SignalTask,
     SignalWorkers,
     StallSeen,
+    StartTask,
     StartWorkers,
     StopSignal,
     SweepWorkers,
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 
 TERMS = AgentTerms(shutdown_timeout=3.0, kill_timeout=4.0, master_timeout=60.0)
 ATTEMPT_TIMEOUT = 3.0
+SPARE_PORTS = 4  # that a node holds for tasks that are added
+SIGKILL = 9
 
 
 class Group:
@@ -65,7 +69,10 @@ class Group:
     def __init__(self, assignment: Assignment, size: int) -> None:
         self.assignment = assignment
         self.round = assignment.round
-        self.alive = dict.fromkeys(range(size))
+        self.lives = {task.local_rank: task.life for task in assignment.tasks}  # the newest of each task
+        self.tasks = {task.local_rank: task for task in assignment.tasks}
+        self.known = dict.fromkeys(self.tasks, assignment.cluster)  # to each of them
+        self.alive = dict.fromkeys(self.tasks if assignment.cluster else range(size))
         self.finished = 0
         self.echoed = False
         self.waits = False  # it makes no steps
@@ -90,6 +97,7 @@ class SimAgent:
             role=spec.role,
             node_rank=spec.node_rank,
             position=self._position(),
+            roles=spec.roles,
         )
         self.machine = AgentMachine("job", "1", info, TERMS)
         self.group: Group | None = None
@@ -119,7 +127,7 @@ class SimAgent:
         self._imports = 0  # how often it has begun to
         if spec.imports:
             self.imports(spec.imports)
-        self.kernel.after(spec.prepares, self.handle, Prepared(self._free_port()))
+        self.kernel.after(spec.prepares, self.handle, Prepared(self._free_port(), self._task_ports()))
         self.connect()
 
     def _position(self) -> int:
@@ -170,6 +178,10 @@ class SimAgent:
                 self._send(message)
             case StartWorkers(assignment):
                 self._start(assignment)
+            case StartTask(assignment, local_rank):
+                self._start_task(assignment, local_rank)
+            case SignalTask(local_rank, signum):
+                self._signal_task(local_rank, signum)
             case SignalWorkers():
                 self._signal()
             case RunProbe(start):
@@ -311,14 +323,42 @@ class SimAgent:
     def _free_port(self) -> int:
         return self.sim.rules.free_port(self.name)
 
+    def _task_ports(self) -> tuple[int, ...]:
+        number = len(self.spec.roles) + SPARE_PORTS if self.spec.roles else 0
+        return tuple(self._free_port() for _ in range(number))
+
     def _start(self, assignment: Assignment) -> None:
         self.sim.rules.before_start(self, assignment)
         self.group = Group(assignment, self.spec.local_world_size)
         self.kernel.after(0.02 + 0.3 * self.kernel.random(), self._started, self.group)
 
     def _started(self, group: Group) -> None:
-        if group is self.group and len(group.alive) == self.spec.local_world_size:
+        is_whole = bool(self.spec.roles) or len(group.alive) == self.spec.local_world_size
+        if group is self.group and is_whole:
             self.sim.group_started(self, group)
+
+    def _start_task(self, assignment: Assignment, local_rank: int) -> None:
+        group = self.group
+        self.sim.rules.tasks.before_start(self, assignment, local_rank)
+        assert group is not None
+        (task,) = [task for task in assignment.tasks if task.local_rank == local_rank]
+        group.alive[local_rank] = None
+        group.tasks[local_rank], group.lives[local_rank] = task, task.life
+        group.known[local_rank] = assignment.cluster
+        after = 0.02 + 0.3 * self.kernel.random()
+        self.kernel.after(after, self.sim.tf.task_started, self, group, local_rank, task.life)
+
+    def _signal_task(self, local_rank: int, signum: int) -> None:
+        group = self.group
+        assert group is not None
+        self.sim.rules.tasks.before_signal(self, local_rank)
+        if self.unkillable or (self.stubborn and signum != SIGKILL):
+            return
+        code = -9 if signum == SIGKILL else self.kernel.rng.choice((-15, 42, 1, 0))
+        life = group.lives[local_rank]
+        self.kernel.after(
+            self.kernel.random(), self.end_worker, group, local_rank, code, FailureKind.SIGNAL, None, life
+        )
 
     def end_worker(
         self,
@@ -327,16 +367,25 @@ class SimAgent:
         code: int,
         kind: FailureKind,
         told: dict[str, Any] | None = None,
+        life: int | None = None,
     ) -> None:
-        """A worker ends by itself or by the launcher's signal; ``told`` is what else is known of it."""
+        """A worker ends by itself or by the launcher's signal; ``told`` is what else is known of it.
+
+        Of a task it may be given which life ends, if it has not by then.
+        """
         if group is not self.group or local_rank not in group.alive:
             return
+        if life is not None and group.lives[local_rank] != life:
+            return
         del group.alive[local_rank]
+        if group.assignment.cluster:
+            self.sim.tf.task_ended(self, group, local_rank, code)
         if code == 0:
             group.finished += 1
             self.handle(WorkerFinished(group.round, local_rank))
             return
-        self.sim.echo(self.name, group)
+        if self.sim.tf.is_heard(group, local_rank):
+            self.sim.echo(self.name, group)
         rank = group.assignment.first_rank + local_rank
         failure = Failure(
             self.name, self.spec.name, rank, local_rank, self.spec.role, 1, kind, code, **told or {}
@@ -348,24 +397,26 @@ class SimAgent:
         assert group is not None
         if self.stubborn:
             return
-        self.sim.echo(self.name, group)
+        if self.sim.tf.is_heard(group):
+            self.sim.echo(self.name, group)
         for local_rank in group.alive:
             code = self.kernel.rng.choice((-15, -15, 1, 143))
             delay = self.kernel.random()
-            self.kernel.after(delay, self.end_worker, group, local_rank, code, FailureKind.SIGNAL)
+            life = group.lives.get(local_rank)
+            self.kernel.after(delay, self.end_worker, group, local_rank, code, FailureKind.SIGNAL, None, life)
 
     def _swept(self, group: Group) -> None:
         if group is not self.group:
             return
-        if group.alive:
+        if group.alive and self.sim.tf.is_heard(group):
             self.sim.echo(self.name, group)
         self.group = None
-        self.handle(GroupGone(group.round, self._free_port()))
+        self.handle(GroupGone(group.round, self._free_port(), self._task_ports()))
 
     def _probe_swept(self, visit: Visit, round_: int) -> None:
         if visit is self.probe:
             self.probe = None
-            self.handle(GroupGone(round_, self._free_port()))
+            self.handle(GroupGone(round_, self._free_port(), self._task_ports()))
 
     def stalls(self, group: Group, silence: float) -> None:
         """The watch of the workers has seen no step for some seconds, or, if these are 0, one again."""

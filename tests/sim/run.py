@@ -23,6 +23,7 @@ from elasticrun.master.journal import read_journal
 from tests.sim.failover import simulator
 from tests.sim.scale import LARGE, run_large
 from tests.sim.scenario import Scenario, generate
+from tests.sim.tf_job import generate_tf
 
 
 def literal(value: object) -> str:
@@ -52,11 +53,11 @@ def explain(scenario: Scenario) -> str:
     )
 
 
-def run_seeds(seeds: Sequence[int], nodes: int) -> int:
-    """Run seeds until one fails; 0 if none does."""
+def run_seeds(seeds: Sequence[int], nodes: int, is_tensorflow: bool = False) -> int:
+    """Run seeds until one fails; 0 if none does. Jobs of TensorFlow have the nodes of their shape."""
     begin, steps, outcomes = time.monotonic(), 0, Counter[str]()
     for seed in seeds:
-        scenario = generate(seed, nodes)
+        scenario = generate_tf(seed) if is_tensorflow else generate(seed, nodes)
         try:
             result = simulator(scenario).run()
         except Exception:  # noqa: BLE001 - shown with its trace
@@ -65,8 +66,9 @@ def run_seeds(seeds: Sequence[int], nodes: int) -> int:
         steps += result.steps
         outcomes[result.outcome.value if result.outcome else "nobody left"] += 1
     took = time.monotonic() - begin
+    what = "TensorFlow jobs" if is_tensorflow else f"{nodes} nodes"
     print(
-        f"{len(seeds)} seeds of {nodes} nodes, {steps} steps in {took:.1f} s"
+        f"{len(seeds)} seeds of {what}, {steps} steps in {took:.1f} s"
         f" ({len(seeds) / took:.0f} seeds/s); every rule held after every step; {dict(outcomes)}"
     )
     return 0
@@ -95,6 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, help="the first of them (default 0)")
     parser.add_argument("--nodes", type=int, default=8, help="nodes of each job (default 8)")
     parser.add_argument("--seed", type=int, help="run this one seed")
+    parser.add_argument(
+        "--tensorflow", action="store_true", help="run jobs with roles, whose tasks die alone"
+    )
     parser.add_argument("--trace", action="store_true", help="with --seed: print everything that happens")
     parser.add_argument(
         "--curve", action="store_true", help="of a large job: measure smaller ones as well, and print a table"
@@ -105,15 +110,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.replay is not None:
         return replay_file(options.replay)
+    is_tensorflow: bool = options.tensorflow
     if options.seed is options.seeds is options.first is None and options.nodes >= LARGE:
         return run_large(options.nodes, options.curve)
     if options.seed is None:
         first, count = options.first or 0, 1000 if options.seeds is None else options.seeds
-        return run_seeds(range(first, first + count), options.nodes)
+        return run_seeds(range(first, first + count), options.nodes, is_tensorflow)
     if options.trace:
-        print(explain(generate(options.seed, options.nodes)))
+        seed = options.seed
+        print(explain(generate_tf(seed) if is_tensorflow else generate(seed, options.nodes)))
         return 0
-    return run_seeds([options.seed], options.nodes)
+    return run_seeds([options.seed], options.nodes, is_tensorflow)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from elasticrun.config import HealthConfig, Policy
+from elasticrun.config import HealthConfig, Policy, TaskRole
 from tests.sim.ills import Hang, Ill, draw_health, draw_ills, draw_policy
 
 NO_CHECKS = HealthConfig()
@@ -26,6 +26,7 @@ class NodeSpec:
     local_world_size: int = 1
     role: str = "default"
     node_rank: int | None = None
+    roles: tuple[TaskRole, ...] = ()  # of a TensorFlow job's tasks; as many as ``local_world_size``
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,25 @@ class WorkerFails:
     at: float
     node: str
     exit_code: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDies:
+    """A task of a TensorFlow job ends by itself; nothing if it does not run."""
+
+    at: float
+    role: TaskRole
+    index: int = 0
+    exit_code: int = -9
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRole:
+    """An operator orders another number of a TensorFlow job's tasks."""
+
+    at: float
+    role: TaskRole
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +199,8 @@ class HostCrash:
 
 Fault = (
     WorkerFails
+    | TaskDies
+    | ScaleRole
     | PortTaken
     | AgentCrash
     | AgentStarts

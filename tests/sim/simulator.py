@@ -10,7 +10,7 @@ from elasticrun.core.protocol import FailureKind, Outcome
 from tests.sim.clinic import Clinic
 from tests.sim.fingerprint import fingerprint
 from tests.sim.ills import Ill
-from tests.sim.invariants import Rules, World
+from tests.sim.invariants import Rules, World, place
 from tests.sim.kernel import Kernel, Violation
 from tests.sim.master import SimMaster, replay
 from tests.sim.mishaps import Mishaps
@@ -29,14 +29,17 @@ from tests.sim.scenario import (
     NodeSpec,
     PortTaken,
     Reset,
+    ScaleRole,
     Scenario,
     Split,
     Stop,
     Stubborn,
+    TaskDies,
     Unkillable,
     WorkerFails,
     ends,
 )
+from tests.sim.tf_job import TfJob
 
 SETTLE = 120.0  # seconds of quiet within which a world forms, if enough nodes are there
 PATIENCE = 400.0  # seconds of quiet, besides join_timeout and the spread, within which everybody has gone
@@ -86,6 +89,7 @@ class Simulator:
         )
         self.clinic = Clinic(self)
         self.mishaps = Mishaps(self)
+        self.tf = TfJob(self)
         self._make_masters()
         self.probes = Probes(self)
         self._incarnations: dict[str, int] = {}
@@ -163,7 +167,10 @@ class Simulator:
             world.clash = True
             agent.end_worker(group, 0, 98, FailureKind.PORT_TAKEN)
         elif len(world.started) == len(world.seats):
-            self._work(world)
+            if group.assignment.cluster:
+                self.tf.work(world)
+            else:
+                self._work(world)
         self.mishaps.start(agent, group)
 
     def _work(self, world: World) -> None:
@@ -189,7 +196,9 @@ class Simulator:
         assert world is not None
         for agent in world.started.values():
             peer = agent.group
-            if peer is None or peer is group or peer.assignment != world.seats[agent.name] or peer.echoed:
+            if peer is None or peer is group or peer.echoed:
+                continue
+            if place(peer.assignment) != place(world.seats[agent.name]):
                 continue
             peer.echoed = True
             if not peer.alive:
@@ -220,6 +229,8 @@ class Simulator:
                 self._ports_to_take += 1
             case AgentStarts(_, node):
                 self._spawn(replace(self.specs[node], joins=fault.at))
+            case TaskDies() | ScaleRole():
+                self.tf.happen(fault)
             case fault if isinstance(fault, Ill):
                 self.mishaps.happen(fault)
             case Split() | HostCrash():
