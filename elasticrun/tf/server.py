@@ -4,7 +4,8 @@ Theory. With parameter servers the chief's program is the only one there is: the
 that it sends them, until they are ended by a signal. So what they need is one object of tensorflow's, and
 most of what ``import tensorflow`` takes (seconds, and 300 MB for each server) would be spent on
 Keras and on an API that nobody here calls. It is therefore imported without the code of its topmost package,
-where that works; where it does not, or where a plug-in for another device has to be loaded, all of it is.
+where that works. Where it does not, this program begins again and imports all of it, as also where a plug-in
+for another device has to be loaded: what was imported in part cannot be imported anew in the same process.
 
 Invariant. What is decided here about threads and devices yields to what the environment says. The exit
 status is 2 if TF_CONFIG or the installation is wrong, 10 if the address cannot be served, else that of the
@@ -29,6 +30,7 @@ from elasticrun.tf.cluster import VARIABLE, ClusterTask, parse_server
 
 PROGRAM = "elasticrun.tf.server"
 _LIBRARY = "tensorflow"
+_WHOLE = "--whole"
 _PLUGINS = (
     "tensorflow-plugins"  # a folder beside tensorflow; what lies there is loaded by its topmost package
 )
@@ -36,9 +38,9 @@ _PLUGINS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal ends this process; returns only if that cannot be done."""
-    _parser().parse_args(arguments)
+    whole = _parser().parse_args(arguments).whole
     try:
-        serve(parse_server(os.environ.get(VARIABLE)), os.environ)
+        serve(parse_server(os.environ.get(VARIABLE)), os.environ, whole)
     except ElasticRunError as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -46,15 +48,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog=f"python -m {PROGRAM}",
         description="A worker or parameter server of a TensorFlow job: serves at the address that TF_CONFIG "
         "names, until it is ended by a signal.",
     )
+    parser.add_argument(
+        _WHOLE, action="store_true", help="import all of tensorflow, which takes seconds more"
+    )
+    return parser
 
 
-def serve(task: ClusterTask, environ: MutableMapping[str, str]) -> None:
-    """Serve for good.
+def serve(task: ClusterTask, environ: MutableMapping[str, str], whole: bool = False) -> None:
+    """Serve for good, with all of tensorflow or as little as possible.
 
     Raises UsageError if tensorflow is missing, and NodeFaultError if the task's address cannot be served.
     """
@@ -62,7 +68,7 @@ def serve(task: ClusterTask, environ: MutableMapping[str, str]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     prepare(task, environ)
-    server_lib = _import_server_lib(environ)
+    server_lib = _import_server_lib(environ, whole)
     cores = len(os.sched_getaffinity(0))
     try:
         server = server_lib.Server(
@@ -118,7 +124,7 @@ def _settings(counts: tuple[int, int]) -> Any:
 # -- importing as little as possible
 
 
-def _import_server_lib(environ: MutableMapping[str, str]) -> Any:
+def _import_server_lib(environ: MutableMapping[str, str], whole: bool) -> Any:
     """The module that has tensorflow's Server, and ``errors``; raises UsageError if there is none."""
     spec = PathFinder.find_spec(_LIBRARY)
     if spec is None:
@@ -126,13 +132,12 @@ def _import_server_lib(environ: MutableMapping[str, str]) -> Any:
             f"tensorflow is not installed for {sys.executable}; install elasticrun[tensorflow] there, or "
             "start this task with a Python that has it"
         )
-    try:
-        return _import_bare(spec) if _is_plain(spec, environ) else _import_all()
-    except (ImportError, AttributeError, TypeError):
-        # Another release, whose parts do not stand alone.
-        for name in [name for name in sys.modules if name.partition(".")[0] == _LIBRARY]:
-            del sys.modules[name]
+    if whole or not _is_plain(spec, environ):
         return _import_all()
+    try:
+        return _import_bare(spec)
+    except (ImportError, AttributeError, TypeError):  # another release, whose parts do not stand alone
+        return os.execv(sys.executable, [sys.executable, "-m", PROGRAM, _WHOLE])
 
 
 def _is_plain(spec: ModuleSpec, environ: MutableMapping[str, str]) -> bool:

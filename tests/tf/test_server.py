@@ -86,6 +86,23 @@ def test_a_missing_tensorflow_is_said(tmp_path: Path) -> None:
     assert "tensorflow is not installed for" in line
 
 
+def test_a_release_whose_parts_do_not_stand_alone_is_imported_as_a_whole(tmp_path: Path) -> None:
+    release = tmp_path / "tensorflow"
+    (release / "core" / "protobuf").mkdir(parents=True)
+    (release / "core" / "protobuf" / "config_pb2.py").write_text("ConfigProto = dict")
+    (release / "__init__.py").write_text(
+        "class errors: OpError = OSError\n"
+        "class distribute:\n"
+        "    class Server:\n"
+        "        def __init__(self, cluster, job_name, task_index, **_):\n"
+        "            raise SystemExit(f'{job_name} {task_index} of {cluster}')\n"
+    )
+    root = Path(__file__).parent.parent.parent
+    status, line = refusal(SERVER, config(1), PYTHONPATH=f"{tmp_path}{os.pathsep}{root}")
+    assert status == 1
+    assert line.startswith("ps 0 of {'chief'")
+
+
 @pytest.mark.tensorflow
 def test_a_server_serves_until_it_is_told_to_end() -> None:
     with socket.socket() as probe:
