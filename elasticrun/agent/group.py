@@ -21,7 +21,7 @@ from elasticrun.agent.logs import LogRouter, RoundLogs
 from elasticrun.agent.progress import HangWatch
 from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WorkerStarter
 from elasticrun.agent.tasks import global_rank, local_ranks, program, role_name, task_of, trainers
-from elasticrun.agent.warm import warm_recipes
+from elasticrun.agent.warm import warm_keys
 from elasticrun.config import WorkerConfig
 from elasticrun.core.agent_events import WorkerFailed, WorkerFinished
 from elasticrun.core.protocol import Assignment, Failure, NodeInfo
@@ -61,7 +61,7 @@ class WorkerGroup:
         self._on_event = on_event
         self._watch = watch
         self._homes = homes
-        self._warm = [recipe.key for recipe in warm_recipes(config, cpus)]  # by local rank; empty: cold
+        self._warm = warm_keys(config, cpus)
         self._facts = FactCollector()
         self._local_ranks: dict[int, int] = {}  # by worker number, of workers that have not ended
         self._next_number = 0
@@ -73,7 +73,7 @@ class WorkerGroup:
     @property
     def is_warm(self) -> bool:
         """Workers are to be forked from a warm parent."""
-        return bool(self._warm)
+        return bool(self._warm.first)
 
     def start(self, assignment: Assignment) -> None:
         """Start the workers of a round; the round before is over. Raises OSError if descriptors run out."""
@@ -238,7 +238,7 @@ class WorkerGroup:
         if self._homes is not None:
             env |= self._homes.prepare(task, self._assignment)
         entrypoint = program(self._config, task, self._assignment)
-        is_warm = entrypoint is self._config.entrypoint and local_rank < len(self._warm)
+        is_script = entrypoint is self._config.entrypoint
         return Command(
             argv=worker_argv(entrypoint, local_rank),
             env=env,
@@ -247,6 +247,6 @@ class WorkerGroup:
             stdout=fds.stdout,
             stderr=fds.stderr,
             cpus=self._cpus[local_rank] if local_rank < len(self._cpus) else None,
-            warm=self._warm[local_rank] if is_warm else None,
+            warm=self._warm.of(local_rank) if is_script else None,
             alone=task is not None,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from elasticrun.agent.env import INJECTED, common_environment, worker_argv
 from elasticrun.agent.spawner import WarmNews, WarmRecipe
@@ -22,6 +22,29 @@ logger = logging.getLogger(__name__)
 STDIN = 0
 #: Imported once the first workers run: torch itself does so, at the first step of an optimizer.
 LATER = {"torch": "torch._dynamo"}
+
+
+@dataclass(frozen=True, slots=True)
+class WarmKeys:
+    """Which warm parent forks a worker."""
+
+    first: tuple[str, ...]  # by local rank; none if workers start cold
+    added: str | None  # of those that are added while a round runs
+
+    def of(self, local_rank: int) -> str | None:
+        """None: it starts cold."""
+        return self.first[local_rank] if local_rank < len(self.first) else self.added
+
+
+def warm_keys(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> WarmKeys:
+    """The keys of the recipes.
+
+    A worker that is added is bound to no CPUs, so no parent that is may fork it; nor may one that sees
+    other devices than it shall.
+    """
+    keys = tuple(recipe.key for recipe in warm_recipes(config, cpus))
+    is_alike = bool(keys) and not cpus and not config.virtual_local_rank
+    return WarmKeys(keys, keys[0] if is_alike else None)
 
 
 def warm_recipes(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> list[WarmRecipe]:

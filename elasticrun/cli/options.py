@@ -238,8 +238,8 @@ NUMA_BINDING = Option(
 )
 WARM = Option(
     "warm", Group.PROGRAM, values.one_of("auto", "on", "off"), "WHEN",
-    "Fork workers from a process that has imported torch before: auto (a Python script or module whose own "
-    "source imports torch), on or off.",
+    "Fork workers from a process that has imported torch before, or tensorflow in a TensorFlow job: auto (a "
+    "Python script or module whose own source imports it), on or off.",
     allowed="auto, on or off", default="auto", origin=Origin.OURS,
 )
 WARM_IMPORT = Option(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from elasticrun.cli import checks, options
 from elasticrun.cli.arguments import Given
 from elasticrun.cli.rendezvous import Notes
+from elasticrun.cli.warm import TENSORFLOW, warm_imports
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
 from elasticrun.core.tasks import MAX_TASKS
 from elasticrun.core.tf_cluster import SINGLE, count_roles, expand, impossible, is_served
@@ -75,22 +76,21 @@ def _listed(given: Given, counts: dict[TaskRole, int], max_nodes: int) -> Roles:
 def prepare(
     workers: WorkerConfig, roles: Roles, given: Given, environ: Mapping[str, str], notes: Notes
 ) -> WorkerConfig:
-    """What tasks that only serve run; raises UsageError if TensorFlow is missing where the tasks run.
+    """What tasks that only serve run, and what the others are forked from; raises UsageError if TensorFlow is
+    missing where the tasks run.
 
-    ``--warm on`` does nothing here. That is a note and no error, as for every other program that cannot be
-    forked: the variable may stand in an image for many jobs, and all it costs is time.
+    The ready-made server is always started afresh: it imports a fraction of tensorflow, which is faster than
+    the end of its predecessor is noticed, and decides before that which devices it sees.
     """
-    if given.get(options.WARM) == "on":
-        notes.append(
-            ("warning", "workers start cold: TensorFlow is not made to be forked once it is imported")
-        )
     entrypoint = workers.entrypoint
     server = None
     if given.get(options.TF_SERVERS) == "ready":
         server = Entrypoint(EntrypointKind.MODULE, SERVER_MODULE, python=entrypoint.python)
     needs_server = server is not None and is_served(roles.listed or (roles.each,))
     checks.check_tensorflow(roles.source, entrypoint, environ, needs_server=needs_server)
-    return replace(workers, servers=server)
+    only_serves = needs_server and not roles.listed
+    imports = None if only_serves else warm_imports(given, entrypoint, environ, notes, TENSORFLOW)
+    return replace(workers, servers=server, warm_imports=imports)
 
 
 def seat(roles: Roles, given: Given, workers: int, max_nodes: int) -> tuple[TaskRole, ...]:

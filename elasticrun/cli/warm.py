@@ -1,9 +1,12 @@
-"""Whether workers are forked from a process that has imported torch, decided before anything runs.
+"""Whether workers are forked from a process that has imported their library, decided before anything runs.
 
-The invariant of ``auto``: a script is started warm only if it imports torch itself and nothing in its source
-says that the order matters. A warm parent imports torch before the script's first line, so what a script
+The library is torch, or tensorflow in a TensorFlow job. Both leave their threads and devices to the first
+operation, so a process that has only imported them can be forked; where it is otherwise, it refuses.
+
+The invariant of ``auto``: a script is started warm only if it imports the library itself and nothing in its
+source says that the order matters. A warm parent imports it before the script's first line, so what a script
 sets for that import, its environment or its CPUs, would come too late. A changed ``sys.path`` is not looked
-for: it is common, and seldom chooses another torch. What cannot be told from the source is cold.
+for: it is common, and seldom chooses another library. What cannot be told from the source is cold.
 
 Not even ``on`` may have a warm parent run the script by mistake: the interpreter has to be one that is
 known to read ``sitecustomize`` first, so anything but a plain Python binary is started cold.
@@ -28,37 +31,41 @@ from elasticrun.config import Entrypoint, EntrypointKind
 _ELF = b"\x7fELF"
 _MOST_SOURCE = 4 * 2**20  # bytes; nobody writes more by hand
 
-_IMPORTS_TORCH = re.compile(r"^\s*(?:import\s+(?:[\w.]+(?:\s+as\s+\w+)?\s*,\s*)*|from\s+)torch\b", re.M)
+TORCH, TENSORFLOW = "torch", "tensorflow"
 #: Names that are read while torch, or a library below it, is loaded.
-_EARLY = (
-    r"(?:OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|TORCH\w*|PYTORCH|CUDA|NVIDIA|NCCL|GLOO|LD|PYTHON|HIP|ROCR)_?"
+_EARLY_TORCH = (
+    r"OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|TORCH\w*|PYTORCH|CUDA|NVIDIA|NCCL|GLOO|LD|PYTHON|HIP|ROCR"
 )
-_SETS_EARLY = re.compile(
-    rf"environ(?:b)?\s*\[\s*b?['\"]{_EARLY}\w*['\"]\s*\]\s*=(?!=)"
-    rf"|(?:environ(?:b)?\s*\.\s*(?:setdefault|pop)|putenv|unsetenv|setenv)\s*\(\s*b?['\"]{_EARLY}\w*['\"]"
-    rf"|del\s+(?:os\s*\.\s*)?environ\s*\[\s*['\"]{_EARLY}"
-    r"|environ(?:b)?\s*(?:\.\s*(?:update|clear)\s*\(|\|=|=\s*[\w{(])"
-    r"|environ(?:b)?\s*\[\s*(?!b?['\"])[^\]\n]*\]\s*=(?!=)"
-    r"|(?:putenv|environ(?:b)?\s*\.\s*setdefault)\s*\(\s*(?!b?['\"])"
-    r"|\b(?:sched_setaffinity|cpu_affinity|setdlopenflags)\s*\("
-)
+#: By library. With tensorflow come Keras and all that it finds; TF_CONFIG is read by strategies only.
+_EARLY = {
+    TORCH: _EARLY_TORCH,
+    TENSORFLOW: rf"{_EARLY_TORCH}|TF(?!_CONFIG\b)|XLA|KERAS|JAX|GRPC|ABSL|CUDNN|CUBLAS|ONEDNN|DNNL|TPU"
+    "|PROTOCOL_BUFFERS|HDF5|NPY|NUMPY|SCIPY|SKLEARN|PANDAS",
+}
 
 
 def warm_imports(
-    given: Given, entrypoint: Entrypoint, environ: Mapping[str, str], notes: Notes
+    given: Given,
+    entrypoint: Entrypoint,
+    environ: Mapping[str, str],
+    notes: Notes,
+    library: str = TORCH,
 ) -> tuple[str, ...] | None:
-    """What the warm parent imports; None if workers start cold, and a note says why."""
+    """What the warm parent imports: ``library``, unless the user names something else.
+
+    None if workers start cold, and a note says why.
+    """
     mode, extra = given.get(options.WARM), given.find(options.WARM_IMPORT) or ()
     if mode == "off" or given.on(options.HEALTH_CHECK_ONLY):
         return None
     source = None if entrypoint.kind is EntrypointKind.BINARY else _source(entrypoint)
-    reason = _unfit(entrypoint, environ) or (_unwanted(source) if mode == "auto" else "")
+    reason = _unfit(entrypoint, environ) or (_unwanted(source, library) if mode == "auto" else "")
     if reason:
-        level = "info" if _imports_torch(source) else "debug"
+        level = "info" if _imports(source, library) else "debug"
         notes.append(("warning" if mode == "on" else level, f"workers start cold: {reason}"))
         return None
-    needs_torch = not extra or _imports_torch(source)
-    return tuple(dict.fromkeys((*(("torch",) if needs_torch else ()), *extra)))
+    is_needed = not extra or _imports(source, library)
+    return tuple(dict.fromkeys((*((library,) if is_needed else ()), *extra)))
 
 
 def _unfit(entrypoint: Entrypoint, environ: Mapping[str, str]) -> str:
@@ -87,20 +94,35 @@ def _is_python(program: str, environ: Mapping[str, str]) -> bool:
         return program == sys.executable
 
 
-def _unwanted(source: str | None) -> str:
+def _unwanted(source: str | None, library: str) -> str:
     """Why ``auto`` starts this program cold; "" if it does not."""
     if source is None:
         return "the source of the program is not at hand (--warm on forks it all the same)"
-    if not _imports_torch(source):
-        return "the program's own source does not import torch (--warm on forks it all the same)"
-    if found := _SETS_EARLY.search(source):
+    if not _imports(source, library):
+        return f"the program's own source does not import {library} (--warm on forks it all the same)"
+    if found := re.search(_setting(_EARLY[library]), source):
         line = source.count("\n", 0, found.start()) + 1
-        return f"line {line} of the program sets what may matter while torch is imported"
+        return f"line {line} of the program sets what may matter while {library} is imported"
     return ""
 
 
-def _imports_torch(source: str | None) -> bool:
-    return source is not None and _IMPORTS_TORCH.search(source) is not None
+def _imports(source: str | None, library: str) -> bool:
+    pattern = rf"^\s*(?:import\s+(?:[\w.]+(?:\s+as\s+\w+)?\s*,\s*)*|from\s+){library}\b"
+    return source is not None and re.search(pattern, source, re.M) is not None
+
+
+def _setting(names: str) -> str:
+    """The pattern of code that sets CPUs, or a variable whose name begins so or is no literal."""
+    names = rf"(?:{names})_?"
+    return (
+        rf"environ(?:b)?\s*\[\s*b?['\"]{names}\w*['\"]\s*\]\s*=(?!=)"
+        rf"|(?:environ(?:b)?\s*\.\s*(?:setdefault|pop)|putenv|unsetenv|setenv)\s*\(\s*b?['\"]{names}\w*['\"]"
+        rf"|del\s+(?:os\s*\.\s*)?environ\s*\[\s*['\"]{names}"
+        r"|environ(?:b)?\s*(?:\.\s*(?:update|clear)\s*\(|\|=|=\s*[\w{(])"
+        r"|environ(?:b)?\s*\[\s*(?!b?['\"])[^\]\n]*\]\s*=(?!=)"
+        r"|(?:putenv|environ(?:b)?\s*\.\s*setdefault)\s*\(\s*(?!b?['\"])"
+        r"|\b(?:sched_setaffinity|cpu_affinity|setdlopenflags)\s*\("
+    )
 
 
 def _source(entrypoint: Entrypoint) -> str | None:

@@ -21,10 +21,16 @@ from _frozen_importlib_external import PathFinder
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 CUDA = "the imports initialised CUDA"
+#: The library that does not tell whether a fork could use it.
+SECRETIVE = "tensorflow"
+#: Major numbers of devices that any process may have open: /dev/null and its like, and terminals.
+ORDINARY = {1, 4, 5, *range(136, 144)}
+PF_EXITING = 0x4  # a flag of a thread, in the seventh field of its stat behind the command's ")"
+FLAGS = 6
 SPOILT = 3  # exit status
 #: Thresholds of the garbage collector, in new objects: no import makes so many.
 RARELY = (10_000_000, 10, 10)
@@ -109,7 +115,48 @@ def unsound(looks_in_fork: bool) -> str:
         return f"the imports started threads ({', '.join(others)})"
     if has_children():
         return "the imports started processes"
-    return CUDA if uses_cuda() or (looks_in_fork and uses_cuda_once_forked()) else ""
+    if uses_cuda() or (looks_in_fork and uses_cuda_once_forked()):
+        return CUDA
+    return traces() if SECRETIVE in sys.modules else ""
+
+
+def traces() -> str:
+    """What a library that does not tell us has left here and no fork can use; "" if there is nothing."""
+    if device := open_device():
+        return f"the imports opened {device}"
+    return "the imports started threads in native code" if has_native_threads() else ""
+
+
+def open_device() -> str:
+    """A device that this process has opened; "" if there is none. No GPU is used but through one."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 pathlib takes milliseconds
+        try:
+            found = os.stat(f"/proc/self/fd/{name}")  # noqa: PTH116 as above
+            path = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 as above
+        except OSError:
+            continue  # it was the listing's own
+        if int(name) > 2 and stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) not in ORDINARY:
+            return path
+    return ""
+
+
+def has_native_threads() -> bool:
+    """Whether there are threads that a fork would miss. Those of BLAS end before each fork, by themselves, so
+    we fork first.
+    """
+    trial(lambda: 0)
+    threads = os.listdir("/proc/self/task")  # noqa: PTH208 as above
+    return sum(is_alive(f"/proc/self/task/{thread}/stat") for thread in threads) > 1
+
+
+def is_alive(status: str) -> bool:
+    """Whether a thread goes on: one that was waited for may still be on its way out."""
+    try:
+        with open(status, "rb") as file:  # noqa: PTH123 as above
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return not int(fields[FLAGS]) & PF_EXITING
 
 
 def uses_cuda() -> bool:
@@ -121,16 +168,21 @@ def uses_cuda() -> bool:
 
 def uses_cuda_once_forked() -> bool:
     """The same of a fork: libraries may find it there only."""
+    return trial(lambda: SPOILT if uses_cuda() else 0) == SPOILT
+
+
+def trial(test: Callable[[], int]) -> int:
+    """The exit status of a fork in which this is called."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there are threads: those of BLAS know how to be forked
         pid = os.fork()
     if pid == 0:
         status = SPOILT
         try:
-            status = SPOILT if uses_cuda() else 0
+            status = test()
         finally:
             os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == SPOILT
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def has_children() -> bool:

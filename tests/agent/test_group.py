@@ -108,6 +108,7 @@ class Bench:
         cpus: CpuPlan = (),
         role: str = "trainer",
         servers: Entrypoint | None = None,
+        imports: tuple[str, ...] | None = None,
     ) -> None:
         self.starter = FakeStarter()
         self.router = FakeRouter()
@@ -119,6 +120,7 @@ class Bench:
             role=role,
             env=(("HOME", "/home"),),
             servers=servers,
+            warm_imports=imports,
         )
         self.group = WorkerGroup(
             config,
@@ -304,6 +306,18 @@ def test_tasks_start_by_their_local_ranks(roles: Bench) -> None:
         (4, "error.json", 4 + 1 + 2 * 2, PS),
     ]
     assert roles.router.rounds[0].released == [0, 4]
+
+
+@pytest.mark.parametrize("has_servers", [True, False])
+def test_all_tasks_that_run_the_script_are_forked(tmp_path: Path, has_servers: bool) -> None:
+    """Those that serve by another program are not, and who is added later is as good as the first."""
+    servers = Entrypoint(EntrypointKind.MODULE, "serve", python="py") if has_servers else None
+    bench = Bench(tmp_path, role="default", servers=servers, imports=("tensorflow",))
+    assert bench.group.is_warm
+    bench.group.start(tasks(*SEATS))
+    bench.group.start_task(tasks(*SEATS, ADDED), ADDED.local_rank)
+    found = [command.warm for _, command in bench.starter.spawned]
+    assert found == (["0", None, None] if has_servers else ["0", "0", "0"])
 
 
 def test_workers_of_a_node_without_roles_are_not_alone(bench: Bench) -> None:

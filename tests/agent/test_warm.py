@@ -6,8 +6,8 @@ import sys
 from dataclasses import replace
 
 from elasticrun.agent.env import INJECTED, common_environment, worker_environment
-from elasticrun.agent.warm import probe_key, warm_recipes
-from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
+from elasticrun.agent.warm import probe_key, warm_keys, warm_recipes
+from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
 from elasticrun.core.protocol import Assignment
 
 SCRIPT = Entrypoint(EntrypointKind.SCRIPT, "train.py", ("--out=${local_rank}",), python=sys.executable)
@@ -37,6 +37,24 @@ def test_what_is_imported_later() -> None:
 def test_what_matters_to_imports_keeps_them_apart() -> None:
     assert keys(replace(CONFIG, virtual_local_rank=True)) == ["0", "1", "2"]
     assert keys(CONFIG, frozenset({0}), frozenset({1}), frozenset({0})) == ["0", "1", "0"]
+
+
+def test_who_is_added_to_a_round_is_forked_from_a_parent_that_is_bound_to_nothing() -> None:
+    found = warm_keys(CONFIG, ())
+    assert [found.of(local_rank) for local_rank in (0, 2, 3, 9)] == ["0"] * 4
+    bound = warm_keys(CONFIG, (frozenset({0}), frozenset({0}), frozenset({0})))
+    assert [bound.of(local_rank) for local_rank in (2, 3)] == ["0", None]
+    for other in (
+        replace(CONFIG, virtual_local_rank=True, local_world_size=1),
+        replace(CONFIG, warm_imports=None, local_world_size=1),
+    ):
+        assert warm_keys(other, ()).of(1) is None
+
+
+def test_the_place_in_a_cluster_is_no_part_of_the_environment() -> None:
+    served = replace(CONFIG, roles=(TaskRole.CHIEF, TaskRole.WORKER, TaskRole.PS))
+    assert keys(served) == ["0", "0", "0"]
+    assert common_environment(served, 1) == common_environment(CONFIG, 1)
 
 
 def test_the_environment_is_what_all_rounds_have_in_common() -> None:

@@ -465,6 +465,37 @@ def test_what_cannot_be_forked_starts_cold(drive: Drive, module: Module, code: s
     drive(scenario, "trouble,colorsys")
 
 
+UNSEEN_THREAD = """
+    import _thread, sys, types
+    _thread.start_new_thread(_thread.allocate_lock, ())
+    locked = _thread.allocate_lock()
+    locked.acquire()
+    _thread.start_new_thread(locked.acquire, ())
+    sys.modules[{name!r}] = types.ModuleType({name!r})
+    """
+
+
+def test_threads_that_python_does_not_know_of(drive: Drive, module: Module) -> None:
+    """Tensorflow starts such threads at its first operation; of other libraries nothing more is asked."""
+    module(UNSEEN_THREAD.format(name="tensorflow"))
+
+    async def scenario(node: Node) -> None:
+        reason = "workers start cold: the imports started threads in native code"
+        assert await node.news() == WarmNews(False, reason)
+        assert await node.run(0) == node.told(0, forked=False)
+
+    drive(scenario, "trouble,colorsys")
+
+
+def test_threads_of_other_libraries(drive: Drive, module: Module) -> None:
+    module(UNSEEN_THREAD.format(name="another"))
+
+    async def scenario(node: Node) -> None:
+        assert (await node.news()).is_warm
+
+    drive(scenario, "trouble,colorsys")
+
+
 BAD_ONCE_FORKED = """
     import os, sys, types
     pid = os.getpid()

@@ -95,13 +95,25 @@ def test_servers_of_no_tensorflow_job_are_a_warning(parse: Parse) -> None:
     assert (config.workers.servers, config.workers.roles) == (None, ())
 
 
-def test_tensorflow_jobs_start_cold(parse: Parse) -> None:
+@pytest.mark.parametrize(
+    ("argv", "is_warm"),
+    [
+        ([TF], True),
+        (["--role-counts=chief=1,worker=2,ps=2"], True),  # the chief
+        ([*SEVERAL, "--tf-role=worker"], True),  # what its cluster is has yet to be seen
+        ([*SEVERAL, "--tf-role=ps"], False),
+        ([*SEVERAL, "--tf-role=ps", "--tf-servers=script"], True),
+        ([TF, "--warm=off"], False),
+        ([TF, "--health-check-only"], False),
+    ],
+)
+def test_tensorflow_jobs_are_forked_once_tensorflow_is_imported(
+    argv: list[str], is_warm: bool, parse: Parse
+) -> None:
     Path("train.py").write_text("import torch, tensorflow\n")
-    assert parse().workers.warm_imports == ("torch",)
-    auto, on = parse(TF), parse(TF, "--warm=on", "--warm-import=tensorflow")
-    assert (auto.workers.warm_imports, warnings(auto)) == (None, [])
-    assert on.workers.warm_imports is None
-    assert warnings(on) == ["workers start cold: TensorFlow is not made to be forked once it is imported"]
+    config = parse(*argv)
+    assert config.workers.warm_imports == (("tensorflow",) if is_warm else None)
+    assert not [sentence for _, sentence in config.notes if "cold" in sentence]
 
 
 def test_tensorflow_jobs_are_not_told_how_many_openmp_threads(parse: Parse) -> None:

@@ -10,6 +10,7 @@ import pytest
 from elasticrun.cli.parse import parse_command_line
 
 TORCH = ("torch",)
+TENSORFLOW = ("tensorflow",)
 
 
 def parse(folder: Path, source: str, *argv: str, python: str = sys.executable) -> tuple[object, str]:
@@ -75,10 +76,61 @@ def test_auto_starts_cold_what_it_cannot_be_sure_of(tmp_path: Path, source: str,
     assert parse(tmp_path, source, "--warm=on") == (TORCH, "")
 
 
+def parse_tensorflow(folder: Path, source: str, *argv: str) -> tuple[object, str]:
+    """The same for a TensorFlow job."""
+    (folder / "tensorflow.py").touch()
+    return parse(folder, source, "--framework=tensorflow", *argv)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import tensorflow as tf",
+        "import torch, tensorflow.keras",
+        "from tensorflow import keras",
+        "import os, tensorflow\nos.environ['TF_CONFIG'] = '{}'\nos.environ.pop('TF_CONFIG', None)",
+        "import os, tensorflow\nprint(os.environ['TF_CPP_MIN_LOG_LEVEL'])",
+    ],
+)
+def test_a_script_that_imports_tensorflow_is_warm(tmp_path: Path, source: str) -> None:
+    assert parse_tensorflow(tmp_path, source) == (TENSORFLOW, "")
+    assert parse_tensorflow(tmp_path, source, "--warm=off") == (None, "")
+    assert parse(tmp_path, source)[0] == (TORCH if "torch" in source else None)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import torch", "the program's own source does not import tensorflow"),
+        ("import tensorflow_datasets", "the program's own source does not import tensorflow"),
+        *(
+            (f"import os\n{line}\nimport tensorflow", "line 2 of the program sets what may matter")
+            for line in (
+                "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'",
+                "os.environ['TF_CONFIG_OF_MINE'] = '3'",
+                "os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')",
+                "os.environ['KERAS_BACKEND'] = 'tensorflow'",
+                "os.environ['XLA_FLAGS'] = '--xla_cpu_multi_thread_eigen=false'",
+                "os.environ['CUDA_VISIBLE_DEVICES'] = '0'",
+                "os.environ['PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION'] = 'python'",
+                "os.environ.update(SETTINGS)",
+                "os.sched_setaffinity(0, {1})",
+            )
+        ),
+    ],
+)
+def test_auto_starts_a_tensorflow_job_cold_if_in_doubt(tmp_path: Path, source: str, reason: str) -> None:
+    imports, said = parse_tensorflow(tmp_path, source)
+    assert imports is None
+    assert said.startswith(reason)
+    assert parse_tensorflow(tmp_path, source, "--warm=on") == (TENSORFLOW, "")
+
+
 def test_which_modules_are_imported(tmp_path: Path) -> None:
     more = ("--warm=on", "--warm-import=json,torch,os.path")
     assert parse(tmp_path, "", *more)[0] == ("json", "torch", "os.path")
     assert parse(tmp_path, "import torch", "--warm-import=json")[0] == ("torch", "json")
+    assert parse_tensorflow(tmp_path, "import tensorflow", "--warm-import=json")[0] == ("tensorflow", "json")
 
 
 @pytest.mark.parametrize("mode", ["auto", "on"])

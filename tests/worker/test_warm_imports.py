@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -74,3 +76,22 @@ def test_modules_below_the_prefix_may_be_edited_but_for_its_libraries(
     assert warm_imports.are_as(known)
     own.write_text("it was edited")
     assert not warm_imports.are_as(known)
+
+
+def test_a_device_that_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("wb"):
+        assert warm_imports.open_device() == ""
+        monkeypatch.setattr(warm_imports, "ORDINARY", {136})
+        assert warm_imports.traces().startswith("the imports opened /dev/")
+
+
+def test_who_is_on_the_way_out_is_not_alive() -> None:
+    """As threads of BLAS are that it has waited for: the kernel may take a moment more."""
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    stat = f"/proc/{child.pid}/stat"
+    assert Path(stat).exists()
+    assert not warm_imports.is_alive(stat)
+    child.wait()
+    assert not warm_imports.is_alive(stat)
+    assert warm_imports.is_alive("/proc/self/stat")
