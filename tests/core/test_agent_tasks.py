@@ -406,6 +406,30 @@ def test_the_end_of_the_job_ends_all_tasks() -> None:
     assert agent.finish.exit_status == ExitCode.OK
 
 
+def test_servers_are_told_to_end_once_everybody_else_has() -> None:
+    agent = served(shutdown_timeout=30.0)
+    agent.do(Directed(StopRound(1, 99, 0, "because")))
+    servers = frozenset({WORKER_RANK, PS_RANK})
+    assert agent.of(SignalWorkers) == [SignalWorkers(TERM, spared=servers)]
+    agent.die(WORKER_RANK, -9)
+    assert agent.said == []
+    agent.die(CHIEF_RANK, 42)
+    assert agent.of(SignalWorkers) == [SignalWorkers(TERM)]
+    agent.pass_time(HUNG_GRACE)
+    assert (agent.of(SweepWorkers), agent.heard()) == ([SweepWorkers(0)], [])
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_a_node_of_servers_keeps_them_while_the_chief_may_save(drain: bool) -> None:
+    agent = TfAgent([PS_0], shutdown_timeout=30.0)
+    agent.want()
+    agent.do(Directed(StopRound(1, 99, 0, "because", drain)))
+    spared = frozenset({PS_RANK} if drain else {})
+    assert agent.of(SignalWorkers) == [SignalWorkers(TERM, drain, spared)]
+    agent.pass_time(30.0 if drain else HUNG_GRACE)
+    assert (agent.of(SweepWorkers), agent.heard()) == ([SweepWorkers(0)], [])
+
+
 # -- without parameter servers
 
 

@@ -426,6 +426,55 @@ def test_a_node_lost_while_the_evaluator_ends_is_no_reason_to_go_on() -> None:
     assert case.phase() is JobPhase.SUCCEEDED
 
 
+# -- a round that stops in good order
+
+
+def test_servers_are_told_to_stop_when_the_chief_has_saved_its_state() -> None:
+    case = job()
+    case.do(DrainOrdered("c", "an order"))
+    assert [stop.drain for stop in case.told("a", StopRound)] == [True]
+    assert not case.told("b", StopRound)
+    case.attach("b", RUNNING, 0, epoch=1, roles=SERVED["b"])
+    assert case.told("b", StartRound), "it serves"
+    case.report("a", STOPPING, 0)
+    assert not case.told("b", StopRound)
+    case.report("a", READY, 0)
+    assert [stop.drain for stop in case.told("b", StopRound)] == [False]
+    case.report("b", READY, 0)
+    assert case.phase() is JobPhase.GATHERING
+
+
+def test_servers_of_a_chief_that_leaves_serve_for_some_time() -> None:
+    case = job()
+    case.do(DrainOrdered("a", "an order"))
+    assert not case.told("b", StopRound)
+    case.pass_time(LINGER_TIME)
+    assert case.told("b", StopRound)
+    assert case.told("c", StopRound)
+
+
+def test_servers_do_not_outlast_a_chief_that_is_lost_while_it_saves() -> None:
+    case = job()
+    case.do(DrainOrdered("c", "an order"))
+    case.do(Detached(case.sessions["a"], "gone"))
+    assert case.told("b", StopRound)
+
+
+@pytest.mark.parametrize("node", ["b", "c"])
+def test_where_a_node_is_lost_nobody_can_save(node: str) -> None:
+    case = job()
+    case.do(Detached(case.sessions[node], "gone"))
+    other = {"b": "c", "c": "b"}[node]
+    assert case.told("a", StopRound)
+    assert [stop.drain for stop in case.told(other, StopRound)] == [False]
+
+
+def test_mirrored_workers_are_told_to_stop_together() -> None:
+    case = TfJob({"a": (WORKER,), "b": (WORKER,), "c": (WORKER,)}).run()
+    case.do(DrainOrdered("c", "an order"))
+    assert [stop.drain for node in "ab" for stop in case.told(node, StopRound)] == [True, True]
+
+
 # -- another number of servers
 
 

@@ -221,10 +221,11 @@ class TaskRules(RuleBasedStateMachine):
                 life = node.running[local_rank]
                 assert wanted.get(local_rank, life + 1) > life, "who is not named keeps its life"
                 node.dying.add(local_rank)
-            case SignalWorkers():
-                node.dying |= set(node.running)
+            case SignalWorkers(_, _, spared):
+                node.dying |= set(node.running) - spared
             case SweepWorkers():
-                assert set(node.running) <= node.dying, "nobody is killed who was not told to end"
+                asked = node.dying | node.machine.tasks.servers  # who serves only is told last, if at all
+                assert set(node.running) <= asked, "nobody is killed who was not told to end"
                 node.swept = True
             case Finish():
                 assert not node.running

@@ -182,8 +182,9 @@ class SimAgent:
                 self._start_task(assignment, local_rank)
             case SignalTask(local_rank, signum):
                 self._signal_task(local_rank, signum)
-            case SignalWorkers():
-                self._signal()
+            case SignalWorkers(_, _, spared):
+                self.sim.rules.tasks.before_stop(self, spared)
+                self._signal(spared)
             case RunProbe(start):
                 assert self.group is None and self.probe is None
                 self.sim.clinic.run(self, start)
@@ -392,14 +393,14 @@ class SimAgent:
         )
         self.handle(WorkerFailed(group.round, failure))
 
-    def _signal(self) -> None:
+    def _signal(self, spared: frozenset[int]) -> None:
         group = self.group
         assert group is not None
         if self.stubborn:
             return
         if self.sim.tf.is_heard(group):
             self.sim.echo(self.name, group)
-        for local_rank in group.alive:
+        for local_rank in group.alive.keys() - spared if spared else group.alive:
             code = self.kernel.rng.choice((-15, -15, 1, 143))
             delay = self.kernel.random()
             life = group.lives.get(local_rank)

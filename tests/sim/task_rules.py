@@ -9,6 +9,7 @@ from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import JobPhase
 from elasticrun.core.job_tasks import MENDING
 from elasticrun.core.protocol import Assignment
+from elasticrun.core.role_recovery import SERVERS, is_served
 from elasticrun.core.round_tasks import Key, RoundTasks
 from elasticrun.core.tasks import Cluster
 from tests.sim.kernel import require
@@ -103,6 +104,15 @@ class TaskRules:
         wanted = self.sim.tf.told(agent).get(local_rank)
         is_over = wanted is None or wanted > group.lives[local_rank]
         require("who is wanted is left alone", is_over, f"{who}: {wanted}")
+
+    def before_stop(self, agent: SimAgent, spared: frozenset[int]) -> None:
+        """Servers hold what the chief saves when it is told to stop."""
+        group = agent.group
+        assert group is not None
+        roles = {rank: group.tasks[rank].role for rank in group.alive if rank in group.tasks}
+        servers = {rank for rank, role in roles.items() if role in SERVERS}
+        if TaskRole.CHIEF in roles.values() and is_served(group.assignment.cluster):
+            require("servers outlast the chief", servers <= spared, f"{agent.incarnation}: {spared}")
 
     # -- progress
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from elasticrun.config import TaskRole
 from elasticrun.core.job_events import RoleScaled
-from elasticrun.core.protocol import FailureKind
+from elasticrun.core.protocol import AgentPhase, FailureKind
 from elasticrun.core.role_recovery import SERVERS, is_served
 from elasticrun.core.tf_cluster import leader
 from tests.sim.scenario import (
@@ -93,7 +93,8 @@ class TfJob:
         cluster = group.assignment.cluster
         if code == 0 and task.index == 0 and task.role is leader(role for role, _ in cluster):
             world.led = True
-            self.kernel.after(ENDING, self._must_have_ended, group.round)
+            if not agent.over and agent.machine.phase is AgentPhase.RUNNING:  # else nobody hears of it
+                self.kernel.after(ENDING, self._must_have_ended, group.round)
         elif task.role is PS and self.kernel.random() < 0.8:
             self._break_off(f"{agent.machine.info.address}:{task.port}", group.round)
 
