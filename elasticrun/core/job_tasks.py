@@ -23,12 +23,15 @@ from elasticrun.core.recovery import settle
 from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.core.restart import StopCause
 from elasticrun.core.role_recovery import Loss, cause_of, is_served
-from elasticrun.core.round_tasks import Order, RoundTasks, clash, compatible, misfit
+from elasticrun.core.round import Mended
+from elasticrun.core.round_tasks import Order, RoundTasks, clash, compatible, misfit, started_again
 from elasticrun.core.tf_scale import offered_ports, scale_refusal
 
 MENDING, LINGER, SERVING = "mending", "linger", "serving"
 #: Seconds that tasks have to end by themselves after the one that leads has ended with 0.
 LINGER_TIME = 10.0
+#: Seconds within which tasks that are lost are taken to be lost for one reason.
+TOGETHER = 5.0
 #: Why a round stops although everybody is there: the chief can save what the others hold.
 ORDERLY = frozenset({StopCause.MEMBER_LEFT, StopCause.NODE_JOINED, StopCause.RESIZED})
 
@@ -102,16 +105,16 @@ class JobTasks(JobFacts):
             self._mend(list(tasks.lost.values()))
 
     def _mend(self, losses: list[Loss]) -> None:
-        current, cause = self.current, cause_of(losses)
-        what = "; ".join(str(loss) for loss in losses)
-        failures = [loss.failure for loss in losses if loss.failure is not None]
-        lasted = self._now - current.started_at
-        settled = settle(self.recovery, self.config.policy, cause, failures, lasted)
+        current, mended = self.current, self._with_earlier(losses)
+        cause = cause_of(mended.losses)
+        what = "; ".join(str(loss) for loss in mended.losses)
+        failures = [loss.failure for loss in mended.losses if loss.failure is not None]
+        settled = settle(mended.before, self.config.policy, cause, failures, mended.lasted)
         if settled.end is not None:
             current.failures = failures
             current.must_stop(cause, what)  # where the same rules come to the same end
             return
-        self.recovery = settled.recovery
+        self.recovery, current.mended = settled.recovery, mended
         current.started_at = self._now
         self._decide(f"round {self.round} goes on without {what}; {settled.reason}")
         for name in current.seats if settled.suspects_all else filter(None, [settled.suspect]):
@@ -122,6 +125,19 @@ class JobTasks(JobFacts):
             self._timers.set((MENDING, ""), self._now + settled.delay)
         else:
             self._restart(losses)
+
+    def _with_earlier(self, losses: list[Loss]) -> Mended:
+        """These losses, judged anew together with those moments before them if they are one event.
+
+        What kills several tasks is seldom heard of all at once. But what was started again because of the
+        earlier ones, and is lost again, is lost for another reason.
+        """
+        last, leader = self.current.mended, self.current.tasks.leader
+        if last is not None and self._now < last.at + TOGETHER:
+            keys = {(loss.node, loss.local_rank) for loss in losses}
+            if not keys & started_again(last.losses, leader):
+                return replace(last, losses=(*last.losses, *losses))
+        return Mended(tuple(losses), self.recovery, self._now, self._now - self.current.started_at)
 
     def _restart_lost(self) -> None:
         """The wait after fast failures is over; what was lost during it comes at no further cost."""

@@ -14,12 +14,23 @@ from elasticrun.core.protocol import (
     NodeInfo,
     Stall,
 )
+from elasticrun.core.recovery import Recovery
 from elasticrun.core.restart import StopCause, excused
-from elasticrun.core.role_recovery import has_saved
+from elasticrun.core.role_recovery import Loss, has_saved
 from elasticrun.core.round_tasks import RoundTasks
 
 #: Phases of a member that accepted its seat and started its workers.
 STARTED = frozenset({AgentPhase.RUNNING, AgentPhase.FAILED, AgentPhase.FINISHED})
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """Tasks that were lost and start again while their round goes on, as one event."""
+
+    losses: tuple[Loss, ...]
+    before: Recovery  # what the job remembered of its failures until then
+    at: float  # when the first one was judged, in seconds of the master's clock
+    lasted: float  # seconds since the round started, or was mended before
 
 
 @dataclass(slots=True)
@@ -38,6 +49,7 @@ class Round:
     stop: tuple[StopCause, str] | None = None
     tasks: RoundTasks = field(default_factory=RoundTasks)
     serving: set[str] = field(default_factory=set)  # members that are told to stop last
+    mended: Mended | None = None  # the last time
     releases: bool = False  # tasks that were kept for the chief alone can be taken away
 
     @property

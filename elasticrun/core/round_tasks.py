@@ -72,6 +72,12 @@ class Order:
     count: int
 
 
+def started_again(losses: Sequence[Loss], leader: Key) -> set[Key]:
+    """What starts again if these are lost."""
+    keys = {(loss.node, loss.local_rank) for loss in losses}
+    return keys | {leader} if takes_chief(losses) else keys
+
+
 class RoundTasks:
     """All tasks of one round; none if it is not TensorFlow's."""
 
@@ -89,7 +95,7 @@ class RoundTasks:
         self.brought: dict[TaskRole, int] = {}  # how many of each role the nodes came with
         self._homes: dict[TaskRole, tuple[str, ...]] = {}  # nodes that gave workers this role
         self._used: dict[str, int] = {}  # how many local ranks of a node were ever seated
-        self._leader: Key = ("", 0)
+        self.leader: Key = ("", 0)
         self.leader_node = ""  # where the task runs that leads
         if members and members[0].roles:
             self._seat(members, ports or {})
@@ -107,7 +113,7 @@ class RoundTasks:
         leads = leader(role for role, _ in self.cluster)
         for key, task in self._all():
             if task.role is leads and task.index == 0:
-                self._leader, self.leader_node = key, key[0]
+                self.leader, self.leader_node = key, key[0]
             self._expect_end(key, task.role)
 
     def of(self, node: str) -> tuple[Task, ...]:
@@ -133,14 +139,14 @@ class RoundTasks:
             if task is None:
                 continue
             self.lost.pop(key, None)
-            if key == self._leader and report.ended and report.failure is None:
+            if key == self.leader and report.ended and report.failure is None:
                 self.is_over = True  # in whichever life
                 self.unfinished.discard(key)
             elif report.life < task.life:
                 continue  # it makes way
             elif report.ended:
                 self._judge(key, task, report.failure)
-            elif key == self._leader:
+            elif key == self.leader:
                 released = bool(self._retiring)
         return released
 
@@ -160,9 +166,7 @@ class RoundTasks:
 
     def restart(self, losses: Sequence[Loss]) -> list[str]:
         """Want a further life of these, and of the chief if it needs them. Returns the nodes."""
-        keys = {(loss.node, loss.local_rank) for loss in losses}
-        if takes_chief(losses):
-            keys.add(self._leader)
+        keys = started_again(losses, self.leader)
         for key in keys:
             self._raise_life(key, saves=False)
         return sorted({node for node, _ in keys})
@@ -173,7 +177,7 @@ class RoundTasks:
         ``ports`` are those that each node holds free; there must be ``room`` for what is added.
         """
         self._recount(role, count, ports)
-        self._raise_life(self._leader, saves=True)
+        self._raise_life(self.leader, saves=True)
 
     def repeat(self, role: TaskRole, order: Order, ports: Mapping[str, Sequence[int]]) -> int:
         """Before the start of a round, do as in the one before it; but not if the nodes bring others now.

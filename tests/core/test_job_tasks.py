@@ -8,7 +8,7 @@ import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule, TaskRole
 from elasticrun.core.job_events import Detached, DrainOrdered, Ended, JobPhase, MasterStarted
-from elasticrun.core.job_tasks import LINGER_TIME
+from elasticrun.core.job_tasks import LINGER_TIME, TOGETHER
 from elasticrun.core.protocol import (
     AgentPhase,
     Failure,
@@ -89,6 +89,48 @@ def test_the_assignment_that_is_told_anew_is_that_of_the_same_round() -> None:
     assert [task.life for task in start.assignment.tasks] == [0, 1]
 
 
+def test_losses_that_are_heard_of_moments_apart_are_charged_once() -> None:
+    """As when the kernel kills two tasks for their memory: the chief's end may be told first."""
+    case = job()
+    case.kill(*CHIEF_0)
+    case.pass_time(TOGETHER / 2)
+    case.kill(*PS_1)
+    assert case.raised() == {"chief 0": 2, "ps 1": 1}
+    assert case.machine.budget.used == 1
+    assert "goes on without chief 0: " in case.decided()
+    assert "; ps 1: " in case.decided()
+    assert "; restart 1 of 3" in case.decided()
+    case.run()
+    assert case.raised() == {"chief 0": 2, "ps 1": 1}
+
+
+@pytest.mark.parametrize(("first", "then"), [(WORKER_0, WORKER_0), (PS_1, CHIEF_0)])
+def test_what_was_started_again_is_lost_for_another_reason(
+    first: tuple[str, int], then: tuple[str, int]
+) -> None:
+    case = job()
+    case.kill(*first)
+    case.run()
+    case.kill(*then)
+    assert case.machine.budget.used == 2
+
+
+def test_losses_far_apart_are_two() -> None:
+    case = job()
+    case.kill(*WORKER_0)
+    case.pass_time(TOGETHER)
+    case.kill(*CHIEF_0)
+    assert case.machine.budget.used == 2
+
+
+def test_a_loss_that_adds_to_one_that_was_free_is_charged() -> None:
+    case = job()
+    case.lose(*CHIEF_0, died(*CHIEF_0, 42))
+    assert case.machine.budget.used == 0
+    case.kill(*WORKER_0)
+    assert case.machine.budget.used == 1
+
+
 def test_losses_of_one_report_are_charged_once() -> None:
     case = job()
     case.tasks["b"] = tuple(TaskReport(rank, 0, True, died("b", rank, -9)) for rank in (0, 1))
@@ -106,15 +148,6 @@ def test_a_chief_that_ends_because_its_parameter_server_is_gone_is_no_second_los
     assert case.machine.budget.used == 1
     case.run()
     assert case.raised() == {"chief 0": 1, "ps 1": 1}
-
-
-def test_a_parameter_server_that_is_found_lost_after_its_chief_restarts_the_chief_again() -> None:
-    case = job()
-    case.lose(*CHIEF_0, died(*CHIEF_0))
-    case.kill(*PS_1)
-    assert case.raised() == {"chief 0": 2, "ps 1": 1}
-    case.run()
-    assert case.machine.budget.used == 2
 
 
 def test_what_was_lost_while_the_master_was_away_is_charged_once() -> None:
@@ -169,6 +202,7 @@ def test_a_spent_budget_ends_the_job_in_good_order() -> None:
     case = job(max_restarts=1)
     case.kill(*WORKER_0)
     case.obey("b")
+    case.pass_time(TOGETHER)
     case.kill(*PS_1)
     assert case.phase() is JobPhase.STOPPING
     assert case.told("a", StopRound)

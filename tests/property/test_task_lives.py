@@ -166,7 +166,7 @@ class TaskRules(RuleBasedStateMachine):
             raised = {key for key in lives.keys() & self.lives.keys() if lives[key] != self.lives[key]}
             assert all(lives[key] == self.lives[key] + 1 for key in raised), "one life at a time"
             self.only_the_lost_are_restarted(raised, event)
-            assert not is_changed or tasks._leader in raised, "the chief knows the cluster"
+            assert not is_changed or tasks.leader in raised, "the chief knows the cluster"
             assert not (raised and self.was_over), "who is done is not restarted"
             waits = self.job.members.detached and not isinstance(event, RoleScaled | Expired)
             assert not (raised and waits), "all losses are judged together"
@@ -176,9 +176,9 @@ class TaskRules(RuleBasedStateMachine):
             self.tasks, self.retiring, self.cluster = tasks, {}, tasks.cluster
             assert set(lives.values()) <= {0}
         for key in tasks._retiring:
-            self.retiring.setdefault(key, lives[tasks._leader])
+            self.retiring.setdefault(key, lives[tasks.leader])
         if isinstance(event, RoleScaled):
-            self.retiring = dict.fromkeys(self.retiring, lives.get(tasks._leader, 0))
+            self.retiring = dict.fromkeys(self.retiring, lives.get(tasks.leader, 0))
         self.lives, self.was_over = lives, tasks.is_over
 
     def only_the_lost_are_restarted(self, raised: set[Key], event: JobEvent) -> None:
@@ -188,13 +188,13 @@ class TaskRules(RuleBasedStateMachine):
         for name, rank in raised:
             node = self.nodes[name]
             is_dead = rank not in node.running or node.running[rank] != self.lives[name, rank]
-            assert is_dead or (takes_chief and (name, rank) == tasks._leader), f"{name} {rank} lives"
+            assert is_dead or (takes_chief and (name, rank) == tasks.leader), f"{name} {rank} lives"
         if PS in roles.values() or (isinstance(event, RoleScaled) and raised):
-            assert tasks._leader in raised
+            assert tasks.leader in raised
 
     def may_go(self, key: Key) -> None:
         """Only the chief's next life lets go of what was taken away."""
-        name, rank = self.job.current.tasks._leader
+        name, rank = self.job.current.tasks.leader
         assert self.nodes[name].born[rank] >= self.retiring.pop(key)
 
     # -- the agents
@@ -299,12 +299,12 @@ class TaskRules(RuleBasedStateMachine):
         alive = [(name, rank) for name, node in self.nodes.items() for rank in sorted(node.running)]
         if alive:
             name, rank = data.draw(st.sampled_from(alive))
-            is_leader = (name, rank) == self.job.current.tasks._leader
+            is_leader = (name, rank) == self.job.current.tasks.leader
             self.end(self.nodes[name], rank, 1 if code == 0 and is_leader else code)
 
     @rule(chance=st.integers(0, 7))
     def leader_ends_with_0(self, chance: int) -> None:
-        name, rank = self.job.current.tasks._leader
+        name, rank = self.job.current.tasks.leader
         if chance == 7 and name in self.nodes and rank in self.nodes[name].running:
             self.end(self.nodes[name], rank, 0)
 

@@ -46,7 +46,7 @@ class TaskRules:
             self.nobody_is_taken_from_a_chief(tasks, lives)
         if machine.round != self._round:
             self._retiring = {}
-        leader = tasks._leader
+        leader = tasks.leader
         if tasks.cluster != self._cluster:
             self.addresses_are_exact(tasks)
             self._retiring = dict.fromkeys(tasks._retiring, lives[leader])
@@ -59,15 +59,15 @@ class TaskRules:
         for name, rank in raised:
             key = (name, rank)
             require("lives only grow", lives[key] == self._lives[key] + 1, f"{key}: {lives[key]}")
-            excused = key == tasks._leader and (has_ps or is_resized)
+            excused = key == tasks.leader and (has_ps or is_resized)
             lost = self.sim.tf.ended.get((self._round, *key), -1) >= self._lives[key]
             require("only the lost are restarted", lost or excused, f"{key} in round {self._round}")
         needs_chief = has_ps or is_resized
-        require("the chief is restarted with its servers", not needs_chief or tasks._leader in raised, "")
+        require("the chief is restarted with its servers", not needs_chief or tasks.leader in raised, "")
 
     def nobody_is_taken_from_a_chief(self, tasks: RoundTasks, lives: dict[Key, int]) -> None:
         for key in self._lives.keys() - lives.keys():
-            known = self.sim.tf.born.get((self._round, *tasks._leader), -1)
+            known = self.sim.tf.born.get((self._round, *tasks.leader), -1)
             late = known >= self._retiring.get(key, 0)
             require("no server is taken from a chief that knows it", late, f"{key} in round {self._round}")
 
