@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.bench.launchers import HASTY, OURS, TORCHRUN, TUNED
+from tests.bench import tf_cases
+from tests.bench.launchers import BY_HAND, HASTY, OURS, TORCHRUN, TUNED
 from tests.bench.run import LINE, TRAIN, Event, Node, Run, RunFailed
 from tests.bench.stages import STAGES, agent_marks, split
 from tests.bench.usage import memory as memory_of
@@ -221,5 +222,9 @@ CASES = {
         Case("goodput", goodput, (OURS, TORCHRUN, TUNED, "ft_launcher", "dlrover-run"), only=1),
         Case("memory", memory),
         Case("stages", stages, (OURS,)),
+        Case("tf-mirrored", tf_cases.mirrored, (OURS, BY_HAND)),
+        Case("tf-served", tf_cases.served, (OURS, BY_HAND)),
     )
 }
+#: Several cases by one name. They are measured only if they are asked for.
+GROUPS = {"tensorflow": tuple(name for name in CASES if name.startswith("tf-"))}

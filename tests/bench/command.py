@@ -1,6 +1,7 @@
 """Measures elastic-run and, side by side with it, the other launchers that are installed.
 
-scripts/bench [WHAT ...]          measures; without WHAT everything
+scripts/bench [WHAT ...]          measures; without WHAT everything but TensorFlow
+scripts/bench tensorflow          measures TensorFlow jobs: recovery by case, beside a loop made by hand
 scripts/bench merge FILE ...      joins parts of one machine and one commit into one table
 scripts/bench master --help       measures a master with thousands of agents
 scripts/bench idle --help         measures what a job does while nothing happens
@@ -18,8 +19,8 @@ from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 
-from tests.bench.cases import CASES
-from tests.bench.figures import FIGURES, STAGES, Sample
+from tests.bench.cases import CASES, GROUPS, Case
+from tests.bench.figures import FIGURES, STAGES, TF_FIGURES, Sample
 from tests.bench.launchers import LAUNCHERS, OURS, Launcher
 from tests.bench.machine import commit, load, machine
 from tests.bench.report import (
@@ -62,7 +63,7 @@ def _parser(about: str | None) -> argparse.ArgumentParser:
 
 def _measure(arguments: list[str]) -> int:
     parser = _parser(f"{__doc__}\n{_about_cases()}")
-    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"of {', '.join(CASES)}")
+    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"of {', '.join((*CASES, *GROUPS))}")
     parser.add_argument("--runs", type=int, default=10, help="of each launcher (default 10)")
     parser.add_argument(
         "--launchers",
@@ -71,8 +72,8 @@ def _measure(arguments: list[str]) -> int:
         help=f"of {', '.join(LAUNCHERS)} (default: all that are installed)",
     )
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.what if name not in CASES]:
-        parser.error(f"{unknown[0]} is not measured; choose of {', '.join(CASES)}")
+    if unknown := [name for name in options.what if name not in CASES and name not in GROUPS]:
+        parser.error(f"{unknown[0]} is not measured; choose of {', '.join((*CASES, *GROUPS))}")
     names = options.launchers.split(",")
     if unknown := [name for name in names if name not in LAUNCHERS]:
         parser.error(f"{unknown[0]} is not known; choose of {', '.join(LAUNCHERS)}")
@@ -86,7 +87,7 @@ def _measure(arguments: list[str]) -> int:
         commands=(_command(options),),
         begun=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     )
-    for sample in measure([CASES[name] for name in options.what or CASES], here, options.runs):
+    for sample in measure(_cases(options.what), here, options.runs):
         print(_progress(sample), flush=True)
         report = replace(report, samples=(*report.samples, sample), loads=((before, load()),))
         if options.json is not None:  # each time: whatever ends this, what was measured is kept
@@ -94,6 +95,13 @@ def _measure(arguments: list[str]) -> int:
     if not report.samples:
         parser.error("nothing was measured: no launcher of these is installed and takes part, or --runs is 0")
     return _write(report, options)
+
+
+def _cases(names: Sequence[str]) -> list[Case]:
+    """What is meant by these names; by none of them all that is in no group."""
+    grouped = {name for group in GROUPS.values() for name in group}
+    wanted = [it for name in names for it in GROUPS.get(name, (name,))]
+    return [CASES[name] for name in dict.fromkeys(wanted or (it for it in CASES if it not in grouped))]
 
 
 def _command(options: argparse.Namespace) -> str:
@@ -113,7 +121,7 @@ def _about(launcher: Launcher) -> str:
 
 
 def _progress(sample: Sample) -> str:
-    units = {figure.name: figure.unit for figure in (*FIGURES, *STAGES)}
+    units = {figure.name: figure.unit for figure in (*FIGURES, *STAGES, *TF_FIGURES)}
     text = ", ".join(f"{name} {units[name].text(value)}" for name, value in sample.figures.items())
     return f"{sample.case} {sample.number} {sample.launcher}: {sample.failure or text}"
 

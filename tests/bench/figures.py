@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tests.bench.launchers import OURS, TORCHRUN, TUNED
+from tests.bench.launchers import BY_HAND, OURS, TORCHRUN, TUNED
 
 
 class Unit(Enum):
@@ -94,6 +94,34 @@ STAGES = (
     Figure("stage-device", "stages", "the GPU's context made"),
     Figure("stage-group", "stages", "process group ready"),
     Figure("stage-step", "stages", "first all-reduce"),
+)
+
+_HAND = (BY_HAND,)
+
+TF_FIGURES = (
+    Figure(
+        "tf-mirrored-start", "tf-mirrored", "mirrored, 3 workers: launch to the first step", references=_HAND
+    ),
+    Figure(
+        "tf-mirrored",
+        "tf-mirrored",
+        "mirrored: worker SIGKILL to the first step of the new world",
+        references=_HAND,
+    ),
+    Figure(
+        "tf-served-start",
+        "tf-served",
+        "chief, 2 workers, 2 ps: launch to the first step",
+        references=_HAND,
+    ),
+    Figure("tf-calm-gap", "tf-served", "longest gap between two steps, undisturbed", references=_HAND),
+    Figure("tf-worker-gap", "tf-served", "the same around the SIGKILL of a worker", references=_HAND),
+    Figure("tf-worker", "tf-served", "worker SIGKILL to the first step of the new worker", references=_HAND),
+    Figure("tf-ps", "tf-served", "ps SIGKILL to the chief's first step", references=_HAND),
+    Figure("tf-ps-disk", "tf-served", "the same, its own copy lost: restored from a peer", references=_HAND),
+    Figure("tf-chief", "tf-served", "chief SIGKILL to the new chief's first step", references=_HAND),
+    Figure("tf-more", "tf-served", "ps 2 to 3: pause of training", references=_HAND),
+    Figure("tf-fewer", "tf-served", "ps 3 to 2: pause of training", references=_HAND),
 )
 
 

@@ -17,6 +17,7 @@ OURS = "elastic-run"
 TORCHRUN = "torchrun"
 TUNED = "torchrun-tuned"
 HASTY = "torchrun-hasty"
+BY_HAND = "by-hand"
 
 #: torchrun's workers of all rounds share one store by default, and meet the keys of the round before.
 PRIVATE_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -57,5 +58,11 @@ LAUNCHERS = {
         ),
         Launcher("ft_launcher", "ft_launcher", "of nvidia-resiliency-ext, as it is"),
         Launcher("dlrover-run", "dlrover-run", "of dlrover, as it is"),
+        Launcher(
+            BY_HAND,
+            sys.executable,
+            "TF_CONFIG written by hand, and a loop that starts the whole job again when a task dies",
+            (str(Path(__file__).with_name("by_hand.py")),),
+        ),
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -21,6 +22,7 @@ def machine() -> dict[str, str]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "torch": _version("torch"),
+        "tensorflow": _version("tensorflow", "tensorflow-cpu"),
         "grpcio": _version("grpcio"),
     }
 
@@ -45,11 +47,12 @@ def _field(path: str, name: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
+def _version(*packages: str) -> str:
+    """Of the first of these that is installed."""
+    for package in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    return "none"
 
 
 def _gpus() -> str:

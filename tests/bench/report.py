@@ -17,6 +17,7 @@ from typing import Any
 from tests.bench.figures import (
     FIGURES,
     STAGES,
+    TF_FIGURES,
     Figure,
     Sample,
     ratios,
@@ -30,8 +31,11 @@ from tests.bench.launchers import OURS
 
 FORMAT = 1
 NOT_INSTALLED = "not installed"
+_TF_CASES = frozenset(figure.case for figure in TF_FIGURES)
 NO_GPU = " No GPU was there, so no context of one was made, and gloo stands for NCCL."
 BEGIN, END = "<!-- speed:start -->", "<!-- speed:end -->"
+#: Where the table goes if nothing but TensorFlow was measured.
+TF_BEGIN, TF_END = "<!-- tensorflow-speed:start -->", "<!-- tensorflow-speed:end -->"
 
 
 class MergeRefused(Exception):
@@ -114,7 +118,7 @@ def _head(report: Report) -> list[str]:
     gpu = "no GPU" if it["gpu"] == "none" else it["gpu"]
     return [
         f"{it['cpu']}, {it['cores']} cores, {it['memory']}, {gpu}; Linux {it['kernel']},"
-        f" Python {it['python']}, torch {it['torch']}; commit {report.commit}, {report.begun};"
+        f" Python {it['python']}, {_library(report)}; commit {report.commit}, {report.begun};"
         f" load average {loads}. Made by",
         "",
         "```sh",
@@ -126,9 +130,25 @@ def _head(report: Report) -> list[str]:
     ]
 
 
+def _library(report: Report) -> str:
+    """What trains: tensorflow, torch, or both."""
+    versions = report.machine
+    tensorflow = f"tensorflow {versions.get('tensorflow', 'none')}"
+    if _is_tensorflow(report):
+        return tensorflow
+    is_mixed = any(it.case in _TF_CASES for it in report.samples)
+    return f"torch {versions['torch']}" + (f", {tensorflow}" if is_mixed else "")
+
+
+def _is_tensorflow(report: Report) -> bool:
+    """Whether nothing else was measured."""
+    return bool(report.samples) and all(it.case in _TF_CASES for it in report.samples)
+
+
 def _table(report: Report) -> list[str]:
     measured = [name for name in report.launchers if any(it.launcher == name for it in report.samples)]
-    shown = [figure for figure in FIGURES if any(it.case == figure.case for it in report.samples)]
+    figures = (*FIGURES, *TF_FIGURES)
+    shown = [figure for figure in figures if any(it.case == figure.case for it in report.samples)]
     if not shown:
         return []
     header = ["figure", *measured, "ratio", "target", ""]
@@ -198,8 +218,9 @@ def _foot(report: Report) -> list[str]:
 
 def write_readme(report: Report, path: Path) -> None:
     """Put the table between the markers of a page; ValueError if it has none."""
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
+    first, last = (TF_BEGIN, TF_END) if _is_tensorflow(report) else (BEGIN, END)
+    before, begin, rest = path.read_text().partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"{path} has no {BEGIN} and {END} to put the table between")
+        raise ValueError(f"{path} has no {first} and {last} to put the table between")
     path.write_text(f"{before}{begin}\n{markdown(report)}{end}{after}")

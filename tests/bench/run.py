@@ -18,8 +18,8 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,6 +32,8 @@ from tests.support.processes import kill_all, kill_marked, listener, marked
 WORKERS = Path(__file__).parent / "workers"
 LINE = str(WORKERS / "line.py")
 TRAIN = str(WORKERS / "train.py")
+MIRRORED = str(WORKERS / "mirrored.py")
+SERVED = str(WORKERS / "served.py")
 
 MARK = "BENCH_NODE"
 MARK_OF_ALL = "BENCH_RUNS"  # the folder of the runs of one measurement
@@ -61,6 +63,9 @@ class Event:
     rank: int
     world: int = 0
     step: int = 0
+    cluster: dict[str, list[str]] = field(default_factory=dict)  # by role; of a TensorFlow job
+    copies: str = ""  # where its parameter servers' copies are, patterns
+    sources: tuple[str, ...] = ()  # where the state of each of them is from
 
 
 class Node:
@@ -145,13 +150,18 @@ class Run:
 
     # -- its nodes
 
+    @property
+    def endpoint(self) -> str:
+        """Where the job's nodes meet."""
+        return f"127.0.0.1:{self._port}"
+
     def alone(self, *args: str) -> Node:
         """A launcher that is all of its job."""
         return self._start("--standalone", *args)
 
     def node(self, nnodes: str, *args: str) -> Node:
         """One of several launchers on this machine that share a job."""
-        place = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self._port}", "--rdzv-id", "bench")
+        place = ("--rdzv-backend", "c10d", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "bench")
         return self._start("--nnodes", nnodes, *place, "--local-addr", "127.0.0.1", *args)
 
     def _start(self, *args: str) -> Node:
@@ -260,23 +270,27 @@ class Run:
 
         self.wait(found, seconds, f"step {number} of {len(pids)} workers")
 
-    def quiet(self, seconds: float) -> None:
-        """Return once the launchers, and what they started beside workers, do next to nothing."""
+    def quiet(self, seconds: float, but: Collection[int] = ()) -> None:
+        """Return once the launchers, and what they started beside workers, do next to nothing.
+
+        ``but`` are pids of workers that report nothing.
+        """
         until = time.monotonic() + seconds
-        before = self._busy()
+        before = self._busy(but)
         while time.monotonic() < until:
             self.collect(time.monotonic() + LOOK)
-            after = self._busy()
+            after = self._busy(but)
             used = sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
             if used < IDLE * LOOK and before.keys() == after.keys():
                 return
             before = after
         raise RunFailed(f"no quiet within {seconds:g} s")
 
-    def _busy(self) -> dict[int, float]:
+    def _busy(self, but: Collection[int]) -> dict[int, float]:
         """Seconds of CPU time that each process but the workers has used so far."""
         found = {}
-        for pid in {pid for node in self.nodes for pid in marked(node.mark)} - {it.pid for it in self.events}:
+        workers = {it.pid for it in self.events} | set(but)
+        for pid in {pid for node in self.nodes for pid in marked(node.mark)} - workers:
             with contextlib.suppress(OSError):  # it has just ended
                 found[pid] = cpu_seconds(pid)
         return found
