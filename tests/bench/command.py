@@ -87,7 +87,7 @@ def _measure(arguments: list[str]) -> int:
         commands=(_command(options),),
         begun=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     )
-    for sample in measure(_cases(options.what), here, options.runs):
+    for sample in measure(cases_of(options.what), here, options.runs):
         print(_progress(sample), flush=True)
         report = replace(report, samples=(*report.samples, sample), loads=((before, load()),))
         if options.json is not None:  # each time: whatever ends this, what was measured is kept
@@ -97,7 +97,7 @@ def _measure(arguments: list[str]) -> int:
     return _write(report, options)
 
 
-def _cases(names: Sequence[str]) -> list[Case]:
+def cases_of(names: Sequence[str]) -> list[Case]:
     """What is meant by these names; by none of them all that is in no group."""
     grouped = {name for group in GROUPS.values() for name in group}
     wanted = [it for name in names for it in GROUPS.get(name, (name,))]

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.bench import cases
-from tests.bench.cases import CASES, EVERY, FEW, GOODPUT, goodput_of
-from tests.bench.command import main
-from tests.bench.figures import FIGURES
+from tests.bench.cases import CASES, EVERY, FEW, GOODPUT, GROUPS, goodput_of
+from tests.bench.command import cases_of, main
+from tests.bench.figures import FIGURES, TF_FIGURES
 from tests.bench.figures import STAGES as STAGE_FIGURES
 from tests.bench.launchers import HASTY, LAUNCHERS, OURS, PRIVATE_STORE, TORCHRUN, TUNED, Launcher
 from tests.bench.report import read_json
@@ -72,7 +72,8 @@ def test_memory_is_read_as_the_kernel_writes_it() -> None:
 
 
 def test_every_figure_has_a_case_and_every_case_known_launchers() -> None:
-    assert {figure.case for figure in (*FIGURES, *STAGE_FIGURES)} == CASES.keys()
+    assert {figure.case for figure in (*FIGURES, *STAGE_FIGURES, *TF_FIGURES)} == CASES.keys()
+    assert {figure.case for figure in TF_FIGURES} == set(GROUPS["tensorflow"])
     assert [figure.name for figure in STAGE_FIGURES] == [f"stage-{stage}" for stage in STAGES]
     assert {name for case in CASES.values() for name in (*case.launchers, *case.few)} <= LAUNCHERS.keys()
 
@@ -167,6 +168,13 @@ def test_the_tuning_of_one_launcher_reaches_no_other(tmp_path: Path, monkeypatch
 def test_options_of_a_launcher_are_not_undone_by_those_of_a_case() -> None:
     assert HASTY in CASES["node-loss"].launchers
     assert HASTY not in CASES["join"].launchers  # which has an --rdzv-conf of its own
+
+
+def test_a_group_is_measured_only_if_it_is_asked_for() -> None:
+    assert [it.name for it in cases_of(["tf-served", "launch", "tensorflow"])] == [
+        *("tf-served", "launch", "tf-mirrored")
+    ]
+    assert {it.name for it in cases_of([])} == CASES.keys() - set(GROUPS["tensorflow"])
 
 
 def test_a_command_that_measures_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from tests.bench.command import main
 from tests.bench.figures import Sample
-from tests.bench.launchers import OURS, TORCHRUN
+from tests.bench.launchers import BY_HAND, OURS, TORCHRUN
 from tests.bench.report import (
     BEGIN,
     END,
+    TF_BEGIN,
+    TF_END,
     MergeRefused,
     Report,
     markdown,
@@ -142,6 +144,28 @@ def test_the_page_gets_the_table_between_its_markers(tmp_path: Path) -> None:
     main(["merge", str(part), "--json", str(out), "--readme", str(page)])
     assert page.read_text() == f"before\n{BEGIN}\n{markdown(REPORT)}{END}\nafter\n"
     assert read_json(out) == REPORT
+
+
+def test_tensorflow_has_a_table_and_a_place_of_its_own(tmp_path: Path) -> None:
+    served = replace(
+        REPORT,
+        machine={**REPORT.machine, "tensorflow": "2.21.0"},
+        samples=(
+            Sample("tf-served", OURS, 0, {"tf-ps": 5.0}),
+            Sample("tf-served", BY_HAND, 0, {"tf-ps": 20.0}),
+        ),
+        launchers={OURS: "as it is", BY_HAND: "a loop"},
+    )
+    text = markdown(served)
+    assert "Python 3.11.7, tensorflow 2.21.0; commit" in text
+    assert "| ps SIGKILL to the chief's first step (s) | 5.00, 1/1 | 20.0, 1/1 | 0.25 x by-hand |" in text
+    assert "torch 2.13.0, tensorflow 2.21.0" in markdown(
+        replace(served, samples=(*served.samples, *REPORT.samples))
+    )
+    page = tmp_path / "page.md"
+    page.write_text(f"{BEGIN}\n{END}\n{TF_BEGIN}\n{TF_END}\n")
+    write_readme(served, page)
+    assert page.read_text() == f"{BEGIN}\n{END}\n{TF_BEGIN}\n{text}{TF_END}\n"
 
 
 def test_a_page_without_markers_is_left_alone(tmp_path: Path) -> None:
