@@ -46,7 +46,7 @@ class JobTasks(JobFacts):
         that brings a second chief is a spare. What is the matter if that does not help is an obstacle.
         """
         chosen, reason = self.electorate.choose(self.previous, self.limits)
-        self.obstacle = misfit(*self._offers(chosen))
+        self.obstacle = self._misfit(chosen)
         if (
             not self.obstacle or self.quorum.is_needed
         ):  # in which case each of them may be needed for its vote
@@ -54,10 +54,22 @@ class JobTasks(JobFacts):
         everybody = WorldLimits(1, len(self.ready))
         others = compatible(*self._offers(self.electorate.choose(self.previous, everybody)[0]))
         others = others[: self.limits.usable(len(others))]
-        if not others or misfit(*self._offers(others)):
+        if not others or self._misfit(others):
             return chosen, reason
         reason, self.obstacle = f"{len(others)} nodes fit together; {self.obstacle}", ""
         return others, reason
+
+    def _misfit(self, names: Sequence[str]) -> str:
+        """Why these nodes cannot make the next cluster; "" if they can.
+
+        A program for parameter servers does not run without any, although its chief and workers would make a
+        cluster of the other shape.
+        """
+        infos, ports = self._offers(names)
+        is_bare = not any(TaskRole.PS in info.roles for info in infos)
+        if is_bare and is_served(self.current.tasks.cluster):
+            return "no node brings a parameter server any more; start one that does (--tf-role ps)"
+        return misfit(infos, ports)
 
     def _could_join(self) -> bool:
         """Whether those who are ready would make one cluster with those who train."""

@@ -672,6 +672,19 @@ def test_nodes_that_make_no_cluster_wait_and_are_told_why() -> None:
     assert "lacks the worker" in ended.reason
 
 
+def test_a_job_that_had_parameter_servers_does_not_go_on_without_any() -> None:
+    case = TfJob({"a": (CHIEF, WORKER), "b": (PS,)}, min_nodes=2, max_nodes=2).run()
+    assert case.phase() is JobPhase.RUNNING
+    case.machine.limits = replace(case.machine.limits, min_nodes=1)
+    case.do(Detached(case.sessions["b"], "gone"))
+    case.tasks = {}
+    case.report("a", READY, 0)
+    assert case.phase() is JobPhase.GATHERING
+    assert case.machine.obstacle.startswith("no node brings a parameter server any more")
+    case.arrive({"c": (PS,)})
+    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 1)
+
+
 def test_a_node_whose_ports_come_later_is_waited_for() -> None:
     case = TfJob({"a": (CHIEF, WORKER, PS)}, spare=-1)
     assert case.machine.obstacle == "a has no ports left for its tasks"
