@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
+from glob import glob
 from pathlib import Path
 
 import pytest
 
+from elasticrun.core.ps_backup import ROOTS_VARIABLE
 from tests.support.cluster import Cluster
 from tests.support.director import Worker
 from tests.support.launcher import ROOT, Launcher
@@ -46,10 +49,22 @@ class Job:
         resumed: dict[str, object] = self.chief.answer()
         return resumed
 
+    @property
+    def restarts(self) -> str:
+        """How many restarts had been used when the chief started."""
+        return self.chief.env["TORCHELASTIC_RESTART_COUNT"]
+
     def train(self, count: int) -> int:
         """So many steps; the number of the last one."""
         step: int = self.chief.ask(f"steps {count}")["step"]
         return step
+
+    def homes(self, index: int) -> list[Path]:
+        """Where a parameter server has copies."""
+        port = self.chief.tf_cluster["ps"][index].rpartition(":")[2]
+        roots = self.chief.env[ROOTS_VARIABLE].split(os.pathsep)
+        found = [Path(root) / port for pattern in roots for root in glob(pattern)]  # noqa: PTH207 from the root
+        return [home for home in found if home.is_dir()]
 
     def servers(self) -> dict[Task, tuple[int, int]]:
         """The pid and the life of each server."""
@@ -75,7 +90,7 @@ class Job:
 
 @pytest.fixture
 def job(cluster: Cluster) -> Job:
-    return Job(cluster, "--max-restarts=3")
+    return Job(cluster, "--max-restarts=4")
 
 
 def test_what_is_lost_comes_back_and_what_is_counted_anew_is_moved(cluster: Cluster, job: Job) -> None:
@@ -107,8 +122,26 @@ def test_what_is_lost_comes_back_and_what_is_counted_anew_is_moved(cluster: Clus
     assert (resumed["resumed"], resumed["digest"]) == (30, saved["digest"])
     assert job.servers() == again
 
+    # A parameter server and all that its host had of it: the other one has a copy, and no file is read.
+    (home,) = job.homes(1)
+    for file in (cluster.folder / "checkpoints").glob("ckpt-30.*"):
+        file.rename(file.with_name(f"hidden-{file.name}"))
+    job.chief.tell("steps 100000")
+    os.kill(again["ps", 1][0], signal.SIGKILL)
+    shutil.rmtree(home)
+    resumed = job.meet_chief()
+    assert (resumed["resumed"], resumed["digest"]) == (30, saved["digest"])
+    assert resumed["from"] == [
+        "ps 0: from its own copy, step 30",
+        "ps 1: from its peer ps 0, step 30 (own copy: absent)",
+    ]
+    again["ps", 1] = (job.server(("ps", 1), 1), 1)
+    assert job.servers() == again
+    assert job.train(5) == 35
+
     # Two parameter servers, three, and two again: all that is saved is moved, slots included.
     orders = Orders(cluster)
+    spent = job.restarts
     for count in (3, 2):
         saved = job.chief.ask("save")
         orders.done("scale", "--role", f"ps={count}")
@@ -124,6 +157,6 @@ def test_what_is_lost_comes_back_and_what_is_counted_anew_is_moved(cluster: Clus
         step = job.train(5)
         assert step == saved["saved"] + 5
 
-    assert job.chief.env["TORCHELASTIC_RESTART_COUNT"] == "3", "scaling is free"
+    assert job.restarts == spent, "scaling is free"
     job.chief.tell("end")
     cluster.wait_all()

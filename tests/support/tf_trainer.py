@@ -61,10 +61,11 @@ def main() -> None:
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         model = Model()
-    session = ChiefSession(coordinator, directory, model=model)
+    session = ChiefSession(coordinator, directory, peers=1, model=model)
     step = tf.function(model.train)
     resumed = session.restore_or_start()
-    remote.say({"resumed": resumed.step, "digest": model.digest(), "servers": servers})
+    told = {"resumed": resumed.step, "from": resumed.details, "digest": model.digest(), "servers": servers}
+    remote.say(told)
     wanted = 0
     for number in session.steps(FOREVER):
         while wanted < number:
