@@ -128,7 +128,8 @@ class JobTasks(JobFacts):
             return
         self.recovery, current.mended = settled.recovery, mended
         current.started_at = self._now
-        self._decide(f"round {self.round} goes on without {what}; {settled.reason}")
+        check = ", before the next round" if settled.suspect else ""  # none is made while others train
+        self._decide(f"round {self.round} goes on without {what}; {settled.reason}{check}")
         for name in current.seats if settled.suspects_all else filter(None, [settled.suspect]):
             self.electorate.suspect(name)
         if settled.excluded in self.members.nodes:

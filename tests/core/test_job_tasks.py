@@ -340,6 +340,7 @@ def test_the_policy_decides(action: Action) -> None:
     elif action is Action.RECHECK:
         assert case.raised() == {"worker 0": 1}
         assert case.machine.health.suspects == {"b"}
+        assert "check the node, then restart, before the next round" in case.decided()
     else:
         case.all_report("abc", READY, 0)
         assert case.phase() is JobPhase.FAILED
