@@ -18,6 +18,7 @@ import json
 
 from elasticrun.config import Entrypoint, TaskRole, WorkerConfig
 from elasticrun.core.protocol import Assignment
+from elasticrun.core.role_recovery import makes_steps
 from elasticrun.core.tasks import Task
 from elasticrun.core.tf_cluster import is_served, tf_config
 
@@ -42,15 +43,10 @@ def local_ranks(assignment: Assignment, local_world_size: int) -> tuple[int, ...
 
 
 def trainers(assignment: Assignment, local_world_size: int) -> tuple[int, ...]:
-    """The local ranks of those whose steps are the training's: all, unless there are tasks.
-
-    A parameter server makes none, its workers leave the count to their chief, and an evaluator makes steps of
-    its own whenever there is a checkpoint.
-    """
-    served = is_served(role for role, _ in assignment.cluster)
-    roles = {TaskRole.CHIEF} if served else {TaskRole.CHIEF, TaskRole.WORKER}
-    if assignment.tasks:
-        return tuple(task.local_rank for task in assignment.tasks if task.role in roles)
+    """The local ranks of those whose steps are the training's: all, unless there are tasks."""
+    if assignment.cluster:
+        tasks = assignment.tasks
+        return tuple(task.local_rank for task in tasks if makes_steps(assignment.cluster, task.role))
     return tuple(range(local_world_size))
 
 

@@ -55,6 +55,15 @@ def is_served(cluster: Cluster) -> bool:
     return any(role is TaskRole.PS for role, _ in cluster)
 
 
+def makes_steps(cluster: Cluster, role: TaskRole) -> bool:
+    """Whether the steps of such a task are the training's.
+
+    A parameter server makes none, its workers leave the count to their chief, and an evaluator makes steps of
+    its own whenever there is a checkpoint.
+    """
+    return role is TaskRole.CHIEF or (role is TaskRole.WORKER and not is_served(cluster))
+
+
 def is_alone(cluster: Cluster, role: TaskRole) -> bool:
     """Whether a task of this role can be lost without a new round."""
     return SCOPES[is_served(cluster), role] is not Scope.ALL

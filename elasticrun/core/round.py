@@ -64,8 +64,13 @@ class Round:
 
     @property
     def hang(self) -> tuple[str, Stall] | None:
-        """If no unfinished member makes steps any more: the node and the worker that lag."""
-        if not self.stalls or len(self.stalls) < len(self.seats) - len(self.finished):
+        """If no unfinished member makes steps any more: the node and the worker that lag.
+
+        Members whose tasks make no steps of the training, parameter servers for instance, have no say.
+        """
+        finished = self.finished & self.tasks.trainers if self.tasks else self.finished
+        trainers = len(self.tasks.trainers) if self.tasks else len(self.seats)
+        if not self.stalls or len(self.stalls) < trainers - len(finished):
             return None
         return min(self.stalls.items(), key=lambda item: _lag(item[1]))
 

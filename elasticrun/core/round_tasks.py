@@ -18,7 +18,15 @@ from dataclasses import dataclass, replace
 
 from elasticrun.config import Endpoint, TaskRole
 from elasticrun.core.protocol import Failure, NodeInfo
-from elasticrun.core.role_recovery import SERVERS, Loss, is_alone, is_loss, is_served, takes_chief
+from elasticrun.core.role_recovery import (
+    SERVERS,
+    Loss,
+    is_alone,
+    is_loss,
+    is_served,
+    makes_steps,
+    takes_chief,
+)
 from elasticrun.core.tasks import MAX_CLUSTER, MAX_TASKS, Cluster, Task, TaskReport
 from elasticrun.core.tf_cluster import count_roles, impossible, leader, number_tasks, ports_needed
 
@@ -96,6 +104,7 @@ class RoundTasks:
         self._homes: dict[TaskRole, tuple[str, ...]] = {}  # nodes that gave workers this role
         self._used: dict[str, int] = {}  # how many local ranks of a node were ever seated
         self.leader: Key = ("", 0)
+        self.trainers: set[str] = set()  # nodes with a task whose steps are the training's
         self.leader_node = ""  # where the task runs that leads
         if members and members[0].roles:
             self._seat(members, ports or {})
@@ -114,6 +123,8 @@ class RoundTasks:
         for key, task in self._all():
             if task.role is leads and task.index == 0:
                 self.leader, self.leader_node = key, key[0]
+            if makes_steps(self.cluster, task.role):
+                self.trainers.add(key[0])
             self._expect_end(key, task.role)
 
     def of(self, node: str) -> tuple[Task, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule, TaskRole
-from elasticrun.core.job_events import Detached, DrainOrdered, Ended, JobPhase, MasterStarted
+from elasticrun.core.job_events import Detached, DrainOrdered, Ended, JobPhase, MasterStarted, Reported
 from elasticrun.core.job_tasks import LINGER_TIME, TOGETHER
 from elasticrun.core.protocol import (
     AgentPhase,
@@ -755,13 +755,31 @@ def test_a_node_of_a_tensorflow_job_does_not_join_another_one() -> None:
 # -- hangs
 
 
-def test_a_hang_of_a_served_job_stops_its_round() -> None:
-    case = TfJob({"a": (CHIEF, WORKER, PS)}).run()
-    said = replace(case.status("a", RUNNING, 0), stall=Stall(0, 0, 7, 9.0, 3.0, False))
-    case.machine.members.nodes["a"].status = said
-    case.machine.current.absorb("a", said)
+def stall(case: TfJob, node: str) -> None:
+    said = replace(case.status(node, RUNNING, 0), stall=Stall(0, 0, 7, 9.0, 3.0, False))
+    case.do(Reported(case.sessions[node], said))
+
+
+def test_a_chief_that_hangs_stops_the_round_whatever_the_servers_nodes_say() -> None:
+    case = job()
+    stall(case, "a")
+    assert case.phase() is JobPhase.STOPPING
+    assert "rank 0 (local rank 0, a) made no step" in case.decided()
+
+
+def test_mirrored_workers_hang_only_together() -> None:
+    case = TfJob({"a": (WORKER,), "b": (WORKER,), "c": (EVALUATOR,)}).run()
+    stall(case, "a")
+    assert case.phase() is JobPhase.RUNNING
+    stall(case, "b")
+    assert case.phase() is JobPhase.STOPPING
+
+
+def test_a_chief_that_hangs_no_more_stops_nothing() -> None:
+    case = TfJob(MIRRORED).run()
+    stall(case, "a")
     case.say("a")
-    assert case.machine.current.stalls == {}
+    stall(case, "b")
     assert case.phase() is JobPhase.RUNNING
 
 

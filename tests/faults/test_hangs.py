@@ -144,6 +144,26 @@ def test_a_hang_in_the_last_round_ends_the_job_with_its_place(cluster: Cluster) 
     assert "no restart allowed" in launcher.err
 
 
+def test_a_chief_that_hangs_is_found_though_its_servers_make_no_steps(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Each on a node of its own."""
+    task = tmp_path / "task.py"
+    task.write_text(
+        "import os, threading, elasticrun\n"
+        "if os.environ['ROLE_NAME'] != 'chief':\n    threading.Event().wait()\n"
+        "elasticrun.report_step(1)\n"
+        "if os.environ['ELASTICRUN_ROUND'] == '0':\n    threading.Event().wait()\n"
+    )
+    options = (*cluster.options("3"), "--hang-timeout=2", "--tf-servers=script", RESTART, AT_ONCE)
+    for role in ("chief", "worker", "ps"):
+        cluster.launch(*options, f"--tf-role={role}", task)
+    hang = found(cluster.launchers[0])
+    cluster.wait_all()
+    assert hang.step == 1
+    assert "restart 1 of 1" in cluster.launchers[2].err
+
+
 def test_what_is_no_hang(cluster: Cluster, tmp_path: Path) -> None:
     """Two silent seconds are none in a checkpoint, nor where nobody looks for them."""
     env = modules(tmp_path / "modules", FAKE_TORCH)
