@@ -57,10 +57,10 @@ class ExitCode(IntEnum):
 
 #: One line for each exit code, in the words of the README's table.
 EXIT_CODE_MEANING: dict[ExitCode, str] = {
-    ExitCode.OK: "every worker of one round ended with 0",
+    ExitCode.OK: "every worker of one round ended with 0; in a TensorFlow job, its chief or worker 0",
     ExitCode.JOB_FAILED: "a worker failed and the restart budget was spent",
     ExitCode.USAGE: "the command line, the environment or a file it names is wrong; nothing was started",
-    ExitCode.RENDEZVOUS_TIMEOUT: "fewer than the minimum of nodes were there within `join_timeout`",
+    ExitCode.RENDEZVOUS_TIMEOUT: "within `join_timeout` too few nodes came, or their roles made no cluster",
     ExitCode.MASTER_UNREACHABLE: "nothing answered at the rendezvous endpoint",
     ExitCode.ENDPOINT_TAKEN: "the rendezvous endpoint is held by a program that is not an elasticrun master",
     ExitCode.WRONG_JOB: "the endpoint serves a job with another `--rdzv-id`",

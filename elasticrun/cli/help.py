@@ -16,7 +16,7 @@ Usage: elastic-run [OPTIONS] SCRIPT [ARGUMENTS OF THE SCRIPT]
 
 Starts a training program on this node as part of a job that outlives the crash of a worker or a
 node. Takes torchrun's command line: put elastic-run where torchrun stood. Everything after SCRIPT
-belongs to the script.
+belongs to the script. TensorFlow programs are started as well, with TF_CONFIG.
 """
 
 _NOTES = """\
@@ -46,8 +46,13 @@ Examples:
   Check 4 machines, and train nothing:
     elastic-run --nnodes 4 --rdzv-backend c10d --rdzv-endpoint node0 --health-check-only
 
-  TensorFlow with parameter servers on one machine; on several, --tf-role ps on those that serve:
+  TensorFlow on one machine: 4 mirrored workers; then a chief, 4 workers and 2 parameter servers:
+    elastic-run --framework tensorflow --nproc-per-node 4 --max-restarts 3 train.py
     elastic-run --role-counts chief=1,worker=4,ps=2 --max-restarts 3 train.py
+
+  The same on 7 machines, of which this one is a parameter server:
+    elastic-run --nnodes 7 --rdzv-id job1 --rdzv-backend c10d --rdzv-endpoint node0 \\
+        --tf-role ps --max-restarts 3 train.py
 
   As a container's entrypoint, with PET_NNODES, PET_RDZV_ENDPOINT, ... in its environment:
     ENTRYPOINT ["elastic-run", "-m", "mypackage.train"]

@@ -186,7 +186,8 @@ NO_AUTO_PROGRESS = _flag(
 )
 HANG_TIMEOUT = Option(
     "hang-timeout", Group.HEALTH, values.seconds_or_off, "SECONDS|off",
-    "How long workers may make no step before that is a hang (default: learnt from the steps so far).",
+    "How long workers may make no step before that is a hang (default: learnt from the steps so "
+    "far; off in a TensorFlow job).",
     allowed="a number of seconds above 0, or off", origin=Origin.OURS,
 )
 
@@ -224,7 +225,7 @@ START_METHOD = Option(
 )
 ROLE = Option(
     "role", Group.PROGRAM, values.plain, "NAME",
-    "Role of this node's workers, part of their environment and of log lines.",
+    "Name of this node's workers in their environment and log lines; no role of TensorFlow (see --tf-role).",
     allowed="a name", default="default", blank=True,
 )
 VIRTUAL_LOCAL_RANK = _flag(
@@ -251,26 +252,27 @@ WARM_IMPORT = Option(
 
 FRAMEWORK = Option(
     "framework", Group.TENSORFLOW, values.one_of("auto", "torch", "tensorflow"), "NAME",
-    "torch, tensorflow (each worker gets TF_CONFIG beside torchrun's variables; without roles all are "
-    "workers of MultiWorkerMirroredStrategy), or auto: tensorflow if roles are given, else torch.",
+    "torch, tensorflow, or auto: tensorflow if --role-counts or --tf-role is given, else torch. With "
+    "tensorflow each task gets TF_CONFIG beside torchrun's variables; if no roles are given, all are workers "
+    "of MultiWorkerMirroredStrategy.",
     allowed="auto, torch or tensorflow", default="auto", origin=Origin.OURS,
 )
 ROLE_COUNTS = Option(
     "role-counts", Group.TENSORFLOW, values.role_counts, "ROLE=N,...",
-    "Tasks of a job on one node, instead of --nproc-per-node: so many of each of the roles chief, worker, ps "
-    "and evaluator.",
+    "On one node, instead of --nproc-per-node: how many tasks have each of the roles chief, worker, ps "
+    "(parameter server) and evaluator, such as chief=1,worker=4,ps=2.",
     allowed="ROLE=N,... with N of 1 or more for each role out of chief, worker, ps and evaluator that there "
     "is, such as chief=1,worker=4,ps=2", origin=Origin.OURS,
 )
 TF_ROLE = Option(
     "tf-role", Group.TENSORFLOW, values.task_role, "ROLE",
-    "Role of this node's workers in a job of several nodes: chief, worker, ps or evaluator.",
+    "On several nodes: the role of all --nproc-per-node tasks of this one; chief, worker, ps or evaluator.",
     allowed="chief, worker, ps or evaluator", origin=Origin.OURS,
 )
 TF_SERVERS = Option(
     "tf-servers", Group.TENSORFLOW, values.one_of("ready", "script"), "NAME",
-    "What the parameter servers and the workers that they serve run: ready (python -m elasticrun.tf.server) "
-    "or script (the training script, as the chief).",
+    "What ps, and the workers beside them, run: ready (python -m elasticrun.tf.server, so that the script is "
+    "the chief's alone) or script (the training script, as the chief).",
     allowed="ready or script", default="ready", origin=Origin.OURS,
 )
 
