@@ -167,9 +167,7 @@ class WorkerConfig:
     preemption_file: str | None = None  # the node leaves with grace once this file exists
     warm_imports: tuple[str, ...] | None = None  # what a warm parent imports; None: workers start cold
     roles: tuple[TaskRole, ...] = ()  # of a TensorFlow job's tasks, by local rank; (): no TensorFlow job
-    servers: Entrypoint | None = (
-        None  # what its parameter servers and their workers run; None: the entrypoint
-    )
+    servers: Entrypoint | None = None  # what its ps and their workers run; None: the entrypoint
 
 
 @dataclass(frozen=True, slots=True)

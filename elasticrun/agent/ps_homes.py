@@ -65,7 +65,7 @@ class PsHomes:
 
     def prepare(self, task: Task | None, assignment: Assignment) -> dict[str, str]:
         """Make the directory of a ps that is to start; what is to be in the environment of a task."""
-        if task is None or not is_served(role for role, _ in assignment.cluster):
+        if task is None or not is_served(assignment.cluster):
             return {}
         if task.role is TaskRole.PS:
             self._make(str(task.port))

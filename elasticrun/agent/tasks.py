@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import json
 
-from elasticrun.config import Entrypoint, TaskRole, WorkerConfig
+from elasticrun.config import Entrypoint, WorkerConfig
 from elasticrun.core.protocol import Assignment
 from elasticrun.core.role_recovery import makes_steps
 from elasticrun.core.tasks import Task
-from elasticrun.core.tf_cluster import is_served, tf_config
+from elasticrun.core.tf_cluster import SERVERS, is_served, tf_config
 
 #: Ours: which life of the task this is, from 0 in each round.
 LIFE_VARIABLE = "ELASTICRUN_LIFE"
@@ -64,9 +64,8 @@ def _nth_added(assignment: Assignment, nth: int) -> int:
 
 def program(config: WorkerConfig, task: Task | None, assignment: Assignment) -> Entrypoint:
     """What a worker runs: in a cluster with parameter servers, these and their workers may have their own."""
-    if task is None or config.servers is None or task.role not in (TaskRole.WORKER, TaskRole.PS):
-        return config.entrypoint
-    return config.servers if is_served(role for role, _ in assignment.cluster) else config.entrypoint
+    serves = task is not None and task.role in SERVERS and is_served(assignment.cluster)
+    return config.servers if serves and config.servers is not None else config.entrypoint
 
 
 def task_environment(config: WorkerConfig, assignment: Assignment, local_rank: int) -> dict[str, str]:

@@ -27,6 +27,7 @@ from elasticrun.core.orders import (
     ShowStatus,
 )
 from elasticrun.core.tasks import MAX_CLUSTER
+from elasticrun.core.tf_cluster import SERVERS
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,
@@ -43,7 +44,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _FILE = click.Path(dir_okay=False)
 
 #: The roles of which a job may have any number.
-_SCALABLE = {role.value: role for role in (TaskRole.WORKER, TaskRole.PS)}
+_SCALABLE = {role.value: role for role in SERVERS}
 #: Shown below the help of every verb.
 EXIT_CODES = """\
 Exit codes: 0 done; 1 the master declines, and says why; 2 wrong usage; 4 nothing answers at the endpoint;

@@ -15,7 +15,7 @@ from elasticrun.cli.rendezvous import Notes
 from elasticrun.cli.warm import TENSORFLOW, warm_imports
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
 from elasticrun.core.tasks import MAX_TASKS
-from elasticrun.core.tf_cluster import SINGLE, count_roles, expand, impossible, is_served
+from elasticrun.core.tf_cluster import SINGLE, count_roles, expand, impossible
 from elasticrun.errors import UsageError
 
 #: What ``--tf-servers ready`` runs.
@@ -86,7 +86,7 @@ def prepare(
     server = None
     if given.get(options.TF_SERVERS) == "ready":
         server = Entrypoint(EntrypointKind.MODULE, SERVER_MODULE, python=entrypoint.python)
-    needs_server = server is not None and is_served(roles.listed or (roles.each,))
+    needs_server = server is not None and TaskRole.PS in (roles.listed or (roles.each,))
     checks.check_tensorflow(roles.source, entrypoint, environ, needs_server=needs_server)
     only_serves = needs_server and not roles.listed
     imports = None if only_serves else warm_imports(given, entrypoint, environ, notes, TENSORFLOW)

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from elasticrun.core.agent_events import AgentTerms, SignalWorkers, SweepWorkers
+from elasticrun.core.agent_leave import SIGTERM
 from elasticrun.core.protocol import Stall
 from elasticrun.core.timers import Deadlines
 
 GRACE = "grace"
 KILL = "kill"
-SIGTERM = 15
 #: Seconds between the stop signal and SIGKILL for workers that make no steps any more.
 HUNG_GRACE = 3.0
 

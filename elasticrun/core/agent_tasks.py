@@ -16,13 +16,15 @@ from dataclasses import dataclass, replace
 
 from elasticrun.core.agent_events import AgentEffect, AgentTerms, SignalTask, StartTask
 from elasticrun.core.agent_group import HUNG_GRACE
+from elasticrun.core.agent_leave import SIGTERM
 from elasticrun.core.protocol import MAX_FAILURES, Assignment, Failure, StartRound
-from elasticrun.core.role_recovery import SERVERS, is_alone, is_served
+from elasticrun.core.role_recovery import is_alone
 from elasticrun.core.tasks import Task, TaskReport
+from elasticrun.core.tf_cluster import SERVERS, is_served
 from elasticrun.core.timers import Deadlines
 
 TASK = "task "  # and the local rank: the timer of a task that was told to end
-SIGTERM, SIGKILL = 15, 9
+SIGKILL = 9
 #: Longest message of a failure, in characters, beyond the first few that are reported in full.
 SHORT_MESSAGE = 200
 

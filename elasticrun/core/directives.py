@@ -12,8 +12,8 @@ from elasticrun.core.job_events import OUTCOMES, JobPhase
 from elasticrun.core.membership import Node
 from elasticrun.core.protocol import JobEnded, MasterMessage, StartProbe, StartRound, StopRound
 from elasticrun.core.restart import StopCause
-from elasticrun.core.role_recovery import is_served
 from elasticrun.core.roster import describe_spares, describe_waiting
+from elasticrun.core.tf_cluster import is_served
 
 if TYPE_CHECKING:
     from elasticrun.core.job_facts import JobFacts
@@ -34,7 +34,7 @@ def directive(job: JobFacts, node: Node, sequence: int) -> MasterMessage | None:
             return StartRound(*stamp, job.current.seats[name], job.current.start_reason)
         leaves = job.current.stop is not None and job.current.stop[0] is StopCause.MEMBER_LEFT
         tasks = job.current.tasks
-        drains = leaves and (not is_served(tasks.cluster) or name == tasks.leader_node)  # it saves for all
+        drains = leaves and (not is_served(tasks.cluster) or name == tasks.leader[0])  # it saves for all
         return StopRound(*stamp, job.round, job.current.stop_reason, drains)
     if job.newest < 0:
         return None

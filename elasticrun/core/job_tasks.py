@@ -22,9 +22,10 @@ from elasticrun.core.protocol import NodeInfo
 from elasticrun.core.recovery import settle
 from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.core.restart import StopCause
-from elasticrun.core.role_recovery import Loss, cause_of, is_served
+from elasticrun.core.role_recovery import Loss, cause_of
 from elasticrun.core.round import Mended
 from elasticrun.core.round_tasks import Order, RoundTasks, clash, compatible, misfit, started_again
+from elasticrun.core.tf_cluster import is_served
 from elasticrun.core.tf_scale import offered_ports, scale_refusal
 
 MENDING, LINGER, SERVING = "mending", "linger", "serving"
@@ -47,9 +48,7 @@ class JobTasks(JobFacts):
         """
         chosen, reason = self.electorate.choose(self.previous, self.limits)
         self.obstacle = self._misfit(chosen)
-        if (
-            not self.obstacle or self.quorum.is_needed
-        ):  # in which case each of them may be needed for its vote
+        if not self.obstacle or self.quorum.is_needed:  # with a quorum each of them may be needed to vote
             return chosen, reason
         everybody = WorldLimits(1, len(self.ready))
         others = compatible(*self._offers(self.electorate.choose(self.previous, everybody)[0]))
@@ -195,14 +194,14 @@ class JobTasks(JobFacts):
         cause = current.stop[0] if current.stop is not None else None
         if cause not in ORDERLY or not is_served(current.tasks.cluster):
             return
-        node = current.tasks.leader_node
+        node, _ = current.tasks.leader
         current.serving = current.pending - {node}
         if node not in current.pending:  # it is the one that leaves, and will not say when it has gone
             self._timers.set((SERVING, ""), self._now + LINGER_TIME)
 
     def _stop_serving(self) -> None:
         current = self.current
-        chief_stops = current.tasks.leader_node in current.pending or (SERVING, "") in self._timers
+        chief_stops = current.tasks.leader[0] in current.pending or (SERVING, "") in self._timers
         if current.serving and not chief_stops:
             current.serving.clear()
             self._direct_all(sorted(current.pending))

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 #: One ps above this share asks for ``STEP`` more.
 HOT = 0.8
@@ -39,8 +38,6 @@ MAX_PS = 100
 COOL_DOWN = 300.0
 #: Seconds after which a sample says nothing any more: of three heartbeats none came.
 STALE = 30.0
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +121,7 @@ def _grown(count: int) -> int:
     return min(2 * count, DOUBLING) if count < DOUBLING else (6 * count + 4) // 5
 
 
-def _first(pair: tuple[int, _T]) -> int:
+def _first(pair: tuple[int, str]) -> int:
     return pair[0]
 
 

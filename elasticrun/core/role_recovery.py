@@ -21,6 +21,7 @@ from elasticrun.config import TaskRole
 from elasticrun.core.protocol import Failure, FailureKind
 from elasticrun.core.restart import StopCause
 from elasticrun.core.tasks import Cluster
+from elasticrun.core.tf_cluster import SERVERS, is_served
 
 #: By which a program says that it has saved its state and is to be started again; that of TensorFlow's
 #: PreemptionCheckpointHandler.
@@ -45,14 +46,6 @@ SCOPES: dict[tuple[bool, TaskRole], Scope] = {
     (False, TaskRole.WORKER): Scope.ALL,
     (False, TaskRole.EVALUATOR): Scope.ITSELF,
 }
-
-#: Roles that serve until the chief is done, and never end by themselves.
-SERVERS = frozenset({TaskRole.WORKER, TaskRole.PS})
-
-
-def is_served(cluster: Cluster) -> bool:
-    """Whether a cluster has parameter servers."""
-    return any(role is TaskRole.PS for role, _ in cluster)
 
 
 def makes_steps(cluster: Cluster, role: TaskRole) -> bool:

@@ -18,21 +18,20 @@ from dataclasses import dataclass, replace
 
 from elasticrun.config import Endpoint, TaskRole
 from elasticrun.core.protocol import Failure, NodeInfo
-from elasticrun.core.role_recovery import (
-    SERVERS,
-    Loss,
-    is_alone,
-    is_loss,
-    is_served,
-    makes_steps,
-    takes_chief,
-)
+from elasticrun.core.role_recovery import Loss, is_alone, is_loss, makes_steps, takes_chief
 from elasticrun.core.tasks import MAX_CLUSTER, MAX_TASKS, Cluster, Task, TaskReport
-from elasticrun.core.tf_cluster import count_roles, impossible, leader, number_tasks, ports_needed
+from elasticrun.core.tf_cluster import (
+    SERVERS,
+    SINGLE,
+    count_roles,
+    impossible,
+    is_served,
+    leader,
+    number_tasks,
+    ports_needed,
+)
 
 Key = tuple[str, int]  # a node and a local rank of it
-#: Roles of which a cluster has one task at most.
-SINGLE = frozenset({TaskRole.CHIEF, TaskRole.EVALUATOR})
 
 
 def misfit(members: Sequence[NodeInfo], ports: Mapping[str, Sequence[int]]) -> str:
@@ -103,9 +102,8 @@ class RoundTasks:
         self.brought: dict[TaskRole, int] = {}  # how many of each role the nodes came with
         self._homes: dict[TaskRole, tuple[str, ...]] = {}  # nodes that gave workers this role
         self._used: dict[str, int] = {}  # how many local ranks of a node were ever seated
-        self.leader: Key = ("", 0)
+        self.leader: Key = ("", 0)  # where the task runs that leads
         self.trainers: set[str] = set()  # nodes with a task whose steps are the training's
-        self.leader_node = ""  # where the task runs that leads
         if members and members[0].roles:
             self._seat(members, ports or {})
 
@@ -122,7 +120,7 @@ class RoundTasks:
         leads = leader(role for role, _ in self.cluster)
         for key, task in self._all():
             if task.role is leads and task.index == 0:
-                self.leader, self.leader_node = key, key[0]
+                self.leader = key
             if makes_steps(self.cluster, task.role):
                 self.trainers.add(key[0])
             self._expect_end(key, task.role)

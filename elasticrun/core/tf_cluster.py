@@ -20,8 +20,10 @@ from elasticrun.core.tasks import MAX_CLUSTER, Cluster, Task
 #: A node's address, the roles of its tasks by local rank, and the ports that it holds free for them.
 Offer = tuple[str, Sequence[TaskRole], Sequence[int]]
 
-#: Roles that one task at most has.
+#: Roles of which a cluster has one task at most.
 SINGLE = frozenset({TaskRole.CHIEF, TaskRole.EVALUATOR})
+#: Roles that, beside parameter servers, serve until the chief is done, and never end by themselves.
+SERVERS = frozenset({TaskRole.WORKER, TaskRole.PS})
 
 
 def count_roles(roles: Iterable[TaskRole]) -> dict[TaskRole, int]:
@@ -77,9 +79,9 @@ def _and(roles: Iterable[TaskRole]) -> str:
     return " and the ".join(role.value for role in roles)
 
 
-def is_served(roles: Iterable[TaskRole]) -> bool:
+def is_served(cluster: Cluster) -> bool:
     """Whether parameter servers hold the variables."""
-    return TaskRole.PS in roles
+    return any(role is TaskRole.PS for role, _ in cluster)
 
 
 def leader(roles: Iterable[TaskRole]) -> TaskRole:

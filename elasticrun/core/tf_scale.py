@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from elasticrun.config import TaskRole
 from elasticrun.core.job_events import JobPhase
-from elasticrun.core.role_recovery import SERVERS, is_served
 from elasticrun.core.tasks import MAX_CLUSTER
+from elasticrun.core.tf_cluster import SERVERS, is_served
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,10 +14,10 @@ from elasticrun.core.role_recovery import (
     has_saved,
     is_alone,
     is_loss,
-    is_served,
     takes_chief,
 )
 from elasticrun.core.tasks import Cluster
+from elasticrun.core.tf_cluster import is_served
 from tests.core.tf_build import CHIEF, EVALUATOR, PS, WORKER, died
 
 SERVED: Cluster = ((CHIEF, ("a:1",)), (WORKER, ("b:1",)), (PS, ("c:1",)))

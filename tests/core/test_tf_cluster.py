@@ -96,7 +96,7 @@ def test_counts_are_described_as_they_are_given() -> None:
     ("letters", "served", "leads"), [("ww", False, WORKER), ("wc", False, CHIEF), ("wpc", True, CHIEF)]
 )
 def test_shape(letters: str, served: bool, leads: TaskRole) -> None:
-    assert is_served(iter(roles(letters))) is served
+    assert is_served(tuple((role, ()) for role in roles(letters))) is served
     assert leader(iter(roles(letters))) is leads
 
 

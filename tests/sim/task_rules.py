@@ -9,9 +9,9 @@ from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import JobPhase
 from elasticrun.core.job_tasks import MENDING
 from elasticrun.core.protocol import Assignment
-from elasticrun.core.role_recovery import SERVERS, is_served
 from elasticrun.core.round_tasks import Key, RoundTasks
 from elasticrun.core.tasks import Cluster
+from elasticrun.core.tf_cluster import SERVERS, is_served
 from tests.sim.kernel import require
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from elasticrun.config import TaskRole
 from elasticrun.core.job_events import RoleScaled
 from elasticrun.core.protocol import AgentPhase, FailureKind
-from elasticrun.core.role_recovery import SERVERS, is_served
-from elasticrun.core.tf_cluster import leader
+from elasticrun.core.tf_cluster import SERVERS, is_served, leader
 from tests.sim.scenario import (
     Fault,
     MasterCrash,
