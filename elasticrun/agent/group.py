@@ -20,7 +20,7 @@ from elasticrun.agent.log_dirs import LogDirs, RoundDirs, WorkerPaths, open_work
 from elasticrun.agent.logs import LogRouter, RoundLogs
 from elasticrun.agent.progress import HangWatch
 from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WorkerStarter
-from elasticrun.agent.tasks import global_rank, local_ranks, program, role_name, task_of, trainers
+from elasticrun.agent.tasks import global_rank, program, role_name, trainers
 from elasticrun.agent.warm import warm_keys
 from elasticrun.config import WorkerConfig
 from elasticrun.core.agent_events import WorkerFailed, WorkerFinished
@@ -85,7 +85,7 @@ class WorkerGroup:
         self._facts.begin()
         if self._watch is not None:
             self._watch.start(assignment.round, assignment.first_rank, trainers(assignment, size))
-        for local_rank in local_ranks(assignment, size):
+        for local_rank in assignment.local_ranks(size):
             self._start(local_rank)
 
     def start_task(self, assignment: Assignment, local_rank: int) -> None:
@@ -107,7 +107,7 @@ class WorkerGroup:
     def _start(self, local_rank: int) -> None:
         assert self._assignment is not None
         assert self._logs is not None
-        task = task_of(self._assignment, local_rank)
+        task = self._assignment.task(local_rank)
         if task is not None:
             self._paths[local_rank] = open_worker(self._round_dirs, local_rank, task.life)
             self._logs.reopen(local_rank, self._paths[local_rank], self._rank(local_rank), task)
@@ -224,7 +224,7 @@ class WorkerGroup:
     def _node_of(self, local_rank: int) -> NodeInfo:
         """This node, with the role of one worker."""
         assert self._assignment is not None
-        task = task_of(self._assignment, local_rank)
+        task = self._assignment.task(local_rank)
         return replace(self._node, role=role_name(self._config.role, task))
 
     def _command(self, local_rank: int, task: Task | None) -> Command:

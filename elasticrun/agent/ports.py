@@ -99,6 +99,7 @@ class NodePorts:
         self._needed = ports_needed(roles)
         self._seated = 0  # how many tasks served here when the last of them started
         self._wanted = min(self._needed + SPARE_PORTS, MAX_PORTS) if roles else 0
+        self._told: tuple[int, ...] = ()
 
     def prepare(self) -> tuple[int, tuple[int, ...]]:
         """Nothing runs: a fresh port for the store, and those for tasks. OSError if there are too few.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from elasticrun.agent.events import EventLog, EventSource, MetadataValue
-from elasticrun.agent.tasks import global_rank, role_name, task_of
+from elasticrun.agent.tasks import global_rank, role_name
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import LaunchConfig
 from elasticrun.core.protocol import AgentPhase, AgentStatus, Assignment, NodeInfo
@@ -77,7 +77,7 @@ class Recorder:
     def _record_task(
         self, word: str, report: TaskReport, status: AgentStatus, assignment: Assignment
     ) -> None:
-        task = task_of(assignment, report.local_rank)  # None: it was taken away
+        task = assignment.task(report.local_rank)  # None: it was taken away
         rank = global_rank(assignment, self._node.local_world_size, report.local_rank)
         more: dict[str, MetadataValue] = {
             "role": role_name(self._node.role, task),

@@ -20,26 +20,12 @@ from elasticrun.config import Entrypoint, WorkerConfig
 from elasticrun.core.protocol import Assignment
 from elasticrun.core.role_recovery import makes_steps
 from elasticrun.core.tasks import Task
-from elasticrun.core.tf_cluster import SERVERS, is_served, tf_config
+from elasticrun.core.tf_cluster import CONFIG_VARIABLE, SERVERS, is_served, tf_config
 
 #: Ours: which life of the task this is, from 0 in each round.
 LIFE_VARIABLE = "ELASTICRUN_LIFE"
-#: What TensorFlow reads.
-CLUSTER_VARIABLE = "TF_CONFIG"
 #: torchrun's name for workers that were given none.
 UNNAMED = "default"
-
-
-def task_of(assignment: Assignment, local_rank: int) -> Task | None:
-    """The task of a local rank; None if it has none, as on a node without roles."""
-    return next((task for task in assignment.tasks if task.local_rank == local_rank), None)
-
-
-def local_ranks(assignment: Assignment, local_world_size: int) -> tuple[int, ...]:
-    """Of the workers that a round starts with on this node; in a cluster there may be none."""
-    if assignment.cluster:
-        return tuple(task.local_rank for task in assignment.tasks)
-    return tuple(range(local_world_size))
 
 
 def trainers(assignment: Assignment, local_world_size: int) -> tuple[int, ...]:
@@ -70,11 +56,11 @@ def program(config: WorkerConfig, task: Task | None, assignment: Assignment) -> 
 
 def task_environment(config: WorkerConfig, assignment: Assignment, local_rank: int) -> dict[str, str]:
     """What a task's environment needs on top of a plain worker's; empty without roles."""
-    task = task_of(assignment, local_rank)
+    task = assignment.task(local_rank)
     if task is None:
         return {}
     return {
-        CLUSTER_VARIABLE: json.dumps(tf_config(assignment.cluster, task)),
+        CONFIG_VARIABLE: json.dumps(tf_config(assignment.cluster, task)),
         LIFE_VARIABLE: str(task.life),
         "RANK": str(global_rank(assignment, config.local_world_size, local_rank)),
         **_role(config, assignment, task),

@@ -317,11 +317,8 @@ class AgentMachine(AgentFacts):
         self.assignment = assignment
         self.failures = ()
         self._seats = with_seat(self._seats, assignment.charter)
-        tasks = [task.local_rank for task in assignment.tasks]
         self.tasks.begin(wanted)
-        self.group.begin(
-            tasks if assignment.cluster else range(self.info.local_world_size), self.tasks.servers
-        )
+        self.group.begin(assignment.local_ranks(self.info.local_world_size), self.tasks.servers)
         text = describe_assignment(assignment, self.info, wanted.reason)
         self._say(Level.INFO if self.round == 0 else Level.WARNING, text)
         self._effects.append(StartWorkers(assignment))

@@ -329,5 +329,6 @@ def describe_assignment(assignment: Assignment, info: NodeInfo, reason: str) -> 
 
 def describe_task(start: StartTask, reason: str) -> str:
     """One line about a task that starts while its round runs."""
-    task = next(task for task in start.assignment.tasks if task.local_rank == start.local_rank)
+    task = start.assignment.task(start.local_rank)
+    assert task is not None
     return f"{task.role.value} {task.index} starts (life {task.life}): {reason}"

@@ -175,7 +175,7 @@ AgentMessage = Hello | Report | Heartbeat | Leave
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one agent is told about a round. O(1) in the number of nodes."""
+    """What one agent is told about a round. O(1) in the number of nodes, unless there is a ``cluster``."""
 
     round: int
     group_rank: int
@@ -191,6 +191,16 @@ class Assignment:
     charter: Charter | None = None  # only if several hosts may become the master's
     tasks: tuple[Task, ...] = ()  # of this node, if it has roles, at most MAX_TASKS
     cluster: Cluster = ()  # all tasks of all nodes but the evaluator: the one thing here that is O(n)
+
+    def task(self, local_rank: int) -> Task | None:
+        """The task of a local rank; None if it has none, as on a node without roles."""
+        return next((task for task in self.tasks if task.local_rank == local_rank), None)
+
+    def local_ranks(self, local_world_size: int) -> tuple[int, ...]:
+        """Of the workers that the round starts with on this node; in a cluster there may be none."""
+        if self.cluster:
+            return tuple(task.local_rank for task in self.tasks)
+        return tuple(range(local_world_size))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from elasticrun.config import Endpoint, TaskRole
 from elasticrun.core.tasks import MAX_CLUSTER, Cluster, Task
 
+#: What TensorFlow reads: the environment variable that has the JSON text of ``tf_config``.
+CONFIG_VARIABLE = "TF_CONFIG"
 #: A node's address, the roles of its tasks by local rank, and the ports that it holds free for them.
 Offer = tuple[str, Sequence[TaskRole], Sequence[int]]
 

@@ -20,6 +20,7 @@ from elasticrun.tf.backup_label import fingerprint
 
 _ShardedVariable: Any = tf.__internal__.distribute.ShardedVariable
 _Trackable: Any = tf.__internal__.tracking.Trackable
+_REFERENCE = 32  # bytes that a string takes at least
 #: How a trackable object says that it has a state of its own.
 _SAVERS = ("_serialize_to_tensors", "_gather_saveables_for_checkpoint")
 
@@ -133,9 +134,6 @@ def _piece(path: str, variable: Any) -> Piece:
         )
     dtype = tf.as_dtype(variable.dtype)
     return Piece(path, dtype.name, tuple(shape.as_list()), dtype.size or _REFERENCE)
-
-
-_REFERENCE = 32  # bytes that a string takes at least
 
 
 def _owner(variable: Any, servers: int) -> int:

@@ -3,7 +3,7 @@
 Theory. All state of such a job lies in the parameter servers' variables, and the chief decides when it is
 whole: after ``ClusterCoordinator.join`` no worker changes it any more. So that is when a checkpoint is made,
 both while training and when this chief is asked to go, by SIGTERM or because its node leaves. It then ends
-with ``SAVED_EXIT``, which the launcher takes for "start me again, it was no failure", and the next chief
+with ``SAVED_STATUS``, which the launcher takes for "start me again, it was no failure", and the next chief
 goes on at the same step, with another number of parameter servers if need be.
 
 The coordinator takes any number of steps at once. But then nobody could say which step is done, a request to
@@ -29,14 +29,13 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from elasticrun import checkpointing, drain_requested, report_step
+from elasticrun.core.role_recovery import SAVED_STATUS
 from elasticrun.errors import UsageError
 
 if TYPE_CHECKING:
     from elasticrun.tf.backup import PeerBackup
     from elasticrun.tf.telemetry import Telemetry
 
-#: The exit status that says: my state is saved. tf.distribute's PreemptionCheckpointHandler has the same.
-SAVED_EXIT = 42
 #: The source of a state that was not read from the checkpoint's files.
 COPIES = "copies of the parameter servers"
 #: How many steps each worker may have before it; one runs while the next is on its way.
@@ -84,6 +83,8 @@ class ChiefSession:
     ) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise UsageError("make a ChiefSession in the main thread, as only that one can handle SIGTERM")
+        if steps_in_flight is not None and steps_in_flight < 1:
+            raise UsageError(f"steps_in_flight={steps_in_flight}: give 1 or more, or leave it to the session")
         if "step" in objects or not objects:
             raise UsageError('name what has to be saved, as in model=model; the name "step" is taken')
         self.coordinator = coordinator
@@ -128,7 +129,7 @@ class ChiefSession:
         """The numbers of the steps that remain; schedule one step for each.
 
         Between two of them this saves every ``save_every`` steps (0: only at the end), and leaves with
-        ``SystemExit(SAVED_EXIT)`` if it was asked to go. All steps are done and saved when it ends.
+        ``SystemExit(SAVED_STATUS)`` if it was asked to go. All steps are done and saved when it ends.
         """
         first = self._done
         for number in range(first + 1, last + 1):
@@ -170,9 +171,9 @@ class ChiefSession:
         return path
 
     def save_and_leave(self) -> None:
-        """Save, and end this process with ``SAVED_EXIT``, by SystemExit."""
+        """Save, and end this process with ``SAVED_STATUS``, by SystemExit."""
         self.save()
-        raise SystemExit(SAVED_EXIT)
+        raise SystemExit(SAVED_STATUS)
 
     def _ask(self, signum: int, frame: object) -> None:
         self._asked = True

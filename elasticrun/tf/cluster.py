@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from elasticrun.core.tf_cluster import CONFIG_VARIABLE
 from elasticrun.errors import UsageError
 
-VARIABLE = "TF_CONFIG"
 #: The tasks that only serve: they run what the chief sends them.
 SERVERS = ("worker", "ps")
 _TO_DO = "start this program with elastic-run, or set it as tf.distribute documents it"
@@ -43,7 +43,7 @@ class ClusterTask:
 def parse_task(text: str | None) -> ClusterTask:
     """The value of TF_CONFIG; raises UsageError if it is missing, broken or contradicts itself."""
     if not text or not text.strip():
-        raise UsageError(f"{VARIABLE} is not set; {_TO_DO}")
+        raise UsageError(f"{CONFIG_VARIABLE} is not set; {_TO_DO}")
     try:
         config = json.loads(text)
     except ValueError as error:
@@ -69,12 +69,12 @@ def parse_server(text: str | None) -> ClusterTask:
         return task
     if task.role in SERVERS:
         raise UsageError(
-            f"{VARIABLE} has no ps, and without parameter servers a worker runs the training script itself: "
-            "start that instead of elasticrun.tf.server, or add parameter servers"
+            f"{CONFIG_VARIABLE} has no ps, and without parameter servers a worker runs the training script "
+            "itself: start that instead of elasticrun.tf.server, or add parameter servers"
         )
     raise UsageError(
-        f"{VARIABLE} names this task {task.role}:{task.index}, but only a worker or a ps can be a server; "
-        "the others run the training script"
+        f"{CONFIG_VARIABLE} names this task {task.role}:{task.index}, but only a worker or a ps can be a "
+        "server; the others run the training script"
     )
 
 
@@ -102,4 +102,4 @@ def _seat(value: Any) -> tuple[str, int]:
 
 
 def _broken(problem: str) -> UsageError:
-    return UsageError(f"{VARIABLE} {problem}; {_TO_DO}")
+    return UsageError(f"{CONFIG_VARIABLE} {problem}; {_TO_DO}")

@@ -25,22 +25,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from elasticrun.core.tf_cluster import CONFIG_VARIABLE
 from elasticrun.errors import ElasticRunError, NodeFaultError, UsageError
-from elasticrun.tf.cluster import VARIABLE, ClusterTask, parse_server
+from elasticrun.tf.cluster import ClusterTask, parse_server
 
 PROGRAM = "elasticrun.tf.server"
 _LIBRARY = "tensorflow"
 _WHOLE = "--whole"
-_PLUGINS = (
-    "tensorflow-plugins"  # a folder beside tensorflow; what lies there is loaded by its topmost package
-)
+#: A folder beside tensorflow; what lies there is loaded by its topmost package.
+_PLUGINS = "tensorflow-plugins"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal ends this process; returns only if that cannot be done."""
     whole = _parser().parse_args(arguments).whole
     try:
-        serve(parse_server(os.environ.get(VARIABLE)), os.environ, whole)
+        serve(parse_server(os.environ.get(CONFIG_VARIABLE)), os.environ, whole)
     except ElasticRunError as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -89,9 +89,8 @@ def serve(task: ClusterTask, environ: MutableMapping[str, str], whole: bool = Fa
 def prepare(task: ClusterTask, environ: MutableMapping[str, str]) -> None:
     """Set what tensorflow reads from the environment when it is imported."""
     if task.role == "ps":
-        environ["CUDA_VISIBLE_DEVICES"] = (
-            "-1"  # variables lie in main memory: a GPU would be held for nothing
-        )
+        # Variables lie in main memory: a GPU would be held for nothing.
+        environ["CUDA_VISIBLE_DEVICES"] = "-1"
     else:
         # Workers of one host may share a GPU; by default the first one would take all of its memory.
         environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")

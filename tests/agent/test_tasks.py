@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.agent.env import common_environment, worker_environment
-from elasticrun.agent.tasks import global_rank, local_ranks, log_name, program, task_of, trainers
+from elasticrun.agent.tasks import global_rank, log_name, program, trainers
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
 from elasticrun.core.protocol import Assignment
 from elasticrun.core.tasks import Task
@@ -90,14 +90,14 @@ def test_who_runs_what() -> None:
 
 
 def test_the_workers_of_a_round() -> None:
-    assert local_ranks(TORCH, 3) == (0, 1, 2)
-    assert local_ranks(replace(SERVED, tasks=(TASKS[0], TASKS[2])), 4) == (0, 2)
-    assert local_ranks(replace(SERVED, tasks=()), 4) == (), "an order took its only servers away"
+    assert TORCH.local_ranks(3) == (0, 1, 2)
+    assert replace(SERVED, tasks=(TASKS[0], TASKS[2])).local_ranks(4) == (0, 2)
+    assert replace(SERVED, tasks=()).local_ranks(4) == (), "an order took its only servers away"
     assert trainers(TORCH, 3) == (0, 1, 2)
     assert trainers(SERVED, 4) == (0,)
     assert trainers(MIRRORED, 4) == (0, 1)
-    assert task_of(SERVED, 2) is TASKS[2]
-    assert task_of(SERVED, 4) is None
+    assert SERVED.task(2) is TASKS[2]
+    assert SERVED.task(4) is None
     assert [global_rank(SERVED, 4, local_rank) for local_rank in (0, 3, 4, 5)] == [1, 4, 6, 8]
 
 
