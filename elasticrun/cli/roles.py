@@ -79,9 +79,9 @@ def prepare(
     """What tasks that only serve run, and what the others are forked from; raises UsageError if TensorFlow is
     missing where the tasks run.
 
-    The ready-made server is always started afresh. It imports a fraction of tensorflow, and those who have lost
-    its predecessor try again about once a second, so a fork would hardly be noticed; and it decides before its
-    import which devices it sees.
+    The ready-made server is always started afresh. It imports a fraction of tensorflow, and those who have
+    lost its predecessor try again about once a second, so a fork would hardly be noticed; and it decides
+    before its import which devices it sees.
     """
     entrypoint = workers.entrypoint
     server = None
