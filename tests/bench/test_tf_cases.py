@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from tests.bench import tf_cases
 from tests.bench.launchers import BY_HAND, LAUNCHERS
 from tests.bench.run import Event, Run, RunFailed, opened
 from tests.bench.tf_cases import SAVED, first_step, fresh, longest_gap, served_anew
+from tests.support import processes
 
 #: A job that takes as little time as possible and reports as the real one does. What it saves is the number
 #: of a step; if it is forgetful, it never looks at that.
@@ -81,6 +84,12 @@ def test_the_longest_gap_is_between_neighbours_in_time() -> None:
     assert longest_gap([5.0, 1.0, 2.0]) == 3.0
     with pytest.raises(RunFailed, match="no two steps"):
         longest_gap([1.0])
+
+
+def test_who_listens_is_found_whoever_ends_meanwhile() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert processes.listener(server.getsockname()[1]) == os.getpid()
+    assert processes._open_files(Path("/proc/0/fd")) == set()
 
 
 @pytest.fixture
