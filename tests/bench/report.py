@@ -209,7 +209,7 @@ def _foot(report: Report) -> list[str]:
     lines = [
         f"{name}: {about}."
         for name, about in report.launchers.items()
-        if name != OURS and (name in took_part or about == NOT_INSTALLED)
+        if name != OURS and (name in took_part or (about == NOT_INSTALLED and not _is_tensorflow(report)))
     ]
     failures = Counter((it.case, it.launcher, it.failure) for it in report.samples if it.failure)
     lines += [f"{case}, {name}: {count} x {why}." for (case, name, why), count in failures.items()]

@@ -13,6 +13,7 @@ from tests.bench.launchers import BY_HAND, OURS, TORCHRUN
 from tests.bench.report import (
     BEGIN,
     END,
+    NOT_INSTALLED,
     TF_BEGIN,
     TF_END,
     MergeRefused,
@@ -154,10 +155,11 @@ def test_tensorflow_has_a_table_and_a_place_of_its_own(tmp_path: Path) -> None:
             Sample("tf-served", OURS, 0, {"tf-ps": 5.0}),
             Sample("tf-served", BY_HAND, 0, {"tf-ps": 20.0}),
         ),
-        launchers={OURS: "as it is", BY_HAND: "a loop"},
+        launchers={OURS: "as it is", BY_HAND: "a loop", TORCHRUN: NOT_INSTALLED},
     )
     text = markdown(served)
     assert "Python 3.11.7, tensorflow 2.21.0; commit" in text
+    assert TORCHRUN not in text  # which starts no such jobs, installed or not
     assert "| ps SIGKILL to the chief's first step (s) | 5.00, 1/1 | 20.0, 1/1 | 0.25 x by-hand |" in text
     assert "torch 2.13.0, tensorflow 2.21.0" in markdown(
         replace(served, samples=(*served.samples, *REPORT.samples))
