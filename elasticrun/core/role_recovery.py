@@ -62,6 +62,10 @@ def is_alone(cluster: Cluster, role: TaskRole) -> bool:
     return SCOPES[is_served(cluster), role] is not Scope.ALL
 
 
+#: Why a task is lost that failed in nothing.
+SERVES = "ended with 0, but has to serve until the training is over"
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """A task whose newest life has ended before its time."""
@@ -73,7 +77,7 @@ class Loss:
     failure: Failure | None  # None: it ended with 0
 
     def __str__(self) -> str:
-        ending = "ended with 0" if self.failure is None else self.failure.summary
+        ending = SERVES if self.failure is None else self.failure.summary
         return f"{self.role.value} {self.index}: {ending}"
 
 

@@ -21,6 +21,7 @@ from elasticrun.core.protocol import (
     Waiting,
 )
 from elasticrun.core.restart import StopCause
+from elasticrun.core.role_recovery import SERVES
 from elasticrun.core.tasks import TaskReport
 from tests.core.tf_build import CHIEF, EVALUATOR, MIRRORED, PS, SERVED, WORKER, TfJob, died
 
@@ -223,7 +224,7 @@ def test_without_restarts_the_first_loss_ends_the_job() -> None:
     assert case.phase() is JobPhase.STOPPING
     case.all_report("abc", READY, 0)
     assert case.of(Ended) == [
-        Ended(Outcome.FAILED, "worker 0: ended with 0; no restart allowed (--max-restarts 0)")
+        Ended(Outcome.FAILED, f"worker 0: {SERVES}; no restart allowed (--max-restarts 0)")
     ]
 
 

@@ -75,5 +75,5 @@ def test_only_a_status_says_that_a_state_is_saved() -> None:
 
 
 def test_a_loss_in_words() -> None:
-    assert str(loss(WORKER, None)) == "worker 1: ended with 0"
+    assert str(loss(WORKER, None)) == "worker 1: ended with 0, but has to serve until the training is over"
     assert str(loss(PS)) == "ps 1: rank 0 (local rank 0, pid 1, a) exited with 1"
