@@ -31,6 +31,7 @@ from elasticrun.config import Entrypoint, EntrypointKind, LogConfig, Std, StdByR
 from elasticrun.core.agent_events import WorkerFailed, WorkerFinished
 from elasticrun.core.protocol import Assignment, FailureKind, NodeInfo
 from elasticrun.core.tasks import Task
+from tests.support.processes import is_alive
 
 DEADLINE = 60.0
 NODE = NodeInfo("box/0", "i", "box", "address", 2, role="trainer")
@@ -452,13 +453,6 @@ def test_a_real_task_starts_again_without_its_helpers(tmp_path: Path) -> None:
     assert first.failure.stderr_tail == "last words of 0\n"
     assert second == WorkerFinished(0, 1)
     assert (directory / "stdout.log").read_text() == "life 0\nlife 1\n"
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return b" Z " not in Path(f"/proc/{pid}/stat").read_bytes()
-    except FileNotFoundError:
-        return False
 
 
 def test_real_workers(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from elasticrun.agent.spawner import (
     fork_spawner,
 )
 from elasticrun.agent.spawner_wire import Frames, encode
+from tests.support.processes import is_alive
 
 DEADLINE = 30.0  # seconds; an event that takes longer is lost
 
@@ -296,13 +297,6 @@ os.read(reader, 1)
 print(helper, flush=True)
 {then}
 """
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return b" Z " not in Path(f"/proc/{pid}/stat").read_bytes()
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.parametrize("then", ["signal.pause()", "sys.exit(42)", "os.kill(os.getpid(), signal.SIGKILL)"])
@@ -632,6 +626,7 @@ def test_death_of_the_agent_leaves_nobody(mode: str, signum: int, pipe: Pipe) ->
 HEIR = """
 import asyncio, sys
 from elasticrun.agent.spawner import Command, Spawner, fork_spawner
+from tests.support.processes import is_alive
 
 handle = fork_spawner()
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-from pathlib import Path
 
 import pytest
 
 from tests.support import launcher
 from tests.support.cluster import Cluster, cluster
 from tests.support.launcher import ROOT, Launcher
-from tests.support.processes import TORCH_DEADLINE, only
+from tests.support.processes import TORCH_DEADLINE, tasks
 
 __all__ = ["cluster"]
 
@@ -63,7 +62,7 @@ def test_flights_are_learned_on_from_peers_copies_after_a_parameter_server_was_k
     job = cluster.launch(*options, *train, env=QUIET)
     job.wait_line("2 ps, started at step 0")
     job.wait_line(r"^step 1\d\d loss")
-    os.kill(pid_of(job, "ps", 1), signal.SIGKILL)
+    os.kill(tasks(job.mark)["ps", 1][0], signal.SIGKILL)
     cluster.wait_all()
 
     assert "2 ps, resumed at step 100 from copies of the parameter servers" in job.out
@@ -75,9 +74,3 @@ def test_flights_are_learned_on_from_peers_copies_after_a_parameter_server_was_k
     auc, accuracy, majority = map(float, numbers.groups())
     assert auc > 0.64
     assert accuracy > majority - 0.02
-
-
-def pid_of(job: Launcher, role: str, index: int) -> int:
-    """The process of one task."""
-    task = f'"task": {{"type": "{role}", "index": {index}}}'.encode()
-    return only([pid for pid in job.processes if task in Path(f"/proc/{pid}/environ").read_bytes()])

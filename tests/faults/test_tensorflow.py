@@ -5,12 +5,9 @@ One job goes through everything, because each process takes seconds to import te
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import shutil
 import signal
-import time
 from glob import glob
 from pathlib import Path
 
@@ -21,7 +18,7 @@ from tests.support.cluster import Cluster
 from tests.support.director import Worker
 from tests.support.launcher import ROOT, Launcher
 from tests.support.orders import TOKEN, Orders
-from tests.support.processes import TORCH_DEADLINE, Hung, marked, wait_end
+from tests.support.processes import TORCH_DEADLINE, tasks, wait_end
 
 TRAINER = ROOT / "tests" / "support" / "tf_trainer.py"
 Task = tuple[str, int]
@@ -68,24 +65,11 @@ class Job:
 
     def servers(self) -> dict[Task, tuple[int, int]]:
         """The pid and the life of each server."""
-        found = {}
-        for pid in marked(self._launcher.mark):
-            with contextlib.suppress(OSError):
-                pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
-                env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-                task = json.loads(env.get("TF_CONFIG", '{"task": {"type": "", "index": 0}}'))["task"]
-                if task["type"] in ("worker", "ps"):
-                    found[task["type"], task["index"]] = (pid, int(env["ELASTICRUN_LIFE"]))
-        return found
+        return {task: seat for task, seat in tasks(self._launcher.mark).items() if task[0] != "chief"}
 
-    def server(self, task: Task, life: int) -> int:
-        """The pid of one life of a server, once it has been started."""
-        deadline = time.monotonic() + TORCH_DEADLINE
-        while time.monotonic() < deadline:
-            pid, number = self.servers().get(task, (0, -1))
-            if number == life:
-                return pid
-        raise Hung(f"no life {life} of {task}")
+    def wait_start(self, task: Task, life: int) -> None:
+        """Return once a life of a task is said to start."""
+        self._launcher.wait_line(rf"{task[0]} {task[1]} starts \(life {life}\)")
 
 
 @pytest.fixture
@@ -100,19 +84,21 @@ def test_what_is_lost_comes_back_and_what_is_counted_anew_is_moved(cluster: Clus
     saved = job.chief.ask("save")
 
     # A worker: nobody else hears of it.
-    os.kill(first["worker", 1][0], signal.SIGKILL)
+    lost = ("worker", 1)
+    os.kill(first[lost][0], signal.SIGKILL)
     assert job.train(20) == 40
-    again = {**first, ("worker", 1): (job.server(("worker", 1), 1), 1)}
-    assert job.servers() == again
+    job.wait_start(lost, 1)
+    assert {**job.servers(), lost: first[lost]} == first
     assert job.train(20) == 60
 
     # A parameter server: its chief goes with it, and on from what was saved.
     job.chief.tell("steps 100000")
-    os.kill(again["ps", 0][0], signal.SIGKILL)
-    resumed = job.meet_chief()
+    os.kill(first["ps", 0][0], signal.SIGKILL)
+    resumed = job.meet_chief()  # once it is connected to all of them
     assert (resumed["resumed"], resumed["digest"]) == (saved["saved"], saved["digest"])
-    again["ps", 0] = (job.server(("ps", 0), 1), 1)
-    assert job.servers() == again
+    again = job.servers()
+    assert again.keys() == first.keys()
+    assert {task: again[task][1] for task in first if again[task] != first[task]} == {lost: 1, ("ps", 0): 1}
     assert job.train(10) == 30
 
     # The chief.
@@ -135,8 +121,10 @@ def test_what_is_lost_comes_back_and_what_is_counted_anew_is_moved(cluster: Clus
         "ps 0: from its own copy, step 30",
         "ps 1: from its peer ps 0, step 30 (own copy: absent)",
     ]
-    again["ps", 1] = (job.server(("ps", 1), 1), 1)
-    assert job.servers() == again
+    now = job.servers()
+    assert {**now, ("ps", 1): again["ps", 1]} == again
+    assert now["ps", 1][1] == 1
+    again = now
     assert job.train(5) == 35
 
     # Two parameter servers, three, and two again: all that is saved is moved, slots included.
@@ -149,11 +137,15 @@ def test_what_is_lost_comes_back_and_what_is_counted_anew_is_moved(cluster: Clus
         moved = job.meet_chief()
         assert (moved["resumed"], moved["digest"]) == (saved["saved"], saved["digest"])
         assert moved["servers"] == count
+        added = ("ps", 2)
+        now = job.servers()
         if count == 3:
-            again["ps", 2] = (job.server(("ps", 2), 0), 0)
+            again[added] = now[added]
+            assert now[added][1] == 0
         else:
-            wait_end(again.pop(("ps", 2))[0], TORCH_DEADLINE)
-        assert job.servers() == again
+            wait_end(again.pop(added)[0], TORCH_DEADLINE)
+            now.pop(added, None)  # unless it had ended before
+        assert now == again
         step = job.train(5)
         assert step == saved["saved"] + 5
 

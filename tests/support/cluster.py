@@ -17,7 +17,7 @@ from tests.support.processes import listener, nobody_left, only, titled
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "torch"
 ENV_REPORT = EXAMPLES / "env_report.py"
 
-__all__ = ["ENV_REPORT", "EXAMPLES", "WORKER", "Cluster", "cluster", "free_port"]
+__all__ = ["ENV_REPORT", "EXAMPLES", "WORKER", "Cluster", "cluster", "free_port", "free_ports"]
 
 
 def free_port() -> int:
@@ -31,6 +31,14 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+def free_ports(number: int) -> list[int]:
+    """So many such ports, each another one."""
+    found: set[int] = set()
+    while len(found) < number:
+        found.add(free_port())
+    return list(found)
 
 
 class Cluster:

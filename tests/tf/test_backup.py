@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.cluster import free_ports
 from tests.support.tf_forks import Forks, tf_forks
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
@@ -24,9 +23,7 @@ class Cluster:
     """One worker and three ps, each of the ps with an agent of its own, as on three hosts."""
 
     def __init__(self, forks: Forks, folder: Path) -> None:
-        with ExitStack() as stack:  # all at once, so that no port is given twice
-            sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2 + PS)]
-            chief, worker, *ps = (f"127.0.0.1:{one.getsockname()[1]}" for one in sockets)
+        chief, worker, *ps = (f"127.0.0.1:{port}" for port in free_ports(2 + PS))
         self.addresses = {"chief": [chief], "worker": [worker], "ps": ps}
         self.forks = forks
         self.copies = folder / "copies"

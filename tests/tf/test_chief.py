@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cluster import free_ports
 from tests.support.processes import TORCH_DEADLINE
 
 CHIEF = Path(__file__).parent.parent / "support" / "tf_chief.py"
@@ -29,12 +29,7 @@ class Cluster:
     def __init__(self, cleanup: ExitStack, log: Path) -> None:
         self._cleanup = cleanup
         self._log = cleanup.enter_context(log.open("w"))
-        sockets = [cleanup.enter_context(socket.socket()) for _ in range(5)]
-        for free in sockets:
-            free.bind(("127.0.0.1", 0))
-        chief, worker, *servers = (f"127.0.0.1:{free.getsockname()[1]}" for free in sockets)
-        for free in sockets:
-            free.close()
+        chief, worker, *servers = (f"127.0.0.1:{port}" for port in free_ports(5))
         self._addresses = {"chief": [chief], "worker": [worker], "ps": servers}
         self.servers: list[subprocess.Popen[str]] = []
 
