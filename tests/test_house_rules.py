@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from elasticrun.cli.ctl import group
+
 ROOT = Path(__file__).parent.parent
 
 MAX_MODULE_LINES = 400
@@ -182,3 +184,10 @@ def options_of_the_launcher(command: str) -> list[str]:
     _, launcher, rest = command.partition("elastic-run ")
     before_script = re.split(r"\s\S+\.py\b|\s-m\s", rest)[0]
     return re.findall(r"(?<![\w-])--?[a-z][\w-]*", before_script) if launcher else []
+
+
+def test_orders_named_in_commands_can_be_given() -> None:
+    orders = [command.split()[1:] for page in PAGES for command in commands(page) if "elastic-ctl" in command]
+    assert orders
+    for verb, *arguments in orders:
+        group.commands[verb].make_context(verb, arguments)
