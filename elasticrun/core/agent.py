@@ -42,7 +42,7 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
     describe_assignment,
-    describe_task,
+    describe_starts,
 )
 from elasticrun.core.agent_facts import MASTER, AgentFacts
 from elasticrun.core.agent_group import GRACE, KILL
@@ -296,11 +296,13 @@ class AgentMachine(AgentFacts):
         if wanted is not None and wanted.assignment.round == self.round:
             self.assignment = wanted.assignment
             self.tasks.want(wanted)
-        for effect in self.tasks.follow(self._now):
-            self._effects.append(effect)
-            if isinstance(effect, StartTask):
-                self.group.add(effect.local_rank, effect.local_rank in self.tasks.servers)
-                self._say(Level.WARNING, describe_task(effect, self.tasks.reason))
+        effects = self.tasks.follow(self._now)
+        starts = [effect for effect in effects if isinstance(effect, StartTask)]
+        for start in starts:
+            self.group.add(start.local_rank, start.local_rank in self.tasks.servers)
+        if starts:
+            self._say(Level.WARNING, describe_starts(starts, self.tasks.reason))
+        self._effects += effects
         if self.tasks.reports != before:
             self._report()
 

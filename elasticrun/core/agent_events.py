@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -327,8 +328,8 @@ def describe_assignment(assignment: Assignment, info: NodeInfo, reason: str) -> 
     )
 
 
-def describe_task(start: StartTask, reason: str) -> str:
-    """One line about a task that starts while its round runs."""
-    task = start.assignment.task(start.local_rank)
-    assert task is not None
-    return f"{task.role.value} {task.index} starts (life {task.life}): {reason}"
+def describe_starts(starts: Sequence[StartTask], reason: str) -> str:
+    """One line about tasks that start while their round runs."""
+    tasks = [start.assignment.task(start.local_rank) for start in starts]
+    names = [f"{task.role.value} {task.index} (life {task.life})" for task in tasks if task is not None]
+    return f"{', '.join(names)} {'starts' if len(names) == 1 else 'start'}: {reason}"

@@ -125,7 +125,8 @@ class JobTasks(JobFacts):
             current.failures = failures
             current.must_stop(cause, what)  # where the same rules come to the same end
             return
-        self.recovery, current.mended = settled.recovery, mended
+        verdict = f"{_names(mended.losses)} ended; {settled.reason}"
+        self.recovery, current.mended = settled.recovery, replace(mended, verdict=verdict)
         current.started_at = self._now
         check = ", before the next round" if settled.suspect else ""  # none is made while others train
         self._decide(f"round {self.round} goes on without {what}; {settled.reason}{check}")
@@ -135,8 +136,9 @@ class JobTasks(JobFacts):
             self._exclude(NodeFinding(settled.excluded, settled.reason))
         elif settled.delay:
             self._timers.set((MENDING, ""), self._now + settled.delay)
+            self._tell_all([verdict])
         else:
-            self._restart(losses)
+            self._restart(losses, verdict)
 
     def _with_earlier(self, losses: list[Loss]) -> Mended:
         """These losses, judged anew together with those moments before them if they are one event.
@@ -153,13 +155,12 @@ class JobTasks(JobFacts):
 
     def _restart_lost(self) -> None:
         """The wait after fast failures is over; what was lost during it comes at no further cost."""
-        tasks = self.current.tasks
-        if tasks.lost and not tasks.is_over:
-            self._restart(list(tasks.lost.values()))
+        tasks, mended = self.current.tasks, self.current.mended
+        if tasks.lost and not tasks.is_over and mended is not None:
+            self._restart(list(tasks.lost.values()), mended.verdict)
 
-    def _restart(self, losses: list[Loss]) -> None:
-        reason = "; ".join(str(loss) for loss in losses)
-        self._retell(self.current.tasks.restart(losses), reason)
+    def _restart(self, losses: list[Loss], verdict: str) -> None:
+        self._retell(self.current.tasks.restart(losses), verdict)
 
     def _scale_role(self, role: TaskRole, count: int) -> None:
         """Run with another number of parameter servers, or of the workers that they serve."""
@@ -205,3 +206,7 @@ class JobTasks(JobFacts):
         if current.serving and not chief_stops:
             current.serving.clear()
             self._direct_all(sorted(current.pending))
+
+
+def _names(losses: Sequence[Loss]) -> str:
+    return ", ".join(f"{loss.role.value} {loss.index}" for loss in losses)

@@ -31,6 +31,7 @@ class Mended:
     before: Recovery  # what the job remembered of its failures until then
     at: float  # when the first one was judged, in seconds of the master's clock
     lasted: float  # seconds since the round started, or was mended before
+    verdict: str = ""  # what followed, for those who start again
 
 
 @dataclass(slots=True)

@@ -53,10 +53,13 @@ def _no_room(job: JobFacts, role: TaskRole, count: int) -> str:
     if count + others > MAX_CLUSTER:
         return f"a cluster has at most {MAX_CLUSTER} tasks: give at most {role.value}={MAX_CLUSTER - others}"
     room = tasks.room(role, offered_ports(job))
-    if count - here > room:
-        most = f"{role.value}={here + room}"
-        return f"the nodes hold free ports for {room} more of {role.value}: give at most {most}"
-    return ""
+    if count - here <= room:
+        return ""
+    if not room:
+        return f"the nodes hold no free port for another {role.value}: it stays at {here}, or give fewer"
+    return (
+        f"the nodes hold free ports for {room} more of {role.value}: give at most {role.value}={here + room}"
+    )
 
 
 def offered_ports(job: JobFacts) -> Mapping[str, Sequence[int]]:

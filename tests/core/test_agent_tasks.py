@@ -169,7 +169,7 @@ def test_a_task_that_has_ended_starts_its_next_life_when_it_is_wanted() -> None:
     assert agent.done() == []
     agent.raise_lives(WORKER_RANK)
     assert agent.of(StartTask) == [StartTask(agent.start().assignment, WORKER_RANK)]
-    assert agent.heard() == ["worker 0 starts (life 1): because"]
+    assert agent.heard() == ["worker 0 (life 1) starts: because"]
     assert agent.reported() == [RUNNING]
     assert agent.lives() == {0: 0, 1: 1, 2: 0}
     assert agent.machine.group.alive == {0, 1, 2}
@@ -499,4 +499,4 @@ def test_a_stop_of_an_earlier_round_leaves_what_is_wanted_as_it_was() -> None:
     agent.do(Directed(StopRound(1, 99, -1, "because")))
     agent.die(CHIEF_RANK, -15)
     assert agent.done() == [CHIEF_RANK]
-    assert agent.heard() == ["chief 0 starts (life 1): because"]
+    assert agent.heard() == ["chief 0 (life 1) starts: because"]

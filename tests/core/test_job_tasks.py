@@ -84,7 +84,7 @@ def test_the_assignment_that_is_told_anew_is_that_of_the_same_round() -> None:
     before = case.machine.current.seats
     case.kill(*PS_1)
     (start,) = case.told("b", StartRound)
-    assert start.reason == "ps 1: rank 1 (local rank 1, pid 1, b) was killed by signal 9"
+    assert start.reason == "ps 1 ended; restart 1 of 3"
     expected = replace(before["b"], tasks=start.assignment.tasks, restart_count=1)
     assert start.assignment == expected
     assert [task.life for task in start.assignment.tasks] == [0, 1]

@@ -162,7 +162,8 @@ def test_a_lost_task_takes_along_no_more_than_it_must(
         if name[0] != "evaluator":
             can_serve(worker)
     alive(found, *restarted)
-    assert f"{lost[0]} {lost[1]} starts (life 1)" in launcher.err
+    assert f"{lost[0]} {lost[1]} (life 1)" in launcher.err
+    assert f"{lost[0]} {lost[1]} ended; restart 1 of 1" in launcher.err
     final = {**found, **again}
     final["evaluator", 0].tell("exit 0")
     succeed(cluster, final["chief", 0])
