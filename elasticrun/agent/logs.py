@@ -134,8 +134,8 @@ class RoundLogs:
             self.close()
             raise
 
-    def reopen(self, local_rank: int, paths: WorkerPaths, rank: int, task: Task | None = None) -> None:
-        """Open what a further worker writes to, or a further life of one; its files are continued.
+    def reopen(self, local_rank: int, paths: WorkerPaths, rank: int, task: Task) -> None:
+        """Open what a task writes to, be it new or in a further life; its files are continued.
 
         The life before it has ended: what is left of its output is taken, and nobody is listened to any more
         who still holds it. OSError if no descriptor is left; then nothing is open for this local rank.

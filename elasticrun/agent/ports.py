@@ -91,11 +91,9 @@ class PortPool:
 class NodePorts:
     """All ports that one agent holds: for the store, and for tasks if this node has roles."""
 
-    def __init__(
-        self, seed: random.Random, roles: Sequence[TaskRole], range_file: Path = _RANGE_FILE
-    ) -> None:
-        self._reserve = PortReserve(seed, range_file)
-        self._pool = PortPool(seed, range_file)
+    def __init__(self, seed: random.Random, roles: Sequence[TaskRole]) -> None:
+        self._reserve = PortReserve(seed)
+        self._pool = PortPool(seed)
         self._needed = ports_needed(roles)
         self._seated = 0  # how many tasks served here when the last of them started
         self._wanted = min(self._needed + SPARE_PORTS, MAX_PORTS) if roles else 0

@@ -103,9 +103,8 @@ class PeerBackup:
     """Keeps copies of a checkpoint's variables with the parameter servers. Only for a chief.
 
     ``peers`` is the number of ps that each keep a copy beside the own one of a ps: that many may be lost at
-    once. ``servers`` are the addresses of all ps, as in TF_CONFIG, whence they are taken by default;
-    ``roots`` the patterns of directories for copies, by default what the agent says. UsageError if there is
-    no ps.
+    once. ``roots`` are the patterns of directories for copies, by default what the agent says. UsageError if
+    TF_CONFIG has no ps.
     """
 
     def __init__(
@@ -113,13 +112,12 @@ class PeerBackup:
         checkpoint: tf.train.Checkpoint,
         peers: int = 1,
         *,
-        servers: Sequence[str] | None = None,
         roots: Sequence[str] | None = None,
         part_bytes: int = PART_BYTES,
     ) -> None:
         if peers < 0:
             raise UsageError(f"peers={peers}: the number of other ps that keep a copy is 0 or more")
-        addresses = _servers() if servers is None else servers
+        addresses = _servers()
         if not addresses:
             raise UsageError(
                 "PeerBackup keeps copies with parameter servers, and there is none; leave it out, or add a ps"

@@ -18,7 +18,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -98,7 +98,7 @@ def prepare(task: ClusterTask, environ: MutableMapping[str, str]) -> None:
         environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
-def threads(cores: int, environ: MutableMapping[str, str]) -> tuple[int, int]:
+def threads(cores: int, environ: Mapping[str, str]) -> tuple[int, int]:
     """How many threads run one operation, and how many operations run at once, at most.
 
     The cores are shared with the other processes that the launcher runs on this host. What the user gave to
@@ -125,7 +125,7 @@ def _settings(counts: tuple[int, int]) -> Any:
 # -- importing as little as possible
 
 
-def _import_server_lib(environ: MutableMapping[str, str], whole: bool) -> Any:
+def _import_server_lib(environ: Mapping[str, str], whole: bool) -> Any:
     """The module that has tensorflow's Server, and ``errors``; raises UsageError if there is none."""
     spec = PathFinder.find_spec(_LIBRARY)
     if spec is None:
@@ -141,7 +141,7 @@ def _import_server_lib(environ: MutableMapping[str, str], whole: bool) -> Any:
         return os.execv(sys.executable, [sys.executable, "-m", PROGRAM, _WHOLE])
 
 
-def _is_plain(spec: ModuleSpec, environ: MutableMapping[str, str]) -> bool:
+def _is_plain(spec: ModuleSpec, environ: Mapping[str, str]) -> bool:
     """Whether no plug-in is there for which the topmost package is needed."""
     folders = spec.submodule_search_locations or ()
     plugged = any((Path(folder).parent / _PLUGINS).exists() for folder in folders)

@@ -25,6 +25,11 @@ COUNTS = "chief=1,worker=2,ps=2"
 SERVED = [("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0), ("ps", 1)]
 
 
+@pytest.fixture(autouse=True)
+def tensorflow(cluster: Cluster) -> None:
+    cluster.pretend_tensorflow()
+
+
 @pytest.fixture
 def orders(cluster: Cluster) -> Orders:
     return Orders(cluster)

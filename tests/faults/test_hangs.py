@@ -148,6 +148,7 @@ def test_a_chief_that_hangs_is_found_though_its_servers_make_no_steps(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """Each on a node of its own."""
+    cluster.pretend_tensorflow()
     task = tmp_path / "task.py"
     task.write_text(
         "import os, threading, elasticrun\n"

@@ -63,6 +63,13 @@ class Cluster:
         self.launchers.append(launcher)
         return launcher
 
+    def pretend_tensorflow(self) -> None:
+        """Let launchers find a tensorflow in their working directory, where none may be installed.
+
+        They look for it, and never import it.
+        """
+        (self.folder / "tensorflow.py").touch()
+
     def alone(self, *args: str | Path, **rest: Any) -> Launcher:
         """A standalone launcher of remote-controlled workers."""
         return self.launch("--standalone", *args, WORKER, **rest)
