@@ -5,6 +5,11 @@ by the same rules (``core/recovery.py``); only what follows differs: the wanted 
 raised, and the round goes on. What these rules end, or a node that has to leave, takes the usual way of a
 whole round.
 
+One event may take several tasks, and is seldom heard of all at once. So losses that come moments after others
+are judged again together with these, from what the job remembered before them: however the news is spread,
+one event costs one restart. The invariant behind that: what starts again because of a loss is not counted as
+a part of it if it is lost once more.
+
 The leader's end with 0 ends the job. Tasks that end by themselves as well, mirrored workers that still write
 a checkpoint for instance, have a short time to do so; servers never end, and are stopped.
 """

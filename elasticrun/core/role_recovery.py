@@ -5,8 +5,8 @@ the chief only: it notices a lost worker, takes it out of its schedule and takes
 at its address, so that worker alone has to be restarted. A lost parameter server takes variables along that
 only the chief can restore, and the chief ends with an error anyway: both are restarted. Without parameter
 servers the world of MultiWorkerMirroredStrategy is fixed in each process, and a lost one leaves the others
-in a collective that never ends: all are restarted, as for torch, by a new round. An evaluator talks to
-nobody in either shape.
+in a collective that fails after a while, or never ends: all are restarted, as for torch, by a new round. An
+evaluator talks to nobody in either shape.
 
 A verdict is about a set of tasks, because several that are lost together cost one restart.
 """

@@ -2,8 +2,8 @@
 
 Invariant: a task keeps its index, its address and its local rank for the whole round, and its wanted life
 only grows. So what an agent reports can be judged without knowing what it has been told: a life that ended
-is a loss only if it is the one that is wanted, and each loss is judged once, because the wanted life is
-raised with it.
+is a loss only if it is the one that is wanted, and each loss brings one further life, because the wanted life
+is raised with it.
 
 The count of a role may change while the round runs. What is added is started at once, beside the others;
 what is taken away is *retiring* until the chief's next life runs, which knows of it no more: the chief

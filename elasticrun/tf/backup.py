@@ -10,8 +10,8 @@
 Theory. A lost ps takes its variables along, and the chief has to start anew; what is left of that state is
 the newest checkpoint file. Copies are the same state in a place that is read faster and without that file's
 storage: after each checkpoint every ps has its shard written into a directory on its own host and on those of
-the next ``peers`` ps. The agents make these directories in memory, where they outlive the process of a ps,
-but not its agent.
+the next ``peers`` ps. The agents make these directories, in memory unless it is short there, where they
+outlive the process of a ps, but not its agent.
 
 Invariant. A copy with a label holds exactly the variables that its label says, at its step: the label is
 emptied before the first byte of a copy is touched and written again after the last one, and it has the

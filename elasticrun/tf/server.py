@@ -7,9 +7,9 @@ Keras and on an API that nobody here calls. It is therefore imported without the
 where that works. Where it does not, this program begins again and imports all of it, as also where a plug-in
 for another device has to be loaded: what was imported in part cannot be imported anew in the same process.
 
-Invariant. What is decided here about threads and devices yields to what the environment says. The exit
-status is 2 if TF_CONFIG or the installation is wrong, 10 if the address cannot be served, else that of the
-signal: this program never ends by itself.
+Invariant. What is decided here about threads, and a worker's GPUs, yields to what the environment says; a
+parameter server never sees a GPU. The exit status is 2 if TF_CONFIG or the installation is wrong, 10 if the
+address cannot be served, else that of the signal: this program never ends by itself.
 """
 
 from __future__ import annotations
