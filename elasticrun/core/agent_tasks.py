@@ -3,8 +3,8 @@
 Level-triggered like everything else: ``follow`` compares what the newest assignment wants with what runs,
 and takes the next step for each task. Invariant: of one task, at most one life runs. The next one starts
 only when the one before is known to have ended, and its process group with it; a task that is not wanted any
-more, or in a later life, is told to end, is killed if it does not in time (all of the grace where it has state
-to save, else a few seconds), and nothing that it ends with is held against it.
+more, or in a later life, is told to end, is killed if it does not in time (with state to save it has all of
+the grace, else a few seconds), and nothing that it ends with is held against it.
 
 Tasks that cannot be lost alone (see ``core/role_recovery.py``) are only kept account of here: the group of
 which they are part starts and stops as a whole.
