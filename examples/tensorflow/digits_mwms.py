@@ -2,7 +2,7 @@
 
 The 1,797 images of 8 x 8 pixels are the UCI digits that scikit-learn ships, so nothing is downloaded.
 
-    elastic-run --framework tensorflow --standalone --nproc-per-node 3 examples/tensorflow/digits_mwms.py
+    elastic-run --framework tensorflow --nproc-per-node 3 --max-restarts 3 examples/tensorflow/digits_mwms.py
 
 It is a custom loop, because `fit` of Keras 3 does not work with this strategy. The launcher writes TF_CONFIG.
 A world of this strategy is fixed, so if a worker is lost all of them start anew. What makes it fit for that:
