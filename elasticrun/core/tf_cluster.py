@@ -62,9 +62,7 @@ def impossible(counts: Mapping[TaskRole, int]) -> str:
         if role in SINGLE and number > 1:
             return f"{role.value}={number}, but a cluster has one {role.value} at most; give {role.value}=1"
     if missing := _missing(counts):
-        why = (
-            f"lacks the {_and(missing)} that a ps works for" if counts.get(TaskRole.PS) else "trains nothing"
-        )
+        why = f"lacks the {_and(missing)} that a ps serves" if counts.get(TaskRole.PS) else "trains nothing"
         return f"{given or 'no role at all'} {why}; give for example {describe_counts({**counts, **missing})}"
     return ""
 

@@ -150,12 +150,12 @@ def refusal(argv: list[str], environ: dict[str, str] | None = None) -> str:
     [
         (
             ["--role-counts=ps=2"],
-            "--role-counts 'ps=2' is not valid: ps=2 lacks the chief and the worker that a ps works for; "
+            "--role-counts 'ps=2' is not valid: ps=2 lacks the chief and the worker that a ps serves; "
             "give for example chief=1,worker=1,ps=2",
         ),
         (
             ["--role-counts=worker=2,ps=1"],
-            "--role-counts 'worker=2,ps=1' is not valid: worker=2,ps=1 lacks the chief that a ps works for; "
+            "--role-counts 'worker=2,ps=1' is not valid: worker=2,ps=1 lacks the chief that a ps serves; "
             "give for example chief=1,worker=2,ps=1",
         ),
         (
@@ -215,7 +215,7 @@ def refusal(argv: list[str], environ: dict[str, str] | None = None) -> str:
         (
             ["--tf-role=ps"],
             "--tf-role 'ps' is not valid: this job has one node, where ps=1 lacks the chief and the worker "
-            "that a ps works for; give for example chief=1,worker=1,ps=1 to --role-counts",
+            "that a ps serves; give for example chief=1,worker=1,ps=1 to --role-counts",
         ),
         (
             [TF, f"--nproc-per-node={MAX_TASKS + 1}"],

@@ -47,16 +47,16 @@ def test_possible_clusters(letters: str) -> None:
         ({EVALUATOR: 1}, "evaluator=1 trains nothing; give for example worker=1,evaluator=1"),
         (
             {PS: 2},
-            "ps=2 lacks the chief and the worker that a ps works for; give for example chief=1,worker=1,ps=2",
+            "ps=2 lacks the chief and the worker that a ps serves; give for example chief=1,worker=1,ps=2",
         ),
         (
             {PS: 1, WORKER: 4, EVALUATOR: 1},
-            "worker=4,ps=1,evaluator=1 lacks the chief that a ps works for; "
+            "worker=4,ps=1,evaluator=1 lacks the chief that a ps serves; "
             "give for example chief=1,worker=4,ps=1,evaluator=1",
         ),
         (
             {PS: 2, CHIEF: 1},
-            "chief=1,ps=2 lacks the worker that a ps works for; give for example chief=1,worker=1,ps=2",
+            "chief=1,ps=2 lacks the worker that a ps serves; give for example chief=1,worker=1,ps=2",
         ),
         (
             {WORKER: MAX_CLUSTER, EVALUATOR: 1},
