@@ -29,7 +29,15 @@ from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.core.restart import StopCause
 from elasticrun.core.role_recovery import Loss, cause_of
 from elasticrun.core.round import Mended
-from elasticrun.core.round_tasks import Order, RoundTasks, clash, compatible, misfit, started_again
+from elasticrun.core.round_tasks import (
+    Order,
+    RoundTasks,
+    clash,
+    compatible,
+    is_stillborn,
+    misfit,
+    started_again,
+)
 from elasticrun.core.tf_cluster import is_served
 from elasticrun.core.tf_scale import offered_ports, scale_refusal
 
@@ -118,7 +126,18 @@ class JobTasks(JobFacts):
             self._retire()
         is_waiting = self.members.detached or (MENDING, "") in self._timers
         if tasks.lost and not tasks.is_over and not is_waiting:
+            self._withdraw_orders()
+        if tasks.lost and not tasks.is_over and not is_waiting:
             self._mend(list(tasks.lost.values()))
+
+    def _withdraw_orders(self) -> None:
+        """Where a task that was ordered cannot even be started, the job goes on with as many as can."""
+        tasks = self.current.tasks
+        stillborn = [loss for loss in tasks.lost.values() if is_stillborn(tasks, loss)]
+        for role in dict.fromkeys(loss.role for loss in stillborn):
+            first = min((loss for loss in stillborn if loss.role is role), key=lambda loss: loss.index)
+            self._tell_all([f"{role.value}={first.index} again, as {first}"])
+            self._scale_role(role, first.index)
 
     def _mend(self, losses: list[Loss]) -> None:
         current, mended = self.current, self._with_earlier(losses)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from elasticrun.config import Endpoint, TaskRole
-from elasticrun.core.protocol import Failure, NodeInfo
+from elasticrun.core.protocol import Failure, FailureKind, NodeInfo
 from elasticrun.core.role_recovery import Loss, is_alone, is_loss, makes_steps, takes_chief
 from elasticrun.core.tasks import MAX_CLUSTER, MAX_TASKS, Cluster, Task, TaskReport
 from elasticrun.core.tf_cluster import (
@@ -259,3 +259,10 @@ class RoundTasks:
 
     def _all(self) -> list[tuple[Key, Task]]:
         return [((node, rank), task) for node, tasks in self.wanted.items() for rank, task in tasks.items()]
+
+
+def is_stillborn(tasks: RoundTasks, loss: Loss) -> bool:
+    """Whether a task that the nodes did not bring could not be started for the first time."""
+    is_first = tasks.wanted[loss.node][loss.local_rank].life == 0
+    is_added = loss.index >= tasks.brought[loss.role]
+    return is_first and is_added and loss.failure is not None and loss.failure.kind is FailureKind.SPAWN

@@ -789,3 +789,24 @@ def test_a_failure_to_start_is_a_loss() -> None:
     spawn = Failure("b", "b", 2, 0, "default", 0, FailureKind.SPAWN, 1, "no such file")
     case.lose(*WORKER_0, spawn)
     assert case.raised() == {"worker 0": 1}
+
+
+def test_an_order_whose_tasks_cannot_be_started_is_withdrawn() -> None:
+    case = job(max_restarts=0)
+    case.scale(PS, 4)
+    case.run()
+    seats = case.machine.current.tasks.wanted.items()
+    third, fourth = (
+        (node, rank)
+        for index in (2, 3)
+        for node, own in seats
+        for rank, task in own.items()
+        if (task.role, task.index) == (PS, index)
+    )
+    case.lose(*fourth, died(*fourth, kind=FailureKind.SPAWN, message="too many open files"))
+    assert case.machine.current.tasks.count(PS) == 3
+    assert case.told("a", Waiting)[-1].text.startswith("ps=3 again, as ps 3: ")
+    case.run()
+    assert (case.phase(), case.machine.budget.used) == (JobPhase.RUNNING, 0)
+    case.kill(*third)
+    assert case.phase() is JobPhase.STOPPING, "one that ran is lost like any other"

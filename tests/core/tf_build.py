@@ -27,8 +27,8 @@ def members(roles: Roles) -> list[NodeInfo]:
 def died(node: str, local_rank: int, code: int = 1, **changes: Any) -> Failure:
     """How a task failed: by itself after some steps, unless told otherwise."""
     kind = FailureKind.EXIT if code > 0 else FailureKind.SIGNAL
-    values: dict[str, Any] = {"step": 7} | changes
-    return Failure(node, node, local_rank, local_rank, "default", 1, kind, code, **values)
+    values: dict[str, Any] = {"kind": kind, "step": 7} | changes
+    return Failure(node, node, local_rank, local_rank, "default", 1, exit_code=code, **values)
 
 
 class TfJob(Job):
