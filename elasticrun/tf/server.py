@@ -83,8 +83,10 @@ def serve(task: ClusterTask, environ: MutableMapping[str, str], whole: bool = Fa
             f"{task.role}:{task.index} cannot serve at {task.address} ({error.message}): address already in "
             "use, or not of this host; start it with another TF_CONFIG"
         ) from None
-    # Nothing else tells one server of a host from another: their command lines are alike.
-    print(f"{task.role} {task.index}: pid {os.getpid()}, serves at {task.address}", flush=True)
+    # Nothing else tells one server of a host from another: their command lines are alike. In one write, as
+    # print has two where output is not buffered, and the lines of several servers would be mixed.
+    sys.stdout.write(f"{task.role} {task.index}: pid {os.getpid()}, serves at {task.address}\n")
+    sys.stdout.flush()
     server.join()
 
 
