@@ -31,6 +31,7 @@ import tensorflow as tf
 from elasticrun import checkpointing, drain_requested, report_step
 from elasticrun.core.role_recovery import SAVED_STATUS
 from elasticrun.errors import UsageError
+from elasticrun.tf.links import devices_of, wait_for_links
 
 if TYPE_CHECKING:
     from elasticrun.tf.backup import PeerBackup
@@ -114,6 +115,7 @@ class ChiefSession:
 
         Raises UsageError if it lacks a variable that the program has, as it is another program's then.
         """
+        wait_for_links()
         path = self.manager.latest_checkpoint
         if path is None:
             if self._backup:
@@ -222,5 +224,4 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 def _count_workers() -> int:
     """Of the cluster that the strategy has connected to."""
-    devices = tf.config.list_logical_devices("CPU")
-    return max(1, sum("/job:worker/" in device.name for device in devices))
+    return max(1, len(devices_of("worker")))
