@@ -217,7 +217,8 @@ def anonymous(value: Any, known: Mapping[str, str]) -> Any:
     match value:
         case str():
             for own, general in known.items():
-                value = value.replace(own, general)
+                # Not where a port is the end of a longer number, such as that of a namespace.
+                value = re.sub(rf"(?<!\d){re.escape(own)}(?!\d)", general, value)
             return value
         case list():
             return [anonymous(item, known) for item in value]
