@@ -1,0 +1,76 @@
+"""What the README tells a newcomer to type works after exactly what stands above it, in an empty venv."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NO_NETWORK = re.compile("NewConnectionError|Temporary failure in name resolution|Network is unreachable")
+
+
+def first_blocks() -> list[str]:
+    """The commands under the README's first heading that has some to install, block by block."""
+    section = (
+        (ROOT / "README.md").read_text().partition("## Use it instead of torchrun")[2].partition("\n## ")[0]
+    )
+    return re.findall(r"```sh\n(.*?)```", section, re.S)
+
+
+@pytest.mark.slow
+def test_the_first_block_in_an_empty_environment(tmp_path: Path) -> None:
+    home, tree = tmp_path / "venv", tmp_path / "tree"
+    venv.create(home, with_pip=True)
+    for name in ("elasticrun", "examples"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "setup.cfg", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    env |= {
+        "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PIP_CONSTRAINT": str(ROOT / "scripts/constraints.txt"),
+    }
+    command = ["bash", "-ec", first_blocks()[0]]
+    done = subprocess.run(
+        command, cwd=tree, env=env, capture_output=True, text=True, timeout=280, check=False
+    )
+    if NO_NETWORK.search(done.stderr):
+        pytest.skip("there is no network to install packages from")
+    assert done.returncode == 0, done.stderr
+    assert "worker 1 kills itself" in done.stdout
+    assert "worker 1 is back: step 5 was saved" in done.stdout
+    assert "worker 1, step 10 of 10" in done.stdout
+
+
+def test_what_later_blocks_need_was_installed_above() -> None:
+    installed: set[str] = set()
+    for block in first_blocks():
+        for line in block.splitlines():
+            words = line.split()
+            if words[:2] == ["pip", "install"]:
+                installed |= set(words[2:]) - {"."}
+                continue
+            (script,) = (word for word in words if word.endswith(".py"))
+            assert imported(ROOT / script) <= installed, line
+
+
+def imported(script: Path) -> set[str]:
+    """The packages, by the name under which pip knows them, that a script imports."""
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(script.read_text())):
+        match node:
+            case ast.Import(names=names):
+                modules |= {name.name.partition(".")[0] for name in names}
+            case ast.ImportFrom(module=str(module)):
+                modules.add(module.partition(".")[0])
+    distributions = packages_distributions()
+    return {distributions[name][0] for name in modules - set(sys.stdlib_module_names)}
