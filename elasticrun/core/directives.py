@@ -12,7 +12,8 @@ from elasticrun.core.job_events import OUTCOMES, JobPhase
 from elasticrun.core.membership import Node
 from elasticrun.core.protocol import JobEnded, MasterMessage, StartProbe, StartRound, StopRound
 from elasticrun.core.restart import StopCause
-from elasticrun.core.roster import describe_spares, describe_waiting
+from elasticrun.core.roster import describe_spares, describe_waiting, name_some
+from elasticrun.core.round_tasks import name_tasks
 from elasticrun.core.tf_cluster import is_served
 
 if TYPE_CHECKING:
@@ -49,11 +50,19 @@ def _ending(job: JobFacts, stamp: tuple[int, int]) -> JobEnded:
 
 
 def notice(job: JobFacts) -> tuple[str, list[str]]:
-    """Why nothing happens, and the names of the nodes that wait for it."""
+    """What the job waits for, and the names of the nodes that wait."""
     if job.phase is JobPhase.GATHERING:
         present = [node.info for node in job.members.nodes.values()]
         doubts = [f"{name}: {reason}" for name, reason in job.health.doubtful.items()]
         text = "; ".join([job.obstacle or describe_waiting(present, job.limits), *doubts[:1]])
         return text, list(job.members.nodes)
+    if job.phase is JobPhase.STOPPING:
+        pending = name_some(sorted(job.current.pending))
+        return f"round {job.round} is being stopped; waiting for {pending}", list(job.members.nodes)
+    tasks = job.current.tasks
+    if tasks.is_over and tasks.unfinished:
+        ended, late = name_tasks(tasks, [tasks.leader]), name_tasks(tasks, tasks.unfinished)
+        bound = f"at most {job.config.finish_timeout:g} s (--tf-finish-timeout)"
+        return f"{ended} has ended with 0; waiting for {late} to end, {bound}", list(job.current.seats)
     text = describe_spares(len(job.current.seats), len(job.ready), len(job.held), job.limits)
     return text, [*job.ready, *job.held.since]

@@ -134,7 +134,7 @@ class JobMachine(JobTasks):
         elif timer == MENDING:
             self._restart_lost()
         elif timer == LINGER:
-            self.current.tasks.unfinished.clear()
+            self._stop_lingering()
         elif timer == JOIN and not self.held and (self.obstacle or not self._is_enough):
             here, _ = notice(self)
             self._end(Trigger.JOIN_TIMED_OUT, f"gave up after {self.config.join_timeout:g} s: {here}")
@@ -336,6 +336,7 @@ class JobMachine(JobTasks):
                 self._timers.cancel((timer, ""))
             current.lasted = self._now - current.started_at
             self._keep_serving()
+            self._timers.set((NOTICE, ""), self._now + self.config.waiting_notice_interval)
             self._decide(f"round {self.round} stops: {current.stop_reason}")
             self._direct_all(name for name in current.seats if name not in current.serving)
         elif self.ready or self.held:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from elasticrun.config import TaskRole
 from elasticrun.core.health import NodeFinding
 from elasticrun.core.job_events import JobPhase
-from elasticrun.core.job_facts import JobFacts
+from elasticrun.core.job_facts import NOTICE, JobFacts
 from elasticrun.core.protocol import NodeInfo
 from elasticrun.core.recovery import settle
 from elasticrun.core.rendezvous import WorldLimits
@@ -36,14 +36,15 @@ from elasticrun.core.round_tasks import (
     compatible,
     is_stillborn,
     misfit,
+    name_tasks,
     started_again,
 )
 from elasticrun.core.tf_cluster import is_served
 from elasticrun.core.tf_scale import offered_ports, scale_refusal
 
 MENDING, LINGER, SERVING = "mending", "linger", "serving"
-#: Seconds that tasks have to end by themselves after the one that leads has ended with 0.
-LINGER_TIME = 10.0
+#: Seconds that servers wait for word of a chief whose node leaves, to be there while it saves its state.
+SERVING_TIME = 10.0
 #: Seconds within which tasks that are lost are taken to be lost for one reason.
 TOGETHER = 5.0
 #: Why a round stops although everybody is there: the chief can save what the others hold.
@@ -112,9 +113,19 @@ class JobTasks(JobFacts):
         if not tasks.is_over:
             return False
         if tasks.unfinished and self.phase is JobPhase.RUNNING:
-            self._timers.set_default((LINGER, ""), self._now + LINGER_TIME)
+            self._timers.set_default((LINGER, ""), self._now + self.config.finish_timeout)
+            self._timers.set_default((NOTICE, ""), self._now + self.config.waiting_notice_interval)
             return False
         return True
+
+    def _stop_lingering(self) -> None:
+        """Whoever has not ended by now is stopped; what it was about to write is lost, so say whose it is."""
+        tasks = self.current.tasks
+        late, bound = name_tasks(tasks, tasks.unfinished), f"{self.config.finish_timeout:g} s"
+        text = f"{late} did not end within {bound} after the leading task; --tf-finish-timeout gives longer"
+        tasks.unfinished.clear()
+        self._decide(text)
+        self._tell_all([text])
 
     def _watch_tasks(self) -> None:
         """Take away what was kept for the chief alone, and restart what was lost.
@@ -222,7 +233,7 @@ class JobTasks(JobFacts):
         node, _ = current.tasks.leader
         current.serving = current.pending - {node}
         if node not in current.pending:  # it is the one that leaves, and will not say when it has gone
-            self._timers.set((SERVING, ""), self._now + LINGER_TIME)
+            self._timers.set((SERVING, ""), self._now + SERVING_TIME)
 
     def _stop_serving(self) -> None:
         current = self.current

@@ -261,6 +261,16 @@ class RoundTasks:
         return [((node, rank), task) for node, tasks in self.wanted.items() for rank, task in tasks.items()]
 
 
+def name_tasks(tasks: RoundTasks, keys: Iterable[Key]) -> str:
+    """These tasks in words."""
+    named = sorted(
+        (task.role.value, task.index)
+        for node, rank in keys
+        if (task := tasks.wanted[node].get(rank)) is not None
+    )
+    return ", ".join(f"{role} {index}" for role, index in named)
+
+
 def is_stillborn(tasks: RoundTasks, loss: Loss) -> bool:
     """Whether a task that the nodes did not bring could not be started for the first time."""
     is_first = tasks.wanted[loss.node][loss.local_rank].life == 0

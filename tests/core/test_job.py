@@ -627,3 +627,15 @@ def test_waiting_nodes_that_are_not_back_are_not_addressed() -> None:
     job.attach("a", epoch=1)
     job.pass_time(10.0)
     assert {effect.session for effect in job.of(Send)} == {job.sessions["a"]}
+
+
+def test_a_stop_that_lasts_is_told_with_those_who_are_waited_for() -> None:
+    job = running("ab", max_restarts=1, heartbeat_timeout=1e6)
+    job.report("a", AgentPhase.FAILED, 0, failure("a"))
+    job.report("a", AgentPhase.READY, 0)
+    job.pass_time(10.0)
+    assert [said.text for said in job.told("a", Waiting)] == ["round 0 is being stopped; waiting for b"]
+    job.report("b", AgentPhase.READY, 0)
+    assert job.machine.round == 1
+    job.pass_time(20.0)
+    assert not job.told("a", Waiting)

@@ -8,7 +8,7 @@ import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule, TaskRole
 from elasticrun.core.job_events import Detached, DrainOrdered, Ended, JobPhase, MasterStarted, Reported
-from elasticrun.core.job_tasks import LINGER_TIME, TOGETHER
+from elasticrun.core.job_tasks import SERVING_TIME, TOGETHER
 from elasticrun.core.protocol import (
     AgentPhase,
     Failure,
@@ -288,7 +288,7 @@ def test_a_chief_that_ends_with_0_during_the_wait_is_not_restarted() -> None:
     case.lose(*CHIEF_0, None)
     case.pass_time(5.0)
     assert case.raised() == {}
-    case.pass_time(5.0)
+    case.pass_time(55.0)
     assert case.phase() is JobPhase.SUCCEEDED
 
 
@@ -387,12 +387,16 @@ def test_the_end_of_the_chief_ends_the_job() -> None:
 
 
 def test_an_evaluator_has_some_time_to_end_after_the_chief() -> None:
-    case = job()
+    case = job(finish_timeout=25.0)
     case.lose(*CHIEF_0, None)
-    case.pass_time(LINGER_TIME - 0.1)
+    case.pass_time(10.0)
+    text = "chief 0 has ended with 0; waiting for evaluator 0 to end, at most 25 s (--tf-finish-timeout)"
+    assert [waiting.text for waiting in case.told("c", Waiting)] == [text]
+    case.pass_time(14.9)
     assert case.phase() is JobPhase.RUNNING
     case.pass_time(0.1)
     assert case.phase() is JobPhase.SUCCEEDED
+    assert "evaluator 0 did not end within 25 s" in case.told("a", Waiting)[0].text
 
 
 def test_an_evaluator_that_ends_in_time_ends_the_job() -> None:
@@ -436,7 +440,7 @@ def test_the_end_of_worker_0_leaves_mirrored_workers_some_time() -> None:
     assert case.phase() is JobPhase.RUNNING
     case.lose("b", 0, None)
     assert case.phase() is JobPhase.RUNNING
-    case.pass_time(LINGER_TIME)
+    case.pass_time(60)
     assert case.phase() is JobPhase.SUCCEEDED
 
 
@@ -484,7 +488,7 @@ def test_servers_of_a_chief_that_leaves_serve_for_some_time() -> None:
     case = job()
     case.do(DrainOrdered("a", "an order"))
     assert not case.told("b", StopRound)
-    case.pass_time(LINGER_TIME)
+    case.pass_time(SERVING_TIME)
     assert case.told("b", StopRound)
     assert case.told("c", StopRound)
 
