@@ -67,7 +67,7 @@ class LogConfig:
     local_ranks_filter: frozenset[int] | None = None  # None shows every rank on the console
     duplicate_stdout_filters: tuple[str, ...] = ()
     duplicate_stderr_filters: tuple[str, ...] = ()
-    line_prefix_template: str | None = None  # TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE
+    line_prefix_template: str | None = None  # of the lines of a stream that is teed
 
 
 class NumaBinding(Enum):
@@ -187,6 +187,7 @@ class JobConfig:
     waiting_notice_interval: float = 10.0
     health: HealthConfig = HealthConfig()
     policy: Policy = Policy()
+    finish_timeout: float = 60.0  # of a TensorFlow job: seconds to end after the task that leads has
     endpoints: int = 1  # how many hosts may become the master's, one after the other
 
 

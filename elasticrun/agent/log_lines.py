@@ -68,11 +68,11 @@ def matching_lines(lines: bytes, needles: Sequence[bytes]) -> bytes:
     return b"".join(kept)
 
 
-def line_prefix(template: str | None, role: str, rank: int, local_rank: int) -> bytes:
+def line_prefix(template: str | None, role: str, rank: int, local_rank: int, host: str) -> bytes:
     """What marks a worker's lines: ``[<role><local_rank>]:`` unless a template says otherwise."""
     if not template:
         return f"[{role}{local_rank}]:".encode(errors="surrogateescape")
-    values = {"role_name": role, "rank": str(rank), "local_rank": str(local_rank)}
+    values = {"role_name": role, "rank": str(rank), "local_rank": str(local_rank), "hostname": host}
     return Template(template).safe_substitute(values).encode(errors="surrogateescape")
 
 

@@ -69,11 +69,13 @@ class LogRouter:
         stdout_fd: int = 1,
         stderr_fd: int = 2,
         report: Callable[[str], None] = logger.warning,
+        host: str = "",
     ) -> None:
-        """``report`` is told, once per file, in a sentence, what could not be written."""
+        """``report`` is told, once per file, in a sentence, what could not be written; ``host``: our name."""
         self.stdout, self.stderr = open_consoles(stdout_fd, stderr_fd, report)
         self._config = _as_torchrun_with_dev_null(config)
         self._role = role
+        self._host = host
         self._report = report
         self._rounds: set[RoundLogs] = set()
 
@@ -113,7 +115,7 @@ class LogRouter:
         """What marks the lines of a worker; of a task its role and index, unless there is a template."""
         template = self._config.line_prefix_template
         role, number = log_name(self._role, task, local_rank)
-        return line_prefix(template, role, rank, local_rank if template else number)
+        return line_prefix(template, role, rank, local_rank if template else number, self._host)
 
 
 class RoundLogs:

@@ -98,7 +98,7 @@ def _refusal(option: Option[Any], given: GivenText, reason: str) -> str:
 def read_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> Given:
     """Split the command line and look up the environment.
 
-    Raises UsageError, or ShowText where ``--help`` or ``--version`` is asked for.
+    Raises UsageError, or ShowText where ``--help``, ``--version`` or ``--print-completion`` is asked for.
     """
     parsed, command = split_plain(argv) or _split_by_click(argv)
     if parsed.get(options.HELP.name):
@@ -109,12 +109,24 @@ def read_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> Given:
         from elasticrun import __version__
 
         raise ShowText(f"{PROGRAM} {__version__}")
+    if (shell := parsed.get(options.PRINT_COMPLETION.name)) is not None:
+        raise ShowText(_completion(shell))
     texts: dict[str, GivenText] = {}
     for option in OPTIONS:
         given = _text_given(option, parsed.get(option.name), environ)
         if given is not None:
             texts[option.name] = given
     return Given(texts, command)
+
+
+def _completion(shell: str) -> str:
+    option = options.PRINT_COMPLETION
+    Given({option.name: GivenText(shell, option.flag)}, ()).find(
+        option
+    )  # refuses a shell that we do not know
+    from elasticrun.cli.completion import launcher, script
+
+    return script(launcher(), PROGRAM, shell)
 
 
 def _text_given(option: Option[Any], typed: str | None, environ: Mapping[str, str]) -> GivenText | None:

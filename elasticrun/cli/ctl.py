@@ -10,11 +10,20 @@ import click
 
 from elasticrun import __version__
 from elasticrun.cli.ctl_orders import add_orders
+from elasticrun.cli.options import PRINT_COMPLETION
 
 PROGRAM = "elastic-ctl"
 
 
 @click.group(name=PROGRAM, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--print-completion",
+    type=click.Choice(PRINT_COMPLETION.choices),
+    expose_value=False,
+    is_eager=True,
+    callback=lambda context, _, shell: _print_completion(context, shell),
+    help="Print a script that completes this command in a shell, and exit.",
+)
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def group() -> None:
     """Look at and steer jobs started by elastic-run."""
@@ -27,6 +36,15 @@ def version() -> None:
 
 
 add_orders(group)
+
+
+def _print_completion(context: click.Context, shell: str | None) -> None:
+    if shell is None:
+        return
+    from elasticrun.cli.completion import script
+
+    click.echo(script(group, PROGRAM, shell))
+    context.exit()
 
 
 def main() -> None:

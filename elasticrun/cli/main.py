@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "elastic-run"
 CpuPlan = tuple[frozenset[int], ...]  # by local rank; empty: no binding
+_COMPLETE = "_ELASTIC_RUN_COMPLETE"  # set by the shell's completion script alone
 _INTERRUPTED = 130  # 128 + SIGINT
 _UNFOLDED = 100_000  # columns: a file has room, and programs read it line by line
 _MASTER_CODE = """\
@@ -56,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str]) -> int:
+    if (asked := os.environ.get(_COMPLETE)) is not None:
+        from elasticrun.cli.completion import answer, launcher
+
+        return answer(launcher(), PROGRAM, asked)
     from elasticrun.cli.parse import ShowText, parse_command_line
 
     try:
@@ -127,7 +132,7 @@ async def _run(
     from elasticrun.cli.logs import configure_logging
 
     node = _describe_node(config, host)
-    router = LogRouter(config.workers.logs, config.workers.role)
+    router = LogRouter(config.workers.logs, config.workers.role, host=node.host)
     configure_logging(config, node, router.stderr.write)
     show = functools.partial(show_checkup, router.stdout)
     return await Agent(config, node, spawner, host, router, cpus, show).run(inbox)

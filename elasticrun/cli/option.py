@@ -63,5 +63,10 @@ class Option(Generic[T_co]):
         return "" if self.group is Group.ABOUT else "PET_" + self.name.upper().replace("-", "_")
 
     @property
+    def choices(self) -> tuple[str, ...]:
+        """The words it takes; () if it takes others as well."""
+        return tuple(getattr(self.convert, "choices", ()))
+
+    @property
     def hidden(self) -> bool:
         return self.origin is Origin.LEGACY

@@ -14,6 +14,7 @@ from typing import Any
 
 from elasticrun.cli import values
 from elasticrun.cli.option import Group, Option, Origin
+from elasticrun.config import HealthCheckMode, NumaBinding, TaskRole
 
 _INTEGER = "an integer, 0 for no and 1 for yes"
 _SECONDS = "a number of seconds, 0 or more"
@@ -149,7 +150,7 @@ MONITOR_INTERVAL = Option(
 )
 
 HEALTH_CHECK = Option(
-    "health-check", Group.HEALTH, values.health_check_mode, "WHEN",
+    "health-check", Group.HEALTH, values.Members(HealthCheckMode), "WHEN",
     "Check each node's compute and network: auto (jobs of several nodes; before the first round, and nodes "
     "involved in a failure), off, start (before the first round), always (before each round).",
     allowed="auto, off, start or always", default="auto", origin=Origin.OURS,
@@ -233,7 +234,7 @@ VIRTUAL_LOCAL_RANK = _flag(
     "LOCAL_RANK is 0 for every worker, and each sees one CUDA device only.",
 )
 NUMA_BINDING = Option(
-    "numa-binding", Group.PROGRAM, values.numa_binding, "MODE",
+    "numa-binding", Group.PROGRAM, values.Members(NumaBinding), "MODE",
     "Bind workers to the cores near their device: node, socket, exclusive or core-complex.",
     allowed="node, socket, exclusive or core-complex",
 )
@@ -265,9 +266,15 @@ ROLE_COUNTS = Option(
     "is, such as chief=1,worker=4,ps=2", origin=Origin.OURS,
 )
 TF_ROLE = Option(
-    "tf-role", Group.TENSORFLOW, values.task_role, "ROLE",
+    "tf-role", Group.TENSORFLOW, values.Members(TaskRole), "ROLE",
     "On several nodes: the role of all --nproc-per-node tasks of this one; chief, worker, ps or evaluator.",
     allowed="chief, worker, ps or evaluator", origin=Origin.OURS,
+)
+TF_FINISH_TIMEOUT = Option(
+    "tf-finish-timeout", Group.TENSORFLOW, values.seconds, "SECONDS",
+    "How long an evaluator, or other mirrored workers, may take to end after the chief (or worker 0) has "
+    "ended with 0; then they are stopped, and the job has succeeded.",
+    allowed=_SECONDS, default="60", origin=Origin.OURS,
 )
 TF_SERVERS = Option(
     "tf-servers", Group.TENSORFLOW, values.one_of("ready", "script"), "NAME",
@@ -308,6 +315,13 @@ DUPLICATE_STDERR_FILTERS = Option(
     "The same for stderr and filtered_stderr.log.",
     allowed=_FILTERS, blank=True,
 )
+LOG_LINE_PREFIX_TEMPLATE = Option(
+    "log-line-prefix-template", Group.LOGS, values.plain, "TEXT",
+    "What stands before each line of a stream that --tee shows on the console; ${role_name}, ${local_rank}, "
+    "${rank} and ${hostname} are filled in (default: [${role_name}${local_rank}]:).",
+    allowed="a text such as '${hostname}:${rank}: '", blank=True,
+    fallback_env="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+)
 EVENT_LOG_HANDLER = Option(
     "event-log-handler", Group.LOGS, values.one_of("null", "console"), "NAME",
     "null, or console: events as JSON lines on stderr.",
@@ -321,6 +335,11 @@ LOGS_SPECS = Option(
 )
 
 HELP = _flag("help", Group.ABOUT, "Show this text and exit.", short="h")
+PRINT_COMPLETION = Option(
+    "print-completion", Group.ABOUT, values.one_of("bash", "zsh", "tcsh", "fish"), "SHELL",
+    "Print a script that completes this command in bash, zsh, tcsh or fish, and exit.",
+    allowed="bash, zsh, tcsh or fish",
+)
 VERSION = _flag("version", Group.ABOUT, "Show the version and exit.", origin=Origin.OURS)
 USE_ENV = _flag(
     "use-env", Group.PROGRAM, "What elastic-run does anyway: LOCAL_RANK is in the environment.",

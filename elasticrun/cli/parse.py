@@ -127,7 +127,7 @@ def _workers(given: Given, environ: Mapping[str, str], entrypoint: Entrypoint, n
         entrypoint,
         local_world_size=1,
         role=given.get(options.ROLE),
-        logs=_logs(given, environ, notes),
+        logs=_logs(given, notes),
         numa_binding=given.find(options.NUMA_BINDING),
         virtual_local_rank=given.on(options.VIRTUAL_LOCAL_RANK),
         shutdown_timeout=given.get(options.SHUTDOWN_TIMEOUT),
@@ -203,7 +203,7 @@ def _nproc_source(given: Given) -> str:
     return str(text) if text else options.NPROC_PER_NODE.flag
 
 
-def _logs(given: Given, environ: Mapping[str, str], notes: Notes) -> LogConfig:
+def _logs(given: Given, notes: Notes) -> LogConfig:
     logs_specs = given.find(options.LOGS_SPECS)
     if logs_specs is not None:
         _check_logs_specs(given, logs_specs, notes)
@@ -214,7 +214,7 @@ def _logs(given: Given, environ: Mapping[str, str], notes: Notes) -> LogConfig:
         local_ranks_filter=given.find(options.LOCAL_RANKS_FILTER),
         duplicate_stdout_filters=given.find(options.DUPLICATE_STDOUT_FILTERS) or (),
         duplicate_stderr_filters=given.find(options.DUPLICATE_STDERR_FILTERS) or (),
-        line_prefix_template=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        line_prefix_template=given.find(options.LOG_LINE_PREFIX_TEMPLATE),
     )
 
 

@@ -12,8 +12,14 @@ import math
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
 
-from elasticrun.config import Endpoint, HealthCheckMode, NumaBinding, Std, StdByRank, TaskRole
+from elasticrun.config import Endpoint, Std, StdByRank, TaskRole
+
+E = TypeVar("E", bound=Enum)
+
 
 #: Counts travel in 32-bit fields of the protocol.
 MAX_COUNT = 2**31 - 1
@@ -38,15 +44,35 @@ def switch(text: str) -> bool:
     return _integer(text) != 0
 
 
-def one_of(*choices: str) -> Callable[[str], str]:
+@dataclass(frozen=True, slots=True)
+class Words:
     """Exactly one of these words."""
 
-    def convert(text: str) -> str:
-        if text not in choices:
+    choices: tuple[str, ...]
+
+    def __call__(self, text: str) -> str:
+        if text not in self.choices:
             raise ValueError
         return text
 
-    return convert
+
+@dataclass(frozen=True, slots=True)
+class Members(Generic[E]):
+    """A member of an enumeration, by its value."""
+
+    kind: type[E]
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return tuple(str(member.value) for member in self.kind)
+
+    def __call__(self, text: str) -> E:
+        return self.kind(Words(self.choices)(text))
+
+
+def one_of(*choices: str) -> Words:
+    """Exactly one of these words."""
+    return Words(choices)
 
 
 def module_names(text: str) -> tuple[str, ...]:
@@ -244,7 +270,13 @@ def _is_ipv6(text: str) -> bool:
 
 
 def settings(text: str) -> tuple[tuple[str, str], ...]:
-    """``key=value,...``; the last one of a repeated key counts."""
+    """``key=value,...``; the last one of a repeated key counts.
+
+    Quotes around the whole are dropped: whoever starts us without a shell may hand them on.
+    """
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1]
     if not text.strip():
         return ()
     return tuple(dict(_setting(item) for item in text.split(",")).items())
@@ -257,11 +289,6 @@ def _setting(item: str) -> tuple[str, str]:
     if not value:
         raise ValueError(f"the key {key!r} has no value")
     return key, value
-
-
-def task_role(text: str) -> TaskRole:
-    """The role of a TensorFlow task."""
-    return TaskRole(one_of(*(role.value for role in TaskRole))(text))
 
 
 def role_counts(text: str) -> dict[TaskRole, int]:
@@ -278,7 +305,7 @@ def role_counts(text: str) -> dict[TaskRole, int]:
 def _role_count(item: str) -> tuple[TaskRole, int]:
     name, equals, number = (part.strip() for part in item.partition("="))
     try:
-        role = task_role(name)
+        role = Members(TaskRole)(name)
     except ValueError:
         raise ValueError(f"{name!r} is no role") from None
     if not equals:
@@ -296,16 +323,6 @@ def truth(text: str) -> bool:
     if word in ("0", "false", "f", "no", "n"):
         return False
     raise ValueError
-
-
-def health_check_mode(text: str) -> HealthCheckMode:
-    """When nodes are checked."""
-    return HealthCheckMode(one_of(*(mode.value for mode in HealthCheckMode))(text))
-
-
-def numa_binding(text: str) -> NumaBinding:
-    """One of the modes of NUMA binding."""
-    return NumaBinding(one_of(*(mode.value for mode in NumaBinding))(text))
 
 
 def _integer(text: str) -> int:

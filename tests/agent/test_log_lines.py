@@ -62,10 +62,10 @@ def test_matching_lines() -> None:
 
 
 def test_prefix_template() -> None:
-    assert line_prefix(None, "trainer", rank=5, local_rank=1) == b"[trainer1]:"
-    assert line_prefix("", "trainer", rank=5, local_rank=1) == b"[trainer1]:"
-    template = "${role_name}/$rank/${local_rank}/${unknown}$: "
-    assert line_prefix(template, "trainer", rank=5, local_rank=1) == b"trainer/5/1/${unknown}$: "
+    assert line_prefix(None, "trainer", rank=5, local_rank=1, host="h") == b"[trainer1]:"
+    assert line_prefix("", "trainer", rank=5, local_rank=1, host="h") == b"[trainer1]:"
+    template = "${role_name}/$rank/${local_rank}/${hostname}/${unknown}$: "
+    assert line_prefix(template, "trainer", rank=5, local_rank=1, host="h") == b"trainer/5/1/h/${unknown}$: "
 
 
 @given(st.lists(st.binary(max_size=300), max_size=30))

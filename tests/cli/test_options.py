@@ -91,6 +91,7 @@ SAMPLES = [
     Sample("role-counts", "worker=2,chief=1", (TaskRole.CHIEF, TaskRole.WORKER, TaskRole.WORKER),
            lambda c: c.workers.roles, "worker=2", ()),
     Sample("tf-role", "chief", (TaskRole.CHIEF,), lambda c: c.workers.roles, "worker", ()),
+    Sample("tf-finish-timeout", "7.5", 7.5, lambda c: c.job.finish_timeout, "3", 60.0),
     Sample("tf-servers", "script", True, lambda c: c.workers.servers is None, "ready", False,
            ("--framework=tensorflow",)),
     Sample("log-dir", "logs", "logs", lambda c: c.workers.logs.log_dir, "other"),
@@ -103,6 +104,8 @@ SAMPLES = [
            lambda c: c.workers.logs.duplicate_stdout_filters, "x", ()),
     Sample("duplicate-stderr-filters", "a,,b,c", ("a,b", "c"),
            lambda c: c.workers.logs.duplicate_stderr_filters, "x", ()),
+    Sample("log-line-prefix-template", "<${rank}> ", "<${rank}> ",
+           lambda c: c.workers.logs.line_prefix_template, "${hostname}:"),
     Sample("event-log-handler", "console", "console", lambda c: c.event_log_handler, "null", "null"),
 ]
 # fmt: on

@@ -129,6 +129,18 @@ def test_timeout_is_the_join_timeout_of_static(parse: Parse) -> None:
     assert parse("--rdzv-conf=timeout=5,join_timeout=6").job.join_timeout == 6
 
 
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_quotes_that_no_shell_took_away(parse: Parse, quote: str) -> None:
+    config = parse(f"--rdzv-conf={quote}join_timeout=5,last_call_timeout=1,timeout=7{quote}")
+    assert (config.job.join_timeout, config.job.last_call_timeout) == (5, 1)
+    assert not notes(config, "warning")
+
+
+def test_quotes_that_are_no_pair_stay(parse: Parse) -> None:
+    (warning,) = notes(parse("--rdzv-conf='join_timeout=5"), "warning")
+    assert warning.startswith("--rdzv-conf: 'join_timeout not used")
+
+
 def test_last_call_option_goes_before_conf(parse: Parse) -> None:
     assert parse("--rdzv-conf=last_call_timeout=5", "--last-call-timeout=0").job.last_call_timeout == 0
     assert parse("--rdzv-conf=last_call_timeout=0").job.last_call_timeout == 0

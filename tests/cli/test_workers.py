@@ -103,6 +103,10 @@ def test_logs_by_default(parse: Parse) -> None:
 def test_line_prefix_template(parse: Parse) -> None:
     template = parse(environ={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}|"}).workers.logs
     assert template.line_prefix_template == "${rank}|"
+    both = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "a", "PET_LOG_LINE_PREFIX_TEMPLATE": "b"}
+    assert parse(environ=both).workers.logs.line_prefix_template == "b"
+    given = parse("--log-line-prefix-template", "c", environ=both)
+    assert given.workers.logs.line_prefix_template == "c"
 
 
 @pytest.mark.parametrize(
