@@ -216,6 +216,7 @@ class RendezvousConfig:
     master_timeout: float = 60.0  # seconds to wait for a master that went away
     state_dir: str | None = None
     successors: tuple[Endpoint, ...] = ()  # who takes over, in this order, if the endpoint's host is lost
+    master: Endpoint | None = None  # MASTER_ADDR and MASTER_PORT of one node alone, if the user gave them
 
 
 @dataclass(frozen=True, slots=True)

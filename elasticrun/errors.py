@@ -6,7 +6,7 @@ and anything else is a bug that deserves its traceback::
     ElasticRunError
     ├─ UsageError               2  the command line, the environment or a file it names is wrong
     ├─ MasterUnreachableError   4  nothing answered at the rendezvous endpoint
-    ├─ EndpointTakenError       5  the endpoint is held by a program that is not an elasticrun master
+    ├─ EndpointTakenError       5  the endpoint, or one node's MASTER_PORT, is held by another program
     ├─ RejectedError               the master refused this agent
     │  ├─ WrongJobError         6  the endpoint serves another job id
     │  ├─ WrongVersionError     7  the master runs another elasticrun version
@@ -62,7 +62,8 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.USAGE: "the command line, the environment or a file it names is wrong; nothing was started",
     ExitCode.RENDEZVOUS_TIMEOUT: "within `join_timeout` too few nodes came, or their roles made no cluster",
     ExitCode.MASTER_UNREACHABLE: "nothing answered at the rendezvous endpoint",
-    ExitCode.ENDPOINT_TAKEN: "the rendezvous endpoint is held by a program that is not an elasticrun master",
+    ExitCode.ENDPOINT_TAKEN: "another program, or the launcher of another job, has the rendezvous endpoint or"
+    " the given MASTER_PORT",
     ExitCode.WRONG_JOB: "the endpoint serves a job with another `--rdzv-id`",
     ExitCode.WRONG_VERSION: "the master at the endpoint runs another elasticrun version",
     ExitCode.MASTER_LOST: "the master went away and did not return within `--master-timeout`",
@@ -98,7 +99,7 @@ class MasterUnreachableError(ElasticRunError):
 
 
 class EndpointTakenError(ElasticRunError):
-    """The endpoint's port is held by a program that does not speak our protocol."""
+    """The port is held by a program that does not speak our protocol, or by a launcher of another job."""
 
     exit_code = ExitCode.ENDPOINT_TAKEN
 

@@ -33,6 +33,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from elasticrun.agent.alone import check_endpoint, claim_master_port, in_use
 from elasticrun.agent.endpoints import Endpoints
 from elasticrun.agent.journal_copy import WITHOUT_COPY, KeptCopy
 from elasticrun.agent.master_process import MasterProcess, execute, fork, may_fork
@@ -83,6 +84,8 @@ class MasterHost:
         self.found = Survey(Place.UNKNOWN)
         self.resume = False  # the job has begun: a master started from now on takes it up again
         self.trouble = ""  # why the master that was started here last does not serve
+        self.store_address = ""  # MASTER_ADDR of a node that is alone, if the user gave its port
+        self._claim: socket.socket | None = None  # to that port
 
     @property
     def hosts(self) -> bool:
@@ -103,9 +106,12 @@ class MasterHost:
 
         Raises:
             UsageError: the endpoint's port may not be bound, or there is no room for the journal.
+            EndpointTakenError: this node is alone, and its port is in use.
             NodeFaultError: no process can be started.
         """
         endpoints = self.endpoints
+        if self._config.master is not None:
+            self.store_address, self._claim = claim_master_port(self._config.master)
         if not endpoints.are_several:
             self._take_turn(self._survey(), is_first=True)
             return
@@ -190,7 +196,7 @@ class MasterHost:
     def _survey(self) -> Survey:
         if self._is_private:
             return Survey(Place.HERE, is_local=True)
-        return survey(self.endpoints.current, self._config.is_host)
+        return survey(self.endpoints.current, True if self._config.standalone else self._config.is_host)
 
     def _notice_step_down(self) -> None:
         process = self._process
@@ -200,7 +206,9 @@ class MasterHost:
 
     def _take_turn(self, found: Survey, is_first: bool = False) -> None:
         self._reap()
-        if found.place is Place.OCCUPIED and self._config.standalone:
+        if self._config.standalone and is_first:
+            check_endpoint(self._config.endpoint, found)
+        if found.place is Place.OCCUPIED and self._config.standalone and not self._config.endpoint.port:
             # The port was taken while our master was away. Nobody else knows it, so another one will do.
             self.endpoints.current = self._config.endpoint
             found = survey(self.endpoints.current, None)
@@ -256,6 +264,8 @@ class MasterHost:
             raise MasterRefusedError(answer["error"])
         elif self.trouble and self._is_private:
             raise MasterUnreachableError("this node's master cannot begin")
+        elif self.trouble and self._config.standalone and not self.resume:
+            raise in_use(self._config.endpoint)
         elif not answer:
             self._explain_silence(process.process.wait())
         # Otherwise the port was taken in between: whoever holds it is asked.
@@ -275,6 +285,8 @@ class MasterHost:
 
     def _clean_up(self) -> None:
         self._reap()
+        if self._claim is not None:
+            self._claim.close()
         if self._copy is not None:
             self._copy.close()
         if self._temporary is not None:

@@ -30,17 +30,24 @@ SPARE_PORTS = 8
 
 
 class PortReserve:
-    """Holds a port until the workers start, so that two agents of one host cannot choose the same."""
+    """Holds a port until the workers start, so that two agents of one host cannot choose the same.
 
-    def __init__(self, seed: random.Random, range_file: Path = _RANGE_FILE) -> None:
+    With ``given``, the MASTER_PORT of a node that is alone, it is the same one for every round, unless
+    somebody takes it between two rounds.
+    """
+
+    def __init__(self, seed: random.Random, range_file: Path = _RANGE_FILE, given: int = 0) -> None:
         self._random = seed
         self._candidates = _port_range(range_file)
+        self._given = given
         self._held: socket.socket | None = None
 
     def reserve(self) -> int:
         """Choose a fresh port and hold it. Raises OSError if this host has no port left."""
         self.release()
-        self._held = _choose(self._random, self._candidates, ()) or _refuse()
+        if self._given:  # connections of the last round may linger there, in TIME_WAIT
+            self._held = _bind(self._given, reuse=True)
+        self._held = self._held or _choose(self._random, self._candidates, ()) or _refuse()
         return _port_of(self._held)
 
     def release(self) -> None:
@@ -91,8 +98,8 @@ class PortPool:
 class NodePorts:
     """All ports that one agent holds: for the store, and for tasks if this node has roles."""
 
-    def __init__(self, seed: random.Random, roles: Sequence[TaskRole]) -> None:
-        self._reserve = PortReserve(seed)
+    def __init__(self, seed: random.Random, roles: Sequence[TaskRole], given: int = 0) -> None:
+        self._reserve = PortReserve(seed, given=given)
         self._pool = PortPool(seed)
         self._needed = ports_needed(roles)
         self._seated = 0  # how many tasks served here when the last of them started
@@ -152,7 +159,7 @@ def _port_range(range_file: Path) -> range:
     return range(max(_LOWEST, low - _SPAN), max(low, _LOWEST + _SPAN))
 
 
-def _bind(port: int) -> socket.socket | None:
+def _bind(port: int, reuse: bool = False) -> socket.socket | None:
     """A socket on every address of this host, for IPv6 and IPv4 alike where there is IPv6."""
     for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
@@ -160,6 +167,8 @@ def _bind(port: int) -> socket.socket | None:
         except OSError:
             continue
         try:
+            if reuse:
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family is socket.AF_INET6:
                 held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             held.bind((host, port))

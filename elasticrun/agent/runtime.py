@@ -115,7 +115,9 @@ class Agent:
             drain_signal=workers.drain_signal,
         )
         self._machine = AgentMachine(config.job.job_id, __version__, node, terms)
-        self._ports = NodePorts(random.Random(node.incarnation), workers.roles)
+        master = config.rendezvous.master
+        given = master.port if master is not None else 0
+        self._ports = NodePorts(random.Random(node.incarnation), workers.roles, given)
         self._spawner = Spawner(spawner, self._on_spawner)
         self._dirs = LogDirs(workers.logs.log_dir, config.job.job_id, self._spawner.inherit)
         self._services = Services(

@@ -192,7 +192,9 @@ def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:
         node=f"{name}/{mark}",
         incarnation=incarnation,
         host=name,
-        address=rendezvous.local_addr or address_for_others(host.endpoints.own, host.found),
+        address=rendezvous.local_addr
+        or host.store_address
+        or address_for_others(host.endpoints.own, host.found),
         local_world_size=config.workers.local_world_size,
         role=config.workers.role,
         node_rank=rendezvous.node_rank,

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 from elasticrun.cli import checks, nproc, options, values
 from elasticrun.cli.arguments import Given, ShowText, read_arguments
 from elasticrun.cli.option import Group
-from elasticrun.cli.rendezvous import Notes, is_alone, job_config, read_conf, rendezvous_config
+from elasticrun.cli.rendezvous import (
+    Notes,
+    is_alone,
+    job_config,
+    read_conf,
+    rendezvous_config,
+    with_orders,
+)
 from elasticrun.cli.secrets import read_security, without_token
 from elasticrun.cli.warm import warm_imports
 from elasticrun.config import (
@@ -62,6 +69,8 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     workers = _prepared(workers, roles, given, environ, notes)
     job = replace(job, policy=_policy(given), endpoints=1 + len(rendezvous.successors))
     security = read_security(given, environ, alone, notes)
+    if alone and security.token is not None:
+        rendezvous = with_orders(rendezvous, given)
     workers = _counted(workers, roles, given, environ, notes)
     return LaunchConfig(
         job,

@@ -2,21 +2,25 @@
 
 The theory: there are three ways to name the endpoint, tried in this order.
 
-1. *Alone*: ``--standalone``; or static with one node and neither endpoint nor master port; or port 0,
-   which nobody else could find. The node runs its own master, without a port unless there is a token.
+1. *Alone*: ``--standalone``; or one node at most, whatever else is given; or port 0, which nobody else could
+   find. The node runs its own master, and no other agent becomes its spare: a second launcher with the same
+   port finds it in use, and says so. Only a list of endpoints names other hosts on purpose.
 2. *Given*: ``--rdzv-endpoint``, whatever the backend; the port is 29400 if none is given. Of a list the
    first one is the endpoint, and the others are the hosts that take over, one after the other.
 3. *Static*: ``--master-addr`` and ``--master-port``. Any other backend without an endpoint means
    localhost, as it does to torchrun.
 
-Alone, the job has one node; asking for two or more at the same time is an error.
+Alone, the job has one node; asking for two or more at the same time is an error. What the given port is for
+depends on whether there is anything else to meet there. Without a token the master needs no port, so the
+workers get it: it is MASTER_PORT, as with torchrun. With a token the master listens for orders at the port of
+``--rdzv-endpoint``, and the workers' store has another; ``--master-port`` is MASTER_PORT in any case.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from elasticrun.cli import options, values
@@ -175,14 +179,14 @@ def _why_alone(given: Given, max_nodes: int) -> str:
     if given.on(options.STANDALONE):
         return "--standalone runs one node"
     named = given.find(options.RDZV_ENDPOINT)
+    if max_nodes == 1 and (named is None or len(named) == 1):
+        return "one node needs no other"
     if named is not None:
         return "port 0 of --rdzv-endpoint is one that no other node knows" if named[0].port == 0 else ""
     if given.get(options.RDZV_BACKEND) != "static":
         return ""
     port = given.find(options.MASTER_PORT)
-    if port == 0:
-        return "--master-port 0 is one that no other node knows"
-    return "one node needs no other" if port is None and max_nodes == 1 else ""
+    return "--master-port 0 is one that no other node knows" if port == 0 else ""
 
 
 def endpoints_of(given: Given, alone: bool, max_nodes: int, notes: Notes) -> tuple[Endpoint, ...]:
@@ -215,16 +219,38 @@ def rendezvous_config(given: Given, conf: Conf, alone: bool, notes: Notes) -> Re
     defaults = RendezvousConfig(ALONE)
     backend = given.get(options.RDZV_BACKEND)
     notes.append(("debug", f"rendezvous backend {backend}: served by elasticrun's own master"))
+    is_host = conf.find("is_host", values.truth)
     endpoint, *successors = endpoints_of(given, alone, given.get(options.NNODES)[1], notes)
     return RendezvousConfig(
         endpoint=endpoint,
         backend="c10d" if given.on(options.STANDALONE) else backend,
         standalone=alone,
-        is_host=None if alone else conf.find("is_host", values.truth),
+        is_host=None if alone else is_host,
         node_rank=given.find(options.NODE_RANK),
         local_addr=given.find(options.LOCAL_ADDR),
         connect_timeout=conf.seconds("read_timeout", defaults.connect_timeout),
         master_timeout=given.get(options.MASTER_TIMEOUT),
         state_dir=given.find(options.STATE_DIR),
         successors=tuple(successors),
+        master=_master_of_one(given) if alone and not given.on(options.STANDALONE) else None,
     )
+
+
+def _master_of_one(given: Given) -> Endpoint | None:
+    """Where the user expects the workers' store of a node that is alone; None: nowhere in particular."""
+    named = given.find(options.RDZV_ENDPOINT)
+    if named is not None:
+        return named[0] if named[0].port else None
+    if given.get(options.RDZV_BACKEND) != "static":
+        return Endpoint("localhost", values.DEFAULT_PORT)
+    port = given.find(options.MASTER_PORT)
+    return Endpoint(given.get(options.MASTER_ADDR), port) if port else None
+
+
+def with_orders(rendezvous: RendezvousConfig, given: Given) -> RendezvousConfig:
+    """Let the master of a node that is alone listen for orders, where elastic-ctl will be told to look."""
+    place, port = rendezvous.master, given.find(options.MASTER_PORT)
+    is_static = given.get(options.RDZV_BACKEND) == "static" and not given.has(options.RDZV_ENDPOINT)
+    if place is None or is_static:
+        return rendezvous
+    return replace(rendezvous, endpoint=place, master=Endpoint(place.host, port) if port else None)

@@ -53,6 +53,22 @@ def test_a_port_is_held_until_it_is_released(range_file: Path) -> None:
     reserve.release()
 
 
+def test_a_given_port_is_reserved_again_although_connections_linger(range_file: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        given = free.getsockname()[1]
+    reserve = PortReserve(random.Random(1), range_file, given)
+    assert reserve.reserve() == given
+    reserve.release()
+    with socket.create_server(("127.0.0.1", given)) as server:
+        client = socket.create_connection(("127.0.0.1", given))
+        server.accept()[0].close()  # this end, which has the port, has to linger
+        client.close()
+        assert reserve.reserve() != given  # somebody listens there
+    assert reserve.reserve() == given
+    reserve.release()
+
+
 def test_two_agents_with_the_same_luck_get_different_ports(range_file: Path) -> None:
     one, other = (PortReserve(random.Random(1), range_file) for _ in range(2))
     assert one.reserve() != other.reserve()

@@ -57,7 +57,7 @@ SAMPLES = [
     Sample("node-unit", "2", 2, lambda c: c.job.node_unit, "1", 1, ("--nnodes=2:4",)),
     Sample("rdzv-backend", "c10d", "c10d", lambda c: c.rendezvous.backend, "etcd-v2", "static"),
     Sample("rdzv-endpoint", "h:1234", Endpoint("h", 1234), lambda c: c.rendezvous.endpoint, "g:1",
-           Endpoint("127.0.0.1", 0)),
+           Endpoint("127.0.0.1", 29500), ("--nnodes=2",)),
     Sample("rdzv-id", "job7", "job7", lambda c: c.job.job_id, "job8", "none"),
     Sample("rdzv-conf", "join_timeout=77", 77.0, lambda c: c.job.join_timeout, "join_timeout=78", 600.0),
     Sample("node-rank", "3", 3, lambda c: c.rendezvous.node_rank, "0", None),

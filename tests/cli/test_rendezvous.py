@@ -18,6 +18,7 @@ from elasticrun.config import (
 Parse = Callable[..., LaunchConfig]
 
 ALONE = Endpoint("127.0.0.1", 0)
+C10D = ["--nnodes=2", "--rdzv-backend=c10d"]
 
 
 def notes(config: LaunchConfig, level: str) -> list[str]:
@@ -36,8 +37,11 @@ def notes(config: LaunchConfig, level: str) -> list[str]:
         (["--master-addr=h"], ALONE, True),
         (["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"], ALONE, True),
         (["--master-port=0"], ALONE, True),
+        (["--master-port=1234"], ALONE, True),
+        (["--rdzv-backend=c10d"], ALONE, True),
+        (["--rdzv-endpoint=h:7"], ALONE, True),
+        (["--nnodes=1", "--rdzv-backend=etcd", "--rdzv-endpoint=h"], ALONE, True),
         # static
-        (["--master-port=1234"], Endpoint("127.0.0.1", 1234), False),
         (["--nnodes=2"], Endpoint("127.0.0.1", 29500), False),
         (["--nnodes=1:2"], Endpoint("127.0.0.1", 29500), False),
         (["--nnodes=2", "--master-addr=h"], Endpoint("h", 29500), False),
@@ -45,18 +49,23 @@ def notes(config: LaunchConfig, level: str) -> list[str]:
         (["--nnodes=2", "--master-addr=[fd00::1]"], Endpoint("fd00::1", 29500), False),
         (["--nnodes=2", "--master-addr=fd00::1", "--master-port=7"], Endpoint("fd00::1", 7), False),
         (["--nnodes=2", "--rdzv-endpoint=h:7", "--master-addr=g"], Endpoint("h", 7), False),
-        (["--rdzv-endpoint=h:7"], Endpoint("h", 7), False),
+        (["--nnodes=2", "--rdzv-endpoint=h:7"], Endpoint("h", 7), False),
+        (["--rdzv-endpoint=h:7,g"], Endpoint("h", 7), False),  # several hosts, on purpose
         # any other backend
-        (["--rdzv-backend=c10d", "--rdzv-endpoint=h:7"], Endpoint("h", 7), False),
-        (["--rdzv-backend=c10d", "--rdzv-endpoint=h"], Endpoint("h", 29400), False),
-        (["--rdzv-backend=c10d", "--rdzv-endpoint= h:7 "], Endpoint("h", 7), False),
-        (["--rdzv-backend=c10d", "--rdzv-endpoint=[::1]:7"], Endpoint("::1", 7), False),
-        (["--rdzv-backend=c10d", "--rdzv-endpoint=[fd00::1%eth0]"], Endpoint("fd00::1%eth0", 29400), False),
-        (["--rdzv-backend=c10d", "--rdzv-endpoint=::1"], Endpoint("::1", 29400), False),
-        (["--rdzv-backend=c10d", "--rdzv-endpoint=fd00::1:29400"], Endpoint("fd00::1", 29400), False),
-        (["--rdzv-backend=c10d", "--rdzv-endpoint=fd00::1:2940"], Endpoint("fd00::1", 2940), False),
-        (["--rdzv-backend=c10d"], Endpoint("localhost", 29400), False),
-        (["--rdzv-backend=etcd-v2", "--rdzv-endpoint=10.0.0.1:2379"], Endpoint("10.0.0.1", 2379), False),
+        ([*C10D, "--rdzv-endpoint=h:7"], Endpoint("h", 7), False),
+        ([*C10D, "--rdzv-endpoint=h"], Endpoint("h", 29400), False),
+        ([*C10D, "--rdzv-endpoint= h:7 "], Endpoint("h", 7), False),
+        ([*C10D, "--rdzv-endpoint=[::1]:7"], Endpoint("::1", 7), False),
+        ([*C10D, "--rdzv-endpoint=[fd00::1%eth0]"], Endpoint("fd00::1%eth0", 29400), False),
+        ([*C10D, "--rdzv-endpoint=::1"], Endpoint("::1", 29400), False),
+        ([*C10D, "--rdzv-endpoint=fd00::1:29400"], Endpoint("fd00::1", 29400), False),
+        ([*C10D, "--rdzv-endpoint=fd00::1:2940"], Endpoint("fd00::1", 2940), False),
+        (C10D, Endpoint("localhost", 29400), False),
+        (
+            [*C10D, "--rdzv-backend=etcd-v2", "--rdzv-endpoint=10.0.0.1:2379"],
+            Endpoint("10.0.0.1", 2379),
+            False,
+        ),
     ],
 )
 def test_endpoint(argv: list[str], endpoint: Endpoint, alone: bool, parse: Parse) -> None:
@@ -64,6 +73,46 @@ def test_endpoint(argv: list[str], endpoint: Endpoint, alone: bool, parse: Parse
     assert (config.rendezvous.endpoint, config.rendezvous.standalone) == (endpoint, alone)
     if alone:
         assert (config.job.min_nodes, config.job.max_nodes) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "master"),
+    [
+        ([], None),
+        (["--standalone", "--rdzv-endpoint=h:7"], None),
+        (["--master-addr=h"], None),
+        (["--master-port=0"], None),
+        (["--rdzv-endpoint=h:0"], None),
+        (["--nnodes=2", "--master-port=7"], None),
+        (["--nnodes=1:2", "--rdzv-backend=c10d"], None),
+        (["--master-port=7"], Endpoint("127.0.0.1", 7)),
+        (["--master-addr=h", "--master-port=7"], Endpoint("h", 7)),
+        (["--rdzv-endpoint=h:7", "--master-port=8"], Endpoint("h", 7)),  # as torchrun
+        (["--rdzv-backend=c10d"], Endpoint("localhost", 29400)),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=h"], Endpoint("h", 29400)),
+    ],
+)
+def test_one_node_gets_the_port_for_its_workers(
+    argv: list[str], master: Endpoint | None, parse: Parse
+) -> None:
+    assert parse(*argv).rendezvous.master == master
+
+
+@pytest.mark.parametrize(
+    ("argv", "endpoint", "master"),
+    [
+        (["--rdzv-endpoint=h:7"], Endpoint("h", 7), None),
+        (["--rdzv-backend=c10d"], Endpoint("localhost", 29400), None),
+        (["--rdzv-endpoint=h:7", "--master-port=8"], Endpoint("h", 7), Endpoint("h", 8)),
+        (["--master-port=8"], ALONE, Endpoint("127.0.0.1", 8)),
+        ([], ALONE, None),
+    ],
+)
+def test_with_a_token_the_master_of_one_node_listens_for_orders(
+    argv: list[str], endpoint: Endpoint, master: Endpoint | None, parse: Parse
+) -> None:
+    rendezvous = parse(*argv, environ={"ELASTICRUN_TOKEN": "f" * 64}).rendezvous
+    assert (rendezvous.endpoint, rendezvous.master, rendezvous.standalone) == (endpoint, master, True)
 
 
 @pytest.mark.parametrize(

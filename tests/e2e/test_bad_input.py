@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.errors import ExitCode
-from tests.support.cluster import ENV_REPORT, Cluster
+from tests.support.cluster import ENV_REPORT, WORKER, Cluster
 from tests.support.launcher import MODULE, Launcher
 
 OTHER_VERSION = """
@@ -127,13 +127,44 @@ def test_an_endpoint_without_a_route(cluster: Cluster) -> None:
 
 
 def test_a_second_job_at_the_same_endpoint(cluster: Cluster) -> None:
-    first = cluster.node("1")
+    first = cluster.node("1:2", "--last-call-timeout=0")
     (worker,) = cluster.director.round(0, 1)
-    second = cluster.node("1", "--rdzv-id=another")
+    second = cluster.node("1:2", "--rdzv-id=another")
     refused(second, ExitCode.WRONG_JOB, "'job'", "'another'", "--rdzv-id")
     assert worker.ask("out undisturbed") == "printed"
     worker.tell("exit 0")
     assert first.wait() == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--nnodes=1", "--master-port={port}"),
+        ("--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:{port}"),
+        ("--rdzv-endpoint=127.0.0.1:{port}", "--token-file={token}"),
+    ],
+)
+def test_one_node_and_the_same_line_twice(cluster: Cluster, options: tuple[str, ...]) -> None:
+    """The second is no spare that ends with 0 without having run its script."""
+    token = cluster.folder / "token"
+    token.write_text("0f" * 32)
+    token.chmod(0o600)
+    argv = [option.format(port=cluster.port, token=token) for option in options]
+    first = cluster.launch(*argv, WORKER)
+    (worker,) = cluster.director.round(0, 1)
+    has_token = "--token-file" in options[-1]
+    assert (worker.env["MASTER_PORT"] == str(cluster.port)) is not has_token
+    second = cluster.launch(*argv, ENV_REPORT)
+    refused(second, ExitCode.ENDPOINT_TAKEN, str(cluster.port), "address already in use")
+    assert worker.ask("out undisturbed") == "printed"
+    worker.tell("exit 0")
+    assert first.wait() == 0
+
+
+def test_a_master_port_that_another_program_has(cluster: Cluster) -> None:
+    with serving(socketserver.ThreadingTCPServer(("0.0.0.0", 0), HangsUp)) as port:
+        launcher = cluster.launch(f"--master-port={port}", ENV_REPORT)
+        refused(launcher, ExitCode.ENDPOINT_TAKEN, str(port), "address already in use", "--master-port")
 
 
 def test_an_agent_of_another_version(cluster: Cluster) -> None:
@@ -170,13 +201,13 @@ class HangsUp(socketserver.BaseRequestHandler):
 def test_a_web_server_at_the_endpoint(cluster: Cluster) -> None:
     handler = http.server.SimpleHTTPRequestHandler
     with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)) as port:
-        launcher = cluster.node("1", f"--rdzv-endpoint=127.0.0.1:{port}")
+        launcher = cluster.node("2", f"--rdzv-endpoint=127.0.0.1:{port}")
         refused(launcher, ExitCode.ENDPOINT_TAKEN, str(port), "not an elasticrun master", "another port")
 
 
 def test_a_foreign_program_on_every_address(cluster: Cluster) -> None:
     with serving(socketserver.ThreadingTCPServer(("0.0.0.0", 0), HangsUp)) as port:
-        launcher = cluster.node("1", f"--rdzv-endpoint=localhost:{port}")
+        launcher = cluster.node("2", f"--rdzv-endpoint=localhost:{port}")
         refused(launcher, ExitCode.ENDPOINT_TAKEN, str(port), "not an elasticrun master")
 
 
@@ -186,7 +217,7 @@ def test_a_port_of_the_endpoint_that_is_bound_but_silent(cluster: Cluster) -> No
         foreign.bind(("127.0.0.1", 0))
         port = foreign.getsockname()[1]
         options = (f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=read_timeout=0.5")
-        refused(cluster.node("1", *options), ExitCode.MASTER_UNREACHABLE, str(port), "tried for")
+        refused(cluster.node("2", *options), ExitCode.MASTER_UNREACHABLE, str(port), "tried for")
 
 
 def test_the_same_static_node_twice(cluster: Cluster) -> None:

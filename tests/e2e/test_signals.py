@@ -155,7 +155,7 @@ def test_a_stop_while_the_launcher_still_starts(cluster: Cluster, module: str, s
     code = SIGNALLED_IMPORT.format(module=module, signum=int(signum))
     command = (sys.executable, "-c", code)
     is_networked = module in ("grpc", "elasticrun.rpc.client")  # of no use to a node that is alone
-    launcher = cluster.node("1", command=command) if is_networked else cluster.alone(command=command)
+    launcher = cluster.node("2", command=command) if is_networked else cluster.alone(command=command)
     assert launcher.wait() == 128 + signum
     assert "Traceback" not in launcher.err
     cluster.nobody_left()

@@ -1,0 +1,67 @@
+"""The port of a node that is alone: one launcher has it, and a second one says so and ends.
+
+A job of one node has no spares, so whoever asks for the same MASTER_PORT, or for the same endpoint, wants a
+job of its own, as with torchrun: "address already in use". It is not enough to try the port, as nobody may
+listen there yet: the workers' store comes up seconds later, or never if the script needs none. So the
+launcher claims the port first, by a name in the abstract namespace, whose scope is that of TCP ports: one
+network namespace. The kernel drops the claim with the process. A stranger can take the name as easily as
+the port itself, and gains as little by it.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from elasticrun.agent.whereabouts import Place, Survey, survey
+from elasticrun.config import Endpoint
+from elasticrun.errors import EndpointTakenError
+
+_LOOPBACK = "127.0.0.1"
+
+
+def claim_master_port(master: Endpoint) -> tuple[str, socket.socket]:
+    """MASTER_ADDR for the workers of this node, and the claim, which holds until it is closed.
+
+    Raises:
+        EndpointTakenError: another launcher, or another program, has the port.
+        UsageError: the port may not be bound by this user.
+    """
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind(f"\\0elasticrun.store.{master.port}")
+        address = _address(master)
+    except OSError:
+        claim.close()
+        raise in_use(master) from None
+    except BaseException:
+        claim.close()
+        raise
+    return address, claim
+
+
+def _address(master: Endpoint) -> str:
+    here, found = master, survey(master, None)
+    if found.place in (Place.ELSEWHERE, Place.UNKNOWN):  # perhaps a service's name, behind which is this host
+        here = Endpoint(_LOOPBACK, master.port)
+        found = survey(here, None)
+    if found.place is Place.OCCUPIED:
+        raise in_use(master)
+    return here.host
+
+
+def check_endpoint(endpoint: Endpoint, found: Survey) -> None:
+    """Where the master of a node that is alone listens for orders nobody else may listen.
+
+    Raises EndpointTakenError.
+    """
+    if endpoint.port and found.place is Place.OCCUPIED:
+        raise in_use(endpoint)
+
+
+def in_use(endpoint: Endpoint) -> EndpointTakenError:
+    """What to say of a port that only one job of one node can have."""
+    return EndpointTakenError(
+        f"port {endpoint.port} of {endpoint.host}: address already in use, perhaps by another launcher;"
+        " a job of one node has no spares: give each job its own --master-port or --rdzv-endpoint, or give"
+        " --nnodes MIN:MAX to nodes of one job"
+    )
