@@ -28,7 +28,7 @@ def claim_master_port(master: Endpoint) -> tuple[str, socket.socket]:
     """
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        claim.bind(f"\\0elasticrun.store.{master.port}")
+        claim.bind(f"\0elasticrun.store.{master.port}")
         address = _address(master)
     except OSError:
         claim.close()
