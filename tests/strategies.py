@@ -49,15 +49,15 @@ from elasticrun.core.usage import TaskUsage
 
 names = st.text(min_size=1, max_size=30)
 texts = st.text(max_size=200)
-counts = st.integers(0, 2**31 - 1)
+counts = st.integers(0, 2**30)
 ports = st.integers(0, 65535)
-numbers = st.integers(0, 2**63 - 1)  # sequences, rounds, epochs
+numbers = st.integers(0, 2**53)  # sequences, rounds, epochs
 seconds = st.floats(min_value=0.001, max_value=1e9)
-measures = st.floats(min_value=0.0, max_value=1e18)
+measures = st.floats(min_value=0.0, max_value=1e9)
 tokens = st.binary(max_size=64)
 
 
-def _from_minus_one(highest: int = 2**63 - 1) -> st.SearchStrategy[int]:
+def _from_minus_one(highest: int = 2**53) -> st.SearchStrategy[int]:
     return st.integers(-1, highest)
 
 
@@ -75,7 +75,7 @@ failures = st.builds(
     traceback=texts,
     stderr_tail=texts,
     error_file=texts,
-    timestamp=st.floats(allow_nan=False, allow_infinity=False),
+    timestamp=st.floats(min_value=0.0, max_value=1e11),
     step=_from_minus_one(),
     oom_kills=counts,
     host_oom=st.booleans(),
@@ -91,11 +91,11 @@ node_infos = st.builds(
     incarnation=names,
     host=names,
     address=names,
-    local_world_size=st.integers(1, 2**31 - 1),
+    local_world_size=st.integers(1, 2**14),
     role=names,
     node_rank=st.none() | counts,
     pid=counts,
-    position=_from_minus_one(2**31 - 1),
+    position=_from_minus_one(2**10),
     roles=st.lists(roles, max_size=5).map(tuple) | st.builds(lambda role: (role,) * MAX_TASKS, roles),
 )
 probes = st.builds(
@@ -118,13 +118,24 @@ stalls = st.builds(
     in_collective=st.booleans(),
     where=texts,
     stacks=texts,
-    timestamp=st.floats(allow_nan=False, allow_infinity=False),
+    timestamp=st.floats(min_value=0.0, max_value=1e11),
 )
 
 
 worlds = st.builds(World, round=numbers, epoch=numbers, size=st.integers(1, 10_000))
 rolls = st.lists(names, max_size=3).map(tuple) | st.tuples(*[names] * MAX_ROLL)
-seats = st.builds(Seat, worlds, st.none() | worlds, rolls)
+
+
+@st.composite
+def _seats(draw: st.DrawFn) -> Seat:
+    """A seat, whose base is older."""
+    world, base = draw(worlds), draw(st.none() | worlds)
+    if base is not None:
+        base = replace(base, round=min(base.round, world.round))
+    return Seat(world, base, draw(rolls))
+
+
+seats = _seats()
 charters = st.builds(Charter, worlds, st.none() | worlds, st.none() | worlds, rolls)
 
 
@@ -165,15 +176,16 @@ def _carried(reports: tuple[TaskReport, ...], beside: int) -> tuple[TaskReport, 
 def _statuses(draw: st.DrawFn) -> AgentStatus:
     """All that the master needs to know of an agent's workers."""
     failed = draw(failure_tuples)
+    held = draw(st.lists(seats, max_size=3).map(tuple) | seats.map(lambda seat: (seat,) * MAX_SEATS))
     return AgentStatus(
         sequence=draw(numbers),
         phase=draw(st.sampled_from(AgentPhase)),
-        round=draw(_from_minus_one()),
+        round=max([draw(_from_minus_one()), *(seat.world.round for seat in held)]),
         failures=failed,
         store_port=draw(ports),
         probe=draw(st.none() | probes),
         stall=draw(st.none() | stalls),
-        seats=draw(st.lists(seats, max_size=3).map(tuple) | seats.map(lambda seat: (seat,) * MAX_SEATS)),
+        seats=held,
         warming=draw(st.booleans()),
         ports=draw(
             st.lists(used_ports, max_size=3).map(tuple) | used_ports.map(lambda port: (port,) * MAX_PORTS)

@@ -24,6 +24,7 @@ from typing import Any
 
 from elasticrun.agent.env import INJECTED
 from elasticrun.agent.stacks import StackTaker, Taken, Target, open_pipe
+from elasticrun.core.bounds import STEPS
 from elasticrun.core.progress import (
     HangMachine,
     HangTerms,
@@ -189,7 +190,8 @@ def _offset(local_rank: int) -> int:
 def _slot(local_rank: int, fields: Sequence[int]) -> Slot:
     owner, steps, step, sign, longest, pause, busy, signum, listens = fields
     busy_since = busy / _NS if busy else None
-    progress = WorkerProgress(local_rank, steps, step, sign / _NS, longest / _NS, pause / _NS, busy_since)
+    told = STEPS.clip(step)  # the worker may have written any number
+    progress = WorkerProgress(local_rank, steps, told, sign / _NS, longest / _NS, pause / _NS, busy_since)
     return Slot(owner, progress, signum, bool(listens))
 
 

@@ -38,6 +38,7 @@ REJECT_STATUS: dict[RejectCode, ExitCode] = {
     RejectCode.DRAINED: ExitCode.DRAINED,
     RejectCode.UNAUTHENTICATED: ExitCode.UNAUTHENTICATED,
     RejectCode.TOO_MANY: ExitCode.TOO_MANY,
+    RejectCode.IMPLAUSIBLE: ExitCode.PROTOCOL,
     RejectCode.MALFORMED: ExitCode.PROTOCOL,
     RejectCode.OUT_OF_ORDER: ExitCode.PROTOCOL,
     RejectCode.OVERSIZED: ExitCode.PROTOCOL,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
+
+from elasticrun.core.bounds import COUNTS, EXIT_CODES, PIDS, RANKS, STEPS, TIMESTAMPS
 
 #: Longest part of a failure's message, in characters, that its summary repeats.
 MAX_SUMMARY_TEXT = 200
@@ -25,19 +28,20 @@ class Failure:
 
     node: str
     host: str
-    rank: int
-    local_rank: int
+    rank: Annotated[int, RANKS]
+    local_rank: Annotated[int, RANKS]
     role: str
-    pid: int
+    pid: Annotated[int, PIDS]
     kind: FailureKind
-    exit_code: int  # as in subprocess: negative is the number of the signal
+    exit_code: Annotated[int, EXIT_CODES]  # as in subprocess: negative is the number of the signal
     message: str = ""  # from the error file, else one sentence about the exit
     traceback: str = ""  # from the error file
     stderr_tail: str = ""
     error_file: str = ""
-    timestamp: float = 0.0  # wall clock of the worker's host in seconds; shown, never compared
-    step: int = -1  # the last training step that the worker reported; -1: none
-    oom_kills: int = 0  # by how much the cgroup's count of OOM kills grew in this round
+    # Wall clock of the worker's host in seconds; shown, never compared.
+    timestamp: Annotated[float, TIMESTAMPS] = 0.0
+    step: Annotated[int, STEPS] = -1  # the last training step that the worker reported; -1: none
+    oom_kills: Annotated[int, COUNTS] = 0  # by how much the cgroup's count of OOM kills grew in this round
     host_oom: bool = False  # the host ran out of memory in this round
     kernel_log: str = ""  # what the kernel's log said of hardware or memory in this round
     stacks: str = ""  # of a hang: the directory on its host in which all stacks were saved

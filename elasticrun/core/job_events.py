@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
 from elasticrun.config import TaskRole
+from elasticrun.core.bounds import EPOCHS, SESSIONS
 from elasticrun.core.protocol import AgentStatus, Hello, MasterMessage, Outcome, Rejected
 
 
@@ -69,14 +71,14 @@ OUTCOMES: dict[JobPhase, Outcome] = {
 class MasterStarted:
     """A master took up the job; ``epoch`` is larger than that of any master before it."""
 
-    epoch: int
+    epoch: Annotated[int, EPOCHS]
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
     """A stream said Hello and was admitted to this job."""
 
-    session: int
+    session: Annotated[int, SESSIONS]
     hello: Hello
 
 
@@ -84,7 +86,7 @@ class Attached:
 class Reported:
     """An agent's status changed."""
 
-    session: int
+    session: Annotated[int, SESSIONS]
     status: AgentStatus
 
 
@@ -92,14 +94,14 @@ class Reported:
 class Beat:
     """An agent's loop is alive."""
 
-    session: int
+    session: Annotated[int, SESSIONS]
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
     """An agent leaves in good order."""
 
-    session: int
+    session: Annotated[int, SESSIONS]
     reason: str
 
 
@@ -107,7 +109,7 @@ class Left:
 class Detached:
     """A stream ended: the agent, its host or the network between us is gone."""
 
-    session: int
+    session: Annotated[int, SESSIONS]
     reason: str
 
 
@@ -161,7 +163,7 @@ JobEvent = (
 class Send:
     """Put a message on a session's stream."""
 
-    session: int
+    session: Annotated[int, SESSIONS]
     message: MasterMessage
 
 
@@ -169,7 +171,7 @@ class Send:
 class Drop:
     """Send ``farewell`` if there is one, then close the session."""
 
-    session: int
+    session: Annotated[int, SESSIONS]
     farewell: Rejected | None = None
 
 

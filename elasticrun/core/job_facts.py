@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from elasticrun.config import JobConfig, TaskRole
+from elasticrun.core.bounds import Horizon
 from elasticrun.core.checkup import Checkup, HealthBook
 from elasticrun.core.directives import directive
 from elasticrun.core.electorate import Electorate, Standing
@@ -81,6 +82,7 @@ class JobFacts:
         self._timers: Deadlines[Timer] = Deadlines()
         self._last_called = False
         self._probes = 0  # number of the newest one, perhaps of a master that was forgotten
+        self._horizon = Horizon()
         self._sequence = 0
         self._now = 0.0
         self._effects: list[JobEffect] = []
@@ -105,6 +107,7 @@ class JobFacts:
     def _start(self, epoch: int) -> None:
         endpoints = self.config.endpoints
         self.epoch = epoch if epoch > self.epoch else next_epoch(self.epoch, endpoints, epoch % endpoints)
+        self._horizon = Horizon.above(self.epoch, self.newest, self._probes)
         self.quorum.start(self.epoch)
         self.members.detach_all()
         for node in self.members.nodes.values():
@@ -142,6 +145,9 @@ class JobFacts:
         if self.quorum.is_blank and not hello.status.seats:
             self._effects.append(Drop(session))  # neither knows of a world: it must look for the first master
             return
+        if refusal := self._refusal(hello.status, hello.epoch):
+            self._effects.append(Drop(session, refusal))
+            return
         self._overtake(hello)
         missing = self.members.detached
         if admission is Admission.SUPERSEDES:
@@ -157,6 +163,13 @@ class JobFacts:
         self._absorb(node)
         self._direct(node)
 
+    def _refusal(self, status: AgentStatus, epoch: int = -1) -> Rejected | None:
+        """What an agent is told whose numbers are absurd, since others would have to count on from there."""
+        epochs = [epoch, *(seat.world.epoch for seat in status.seats)]
+        check = -1 if status.probe is None else status.probe.check
+        why = self._horizon.refuses(epoch=max(epochs), round=status.round, check=check)
+        return Rejected(RejectCode.IMPLAUSIBLE, f"{why}; restart this agent") if why else None
+
     def _overtake(self, hello: Hello) -> None:
         """Be newer than a master that we know nothing of, whose directives this agent obeyed."""
         foreign = hello.epoch == self.epoch and not self.members.has_met(hello.info)
@@ -171,6 +184,10 @@ class JobFacts:
     def _report(self, session: int, status: AgentStatus) -> None:
         node = self.members.node_of(session)
         if node is None:
+            return
+        if refusal := self._refusal(status):
+            self._effects.append(Drop(session, refusal))
+            self._lose(node, f"lost: {refusal.message}")
             return
         self._touch(node)
         if status.sequence > node.status.sequence:

@@ -35,6 +35,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from elasticrun.core.bounds import SECONDS
 from elasticrun.core.protocol import Stall
 
 MULTIPLE = 8.0
@@ -268,7 +269,7 @@ class HangMachine:
             rank=self._first_rank + worker.local_rank,
             local_rank=worker.local_rank,
             step=worker.step,
-            silence=now - worker.sign_at,
+            silence=SECONDS.clip(now - worker.sign_at),
             allowed=self.allowed,
             in_collective=is_in_collective(stack),
             where=str(stack[0]) if stack else "",

@@ -11,8 +11,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Annotated
 
 from elasticrun.config import TaskRole
+from elasticrun.core.bounds import (
+    CHECKS,
+    EPOCHS,
+    EPOCHS_HEARD,
+    LOCAL_SIZES,
+    PIDS,
+    PORTS,
+    POSITIONS,
+    RANKS,
+    RATES,
+    ROUNDS,
+    ROUNDS_HEARD,
+    SECONDS,
+    SEQUENCES,
+    STEPS,
+    TIMESTAMPS,
+    WORLD_SIZES,
+)
 from elasticrun.core.failure import MAX_SUMMARY_TEXT as MAX_SUMMARY_TEXT
 from elasticrun.core.failure import Failure as Failure
 from elasticrun.core.failure import FailureKind as FailureKind
@@ -40,11 +59,12 @@ class NodeInfo:
     incarnation: str  # fresh at each start of the agent
     host: str
     address: str  # where other nodes reach this one
-    local_world_size: int
+    local_world_size: Annotated[int, LOCAL_SIZES]
     role: str = "default"
-    node_rank: int | None = None  # only if the user gave one: it orders the ranks
-    pid: int = 0
-    position: int = -1  # of this host in the list of endpoints, if it may become the master's; -1: it may not
+    node_rank: Annotated[int, RANKS] | None = None  # only if the user gave one: it orders the ranks
+    pid: Annotated[int, PIDS] = 0
+    # Of this host in the list of endpoints, if it may become the master's; -1: it may not.
+    position: Annotated[int, POSITIONS] = -1
     roles: tuple[TaskRole, ...] = ()  # of a TensorFlow job's tasks, by local rank; (): no TensorFlow job
 
 
@@ -53,8 +73,8 @@ class GroupReport:
     """How one all-gather of a probe went, seen from one of its members."""
 
     error: str = ""  # "" if it was fine
-    bandwidth: float = 0.0  # bytes per second that this node received
-    latency: float = 0.0  # seconds for an all-gather of a few bytes
+    bandwidth: Annotated[float, RATES] = 0.0  # bytes per second that this node received
+    latency: Annotated[float, SECONDS] = 0.0  # seconds for an all-gather of a few bytes
     transport: str = ""  # what carried it, for example gloo; "": unknown
 
 
@@ -62,9 +82,9 @@ class GroupReport:
 class ProbeReport:
     """What one probe of a node found."""
 
-    check: int  # the number of the probe, as the master gave it
+    check: Annotated[int, CHECKS]  # the number of the probe, as the master gave it
     error: str = ""  # of the self test: what is wrong with this node by itself; "" if nothing is
-    matmul_flops: float = 0.0  # floating point operations per second
+    matmul_flops: Annotated[float, RATES] = 0.0  # floating point operations per second
     groups: tuple[GroupReport, ...] = ()  # in the order in which they were asked for
     engine: str = ""  # what multiplied, for example torch/cpu; "": unknown
 
@@ -73,24 +93,25 @@ class ProbeReport:
 class Stall:
     """No worker of a node has made a step for too long; about the one that lags."""
 
-    rank: int
-    local_rank: int
-    step: int  # the last one it made
-    silence: float  # seconds since then
-    allowed: float  # seconds that were allowed
+    rank: Annotated[int, RANKS]
+    local_rank: Annotated[int, RANKS]
+    step: Annotated[int, STEPS]  # the last one it made
+    silence: Annotated[float, SECONDS]  # since then
+    allowed: Annotated[float, SECONDS]  # seconds that were allowed
     in_collective: bool  # by its stack: it waits for others
     where: str = ""  # the innermost frame of its stack
     stacks: str = ""  # the directory on its host in which all stacks were saved; "": they were not
-    timestamp: float = 0.0  # wall clock of its host when it was found, in seconds; shown, never compared
+    # Wall clock of its host when it was found, in seconds; shown, never compared.
+    timestamp: Annotated[float, TIMESTAMPS] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     """A world as votes name it; see ``core/quorum.py``."""
 
-    round: int
-    epoch: int  # of the master that formed it
-    size: int  # number of nodes
+    round: Annotated[int, ROUNDS]
+    epoch: Annotated[int, EPOCHS]  # of the master that formed it
+    size: Annotated[int, WORLD_SIZES]  # number of nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +141,17 @@ class AgentStatus:
     that round and stay in every later status until the next round starts.
     """
 
-    sequence: int  # grows with each status of one incarnation
+    sequence: Annotated[int, SEQUENCES]  # grows with each status of one incarnation
     phase: AgentPhase
-    round: int = -1
+    round: Annotated[int, ROUNDS_HEARD] = -1
     failures: tuple[Failure, ...] = ()
-    store_port: int = 0  # a port this node has free for the workers' store, offered while READY
+    store_port: Annotated[int, PORTS] = 0  # one that is free for the workers' store, offered while READY
     probe: ProbeReport | None = None  # of the newest probe that ended
     stall: Stall | None = None  # while RUNNING
     seats: tuple[Seat, ...] = ()  # by round, at most MAX_SEATS; only if several hosts may become the master's
     warming: bool = False  # while READY: workers, of which this node has started none, would wait for imports
-    ports: tuple[int, ...] = ()  # held free for tasks, at most MAX_PORTS; only if this node has roles
+    # Held free for tasks, at most MAX_PORTS; only if this node has roles.
+    ports: tuple[Annotated[int, PORTS], ...] = ()
     tasks: tuple[TaskReport, ...] = ()  # of ``round``, at most MAX_TASKS
 
 
@@ -141,7 +163,7 @@ class Hello:
     version: str
     info: NodeInfo
     status: AgentStatus
-    epoch: int = -1  # the newest master epoch this agent has seen
+    epoch: Annotated[int, EPOCHS_HEARD] = -1  # the newest master epoch this agent has seen
     nonce: bytes = b""  # of the agent, for the master's proof
     proof: bytes = b""  # that the agent knows the job's token
 
@@ -239,6 +261,7 @@ class RejectCode(Enum):
     DRAINED = "drained"
     UNAUTHENTICATED = "unauthenticated"
     TOO_MANY = "too_many"
+    IMPLAUSIBLE = "implausible"
 
 
 @dataclass(frozen=True, slots=True)

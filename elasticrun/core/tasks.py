@@ -10,8 +10,10 @@ or late changes nothing, because lives only grow.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from elasticrun.config import TaskRole
+from elasticrun.core.bounds import LIVES, RANKS
 from elasticrun.core.failure import Failure
 
 #: Where each task of a TensorFlow cluster serves, as host:port by index, for each role.
@@ -34,8 +36,8 @@ class Task:
 class TaskReport:
     """How the newest life of a task fares."""
 
-    local_rank: int
-    life: int
+    local_rank: Annotated[int, RANKS]
+    life: Annotated[int, LIVES]
     ended: bool = False
     failure: Failure | None = None  # None: it runs, or ended with 0
 

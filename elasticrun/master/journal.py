@@ -15,14 +15,16 @@ be a second history.
 from __future__ import annotations
 
 import json
+import math
 import os
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from elasticrun.config import JobConfig
+from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import Beat, JobEvent
 from elasticrun.errors import UsageError
 from elasticrun.rpc.records import RecordError, from_json, to_json
@@ -143,12 +145,16 @@ def read_journal(path: Path) -> tuple[JobConfig, list[Entry]] | None:
         if header.get("format") != FORMAT:
             raise RecordError(f"format {header.get('format')!r} is not {FORMAT}")
         config = from_json(JobConfig, header["config"])
-        return config, [_entry(line) for line in parsed]
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise UsageError(
-            f"the master's journal {path} is not one that this version wrote ({error});"
-            " move it away to start the job anew"
-        ) from error
+        raise _not_ours(path, 1, error) from error
+    return config, [_entry(path, number, line) for number, line in enumerate(parsed, 2)]
+
+
+def _not_ours(path: Path, number: int, error: Exception) -> UsageError:
+    return UsageError(
+        f"line {number} of the master's journal {path} is not one that this version wrote ({error});"
+        " move it away to start the job anew"
+    )
 
 
 def _parse(path: Path, lines: list[bytes]) -> Iterator[dict[str, Any]]:
@@ -161,8 +167,29 @@ def _parse(path: Path, lines: list[bytes]) -> Iterator[dict[str, Any]]:
             ) from None
 
 
-def _entry(line: dict[str, Any]) -> Entry:
-    return Entry(float(line["at"]), from_json(EVENTS[line["kind"]], line["event"]))
+def _entry(path: Path, number: int, line: dict[str, Any]) -> Entry:
+    try:
+        at = from_json(float, line["at"])
+        if not math.isfinite(at):
+            raise RecordError(f"the time {at} is not finite")
+        return Entry(at, from_json(EVENTS[line["kind"]], line["event"]))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise _not_ours(path, number, error) from error
+
+
+def replay(path: Path, config: JobConfig, entries: Iterable[Entry]) -> JobMachine:
+    """The state that the entries of ``read_journal`` stand for.
+
+    Raises:
+        UsageError: an entry cannot be replayed, as no master that this version runs has written it.
+    """
+    machine = JobMachine(config)
+    for number, entry in enumerate(entries, 2):
+        try:
+            machine.handle(entry.event, entry.at)
+        except Exception as error:  # whatever is wrong with it, it did not happen
+            raise _not_ours(path, number, error) from error
+    return machine
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -19,7 +19,14 @@ from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import MasterStarted
 from elasticrun.core.quorum import next_epoch
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode, UsageError
-from elasticrun.master.journal import Journal, create_journal, keep_aside, read_journal, resume_journal
+from elasticrun.master.journal import (
+    Journal,
+    create_journal,
+    keep_aside,
+    read_journal,
+    replay,
+    resume_journal,
+)
 from elasticrun.master.loop import MasterLoop, admit
 from elasticrun.rpc.text import clean
 
@@ -179,9 +186,7 @@ def recover(
     """
     config, entries = (None if anew else read_journal(path)) or (None, [])
     if config is not None and (config == job or (resume and config.job_id == job.job_id)):
-        machine = JobMachine(config)
-        for entry in entries:
-            machine.handle(entry.event, entry.at)
+        machine = replay(path, config, entries)
         if resume or not machine.ended:
             at = entries[-1].at if entries else 0.0
             return machine, resume_journal(path), MonotonicClock(at)

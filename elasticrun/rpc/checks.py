@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from elasticrun.core.bounds import Number, Range
 from elasticrun.core.protocol import MAX_FAILURE_TEXT
 from elasticrun.errors import ProtocolError
 
@@ -45,6 +46,13 @@ def integer(field: str, value: int, low: int, high: int = MAX_INT64) -> int:
     """An integer with low <= value <= high."""
     if not low <= value <= high:
         raise ProtocolError(f"{field} must be between {low} and {high}, got {value}")
+    return value
+
+
+def within(field: str, value: Number, allowed: Range[Number]) -> Number:
+    """A number of the range that ``core/bounds.py`` declares for it."""
+    if value not in allowed:
+        raise ProtocolError(f"{field} must be between {allowed.low} and {allowed.high}, got {value}")
     return value
 
 

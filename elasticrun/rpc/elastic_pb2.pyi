@@ -48,6 +48,7 @@ class RejectCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REJECT_CODE_DRAINED: _ClassVar[RejectCode]
     REJECT_CODE_UNAUTHENTICATED: _ClassVar[RejectCode]
     REJECT_CODE_TOO_MANY: _ClassVar[RejectCode]
+    REJECT_CODE_IMPLAUSIBLE: _ClassVar[RejectCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -87,6 +88,7 @@ REJECT_CODE_EXCLUDED: RejectCode
 REJECT_CODE_DRAINED: RejectCode
 REJECT_CODE_UNAUTHENTICATED: RejectCode
 REJECT_CODE_TOO_MANY: RejectCode
+REJECT_CODE_IMPLAUSIBLE: RejectCode
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_SUCCEEDED: Outcome
 OUTCOME_FAILED: Outcome

@@ -2,6 +2,7 @@
 
 Serves the journal and the stream of a node that is alone: a record is readable by eye, and one whose shape no
 longer fits the code is refused with the place that does not fit, instead of being taken for something else.
+So is a number outside of the range that its annotation names.
 """
 
 from __future__ import annotations
@@ -74,9 +75,11 @@ def _load(kind: Any, data: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _load_enum(kind, data)
     origin = typing.get_origin(kind)
+    if origin is typing.Annotated:
+        return _load_ranged(kind, data)
     if origin is tuple:
         return _load_tuple(typing.get_args(kind), _expect(list, data))
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):
         return None if data is None else _load(typing.get_args(kind)[0], data)
     if kind is bytes:
         return bytes.fromhex(_expect(str, data))
@@ -91,6 +94,14 @@ def _load_dataclass(kind: type, data: Any) -> Any:
     if values.keys() != fields.keys():
         raise RecordError(f"{kind.__name__} has the fields {sorted(fields)}, not {sorted(values)}")
     return kind(**{name: _load(fields[name], values[name]) for name in fields})
+
+
+def _load_ranged(kind: Any, data: Any) -> Any:
+    value = _load(kind.__origin__, data)
+    for allowed in kind.__metadata__:
+        if value not in allowed:
+            raise RecordError(f"{value!r} is not between {allowed.low} and {allowed.high}")
+    return value
 
 
 def _load_tuple(kinds: tuple[Any, ...], data: list[Any]) -> tuple[Any, ...]:
@@ -116,5 +127,5 @@ def _expect(kind: Any, data: Any) -> Any:
 
 @cache
 def _fields(kind: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}

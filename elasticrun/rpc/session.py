@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -54,6 +55,8 @@ from elasticrun.rpc.door import STRANGERS, Context, complain, peer_of, unproven,
 from elasticrun.rpc.limits import Guest, Limits
 from elasticrun.rpc.outbox import Outbox
 from elasticrun.rpc.transport import PING_INTERVAL, PING_TIMEOUT
+
+logger = logging.getLogger(__name__)
 
 _ENDED = "the agent's stream ended"
 
@@ -127,7 +130,13 @@ class AgentStream:
     def send(self, message: MasterMessage) -> None:
         if isinstance(message, Welcome) and self._handshake is not None and self._hello is not None:
             message = replace(message, proof=self._handshake.of_master(self._hello.nonce))
-        if not self._outbox.put(codec.encode_master(message)):
+        try:
+            data = codec.encode_master(message)
+        except Exception:  # a bug, or what this agent said of itself: no reason to fail the others
+            logger.exception("a message for %s cannot be encoded; its stream is closed", self.peer)
+            self.finish("what it is to be told cannot be encoded")
+            return
+        if not self._outbox.put(data):
             self.finish("the agent does not read what it is sent")
             self._abort()
 

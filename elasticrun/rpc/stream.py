@@ -36,6 +36,7 @@ _REJECTIONS: dict[RejectCode, type[ElasticRunError]] = {
     RejectCode.MALFORMED: ProtocolError,
     RejectCode.OUT_OF_ORDER: ProtocolError,
     RejectCode.OVERSIZED: ProtocolError,
+    RejectCode.IMPLAUSIBLE: ProtocolError,
 }
 
 

@@ -336,6 +336,7 @@ def test_a_rejected_agent_stops_its_workers_and_goes(code: RejectCode) -> None:
     agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
     assert (agent.finish.reason, agent.finish.outcome) == ("no", None)
     broken = {RejectCode.MALFORMED, RejectCode.OUT_OF_ORDER, RejectCode.OVERSIZED}
+    broken.add(RejectCode.IMPLAUSIBLE)
     expected = ExitCode.PROTOCOL if code in broken else ExitCode[code.name]
     assert agent.finish.exit_status == expected
 

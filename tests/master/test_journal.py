@@ -8,6 +8,7 @@ import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,9 +27,9 @@ from elasticrun.core.job_events import (
     RoleScaled,
     ScaleOrdered,
 )
-from elasticrun.errors import UsageError
+from elasticrun.errors import ExitCode, UsageError
 from elasticrun.master import journal as module
-from elasticrun.master.journal import Entry, Journal, create_journal, read_journal, resume_journal
+from elasticrun.master.journal import Entry, Journal, create_journal, read_journal, replay, resume_journal
 from tests.master.journals import append
 from tests.strategies import counts, hellos, names, numbers, statuses
 
@@ -234,3 +235,27 @@ def test_a_record_is_readable(path: Path) -> None:
 def test_many_entries_are_read_in_order(path: Path) -> None:
     many = [Entry(float(number), Left(number, "x" * 1000)) for number in range(5000)]
     assert read_journal(written(path, *many)) == (CONFIG, many)
+
+
+POISON = [
+    ({"kind": "MasterStarted", "event": {"epoch": 2**62}}, "4611686018427387904 is not between 0 and"),
+    ({"kind": "Left", "event": {"session": -1, "reason": ""}}, "-1 is not between 0 and"),
+    ({"at": float("nan"), "kind": "Left", "event": {"session": 1, "reason": ""}}, "time nan is not finite"),
+]
+
+
+@pytest.mark.parametrize(("line", "why"), POISON)
+def test_a_poisoned_journal_is_refused_with_file_and_line(path: Path, line: dict[str, Any], why: str) -> None:
+    written(path, STARTED, LEFT)
+    with path.open("a") as file:
+        file.write(json.dumps({"at": 3.0} | line) + "\n")
+    with pytest.raises(UsageError, match=f"line 4 of the master's journal .*{why}.*move it away") as refused:
+        read_journal(path)
+    assert refused.value.exit_code == ExitCode.USAGE
+    assert str(path) in str(refused.value)
+
+
+def test_an_entry_that_cannot_be_replayed_is_refused_with_its_line(path: Path) -> None:
+    entries = [STARTED, Entry(2.0, Expired("warming"))]
+    with pytest.raises(UsageError, match=r"line 3 of the master's journal .* move it away"):
+        replay(path, JobConfig(), entries)

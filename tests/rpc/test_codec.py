@@ -28,13 +28,17 @@ from elasticrun.core.protocol import (
     MasterMessage,
     NodeInfo,
     Outcome,
+    ProbeReport,
     RejectCode,
     Rejected,
     Report,
+    Seat,
+    Stall,
     StartRound,
     StopRound,
     Waiting,
     Welcome,
+    World,
 )
 from elasticrun.core.tasks import MAX_CLUSTER, MAX_PORTS, MAX_TASKS, Task, TaskReport
 from elasticrun.core.usage import TaskUsage
@@ -122,6 +126,14 @@ BAD_FAILURES: list[Bad] = [
     ("failure.pid", {"pid": -1}),
 ]
 BAD_STATUSES: list[Bad] = [
+    ("sequence", {"sequence": 2**62}),
+    ("round", {"round": 2**62}),
+    ("probe.check", {"probe": ProbeReport(2**62)}),
+    ("stall.rank", {"stall": Stall(-1, 0, 2, 1.0, 1.0, False)}),
+    ("world.epoch", {"seats": (Seat(World(1, 2**62, 1), None),), "round": 1}),
+    ("world.size", {"seats": (Seat(World(1, 1, 2**30), None),), "round": 1}),
+    ("seats", {"seats": (Seat(World(4, 1, 1), None),), "round": 3}),
+    ("seats", {"seats": (Seat(World(4, 1, 1), World(5, 1, 1)),), "round": 9}),
     ("sequence", {"sequence": -1}),
     ("round", {"round": -2}),
     ("store_port", {"store_port": -1}),
@@ -136,6 +148,8 @@ BAD_STATUSES: list[Bad] = [
     ("failure.rank", {"tasks": (TaskReport(0, 0, True, replace(FAILURE, rank=-1)),)}),
 ]
 BAD_INFOS: list[Bad] = [
+    ("local_world_size", {"local_world_size": 2**31 - 1}),
+    ("position", {"position": 2**20}),
     ("node", {"node": ""}),
     ("incarnation", {"incarnation": ""}),
     ("host", {"host": ""}),
@@ -285,7 +299,7 @@ UNSENDABLE = [
     ("failure.message must have at most", _failure(message="m" * (MAX_FAILURE_TEXT + 1))),
     ("failure.error_file must have at most", _failure(error_file="m" * 4097)),
     ("failure.stacks must have at most", _failure(stacks="m" * 4097)),
-    ("failure.timestamp must be a finite", _failure(timestamp=float("nan"))),
+    ("failure.timestamp must be between", _failure(timestamp=float("nan"))),
     (
         "roles has the value 9",
         pb.AgentMessage(hello=pb.Hello(version="1", info=_info(roles=[9]), status=STARTED)),
@@ -376,7 +390,7 @@ def test_the_largest_report_fits(letter: str) -> None:
     failure = Failure(
         name, name, 0, 0, name, 1, FailureKind.EXIT, 1, text, text, text, path, 1.0, stacks=path
     )
-    tasks = tuple(TaskReport(rank, 2**62, True, failure) for rank in range(MAX_TASKS))
+    tasks = tuple(TaskReport(rank, 2**53, True, failure) for rank in range(MAX_TASKS))
     ports = (65535,) * MAX_PORTS
     status = replace(STATUS, failures=(failure,) * (MAX_FAILURES + 5), ports=ports, tasks=tasks)
     info = NodeInfo(name, name, name, name, 1, name, roles=(TaskRole.PS,) * MAX_TASKS)

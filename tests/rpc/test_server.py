@@ -23,6 +23,7 @@ from elasticrun.core.protocol import (
     RejectCode,
     Rejected,
     Report,
+    StopRound,
     Waiting,
     Welcome,
 )
@@ -245,6 +246,29 @@ def test_an_agent_that_does_not_read_is_given_up() -> None:
                     pass
 
     run(main())
+
+
+def test_what_cannot_be_encoded_ends_one_stream_only(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with serving() as (recorder, endpoint), raw_calls(endpoint) as opened:
+            calls = [opened().call for _ in range(2)]
+            for number, call in enumerate(calls, 1):
+                await call.write(HELLO)
+                await recorder.until(lambda: len(recorder.sessions) == number)  # noqa: B023 - awaited at once
+            bad, good = recorder.sessions
+            bad.send(StopRound(2**63, 1, 0, "too large for its field"))
+            good.send(Waiting(1, "still here"))
+            heard: list[MasterMessage] = []
+            while Waiting(1, "still here") not in heard:
+                data = await asyncio.wait_for(calls[1].read(), DEADLINE)
+                assert isinstance(data, bytes)
+                heard += codec.decode_master(data)
+            await calls[0].done_writing()
+            await recorder.until(lambda: bool(recorder.detachments))
+            assert recorder.detachments == [(bad.id, "what it is to be told cannot be encoded")]
+
+    run(main())
+    assert "cannot be encoded; its stream is closed" in caplog.text
 
 
 def test_a_closing_stream_is_given_up_if_the_agent_does_not_read() -> None:

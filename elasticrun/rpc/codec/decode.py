@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from google.protobuf.message import DecodeError, Message
 
+from elasticrun.core import bounds
 from elasticrun.core.protocol import (
     MAX_CHECKS,
     MAX_GROUP_NODES,
@@ -146,39 +147,45 @@ def _hello(hello: pb.Hello) -> Hello:
         version=checks.name("version", hello.version),
         info=_info(hello.info),
         status=_status(hello.status),
-        epoch=checks.integer("epoch", hello.epoch, -1),
+        epoch=checks.within("epoch", hello.epoch, bounds.EPOCHS_HEARD),
         nonce=token("nonce", hello.nonce),
         proof=token("proof", hello.proof),
     )
 
 
 def _info(info: pb.NodeInfo) -> NodeInfo:
-    node_rank = checks.integer("node_rank", info.node_rank, 0) if info.HasField("node_rank") else None
+    node_rank = (
+        checks.within("node_rank", info.node_rank, bounds.RANKS) if info.HasField("node_rank") else None
+    )
+    position = info.position if info.HasField("position") else -1
     return NodeInfo(
         node=checks.name("node", info.node),
         incarnation=checks.name("incarnation", info.incarnation),
         host=checks.name("host", info.host),
         address=checks.name("address", info.address),
-        local_world_size=checks.integer("local_world_size", info.local_world_size, 1),
+        local_world_size=checks.within("local_world_size", info.local_world_size, bounds.LOCAL_SIZES),
         role=checks.name("role", info.role),
         node_rank=node_rank,
-        pid=checks.integer("pid", info.pid, 0),
-        position=checks.integer("position", info.position, 0) if info.HasField("position") else -1,
+        pid=checks.within("pid", info.pid, bounds.PIDS),
+        position=checks.within("position", position, bounds.POSITIONS),
         roles=tasks.roles_in(info.roles),
     )
 
 
 def _status(status: pb.AgentStatus) -> AgentStatus:
     failures = failures_in(status.failures)
+    seats = few("seats", MAX_SEATS, map(_seat, status.seats))
+    if any(seat.world.round > status.round for seat in seats):
+        raise ProtocolError(f"seats must be of rounds up to {status.round}, the last that was accepted")
     return AgentStatus(
-        sequence=checks.integer("sequence", status.sequence, 0),
+        sequence=checks.within("sequence", status.sequence, bounds.SEQUENCES),
         phase=member("phase", _PHASE_OF, status.phase),
-        round=checks.integer("round", status.round, -1),
+        round=checks.within("round", status.round, bounds.ROUNDS_HEARD),
         failures=failures,
         store_port=checks.port("store_port", status.store_port),
         probe=_probe(status.probe) if status.HasField("probe") else None,
         stall=_stall(status.stall) if status.HasField("stall") else None,
-        seats=few("seats", MAX_SEATS, map(_seat, status.seats)),
+        seats=seats,
         warming=status.warming,
         ports=tasks.ports_in(status.ports),
         tasks=tasks.reports_in(status.tasks, failures),
@@ -187,9 +194,9 @@ def _status(status: pb.AgentStatus) -> AgentStatus:
 
 def _probe(probe: pb.ProbeReport) -> ProbeReport:
     return ProbeReport(
-        check=checks.integer("probe.check", probe.check, 0),
+        check=checks.within("probe.check", probe.check, bounds.CHECKS),
         error=checks.text("probe.error", probe.error),
-        matmul_flops=checks.measure("probe.matmul_flops", probe.matmul_flops),
+        matmul_flops=checks.within("probe.matmul_flops", probe.matmul_flops, bounds.RATES),
         groups=few("probe.groups", MAX_GROUPS, map(_group_report, probe.groups)),
         engine=checks.text("probe.engine", probe.engine, checks.MAX_SENTENCE),
     )
@@ -198,29 +205,31 @@ def _probe(probe: pb.ProbeReport) -> ProbeReport:
 def _group_report(group: pb.GroupReport) -> GroupReport:
     return GroupReport(
         error=checks.text("group.error", group.error, checks.MAX_SENTENCE),
-        bandwidth=checks.measure("group.bandwidth", group.bandwidth),
-        latency=checks.measure("group.latency", group.latency),
+        bandwidth=checks.within("group.bandwidth", group.bandwidth, bounds.RATES),
+        latency=checks.within("group.latency", group.latency, bounds.SECONDS),
         transport=checks.text("group.transport", group.transport, checks.MAX_SENTENCE),
     )
 
 
 def _stall(stall: pb.Stall) -> Stall:
     return Stall(
-        rank=checks.integer("stall.rank", stall.rank, 0),
-        local_rank=checks.integer("stall.local_rank", stall.local_rank, 0),
-        step=checks.integer("stall.step", stall.step, -1),
-        silence=checks.measure("stall.silence", stall.silence),
-        allowed=checks.measure("stall.allowed", stall.allowed),
+        rank=checks.within("stall.rank", stall.rank, bounds.RANKS),
+        local_rank=checks.within("stall.local_rank", stall.local_rank, bounds.RANKS),
+        step=checks.within("stall.step", stall.step, bounds.STEPS),
+        silence=checks.within("stall.silence", stall.silence, bounds.SECONDS),
+        allowed=checks.within("stall.allowed", stall.allowed, bounds.SECONDS),
         in_collective=stall.in_collective,
         where=checks.text("stall.where", stall.where, checks.MAX_SENTENCE),
         stacks=checks.text("stall.stacks", stall.stacks, checks.MAX_PATH),
-        timestamp=checks.finite("stall.timestamp", stall.timestamp),
+        timestamp=checks.within("stall.timestamp", stall.timestamp, bounds.TIMESTAMPS),
     )
 
 
 def _seat(seat: pb.Seat) -> Seat:
-    base = _world(seat.base) if seat.HasField("base") else None
-    return Seat(_world(seat.world), base, _roll(seat.roll))
+    world, base = _world(seat.world), _world(seat.base) if seat.HasField("base") else None
+    if base is not None and base.round > world.round:
+        raise ProtocolError(f"seats must have an older base: round {world.round} has {base.round}")
+    return Seat(world, base, _roll(seat.roll))
 
 
 def _roll(roll: Iterable[str]) -> tuple[str, ...]:
@@ -229,9 +238,9 @@ def _roll(roll: Iterable[str]) -> tuple[str, ...]:
 
 def _world(world: pb.World) -> World:
     return World(
-        round=checks.integer("world.round", world.round, 0),
-        epoch=_epoch(world.epoch),
-        size=checks.integer("world.size", world.size, 1),
+        round=checks.within("world.round", world.round, bounds.ROUNDS),
+        epoch=checks.within("world.epoch", world.epoch, bounds.EPOCHS),
+        size=checks.within("world.size", world.size, bounds.WORLD_SIZES),
     )
 
 
@@ -329,7 +338,7 @@ def _assignment(given: pb.Assignment) -> Assignment:
 
 
 def _epoch(epoch: int) -> int:
-    return checks.integer("epoch", epoch, 0)
+    return checks.within("epoch", epoch, bounds.EPOCHS)
 
 
 def token(field: str, value: bytes) -> bytes:

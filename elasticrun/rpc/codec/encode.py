@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+from elasticrun.core import bounds
 from elasticrun.core.protocol import (
     MAX_CHECKS,
     MAX_ROLL,
@@ -140,8 +141,8 @@ def _probe_to_pb(probe: ProbeReport) -> pb.ProbeReport:
     groups = [
         pb.GroupReport(
             error=head(group.error, checks.MAX_SENTENCE),
-            bandwidth=finite(group.bandwidth),
-            latency=finite(group.latency),
+            bandwidth=bounds.RATES.clip(group.bandwidth),
+            latency=bounds.SECONDS.clip(group.latency),
             transport=head(group.transport, checks.MAX_SENTENCE),
         )
         for group in probe.groups
@@ -149,7 +150,7 @@ def _probe_to_pb(probe: ProbeReport) -> pb.ProbeReport:
     return pb.ProbeReport(
         check=probe.check,
         error=head(probe.error),
-        matmul_flops=finite(probe.matmul_flops),
+        matmul_flops=bounds.RATES.clip(probe.matmul_flops),
         groups=groups,
         engine=head(probe.engine, checks.MAX_SENTENCE),
     )
@@ -159,13 +160,13 @@ def _stall_to_pb(stall: Stall) -> pb.Stall:
     return pb.Stall(
         rank=stall.rank,
         local_rank=stall.local_rank,
-        step=stall.step,
-        silence=finite(stall.silence),
-        allowed=finite(stall.allowed),
+        step=bounds.STEPS.clip(stall.step),
+        silence=bounds.SECONDS.clip(stall.silence),
+        allowed=bounds.SECONDS.clip(stall.allowed),
         in_collective=stall.in_collective,
         where=head(stall.where, checks.MAX_SENTENCE),
         stacks=tail(stall.stacks, checks.MAX_PATH),
-        timestamp=finite(stall.timestamp),
+        timestamp=bounds.TIMESTAMPS.clip(stall.timestamp),
     )
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from elasticrun.core import bounds
 from elasticrun.core.protocol import MAX_FAILURES, MAX_SUMMARY_TEXT, Failure, FailureKind
 from elasticrun.rpc import checks
 from elasticrun.rpc import elastic_pb2 as pb
-from elasticrun.rpc.codec.parts import few, finite, member
+from elasticrun.rpc.codec.parts import few, member
 from elasticrun.rpc.text import clean, head, tail
 
 #: Bytes of UTF-8 that an abridged failure has for the name of its role.
@@ -40,9 +41,9 @@ def failure_to_pb(failure: Failure) -> pb.Failure:
         traceback=tail(failure.traceback),
         stderr_tail=tail(failure.stderr_tail),
         error_file=tail(failure.error_file, checks.MAX_PATH),
-        timestamp=finite(failure.timestamp),
-        step=failure.step,
-        oom_kills=failure.oom_kills,
+        timestamp=bounds.TIMESTAMPS.clip(failure.timestamp),
+        step=bounds.STEPS.clip(failure.step),
+        oom_kills=bounds.COUNTS.clip(failure.oom_kills),
         host_oom=failure.host_oom,
         kernel_log=tail(failure.kernel_log),
         stacks=tail(failure.stacks, checks.MAX_PATH),
@@ -59,9 +60,9 @@ def abridged_to_pb(failure: Failure) -> pb.Failure:
         kind=f"FAILURE_KIND_{failure.kind.name}",
         exit_code=failure.exit_code,
         message=head(failure.message, MAX_SUMMARY_TEXT),
-        timestamp=finite(failure.timestamp),
-        step=failure.step,
-        oom_kills=failure.oom_kills,
+        timestamp=bounds.TIMESTAMPS.clip(failure.timestamp),
+        step=bounds.STEPS.clip(failure.step),
+        oom_kills=bounds.COUNTS.clip(failure.oom_kills),
         host_oom=failure.host_oom,
     )
 
@@ -82,19 +83,19 @@ def _failure(failure: pb.Failure, node: str, host: str) -> Failure:
     return Failure(
         node=checks.name("failure.node", node),
         host=checks.name("failure.host", host),
-        rank=checks.integer("failure.rank", failure.rank, 0),
-        local_rank=checks.integer("failure.local_rank", failure.local_rank, 0),
+        rank=checks.within("failure.rank", failure.rank, bounds.RANKS),
+        local_rank=checks.within("failure.local_rank", failure.local_rank, bounds.RANKS),
         role=checks.name("failure.role", failure.role),
-        pid=checks.integer("failure.pid", failure.pid, 0),
+        pid=checks.within("failure.pid", failure.pid, bounds.PIDS),
         kind=member("failure.kind", _KIND_OF, failure.kind),
         exit_code=failure.exit_code,
         message=checks.text("failure.message", failure.message),
         traceback=checks.text("failure.traceback", failure.traceback),
         stderr_tail=checks.text("failure.stderr_tail", failure.stderr_tail),
         error_file=checks.text("failure.error_file", failure.error_file, checks.MAX_PATH),
-        timestamp=checks.finite("failure.timestamp", failure.timestamp),
-        step=checks.integer("failure.step", failure.step, -1),
-        oom_kills=checks.integer("failure.oom_kills", failure.oom_kills, 0),
+        timestamp=checks.within("failure.timestamp", failure.timestamp, bounds.TIMESTAMPS),
+        step=checks.within("failure.step", failure.step, bounds.STEPS),
+        oom_kills=checks.within("failure.oom_kills", failure.oom_kills, bounds.COUNTS),
         host_oom=failure.host_oom,
         kernel_log=checks.text("failure.kernel_log", failure.kernel_log),
         stacks=checks.text("failure.stacks", failure.stacks, checks.MAX_PATH),

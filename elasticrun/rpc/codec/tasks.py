@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from elasticrun.config import TaskRole
+from elasticrun.core import bounds
 from elasticrun.core.protocol import MAX_FAILURES, Failure
 from elasticrun.core.tasks import MAX_CLUSTER, MAX_PORTS, MAX_TASKS, Cluster, Task, TaskReport
 from elasticrun.core.usage import TaskUsage
@@ -67,7 +68,7 @@ def usage_to_pb(usage: Iterable[TaskUsage]) -> list[pb.TaskUsage]:
             local_rank=task.local_rank,
             cpu=_known(task.cpu),
             memory=task.memory,
-            step=task.step,
+            step=None if task.step is None else min(task.step, bounds.SEQUENCES.high),
             step_rate=_known(task.step_rate),
             graph_time=_known(task.graph_time),
         )
@@ -77,7 +78,7 @@ def usage_to_pb(usage: Iterable[TaskUsage]) -> list[pb.TaskUsage]:
 
 def _known(number: float | None) -> float | None:
     """None for what the receiver would refuse, too."""
-    return number if number is not None and math.isfinite(number) else None
+    return min(number, bounds.RATES.high) if number is not None and math.isfinite(number) else None
 
 
 @lru_cache(maxsize=1)
@@ -115,8 +116,8 @@ def reports_in(reports: Iterable[pb.TaskReport], failures: Sequence[Failure]) ->
         first = first or failure
         found.append(
             TaskReport(
-                local_rank=checks.integer("task.local_rank", report.local_rank, 0),
-                life=checks.integer("task.life", report.life, 0),
+                local_rank=checks.within("task.local_rank", report.local_rank, bounds.RANKS),
+                life=checks.within("task.life", report.life, bounds.LIVES),
                 ended=report.ended,
                 failure=failure,
             )
@@ -134,17 +135,21 @@ def usage_in(usage: Iterable[pb.TaskUsage]) -> tuple[TaskUsage, ...]:
 
 def _usage(usage: pb.TaskUsage) -> TaskUsage:
     return TaskUsage(
-        local_rank=checks.integer("usage.local_rank", usage.local_rank, 0),
+        local_rank=checks.within("usage.local_rank", usage.local_rank, bounds.RANKS),
         cpu=_measure(usage, "cpu"),
-        memory=checks.integer("usage.memory", usage.memory, 0) if usage.HasField("memory") else None,
-        step=checks.integer("usage.step", usage.step, 0) if usage.HasField("step") else None,
+        memory=checks.within("usage.memory", usage.memory, bounds.BYTES)
+        if usage.HasField("memory")
+        else None,
+        step=checks.within("usage.step", usage.step, bounds.SEQUENCES) if usage.HasField("step") else None,
         step_rate=_measure(usage, "step_rate"),
         graph_time=_measure(usage, "graph_time"),
     )
 
 
 def _measure(usage: pb.TaskUsage, name: Literal["cpu", "step_rate", "graph_time"]) -> float | None:
-    return checks.measure(f"usage.{name}", getattr(usage, name)) if usage.HasField(name) else None
+    return (
+        checks.within(f"usage.{name}", getattr(usage, name), bounds.RATES) if usage.HasField(name) else None
+    )
 
 
 def tasks_in(tasks: Iterable[pb.Task]) -> tuple[Task, ...]:

@@ -1,0 +1,75 @@
+"""Absurd numbers are refused as the fault of who tells them, and the job goes on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from elasticrun.core.bounds import STEPS, TIMESTAMPS, WINDOW, Horizon
+from elasticrun.core.job_events import Attached, JobPhase, MasterStarted, Reported
+from elasticrun.core.protocol import (
+    AgentPhase,
+    AgentStatus,
+    Hello,
+    ProbeReport,
+    RejectCode,
+    Rejected,
+    Seat,
+    StartRound,
+    World,
+)
+from tests.core.build import Job, info, running
+
+
+def test_a_number_that_a_program_wrote_is_clipped() -> None:
+    assert [STEPS.clip(step) for step in (-9, 7, 2**63)] == [-1, 7, 2**53]
+    assert TIMESTAMPS.clip(math.nan) == TIMESTAMPS.clip(-math.inf) == 0.0
+    assert math.nan not in TIMESTAMPS
+
+
+def test_a_master_follows_what_failovers_may_have_added_and_no_more() -> None:
+    horizon = Horizon.above(5, -1, 0)
+    assert horizon.refuses(epoch=5 + WINDOW, round=-1 + WINDOW, check=WINDOW) == ""
+    assert f"epoch {6 + WINDOW} is absurd" in horizon.refuses(epoch=6 + WINDOW)
+    assert Horizon.above(2**53, 0, 0).epoch <= 2**53 - WINDOW, "there is always room to count on"
+
+
+ABSURD = [
+    AgentStatus(1, AgentPhase.READY, round=2**40),
+    AgentStatus(1, AgentPhase.READY, probe=ProbeReport(2**40)),
+    AgentStatus(1, AgentPhase.READY, round=1, seats=(Seat(World(1, 2**40, 1), None),)),
+]
+
+
+@pytest.mark.parametrize("status", ABSURD)
+def test_an_absurd_hello_is_refused_and_nothing_is_learnt_from_it(status: AgentStatus) -> None:
+    job = running("ab")
+    job.do(Attached(9, Hello("job", "1", info("x"), status)))
+    (drop,) = job.drops()
+    assert drop.session == 9
+    assert drop.farewell is not None and drop.farewell.code is RejectCode.IMPLAUSIBLE
+    assert (job.phase(), job.machine.newest, job.machine._probes) == (JobPhase.RUNNING, 0, 0)
+    assert "x" not in job.machine.members.nodes
+
+
+def test_absurd_epochs_do_not_add_up() -> None:
+    job = Job()
+    for session in range(1, 20):
+        status = AgentStatus(1, AgentPhase.PREPARING)
+        epoch = job.machine.epoch + WINDOW - 1
+        job.do(Attached(session, Hello("job", "1", info(f"x{session}"), status, epoch)))
+    assert job.machine.epoch <= 2 * WINDOW
+    job.do(MasterStarted(job.machine.epoch + 1))
+    assert job.attach("a", epoch=job.machine.epoch) and not job.drops(), "whoever followed is let in again"
+
+
+def test_a_member_that_reports_an_absurd_round_is_lost_and_the_others_go_on() -> None:
+    job = running("ab", min_nodes=1, max_nodes=2)
+    status = AgentStatus(9, AgentPhase.RUNNING, round=2**40)
+    job.do(Reported(job.sessions["b"], status))
+    (drop,) = job.drops()
+    assert drop.farewell == Rejected(RejectCode.IMPLAUSIBLE, drop.farewell.message if drop.farewell else "")
+    job.report("a", AgentPhase.READY, 0)
+    (start,) = job.told("a", StartRound)
+    assert (start.assignment.round, start.assignment.restart_count) == (1, 0)
