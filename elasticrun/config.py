@@ -234,6 +234,7 @@ class SecurityConfig:
 
     token: str | None = field(default=None, repr=False)
     tls: TlsConfig | None = None
+    token_source: str = ""  # where it was found, in words
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,8 @@ class Link:
                 f"{error}; tried for {waited:.0f} s: check --rdzv-endpoint, and that the agent on that host"
                 " is running (--rdzv-conf read_timeout=SECONDS waits longer)"
             )
+        if isinstance(error, UnauthenticatedError) and self._security.token_source:
+            return f"{error} (this node's token is that of {self._security.token_source})"
         return str(error)
 
     async def _follow(self, stream: Stream) -> None:

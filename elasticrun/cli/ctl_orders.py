@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from elasticrun.cli import values
-from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes, read_tls, read_token
+from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes, find_token, read_tls
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.orders import (
     ControlReply,
@@ -83,8 +83,9 @@ def _common(command: F) -> F:
             "--token-file",
             type=_FILE,
             metavar="FILE",
-            help=f"File with the job's token; without it {TOKEN_VARIABLE} is read.",
+            help=f"File with the job's token (default: {TOKEN_VARIABLE}, else what agents find here).",
         ),
+        click.option("--insecure-token", is_flag=True, help="As given to the job's nodes."),
         click.option("--tls-ca", type=_FILE, metavar="FILE", help="As given to the job's nodes, PEM."),
         click.option("--tls-cert", type=_FILE, metavar="FILE", help="A certificate for this host, PEM."),
         click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM."),
@@ -196,17 +197,18 @@ def _target(given: dict[str, Any]) -> Target:
     except ValueError as error:
         reason = str(error) or "give HOST:PORT"
         raise UsageError(f"--endpoint {given['endpoint']!r} is not valid: {reason}") from None
-    token = read_token(given["token_file"] or None, os.environ, notes)
+    strict, path = not given["insecure_token"], given["token_file"] or None
+    token = find_token(path, os.environ, endpoints, notes, strict, make=False)
     if token is None:
         raise UsageError(
-            f"no token given: give the job's by --token-file or {TOKEN_VARIABLE}; "
+            f"no token found: give the job's by --token-file or {TOKEN_VARIABLE}; "
             "a job that has none takes no orders"
         )
     tls = read_tls(given["tls_ca"], given["tls_cert"], given["tls_key"], notes)
     for level, sentence in notes:
         if level == "warning":
             click.echo(f"elastic-ctl: {sentence}", err=True)
-    return Target(endpoints, given["rdzv_id"], SecurityConfig(token, tls), _timeout(given["timeout"]))
+    return Target(endpoints, given["rdzv_id"], SecurityConfig(token.text, tls), _timeout(given["timeout"]))
 
 
 def _timeout(text: str) -> float:

@@ -194,8 +194,22 @@ HANG_TIMEOUT = Option(
 
 TOKEN_FILE = Option(
     "token-file", Group.SECURITY, values.plain, "FILE",
-    "File with the job's token, the same on every node; without it ELASTICRUN_TOKEN is read.",
+    "File with the job's token, the same on every node (default: ELASTICRUN_TOKEN, else "
+    "/var/run/secrets/elasticrun/token, else ~/.config/elasticrun/token, else, at a loopback endpoint, one "
+    "that this user has on this host).",
     allowed="the path of a file", origin=Origin.OURS, blank=True,
+)
+REQUIRE_TOKEN = Option(
+    "require-token", Group.SECURITY, values.switch, "",
+    "Do not run without a token, unless this node is alone (or ELASTICRUN_REQUIRE_TOKEN=1).",
+    allowed=_INTEGER, origin=Origin.OURS, fallback_env="ELASTICRUN_REQUIRE_TOKEN",
+)
+INSECURE_TOKEN = _flag(
+    "insecure-token", Group.SECURITY, "Take a token that can be guessed, of less than 128 bits.",
+    origin=Origin.OURS,
+)
+NO_TOKEN = _flag(
+    "no-token", Group.SECURITY, "Run without a token, even where one would be found.", origin=Origin.OURS,
 )
 TLS_CA = Option(
     "tls-ca", Group.SECURITY, values.plain, "FILE",

@@ -68,7 +68,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     _check_files(given, workers, environ)
     workers = _prepared(workers, roles, given, environ, notes)
     job = replace(job, policy=_policy(given), endpoints=1 + len(rendezvous.successors))
-    security = read_security(given, environ, alone, notes)
+    security = read_security(given, environ, rendezvous, notes)
     if alone and security.token is not None:
         rendezvous = with_orders(rendezvous, given)
     workers = _counted(workers, roles, given, environ, notes)

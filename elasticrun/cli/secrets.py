@@ -1,44 +1,78 @@
 """The job's token and the files for TLS, read from where the user put them.
 
-The token is never an argument of a program, since everybody on a host can read those. It comes from a file,
-else from ELASTICRUN_TOKEN, and goes to the master's process through a pipe. A node that is alone and has none
-needs none: nobody but its agent can reach its master.
+The token is never an argument of a program, since everybody on a host can read those. Where it is looked for
+is told in ``tokens.py``; it goes to the master's process through a pipe.
 
 Workers do not get it, not even the variable: what they want of the job they ask their agent for, and
-whoever could steer the job would be any code that a training program imports.
+whoever could steer the job would be any code that a training program imports. As every process of a user may
+read the environment with which another one was started, the variable is overwritten there too (``scrub.py``).
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from elasticrun.cli import options
 from elasticrun.cli.arguments import Given
-from elasticrun.config import SecurityConfig, TlsConfig
+from elasticrun.config import Endpoint, RendezvousConfig, SecurityConfig, TlsConfig
 from elasticrun.errors import UsageError
 
 Notes = list[tuple[str, str]]
 
 #: Read if no --token-file is given.
 TOKEN_VARIABLE = "ELASTICRUN_TOKEN"
-_HOW_TO_MAKE = "one can be made with: openssl rand -hex 32"
 _MOST_BYTES = 4096
-#: Shorter ones can be guessed by whoever hears a stream begin.
-_FEW_CHARACTERS = 16
 _LARGEST_PEM = 1 << 20
 
 
-def read_security(given: Given, environ: Mapping[str, str], alone: bool, notes: Notes) -> SecurityConfig:
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token that was found."""
+
+    text: str
+    source: str  # in words, for messages
+
+
+def read_security(
+    given: Given, environ: Mapping[str, str], rendezvous: RendezvousConfig, notes: Notes
+) -> SecurityConfig:
     """What protects the streams of this launch. Raises UsageError for a file that cannot be used."""
-    token = read_token(given.find(options.TOKEN_FILE), environ, notes)
+    alone = rendezvous.standalone
+    token = _wanted_token(given, environ, rendezvous, notes)
+    if token is None and given.on(options.REQUIRE_TOKEN) and not alone:
+        source = given.texts[options.REQUIRE_TOKEN.name].source
+        raise UsageError(
+            f"{source} is set, and there is no token: give one by --token-file or {TOKEN_VARIABLE}, "
+            "or make one for all your hosts with: elastic-ctl token create"
+        )
+    if token is not None:
+        notes.append(("info", f"the job's token is that of {token.source}"))
+    text, source = (token.text, token.source) if token is not None else (None, "")
     ca, cert, key = (given.find(option) for option in (options.TLS_CA, options.TLS_CERT, options.TLS_KEY))
     if not alone:
-        return SecurityConfig(token, read_tls(ca, cert, key, notes))
+        return SecurityConfig(text, read_tls(ca, cert, key, notes), source)
     if ca or cert or key:
         notes.append(("info", "the options for TLS are not used: this job stays on its host"))
-    return SecurityConfig(token)
+    return SecurityConfig(text, token_source=source)
+
+
+def _wanted_token(
+    given: Given, environ: Mapping[str, str], rendezvous: RendezvousConfig, notes: Notes
+) -> Token | None:
+    path, is_strict = given.find(options.TOKEN_FILE), not given.on(options.INSECURE_TOKEN)
+    if given.on(options.NO_TOKEN):
+        for other in (options.TOKEN_FILE, options.REQUIRE_TOKEN):
+            if given.find(other):
+                sources = (given.texts[each.name].source for each in (options.NO_TOKEN, other))
+                raise UsageError(f"{' and '.join(sources)} exclude each other: give one of them")
+        return None
+    if rendezvous.standalone:
+        return given_token(path, environ, notes, is_strict)
+    endpoints = (rendezvous.endpoint, *rendezvous.successors)
+    return find_token(path, environ, endpoints, notes, is_strict, make=True)
 
 
 def without_token(environ: Mapping[str, str]) -> dict[str, str]:
@@ -46,13 +80,32 @@ def without_token(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name != TOKEN_VARIABLE}
 
 
-def read_token(path: str | None, environ: Mapping[str, str], notes: Notes) -> str | None:
-    """The token in the file, else that in the environment, else None."""
+def given_token(path: str | None, environ: Mapping[str, str], notes: Notes, is_strict: bool) -> Token | None:
+    """The token in the file, else that in the environment, else None. ``is_strict``: no weak one."""
     if path is not None:
+        source = f"--token-file {path!r}"
         _note_if_open("--token-file", path, notes)
-        return _checked(f"--token-file {path!r}", _read("--token-file", path, _MOST_BYTES), notes)
+        return _checked(source, _read("--token-file", path, _MOST_BYTES), is_strict)
     text = environ.get(TOKEN_VARIABLE)
-    return _checked(TOKEN_VARIABLE, os.fsencode(text), notes) if text else None
+    return _checked(TOKEN_VARIABLE, os.fsencode(text), is_strict) if text else None
+
+
+def find_token(
+    path: str | None,
+    environ: Mapping[str, str],
+    endpoints: Sequence[Endpoint],
+    notes: Notes,
+    is_strict: bool,
+    *,
+    make: bool,
+) -> Token | None:
+    """As ``given_token``, and else what is found elsewhere (``tokens.py``), or made there."""
+    if (token := given_token(path, environ, notes, is_strict)) is not None:
+        return token
+    from elasticrun.cli.tokens import find_anywhere
+
+    found = find_anywhere(environ, endpoints, notes, make=make)
+    return None if found is None else _checked(found.source, found.data, is_strict)
 
 
 def read_tls(ca: str | None, cert: str | None, key: str | None, notes: Notes) -> TlsConfig | None:
@@ -76,19 +129,27 @@ def read_tls(ca: str | None, cert: str | None, key: str | None, notes: Notes) ->
     return TlsConfig(*(os.path.abspath(path) for path in (ca, cert, key)))  # noqa: PTH100
 
 
-def _checked(source: str, data: bytes, notes: Notes) -> str:
+def _checked(source: str, data: bytes, is_strict: bool) -> Token:
+    from elasticrun.cli import strength  # not needed by a job without a token
+
     try:
-        token = data.decode().strip()
+        text = data.decode().strip()
     except UnicodeDecodeError:
-        raise UsageError(f"{source} is not text: give a token in UTF-8; {_HOW_TO_MAKE}") from None
-    if not token:
-        raise UsageError(f"{source} is empty: give a token; {_HOW_TO_MAKE}")
-    if len(token.splitlines()) > 1 or not token.isprintable():
-        raise UsageError(f"{source} has more than one line: give nothing but the token; {_HOW_TO_MAKE}")
-    if len(token) < _FEW_CHARACTERS:
-        sentence = f"{source} has a token of {len(token)} characters, which can be guessed: {_HOW_TO_MAKE}"
-        notes.append(("warning", sentence))
-    return token
+        raise UsageError(f"{source} is not text: give a token in UTF-8; {strength.HOW_TO_MAKE}") from None
+    if not text:
+        raise UsageError(f"{source} is empty: give a token; {strength.HOW_TO_MAKE}")
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{source} is larger than {_MOST_BYTES} bytes: name the right file")
+    if len(text.splitlines()) > 1 or not text.isprintable():
+        raise UsageError(
+            f"{source} has more than one line: give nothing but the token; {strength.HOW_TO_MAKE}"
+        )
+    if is_strict and strength.is_weak(text):
+        raise UsageError(
+            f"{source} has a token that can be guessed (about {strength.bits(text)} bits; a token needs "
+            f"{strength.ENOUGH}): {strength.HOW_TO_MAKE}; or give --insecure-token"
+        )
+    return Token(text, source)
 
 
 def _read(flag: str, path: str, most: int) -> bytes:

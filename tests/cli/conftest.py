@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from elasticrun.cli import tokens
 from elasticrun.cli.parse import parse_command_line
 from elasticrun.config import LaunchConfig
 
 Parse = Callable[..., LaunchConfig]
+
+
+@pytest.fixture(autouse=True)
+def no_token_of_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens are neither looked for nor made outside the test's own folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tokens, "SESSIONS", str(tmp_path / "sessions"))
 
 
 @pytest.fixture

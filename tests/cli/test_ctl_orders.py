@@ -27,8 +27,8 @@ from elasticrun.errors import ExitCode
 from elasticrun.rpc.client import MasterStream
 from tests.rpc.harness import DEADLINE, run
 from tests.rpc.process import ROOT, Master, master_process
-
-TOKEN = "a-token-of-some-length"
+from tests.support.launcher import private_folders
+from tests.support.orders import TOKEN
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,11 @@ def token(tmp_path: Path) -> str:
     return str(path)
 
 
-def ctl(*argv: str, variable: str | None = None) -> subprocess.CompletedProcess[str]:
+def ctl(
+    *argv: str, variable: str | None = None, folder: Path = Path("/nowhere")
+) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if name != "ELASTICRUN_TOKEN"}
+    env |= {**private_folders(folder), "TMPDIR": str(folder)}
     if variable is not None:
         env["ELASTICRUN_TOKEN"] = variable
     done = subprocess.run(
@@ -125,7 +128,7 @@ def test_errors_are_one_sentence_with_a_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "wrong").write_text("another token, as long")
+    (tmp_path / "wrong").write_text(TOKEN[::-1])
     (tmp_path / "empty").write_text("\n")
     given = [str(tmp_path / each) if each in ("wrong", "empty") else each for each in argv]
     done = ctl("status", *target(master, token), *given)
@@ -134,10 +137,10 @@ def test_errors_are_one_sentence_with_a_code(
     assert len(lines) == 1 and words in lines[0]
 
 
-def test_without_a_token_nothing_is_asked(master: Master) -> None:
-    done = ctl("status", "--endpoint", str(master.endpoint))
+def test_without_a_token_nothing_is_asked(master: Master, tmp_path: Path) -> None:
+    done = ctl("status", "--endpoint", str(master.endpoint), folder=tmp_path)
     assert done.returncode == ExitCode.USAGE
-    assert "no token given" in done.stderr and "--token-file" in done.stderr
+    assert "no token found" in done.stderr and "--token-file" in done.stderr
 
 
 def test_of_several_hosts_the_one_that_answers_is_asked(master: Master, token: str) -> None:

@@ -152,26 +152,27 @@ def test_a_policy_that_cannot_be_used(script: str, tmp_path: Path) -> None:
 
 # --- secrets
 
-TOKEN = "a-token-of-some-length"
+TOKEN = "5d0c1f4ae9b27386f1d2c4b8907e6a35"
 
 
 def test_the_token_comes_from_the_file_else_from_the_environment(parse: Parse, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n")
     path.chmod(0o600)
-    variable = {"ELASTICRUN_TOKEN": "another-token-of-some-length"}
+    variable = {"ELASTICRUN_TOKEN": TOKEN[::-1]}
     for given in (
         parse("--nnodes=2", "--token-file", str(path), environ=variable),
         parse("--nnodes=2", environ={**variable, "PET_TOKEN_FILE": str(path)}),
         parse("--nnodes=2", environ={"ELASTICRUN_TOKEN": TOKEN}),
     ):
-        assert given.security == SecurityConfig(TOKEN)
-    assert parse("--nnodes=2").security == SecurityConfig()
+        assert given.security.token == TOKEN
+    assert parse("--nnodes=2", "--no-token", environ=variable).security == SecurityConfig()
 
 
 def test_a_node_alone_needs_no_token(parse: Parse) -> None:
     assert parse("--standalone").security == SecurityConfig()
-    assert parse("--standalone", environ={"ELASTICRUN_TOKEN": TOKEN}).security == SecurityConfig(TOKEN)
+    security = parse("--standalone", environ={"ELASTICRUN_TOKEN": TOKEN}).security
+    assert security == SecurityConfig(TOKEN, token_source="ELASTICRUN_TOKEN")
 
 
 def test_the_files_of_tls(parse: Parse, tmp_path: Path) -> None:

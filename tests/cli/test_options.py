@@ -123,6 +123,8 @@ FLAGS: dict[str, tuple[Pick, object, object]] = {
 }
 #: Their files have to be there; test_faults.py makes them.
 FILES = ("policy", "token-file", "tls-ca", "tls-cert", "tls-key")
+#: Depend on whether there is a token; test_tokens.py has them.
+TOKENS = ("require-token", "insecure-token", "no-token")
 
 BY_NAME = {option.name: option for option in OPTIONS}
 
@@ -147,7 +149,7 @@ def shortest(name: str) -> str:
 
 
 def test_every_option_has_a_sample() -> None:
-    sampled = {sample.name for sample in SAMPLES} | set(WITHOUT_EFFECT) | set(FLAGS) | set(FILES)
+    sampled = {sample.name for sample in SAMPLES} | set(WITHOUT_EFFECT) | set(FLAGS) | {*FILES, *TOKENS}
     shown = {option.name for option in OPTIONS if option.group is not Group.ABOUT and not option.hidden}
     assert sampled == shown
 

@@ -226,7 +226,7 @@ def test_an_operator_has_the_stacks_saved(cluster: Cluster, orders: Orders) -> N
 
 @pytest.mark.parametrize(
     ("token", "status", "words"),
-    [("", 2, "no token given"), (TOKEN[::-1], NOT_PROVEN, "token")],
+    [("", 2, "no token found"), (TOKEN[::-1], NOT_PROVEN, "token")],
     ids=["none", "another"],
 )
 def test_who_does_not_know_the_token_has_no_say(
@@ -245,7 +245,7 @@ def test_who_does_not_know_the_token_has_no_say(
 
 
 def test_a_job_without_a_token_takes_no_orders(cluster: Cluster, orders: Orders) -> None:
-    launcher = cluster.node("1:2", "--last-call-timeout=0")
+    launcher = cluster.node("1:2", "--last-call-timeout=0", "--no-token")
     (worker,) = cluster.director.round(0, 1)
     refused = orders.give("status")
     assert refused.returncode == NOT_PROVEN, refused

@@ -14,9 +14,9 @@ from elasticrun.errors import ExitCode
 from tests.rpc.pki import Authority, needs_openssl
 from tests.support.cluster import Cluster
 from tests.support.launcher import ROOT, clean_environment
+from tests.support.orders import TOKEN
 from tests.support.processes import marked, title
 
-TOKEN = "a-token-of-some-length"
 OPEN_JOB = "the job has no token"
 #: 127.0.0.1, the same in IPv6's clothes, and ::1, as the kernel writes them.
 LOOPBACKS = ("0100007F:", "0000000000000000FFFF00000100007F:", f"{1 << 24:032X}:")
@@ -52,9 +52,9 @@ def test_nodes_with_one_token_form_a_job_and_others_are_kept_out(
     cluster.node("2", token)
     cluster.node("2", env={"ELASTICRUN_TOKEN": TOKEN})
     cluster.director.round(0, 2)
-    (tmp_path / "other").write_text("quite another token")
+    (tmp_path / "other").write_text(TOKEN[::-1])
     for options, words in (
-        ((), "this node has none"),
+        (("--no-token",), "this node has none"),
         ((f"--token-file={tmp_path / 'other'}",), "another one"),
     ):
         stranger = cluster.node("2", *options)
@@ -70,7 +70,7 @@ def test_nodes_with_one_token_form_a_job_and_others_are_kept_out(
 
 def test_a_job_without_a_token_says_so_once(cluster: Cluster, token: str) -> None:
     for _ in range(2):
-        cluster.node("2")
+        cluster.node("2", "--no-token")
     cluster.director.round(0, 2)
     stranger = cluster.node("2", token)
     assert stranger.wait() == ExitCode.UNAUTHENTICATED

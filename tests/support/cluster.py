@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.director import WORKER, Director
-from tests.support.launcher import Launcher
+from tests.support.launcher import Launcher, private_folders
 from tests.support.processes import listener, nobody_left, only, titled
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "torch"
@@ -50,9 +50,15 @@ class Cluster:
         self.director = Director(folder)
         temporary = folder / "tmp"  # what failed jobs and killed launchers leave there goes with the test
         temporary.mkdir()
+        (folder / "session").mkdir()
         # Most tests are about something else, and a check would import torch in each of their launchers.
         # Who wants one says --health-check, or gives PET_HEALTH_CHECK to ``launch``.
-        self._env = {**self.director.env, "TMPDIR": str(temporary), "PET_HEALTH_CHECK": "off"}
+        self._env = {
+            **self.director.env,
+            **private_folders(folder),
+            "TMPDIR": str(temporary),
+            "PET_HEALTH_CHECK": "off",
+        }
         self.launchers: list[Launcher] = []
 
     def launch(self, *args: str | Path, env: dict[str, str] | None = None, **rest: Any) -> Launcher:

@@ -33,6 +33,12 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return {**ours, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **extra}
 
 
+def private_folders(folder: Path) -> dict[str, str]:
+    """Variables that have a launcher, or elastic-ctl, look for tokens in a folder, not in this user's own."""
+    names = {"XDG_RUNTIME_DIR": "session", "XDG_CONFIG_HOME": "config", "XDG_CACHE_HOME": "cache"}
+    return {variable: str(folder / name) for variable, name in names.items()}
+
+
 class Launcher:
     """A running launcher with everything it has printed so far. Waiting raises Hung with the output."""
 

@@ -6,21 +6,23 @@ import subprocess
 import sys
 
 from tests.support.cluster import Cluster
-from tests.support.launcher import clean_environment
+from tests.support.launcher import clean_environment, private_folders
 from tests.support.processes import DEADLINE
 
 #: The job's token.
-TOKEN = "0123456789abcdef0123456789abcdef"
+TOKEN = "5d0c1f4ae9b27386f1d2c4b8907e6a35"
 
 
 class Orders:
     """``elastic-ctl`` for the job of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
+        self._folder = cluster.folder
         self._target = ("--endpoint", f"127.0.0.1:{cluster.port}", "--rdzv-id", "job")
 
     def give(self, *argv: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
-        env = clean_environment(**({"ELASTICRUN_TOKEN": token} if token else {}))
+        nowhere = {"TMPDIR": str(self._folder), **private_folders(self._folder / "nowhere")}
+        env = clean_environment(**nowhere, **({"ELASTICRUN_TOKEN": token} if token else {}))
         command = [sys.executable, "-m", "elasticrun.cli.ctl", argv[0], *self._target, *argv[1:]]
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE, check=False)
 
