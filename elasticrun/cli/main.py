@@ -62,9 +62,11 @@ def _main(arguments: Sequence[str]) -> int:
 
         return answer(launcher(), PROGRAM, asked)
     from elasticrun.cli.parse import ShowText, parse_command_line
+    from elasticrun.cli.scrub import take_environment
 
+    environ = take_environment()  # before any other process is started
     try:
-        config = parse_command_line(arguments, os.environ)
+        config = parse_command_line(arguments, environ)
     except ShowText as shown:
         return _show(shown.text)
     return launch(config, arguments)
