@@ -14,6 +14,7 @@ from elasticrun.config import (
     LaunchConfig,
     RendezvousConfig,
 )
+from tests.support.orders import TOKEN
 
 Parse = Callable[..., LaunchConfig]
 
@@ -111,7 +112,7 @@ def test_one_node_gets_the_port_for_its_workers(
 def test_with_a_token_the_master_of_one_node_listens_for_orders(
     argv: list[str], endpoint: Endpoint, master: Endpoint | None, parse: Parse
 ) -> None:
-    rendezvous = parse(*argv, environ={"ELASTICRUN_TOKEN": "f" * 64}).rendezvous
+    rendezvous = parse(*argv, environ={"ELASTICRUN_TOKEN": TOKEN}).rendezvous
     assert (rendezvous.endpoint, rendezvous.master, rendezvous.standalone) == (endpoint, master, True)
 
 
