@@ -39,6 +39,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "grpc": ("elasticrun.rpc",),
     "google": ("elasticrun.rpc",),  # protobuf
     "click": ("elasticrun.cli",),
+    "cryptography": ("elasticrun.cli.authority",),
     "yaml": ("elasticrun.cli",),
     "rich": ("elasticrun.ui",),
     "psutil": ("elasticrun.agent",),

@@ -9,7 +9,9 @@ from __future__ import annotations
 import click
 
 from elasticrun import __version__
+from elasticrun.cli.ctl_certs import certs
 from elasticrun.cli.ctl_orders import add_orders
+from elasticrun.cli.ctl_token import token
 from elasticrun.cli.options import PRINT_COMPLETION
 
 PROGRAM = "elastic-ctl"
@@ -36,6 +38,8 @@ def version() -> None:
 
 
 add_orders(group)
+group.add_command(token)
+group.add_command(certs)
 
 
 def _print_completion(context: click.Context, shell: str | None) -> None:

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from elasticrun.cli.ctl import group
 from elasticrun.errors import ExitCode
-from tests.rpc.pki import Authority, needs_openssl
+from tests.rpc.pki import Authority
 from tests.support.cluster import Cluster
 from tests.support.launcher import ROOT, clean_environment
 from tests.support.orders import TOKEN
@@ -112,11 +114,12 @@ def listeners(pids: set[int]) -> set[str]:
     return {row[1] for row in rows if row[3] == "0A" and row[9] in inodes}
 
 
-@needs_openssl
 def test_nodes_with_certificates_and_an_operator(cluster: Cluster, token: str, tmp_path: Path) -> None:
-    files = Authority(tmp_path, "ours").issue("node")
+    made = CliRunner().invoke(group, ["certs", str(tmp_path / "tls"), "--hosts", "node=localhost=127.0.0.1"])
+    assert made.exit_code == 0, made.output
     theirs = Authority(tmp_path, "theirs").issue("node")
-    tls = [f"--tls-ca={files.ca}", f"--tls-cert={files.cert}", f"--tls-key={files.key}"]
+    ours = {"ca": "ca.pem", "cert": "node.pem", "key": "node.key"}
+    tls = [f"--tls-{option}={tmp_path / 'tls' / name}" for option, name in ours.items()]
     for _ in range(2):
         cluster.node("2", token, *tls)
     cluster.director.round(0, 2)
