@@ -18,6 +18,7 @@ import pytest
 from elasticrun.errors import ExitCode
 from tests.support.cluster import ENV_REPORT, WORKER, Cluster
 from tests.support.launcher import MODULE, Launcher
+from tests.support.orders import TOKEN
 
 OTHER_VERSION = """
 import sys
@@ -147,7 +148,7 @@ def test_a_second_job_at_the_same_endpoint(cluster: Cluster) -> None:
 def test_one_node_and_the_same_line_twice(cluster: Cluster, options: tuple[str, ...]) -> None:
     """The second is no spare that ends with 0 without having run its script."""
     token = cluster.folder / "token"
-    token.write_text("0f" * 32)
+    token.write_text(TOKEN)
     token.chmod(0o600)
     argv = [option.format(port=cluster.port, token=token) for option in options]
     first = cluster.launch(*argv, WORKER)
