@@ -14,7 +14,8 @@ and anything else is a bug that deserves its traceback::
     │  ├─ ExcludedError        13  the job goes on without this node: it is faulty
     │  ├─ DrainedError         14  the job goes on without this node: it was told to leave
     │  ├─ UnauthenticatedError 15  one side cannot prove that it knows the job's token
-    │  └─ TooManyError         17  this address opens too many streams, or too fast
+    │  ├─ TooManyError         17  this address opens too many streams, or too fast
+    │  └─ MisfitError           6  the job has other node bounds, or another framework
     ├─ NodeFaultError          10  this node cannot run workers (cannot be killed, no disk, no processes)
     └─ ProtocolError           11  a peer sent a message that breaks the protocol
     any other exception      70  a bug in elasticrun; its traceback is shown
@@ -57,14 +58,16 @@ class ExitCode(IntEnum):
 
 #: One line for each exit code, in the words of the README's table.
 EXIT_CODE_MEANING: dict[ExitCode, str] = {
-    ExitCode.OK: "every worker of one round ended with 0; in a TensorFlow job, its chief or worker 0",
+    ExitCode.OK: "every worker of one round ended with 0; in a TensorFlow job, its chief or worker 0;"
+    " a spare, whose script never ran, says so",
     ExitCode.JOB_FAILED: "a worker failed and the restart budget was spent",
     ExitCode.USAGE: "the command line, the environment or a file it names is wrong; nothing was started",
     ExitCode.RENDEZVOUS_TIMEOUT: "within `join_timeout` too few nodes came, or their roles made no cluster",
     ExitCode.MASTER_UNREACHABLE: "nothing answered at the rendezvous endpoint",
     ExitCode.ENDPOINT_TAKEN: "another program, or the launcher of another job, has the rendezvous endpoint or"
     " the given MASTER_PORT",
-    ExitCode.WRONG_JOB: "the endpoint serves a job with another `--rdzv-id`",
+    ExitCode.WRONG_JOB: "the endpoint serves another job: its `--rdzv-id`, `--nnodes` or `--framework`"
+    " differs, or this node was a spare and the job ran another program",
     ExitCode.WRONG_VERSION: "the master at the endpoint runs another elasticrun version",
     ExitCode.MASTER_LOST: "the master went away and did not return within `--master-timeout`",
     ExitCode.SUPERSEDED: "another agent joined under this node's name",
@@ -112,6 +115,12 @@ class RejectedError(ElasticRunError):
 
 class WrongJobError(RejectedError):
     """The endpoint serves a job with another id."""
+
+    exit_code = ExitCode.WRONG_JOB
+
+
+class MisfitError(RejectedError):
+    """This node was started for a job with other node bounds, or for another framework."""
 
     exit_code = ExitCode.WRONG_JOB
 

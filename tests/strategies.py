@@ -97,6 +97,9 @@ node_infos = st.builds(
     pid=counts,
     position=_from_minus_one(2**10),
     roles=st.lists(roles, max_size=5).map(tuple) | st.builds(lambda role: (role,) * MAX_TASKS, roles),
+    program=st.just("") | names.map(lambda name: name[:100]),
+    min_nodes=st.integers(0, 2**30),
+    max_nodes=st.integers(0, 2**30),
 )
 probes = st.builds(
     ProbeReport,
@@ -296,6 +299,7 @@ master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
         reason=texts,
         failures=failure_tuples,
         checkup=st.lists(checks, max_size=3).map(tuple),
+        other_program=st.just("") | names.map(lambda name: name[:100]),
     ),
     st.builds(Rejected, code=st.sampled_from(RejectCode), message=texts),
 )

@@ -49,6 +49,8 @@ class Farewell:
         else:
             if dirs.kept:
                 logger.warning("its logs, or stacks of hangs, are kept in %s; --log-dir chooses", dirs.kept)
+            if finish.is_spare and finish.exit_status == ExitCode.OK:
+                logger.warning("%s", finish.reason)
             if finish.exit_status not in (ExitCode.OK, ExitCode.DRAINED):  # of a drain it was said before
                 logger.error("%s", finish.reason)
 

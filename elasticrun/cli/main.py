@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from elasticrun.agent.hosting import MasterHost
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner import SpawnerHandle
-    from elasticrun.config import LaunchConfig
+    from elasticrun.config import Entrypoint, LaunchConfig
     from elasticrun.core.protocol import NodeCheck, NodeInfo
 
 PROGRAM = "elastic-run"
@@ -203,7 +203,19 @@ def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:
         pid=os.getpid(),
         position=host.endpoints.position if host.endpoints.are_several else -1,
         roles=config.workers.roles,
+        program=_program(config.workers.entrypoint),
+        min_nodes=config.job.min_nodes,
+        max_nodes=config.job.max_nodes,
     )
+
+
+def _program(entrypoint: Entrypoint) -> str:
+    """What the workers run, as other nodes are told of it."""
+    from elasticrun.config import EntrypointKind
+
+    if entrypoint.kind is EntrypointKind.MODULE:
+        return f"-m {entrypoint.target}"
+    return os.path.abspath(entrypoint.target)  # noqa: PTH100 it may not be on this host's PATH, and need not
 
 
 def _plan_cpus(config: LaunchConfig) -> CpuPlan:

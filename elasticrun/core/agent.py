@@ -150,7 +150,8 @@ class AgentMachine(AgentFacts):
         if isinstance(message, StartRound):
             self._vote(message.assignment)
         if isinstance(message, JobEnded):
-            self._depart(Departure.job_over(message))
+            program = self.info.program or "its program"
+            self._depart(Departure.job_over(message, program, self.assignment is not None))
         elif isinstance(message, StopRound) and self.round <= message.round and self.phase in STOPPABLE:
             self._say(Level.WARNING, f"round {message.round} stops: {message.reason}")
 

@@ -39,6 +39,7 @@ REJECT_STATUS: dict[RejectCode, ExitCode] = {
     RejectCode.UNAUTHENTICATED: ExitCode.UNAUTHENTICATED,
     RejectCode.TOO_MANY: ExitCode.TOO_MANY,
     RejectCode.IMPLAUSIBLE: ExitCode.PROTOCOL,
+    RejectCode.MISFIT: ExitCode.WRONG_JOB,
     RejectCode.MALFORMED: ExitCode.PROTOCOL,
     RejectCode.OUT_OF_ORDER: ExitCode.PROTOCOL,
     RejectCode.OVERSIZED: ExitCode.PROTOCOL,
@@ -303,6 +304,7 @@ class Finish:
     outcome: Outcome | None = None  # None: the job goes on, or its end is unknown
     failures: tuple[Failure, ...] = ()
     checkup: tuple[NodeCheck, ...] = ()
+    is_spare: bool = False  # the job has ended well, and this node never ran a worker
 
 
 AgentEffect = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elasticrun.core.agent_events import OUTCOME_STATUS, REJECT_STATUS, Finish
-from elasticrun.core.protocol import JobEnded, RejectCode, Rejected
+from elasticrun.core.protocol import JobEnded, Outcome, RejectCode, Rejected
 from elasticrun.errors import ExitCode
 
 SIGTERM = 15
@@ -27,10 +27,17 @@ class Departure:
     is_farewell: bool = False
 
     @classmethod
-    def job_over(cls, message: JobEnded) -> Departure:
-        """The job has ended, well or not."""
-        status = OUTCOME_STATUS[message.outcome]
-        return cls(Finish(status, message.reason, message.outcome, message.failures, message.checkup))
+    def job_over(cls, message: JobEnded, program: str = "", has_worked: bool = True) -> Departure:
+        """The job has ended, well or not. Its success is none of a program that never ran here."""
+        status, reason = OUTCOME_STATUS[message.outcome], message.reason
+        is_spare = not has_worked and message.outcome is Outcome.SUCCEEDED and not message.checkup
+        if is_spare and message.other_program:
+            status = ExitCode.WRONG_JOB
+            reason = f"this node was a spare, and the job ran {message.other_program}; {program} never ran"
+        elif is_spare:
+            reason = f"this node was a spare, so {program} never ran here; the job has ended well without it"
+        finish = Finish(status, reason, message.outcome, message.failures, message.checkup, is_spare)
+        return cls(finish)
 
     @classmethod
     def refused(cls, message: Rejected) -> Departure:

@@ -25,7 +25,7 @@ def directive(job: JobFacts, node: Node, sequence: int) -> MasterMessage | None:
     stamp = (job.epoch, sequence)
     name = node.info.node
     if job.ended:
-        return _ending(job, stamp)
+        return _ending(job, node, stamp)
     if job.checkup is not None and name in job.checkup.pending:
         groups = job.checkup.groups_of(name)
         slots = len(job.checkup.step.slots)
@@ -43,10 +43,11 @@ def directive(job: JobFacts, node: Node, sequence: int) -> MasterMessage | None:
     return StopRound(*stamp, job.newest, "this node is not part of the newest round")
 
 
-def _ending(job: JobFacts, stamp: tuple[int, int]) -> JobEnded:
+def _ending(job: JobFacts, node: Node, stamp: tuple[int, int]) -> JobEnded:
     failed = job.phase in (JobPhase.FAILED, JobPhase.HOPELESS)
     failures = tuple(job.current.failures) if failed else ()
-    return JobEnded(*stamp, OUTCOMES[job.phase], job.end_reason, failures, job.table)
+    other = job.fit.other_program(node.info)
+    return JobEnded(*stamp, OUTCOMES[job.phase], job.end_reason, failures, job.table, other)
 
 
 def notice(job: JobFacts) -> tuple[str, list[str]]:

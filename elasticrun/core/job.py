@@ -296,7 +296,7 @@ class JobMachine(JobTasks):
         if tasks:
             seats = {n: replace(seat, tasks=tasks.of(n), cluster=tasks.cluster) for n, seat in seats.items()}
         self.current = Round(seats, set(order), start_reason=reason, started_at=self._now, tasks=tasks)
-        self.previous = tuple(order)
+        self.previous, self.fit.lead = tuple(order), nodes[order[0]].info
         for name in order:
             self.electorate.strike(nodes[name])
         for name in [name for name in self.ready if nodes[name].status.warming]:

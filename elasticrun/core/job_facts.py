@@ -15,6 +15,7 @@ from elasticrun.core.bounds import Horizon
 from elasticrun.core.checkup import Checkup, HealthBook
 from elasticrun.core.directives import directive
 from elasticrun.core.electorate import Electorate, Standing
+from elasticrun.core.fit import Fit
 from elasticrun.core.health import NodeFinding
 from elasticrun.core.job_events import (
     OUTCOMES,
@@ -30,6 +31,7 @@ from elasticrun.core.protocol import (
     AgentStatus,
     Hello,
     NodeCheck,
+    NodeInfo,
     RejectCode,
     Rejected,
     Waiting,
@@ -72,6 +74,7 @@ class JobFacts:
         self.checkup: Checkup | None = None
         self.table: tuple[NodeCheck, ...] = ()  # of the last check, if that is what was asked for
         self.members = Membership()
+        self.fit = Fit(config.min_nodes, config.max_nodes)
         self.current = Round()
         self.previous: tuple[str, ...] = ()  # the newest world's members by group rank
         self.electorate = Electorate(self.members.nodes, self.quorum, self.health)
@@ -148,6 +151,8 @@ class JobFacts:
         if refusal := self._refusal(hello.status, hello.epoch):
             self._effects.append(Drop(session, refusal))
             return
+        if admission is not Admission.REATTACHES and self._is_misfit(session, info):
+            return
         self._overtake(hello)
         missing = self.members.detached
         if admission is Admission.SUPERSEDES:
@@ -162,6 +167,32 @@ class JobFacts:
         self._touch(node)
         self._absorb(node)
         self._direct(node)
+        if admission is not Admission.REATTACHES:
+            self._compare(info)
+
+    def _is_misfit(self, session: int, info: NodeInfo) -> bool:
+        """Refuse a node that was started for another job; both sides hear why."""
+        other = self._reference()
+        why = self.fit.refusal(info, (self.limits.min_nodes, self.limits.max_nodes), other)
+        if not why:
+            return False
+        self._effects.append(Drop(session, Rejected(RejectCode.MISFIT, why)))
+        self._warn(f"refused: {why}", [other])
+        return True
+
+    def _compare(self, info: NodeInfo) -> None:
+        """Warn both sides of what may be a mistake."""
+        other = self._reference()
+        for line in self.fit.differences(info, other):
+            self._warn(line, [other, info])
+
+    def _reference(self) -> NodeInfo | None:
+        return self.fit.reference(node.info for node in self.members.nodes.values())
+
+    def _warn(self, line: str, readers: Sequence[NodeInfo | None]) -> None:
+        self._decide(line)
+        if self.fit.may_tell():
+            self._tell([it.node for it in readers if it is not None and it.node in self.members.nodes], line)
 
     def _refusal(self, status: AgentStatus, epoch: int = -1) -> Rejected | None:
         """What an agent is told whose numbers are absurd, since others would have to count on from there."""

@@ -16,6 +16,7 @@ from typing import Annotated
 from elasticrun.config import TaskRole
 from elasticrun.core.bounds import (
     CHECKS,
+    COUNTS,
     EPOCHS,
     EPOCHS_HEARD,
     LOCAL_SIZES,
@@ -66,6 +67,9 @@ class NodeInfo:
     # Of this host in the list of endpoints, if it may become the master's; -1: it may not.
     position: Annotated[int, POSITIONS] = -1
     roles: tuple[TaskRole, ...] = ()  # of a TensorFlow job's tasks, by local rank; (): no TensorFlow job
+    program: str = ""  # what its workers run, with its path; "": unknown
+    min_nodes: Annotated[int, COUNTS] = 0  # the bounds that it was started with
+    max_nodes: Annotated[int, COUNTS] = 0  # 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +266,7 @@ class RejectCode(Enum):
     UNAUTHENTICATED = "unauthenticated"
     TOO_MANY = "too_many"
     IMPLAUSIBLE = "implausible"
+    MISFIT = "misfit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +356,7 @@ class JobEnded:
     reason: str
     failures: tuple[Failure, ...] = field(default=())  # the root cause first, at most MAX_FAILURES
     checkup: tuple[NodeCheck, ...] = field(default=())  # after ``--health-check-only``, at most MAX_CHECKS
+    other_program: str = ""  # what the job ran, if this node was started to run something else
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class RejectCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REJECT_CODE_UNAUTHENTICATED: _ClassVar[RejectCode]
     REJECT_CODE_TOO_MANY: _ClassVar[RejectCode]
     REJECT_CODE_IMPLAUSIBLE: _ClassVar[RejectCode]
+    REJECT_CODE_MISFIT: _ClassVar[RejectCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -89,6 +90,7 @@ REJECT_CODE_DRAINED: RejectCode
 REJECT_CODE_UNAUTHENTICATED: RejectCode
 REJECT_CODE_TOO_MANY: RejectCode
 REJECT_CODE_IMPLAUSIBLE: RejectCode
+REJECT_CODE_MISFIT: RejectCode
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_SUCCEEDED: Outcome
 OUTCOME_FAILED: Outcome
@@ -193,7 +195,7 @@ class Leave(_message.Message):
     def __init__(self, incarnation: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
-    __slots__ = ("node", "incarnation", "host", "address", "local_world_size", "role", "node_rank", "pid", "position", "roles")
+    __slots__ = ("node", "incarnation", "host", "address", "local_world_size", "role", "node_rank", "pid", "position", "roles", "program", "min_nodes", "max_nodes")
     NODE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +206,9 @@ class NodeInfo(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    MIN_NODES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
     node: str
     incarnation: str
     host: str
@@ -214,7 +219,10 @@ class NodeInfo(_message.Message):
     pid: int
     position: int
     roles: _containers.RepeatedScalarFieldContainer[TaskRole]
-    def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., local_world_size: _Optional[int] = ..., role: _Optional[str] = ..., node_rank: _Optional[int] = ..., pid: _Optional[int] = ..., position: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[TaskRole, str]]] = ...) -> None: ...
+    program: str
+    min_nodes: int
+    max_nodes: int
+    def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., local_world_size: _Optional[int] = ..., role: _Optional[str] = ..., node_rank: _Optional[int] = ..., pid: _Optional[int] = ..., position: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[TaskRole, str]]] = ..., program: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ...) -> None: ...
 
 class AgentStatus(_message.Message):
     __slots__ = ("sequence", "phase", "round", "failures", "store_port", "probe", "stall", "seats", "warming", "ports", "tasks")
@@ -551,20 +559,22 @@ class Goodbye(_message.Message):
     def __init__(self) -> None: ...
 
 class JobEnded(_message.Message):
-    __slots__ = ("epoch", "sequence", "outcome", "reason", "failures", "checkup")
+    __slots__ = ("epoch", "sequence", "outcome", "reason", "failures", "checkup", "other_program")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     CHECKUP_FIELD_NUMBER: _ClassVar[int]
+    OTHER_PROGRAM_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     sequence: int
     outcome: Outcome
     reason: str
     failures: _containers.RepeatedCompositeFieldContainer[Failure]
     checkup: _containers.RepeatedCompositeFieldContainer[NodeCheck]
-    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., checkup: _Optional[_Iterable[_Union[NodeCheck, _Mapping]]] = ...) -> None: ...
+    other_program: str
+    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., checkup: _Optional[_Iterable[_Union[NodeCheck, _Mapping]]] = ..., other_program: _Optional[str] = ...) -> None: ...
 
 class ControlMessage(_message.Message):
     __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks", "scale_role")

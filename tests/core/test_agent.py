@@ -337,8 +337,36 @@ def test_a_rejected_agent_stops_its_workers_and_goes(code: RejectCode) -> None:
     assert (agent.finish.reason, agent.finish.outcome) == ("no", None)
     broken = {RejectCode.MALFORMED, RejectCode.OUT_OF_ORDER, RejectCode.OVERSIZED}
     broken.add(RejectCode.IMPLAUSIBLE)
-    expected = ExitCode.PROTOCOL if code in broken else ExitCode[code.name]
+    name = "WRONG_JOB" if code is RejectCode.MISFIT else code.name
+    expected = ExitCode.PROTOCOL if code in broken else ExitCode[name]
     assert agent.finish.exit_status == expected
+
+
+def spare_end(other: str, outcome: Outcome = Outcome.SUCCEEDED) -> Directed:
+    return Directed(JobEnded(1, 2, outcome, "because", other_program=other))
+
+
+def test_a_spare_says_that_it_never_ran_its_script() -> None:
+    agent = ready_agent()
+    agent.do(spare_end(""))
+    assert (agent.finish.exit_status, agent.finish.is_spare) == (ExitCode.OK, True)
+    assert agent.finish.reason.startswith("this node was a spare, so its program never ran here")
+
+
+def test_a_spare_is_no_success_of_another_script() -> None:
+    agent = ready_agent()
+    agent.do(spare_end("'/a.py'"))
+    assert (agent.finish.exit_status, agent.finish.is_spare) == (ExitCode.WRONG_JOB, True)
+    assert "the job ran '/a.py'; its program never ran" in agent.finish.reason
+    agent = ready_agent()
+    agent.do(spare_end("'/a.py'", Outcome.FAILED))
+    assert (agent.finish.exit_status, agent.finish.is_spare) == (ExitCode.JOB_FAILED, False)
+
+
+def test_who_has_worked_is_no_spare() -> None:
+    agent = running_agent()
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), spare_end("'/a.py'"), GroupGone(0, 7002))
+    assert (agent.finish.exit_status, agent.finish.is_spare) == (ExitCode.OK, False)
 
 
 # -- signals

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import ENV_REPORT, Cluster
+from elasticrun.errors import ExitCode
+from tests.support.cluster import ENV_REPORT, WORKER, Cluster
 
 AT_ONCE = "--last-call-timeout=0"
 NOTICES = "--waiting-notice-interval=0.2"
@@ -73,6 +74,35 @@ def test_a_spare_waits_beyond_max_and_replaces_a_lost_node(cluster: Cluster) -> 
     cluster.launchers.remove(lost)
     end(cluster, 1, 2)
     cluster.launchers.append(lost)
+
+
+def test_a_node_with_other_bounds_is_refused_and_both_are_told(cluster: Cluster) -> None:
+    """The user of the second line wanted another job, and forgot to give it an endpoint of its own."""
+    host = cluster.node("1:2", "--last-call-timeout=0")
+    (worker,) = cluster.director.round(0, 1)
+    bounds = cluster.node("1:3")
+    assert bounds.wait() == ExitCode.WRONG_JOB
+    assert "was started with --nnodes 1:3, but the job has --nnodes 1:2" in bounds.err
+    host.wait_line("was started with --nnodes 1:3")
+    worker.tell("exit 0")
+    assert host.wait() == 0
+    cluster.nobody_left()
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_spare_never_stands_for_the_success_of_its_script(cluster: Cluster, is_other: bool) -> None:
+    nodes = [cluster.node("2", f"--node-rank={rank}", NOTICES) for rank in range(2)]
+    workers = cluster.director.round(0, 2)
+    spare = cluster.launch(*cluster.options("2"), NOTICES, ENV_REPORT if is_other else WORKER)
+    spare.wait_line("world is full")
+    if is_other:  # the user of rank 0's node hears it as well
+        for launcher in (spare, nodes[0]):
+            launcher.wait_line("was started with another program")
+    for worker in workers:
+        worker.tell("exit 0")
+    assert spare.wait() == (ExitCode.WRONG_JOB if is_other else 0)
+    assert "this node was a spare" in spare.err and "never ran" in spare.err
+    assert [node.wait() for node in nodes] == [0, 0]
 
 
 def test_below_min_the_launcher_says_who_is_there_and_who_is_missing(cluster: Cluster) -> None:

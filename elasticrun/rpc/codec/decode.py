@@ -169,6 +169,9 @@ def _info(info: pb.NodeInfo) -> NodeInfo:
         pid=checks.within("pid", info.pid, bounds.PIDS),
         position=checks.within("position", position, bounds.POSITIONS),
         roles=tasks.roles_in(info.roles),
+        program=checks.text("program", info.program, checks.MAX_SENTENCE),
+        min_nodes=checks.within("min_nodes", info.min_nodes, bounds.COUNTS),
+        max_nodes=checks.within("max_nodes", info.max_nodes, bounds.COUNTS),
     )
 
 
@@ -303,6 +306,7 @@ def _ended(ended: pb.JobEnded) -> JobEnded:
         checks.text("reason", ended.reason),
         failures_in(ended.failures),
         few("checkup", MAX_CHECKS, map(_check, ended.checkup)),
+        checks.text("other_program", ended.other_program, checks.MAX_SENTENCE),
     )
 
 

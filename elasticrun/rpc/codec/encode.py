@@ -113,6 +113,9 @@ def _hello_to_pb(hello: Hello) -> pb.Hello:
             pid=info.pid,
             position=info.position if info.position >= 0 else None,
             roles=map(tasks.role_to_pb, info.roles),
+            program=tail(info.program, checks.MAX_SENTENCE),
+            min_nodes=info.min_nodes,
+            max_nodes=info.max_nodes,
         ),
         status=_status_to_pb(hello.status),
         epoch=hello.epoch,
@@ -229,6 +232,7 @@ def _ended_to_pb(ended: JobEnded) -> pb.JobEnded:
         reason=head(ended.reason),
         failures=failures_to_pb(ended.failures),
         checkup=[_check_to_pb(check) for check in ended.checkup[:MAX_CHECKS]],
+        other_program=head(ended.other_program, checks.MAX_SENTENCE),
     )
 
 
