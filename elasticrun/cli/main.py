@@ -182,6 +182,7 @@ def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:
     import socket
 
     from elasticrun.agent.whereabouts import address_for_others
+    from elasticrun.core.bounds import COUNTS
     from elasticrun.core.protocol import NodeInfo
 
     rendezvous = config.rendezvous
@@ -204,8 +205,8 @@ def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:
         position=host.endpoints.position if host.endpoints.are_several else -1,
         roles=config.workers.roles,
         program=_program(config.workers.entrypoint),
-        min_nodes=config.job.min_nodes,
-        max_nodes=config.job.max_nodes,
+        min_nodes=COUNTS.clip(config.job.min_nodes),
+        max_nodes=COUNTS.clip(config.job.max_nodes),
     )
 
 
