@@ -6,17 +6,23 @@
     {"message": TEXT, "timestamp": SECONDS}
 
 The file is the worker's own, so nothing in it is trusted to be there, of the right type, of a sane size or
-even JSON: what cannot be read is said in words and is never a second failure.
+even JSON; nor is it trusted to be a file. Only a regular one of our own user is read, and no link is
+followed: a FIFO would never end, and a link may lead to somebody else's secret. What cannot be read is said
+in words and is never a second failure.
+
+What a failure says of another host's files are words. No path that came with a message is opened.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import signal
+import stat
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from elasticrun.core.protocol import MAX_FAILURE_TEXT, Failure, FailureKind, NodeInfo
@@ -51,6 +57,15 @@ class ErrorRecord:
     traceback: str = ""
     timestamp: float = 0.0  # seconds of the worker's wall clock, 0 if it gives none
     problem: str = ""
+    written: float = 0.0  # when the file was last written, by the same clock; 0 if that is unknown
+
+    @property
+    def raised(self) -> float:
+        """When the exception was recorded, 0 if that is unknown. Torch writes whole seconds; the file's own
+        time says more, if it agrees.
+        """
+        agrees = self.timestamp <= self.written < self.timestamp + 1
+        return self.written if agrees or not self.timestamp else self.timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +79,43 @@ class WorkerExit:
     timestamp: float  # wall clock in seconds
     error_file: str = ""
     stderr_tail: str = ""
+    told: frozenset[int] = frozenset()  # signals that the launcher sent while it lived
+
+    @property
+    def is_stopped(self) -> bool:
+        """It might have ended in another way if the launcher had not stopped it."""
+        return bool(self.told) and (self.exit_code >= 0 or -self.exit_code in self.told)
 
 
 def read_error_file(path: str) -> ErrorRecord | None:
     """What the worker recorded; None if it recorded nothing."""
     try:
-        with Path(path).open("rb") as file:
+        # Non-blocking: a FIFO that nobody writes to would be waited for, before we could see what it is.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            status = os.fstat(fd)
+            if problem := _refusal(status):
+                return ErrorRecord(problem=f"its error file {path} {problem} and was not read")
             data = file.read(SIZE_LIMIT + 1)
     except (FileNotFoundError, IsADirectoryError):
         return None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            return ErrorRecord(problem=f"its error file {path} is a link and was not read")
         return ErrorRecord(problem=f"its error file {path} cannot be read ({error.strerror})")
     if not data.strip():
         return None  # opened, but the worker died before it could say anything
     if len(data) > SIZE_LIMIT:
         return ErrorRecord(problem=f"its error file {path} has over {SIZE_LIMIT >> 20} MiB and was not read")
-    return _parse(path, data)
+    record = _parse(path, data)
+    return record if record.problem else replace(record, written=max(0.0, status.st_mtime))
+
+
+def _refusal(status: os.stat_result) -> str:
+    """What is wrong with an opened file, as the middle of a sentence; "" if nothing is."""
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        return "is no regular file"
+    return "" if status.st_uid == os.geteuid() else f"belongs to another user ({status.st_uid})"
 
 
 def _parse(path: str, data: bytes) -> ErrorRecord:
@@ -118,9 +154,12 @@ def _seconds(value: object) -> float:
     return 0.0
 
 
-def make_failure(node: NodeInfo, ended: WorkerExit, store_port: int) -> Failure:
-    """The failure of a worker that ended by itself; ``store_port`` is the round's MASTER_PORT."""
-    record = read_error_file(ended.error_file) if ended.error_file else None
+def make_failure(
+    node: NodeInfo, ended: WorkerExit, store_port: int, record: ErrorRecord | None = None
+) -> Failure:
+    """How a worker ended that did not end well; ``store_port`` is the round's MASTER_PORT, ``record`` what
+    its error file says.
+    """
     record = record or ErrorRecord()
     kind = FailureKind.SIGNAL if ended.exit_code < 0 else FailureKind.EXIT
     texts = (record.message, record.traceback, ended.stderr_tail)
@@ -135,11 +174,13 @@ def make_failure(node: NodeInfo, ended: WorkerExit, store_port: int) -> Failure:
         pid=ended.pid,
         kind=kind,
         exit_code=ended.exit_code,
-        message=_clip(_message(record, ended.exit_code)),
+        message=_clip(_message(record, ended)),
         traceback=_clip(record.traceback),
         stderr_tail=_clip(ended.stderr_tail),
         error_file=ended.error_file if record != ErrorRecord() else "",
         timestamp=record.timestamp or ended.timestamp,
+        stopped=ended.is_stopped,
+        raised=record.raised,
     )
 
 
@@ -182,10 +223,11 @@ def _signal_and_cause(signum: int) -> str:
     return f"{signal_name(signum)} ({signum})" + (f": {cause}" if cause else "")
 
 
-def _message(record: ErrorRecord, exit_code: int) -> str:
+def _message(record: ErrorRecord, ended: WorkerExit) -> str:
     if record.message:
         return record.message
-    sentence = exit_sentence(exit_code)
+    by_us = ended.is_stopped and ended.exit_code < 0
+    sentence = f"stopped by {signal_name(-ended.exit_code)}" if by_us else exit_sentence(ended.exit_code)
     return f"{sentence}; {record.problem}" if record.problem else sentence
 
 
@@ -204,45 +246,36 @@ def _clip(text: str) -> str:
 
 
 def copy_root_cause(failure: Failure, target: str) -> str:
-    """Pass the job's first failure on to whoever started the launcher, in ``target``.
+    """Pass the job's first failure on to whoever started the launcher, in ``target``, for our user's eyes.
 
-    As torchrun does: the error file with ``errorCode`` added to its message; a failure without an error
-    file leaves none. If the file lies on another host, it is written anew from what we were told.
-    Returns "" or a sentence about what went wrong.
+    As torchrun does: what the error file said, with ``errorCode`` added to its message; a failure without an
+    error file leaves none. It is written from what we were told: the file may lie on another host, and
+    whoever told us of it may have named any path. Returns "" or a sentence about what went wrong.
     """
     if not failure.error_file:
         return ""
-    content = _load(failure.error_file)
-    if content is None:
-        content = _retold(failure)
-    message = content.get("message")
-    if isinstance(message, dict) and failure.exit_code:
+    extra = {
+        "py_callstack": failure.traceback or failure.message,
+        "timestamp": str(int(failure.timestamp)),
+    }
+    message: dict[str, Any] = {"message": failure.message, "extraInfo": extra}
+    if failure.exit_code:
         message["errorCode"] = failure.exit_code
     try:
-        _replace(Path(target), json.dumps(content))
+        _replace(target, json.dumps({"message": message}))
     except OSError as error:
         return f"the error file {target} of the launcher cannot be written ({error.strerror})"
     return ""
 
 
-def _load(path: str) -> dict[str, Any] | None:
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(SIZE_LIMIT + 1)
-        content = json.loads(data) if len(data) <= SIZE_LIMIT else None
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _retold(failure: Failure) -> dict[str, Any]:
-    seconds = str(int(failure.timestamp))
-    extra = {"py_callstack": failure.traceback or failure.message, "timestamp": seconds}
-    return {"message": {"message": failure.message, "extraInfo": extra}}
-
-
-def _replace(target: Path, text: str) -> None:
+def _replace(target: str, text: str) -> None:
     # Removed first: a worker that inherited the launcher's variable may have left a file of its own there.
-    if target.is_file():
-        target.unlink()
-    target.write_text(text)
+    with suppress(OSError):  # a file that is mounted there cannot be removed, but overwritten
+        if stat.S_ISREG(os.lstat(target).st_mode):
+            os.unlink(target)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+    with open(os.open(target, flags, 0o600), "w") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        file.truncate()
+        file.write(text)

@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elasticrun.agent.env import worker_argv, worker_environment
-from elasticrun.agent.error_file import WorkerExit, make_failure, make_spawn_failure
+from elasticrun.agent.error_file import ErrorRecord, WorkerExit, make_failure, make_spawn_failure
+from elasticrun.agent.error_reader import ReadError, read_at_once
 from elasticrun.agent.facts import FactCollector
 from elasticrun.agent.log_dirs import LogDirs, RoundDirs, WorkerPaths, open_worker
 from elasticrun.agent.logs import LogRouter, RoundLogs
@@ -24,6 +25,7 @@ from elasticrun.agent.tasks import global_rank, program, role_name, trainers
 from elasticrun.agent.warm import warm_keys
 from elasticrun.config import WorkerConfig
 from elasticrun.core.agent_events import WorkerFailed, WorkerFinished
+from elasticrun.core.own_failures import Stopping
 from elasticrun.core.protocol import Assignment, Failure, NodeInfo
 from elasticrun.core.tasks import Task
 
@@ -49,6 +51,7 @@ class WorkerGroup:
         on_event: Callable[[WorkerFailed | WorkerFinished], None],
         watch: HangWatch | None = None,  # None: nobody asks for steps
         homes: PsHomes | None = None,  # None: no ps keeps copies
+        read_error: ReadError = read_at_once,
     ) -> None:
         self.pids: dict[int, int] = {}  # by local rank, of workers that run
         self._config = config
@@ -61,6 +64,8 @@ class WorkerGroup:
         self._on_event = on_event
         self._watch = watch
         self._homes = homes
+        self._read_error = read_error
+        self._stopped_at = 0.0  # wall clock when workers of the round were first told to stop
         self._warm = warm_keys(config, cpus)
         self._facts = FactCollector()
         self._local_ranks: dict[int, int] = {}  # by worker number, of workers that have not ended
@@ -79,6 +84,7 @@ class WorkerGroup:
         """Start the workers of a round; the round before is over. Raises OSError if descriptors run out."""
         size = self._config.local_world_size
         self._assignment = assignment
+        self._stopped_at = 0.0
         self._round_dirs = self._dirs.open_round(assignment.round, 0 if assignment.cluster else size)
         self._paths = dict(enumerate(self._round_dirs.workers))
         self._logs = self._router.open_round(self._round_dirs, assignment.first_rank)
@@ -126,6 +132,7 @@ class WorkerGroup:
         signalled, as the signal could end it before it has.
         """
         watch = self._watch
+        self._stopped_at = self._stopped_at or time.time()
         if watch is not None:
             watch.stop()
         if watch is not None and drain:
@@ -145,6 +152,7 @@ class WorkerGroup:
 
     def sweep(self) -> None:
         """Kill whatever is left of the round."""
+        self._stopped_at = self._stopped_at or time.time()
         if self._watch is not None:
             self._watch.stop()
         self._starter.sweep()
@@ -191,9 +199,15 @@ class WorkerGroup:
         if event.exit_code == 0:
             self._on_event(WorkerFinished(self._assignment.round, local_rank))
             return
-        ended = self._describe_exit(local_rank, pid, event.exit_code)
-        failure = make_failure(self._node_of(local_rank), ended, self._assignment.store_port)
-        self._on_event(WorkerFailed(self._assignment.round, self._with_facts(failure)))
+        assignment, node = self._assignment, self._node_of(local_rank)
+        ended = self._describe_exit(local_rank, pid, event)
+        stopping = Stopping(ended.told, self._stopped_at)
+
+        def tell(record: ErrorRecord | None) -> None:
+            failure = make_failure(node, ended, assignment.store_port, record)
+            self._on_event(WorkerFailed(assignment.round, self._with_facts(failure), stopping))
+
+        self._read_error(ended.error_file, tell)
 
     def _with_facts(self, failure: Failure) -> Failure:
         facts = self._facts.collect()
@@ -205,16 +219,17 @@ class WorkerGroup:
             kernel_log=facts.kernel_log,
         )
 
-    def _describe_exit(self, local_rank: int, pid: int, exit_code: int) -> WorkerExit:
+    def _describe_exit(self, local_rank: int, pid: int, event: Exited) -> WorkerExit:
         assert self._assignment is not None
         return WorkerExit(
             local_rank=local_rank,
             rank=self._rank(local_rank),
             pid=pid,
-            exit_code=exit_code,
+            exit_code=event.exit_code,
             timestamp=time.time(),
             error_file=self._paths[local_rank].error_file,
             stderr_tail=self._logs.stderr_tail(local_rank) if self._logs is not None else "",
+            told=frozenset(event.told),
         )
 
     def _rank(self, local_rank: int) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from elasticrun import __version__
+from elasticrun.agent.error_reader import ErrorReader
 from elasticrun.agent.events import EventLog
 from elasticrun.agent.farewell import Farewell, ShowCheckup
 from elasticrun.agent.group import CpuPlan, WorkerGroup
@@ -127,9 +128,11 @@ class Agent:
             lambda round_, stall: self._post(StallSeen(round_, stall)),
         )
         watch, job_id = self._services.watch, config.job.job_id
-        self._homes = _open_homes(config, lambda path: self._spawner.inherit(path, whole=True))
+        self._errors = ErrorReader()
+        read = self._errors.read
+        self._homes = homes = _open_homes(config, lambda path: self._spawner.inherit(path, whole=True))
         self._group = WorkerGroup(
-            workers, job_id, node, self._spawner, router, self._dirs, cpus, self._post, watch, self._homes
+            workers, job_id, node, self._spawner, router, self._dirs, cpus, self._post, watch, homes, read
         )
         self._probe = ProbeRunner(workers, node, self._spawner, lambda report: self._post(ProbeEnded(report)))
         event_log = EventLog(config.event_log_handler, router.stderr.write)
@@ -200,7 +203,7 @@ class Agent:
                     self._services.forget(self._group.pid_of(worker))
                     self._group.on_exited(event)
             case Swept(_, left):
-                self._on_swept(left)
+                self._errors.when_idle(lambda: self._on_swept(left))
             case WarmNews():
                 report_warm(event)
             case Imports(under_way):

@@ -83,6 +83,7 @@ class Exited:
 
     worker: int
     exit_code: int  # as in subprocess: negative is the number of the signal
+    told: Sequence[int] = ()  # the signals that it was sent, at our request, while it lived
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,14 +149,23 @@ def _kill(pid: int, signum: int) -> bool:
     return True
 
 
+def _has_ended(pid: int) -> bool:
+    """Whether a child of ours has, reaped or not."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
 class _Worker:
     """A worker that is not reaped yet."""
 
-    __slots__ = ("error_pipe", "pid", "worker")
+    __slots__ = ("error_pipe", "pid", "told", "worker")
 
     def __init__(self, worker: int, pid: int, error_pipe: int) -> None:
         self.worker = worker
         self.pid = pid
+        self.told: set[int] = set()  # signals that were sent while it lived
         self.error_pipe = error_pipe  # -1 once the exec is known to have succeeded
 
 
@@ -260,6 +269,8 @@ class SpawnerLoop:
         if pid is None:
             self._warm.signal(worker, signum)
             return
+        if not _has_ended(pid):  # one that is not reaped yet owes its end to nobody here
+            self._workers[pid].told.add(signum)
         try:
             os.killpg(pid, signum)
         except ProcessLookupError:  # between its fork and its setsid; it has all signals blocked
@@ -365,8 +376,8 @@ class SpawnerLoop:
         if worker.error_pipe >= 0:
             self._executed(worker)  # it ended before we heard of its start
         if self._pids.pop(worker.worker, None) is not None:
-            told = functools.partial(self.report, event="exited", worker=worker.worker, exit_code=exit_code)
-            self._groups.wait(rest, told)
+            ending = {"worker": worker.worker, "exit_code": exit_code, "told": sorted(worker.told)}
+            self._groups.wait(rest, functools.partial(self.report, event="exited", **ending))
 
     def _begin_sweep(self) -> None:
         self._sweeping = True

@@ -6,7 +6,8 @@ A directive counts only if its (epoch, sequence) is newer than the last one.
 
 Two invariants. Workers of a round start only from READY, which is entered only when everything the
 round before left behind is gone. And a worker's end counts as a failure only while the phase is
-RUNNING: once the launcher has begun to stop a group, no exit of it is held against anybody.
+RUNNING: once the launcher has begun to stop a group, an end in it changes nothing any more, and is
+told to the master only if that worker had failed of its own (``core/own_failures.py``).
 
 A node whose worker fails stops its own group at once; it does not wait for the master to tell it. The
 master's absence changes nothing for workers that run: only an idle agent gives up on it.
@@ -50,8 +51,8 @@ from elasticrun.core.agent_leave import SIGTERM, Departure
 from elasticrun.core.agent_probe import Probing
 from elasticrun.core.agent_tasks import TASK
 from elasticrun.core.agent_wishes import Directive
+from elasticrun.core.own_failures import Stopping, is_own, kept
 from elasticrun.core.protocol import (
-    MAX_FAILURES,
     AgentPhase,
     Failure,
     JobEnded,
@@ -107,8 +108,8 @@ class AgentMachine(AgentFacts):
                 self._link_down(reason)
             case Directed(message):
                 self._direct(message)
-            case WorkerFailed(round_, failure):
-                self._worker_failed(round_, failure)
+            case WorkerFailed(round_, failure, stopping):
+                self._worker_failed(round_, failure, stopping)
             case WorkerFinished(round_, local_rank):
                 self._worker_finished(round_, local_rank)
             case GroupGone(round_, store_port, ports):
@@ -155,19 +156,23 @@ class AgentMachine(AgentFacts):
         elif isinstance(message, StopRound) and self.round <= message.round and self.phase in STOPPABLE:
             self._say(Level.WARNING, f"round {message.round} stops: {message.reason}")
 
-    def _worker_failed(self, round_: int, failure: Failure) -> None:
+    def _worker_failed(self, round_: int, failure: Failure, stopping: Stopping) -> None:
         if round_ != self.round:
             return
         if self.phase is AgentPhase.RUNNING and self.tasks.is_alone(failure.local_rank):
             self._task_ended(failure.local_rank, failure)
         elif self.phase is AgentPhase.RUNNING:
-            self.failures = (*self.failures, failure)[:MAX_FAILURES]
+            self.failures = kept(self.failures, failure)
             self.tasks.ended(failure.local_rank, failure)
             self._move(AgentTrigger.WORKER_FAILED)
             self._say(Level.WARNING, failure.summary)
             self.group.alive.discard(failure.local_rank)
             self._stop_group(SIGTERM)
         else:
+            if self.phase in ENDING and is_own(failure, stopping):
+                self.failures = kept(self.failures, failure)
+                self._say(Level.WARNING, failure.summary)
+                self._report()  # the master judges once all have stopped
             self._worker_ended(failure.local_rank)
 
     def _worker_finished(self, round_: int, local_rank: int) -> None:

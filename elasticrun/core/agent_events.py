@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from elasticrun.core.own_failures import NOT_STOPPED, Stopping
 from elasticrun.core.protocol import (
     AgentMessage,
     AgentPhase,
@@ -139,6 +140,7 @@ class WorkerFailed:
 
     round: int
     failure: Failure
+    stopping: Stopping = NOT_STOPPED  # what the launcher had told it before
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ full ``/dev/shm``: that is a reason to look at the node, and none to give it awa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 
 from elasticrun.config import FailureClass
@@ -51,6 +51,7 @@ class Diagnosis:
     failure_class: FailureClass
     evidence: str
     sure: bool = True  # False: it may as well have been something else
+    echo: bool = False  # what somebody says who lost a peer
 
 
 #: What an exception speaks of if a broken device may be behind it.
@@ -66,21 +67,6 @@ _LIKE_HARDWARE = frozenset(
     }
 )
 
-#: Of several failures of one round, the root cause is the one whose class stands first. At the end stand
-#: those that the death of a peer, which is often all that UNKNOWN is, makes all others report.
-CAUSES_FIRST = (
-    FailureClass.HARDWARE,
-    FailureClass.CGROUP_OOM,
-    FailureClass.HOST_OOM,
-    FailureClass.CUDA_OOM,
-    FailureClass.USER_ERROR,
-    FailureClass.PREEMPTION,
-    FailureClass.HANG,
-    FailureClass.UNKNOWN,
-    FailureClass.COLLECTIVE_TIMEOUT,
-    FailureClass.NETWORK,
-)
-
 
 def diagnose(failure: Failure) -> Diagnosis:
     """What was the matter with this worker."""
@@ -89,15 +75,6 @@ def diagnose(failure: Failure) -> Diagnosis:
         or _weigh(_own_account(failure), _kernel_account(failure.kernel_log))
         or _bare_end(failure)
     )
-
-
-def root_cause(failures: Sequence[Failure]) -> tuple[Failure, Diagnosis]:
-    """The failure of a round that the others follow from; of equals, the one that was heard of first.
-
-    ``failures`` must not be empty.
-    """
-    diagnosed = [(failure, diagnose(failure)) for failure in failures]
-    return min(diagnosed, key=lambda pair: CAUSES_FIRST.index(pair[1].failure_class))
 
 
 def is_from_outside(failure: Failure) -> bool:
@@ -124,7 +101,7 @@ def _raised(failure: Failure) -> tuple[Raised | None, str]:
     if failure.error_file and (raised := raised_by_line(failure.message.partition("\n")[0])):
         return raised, "error file"
     # Python prints an exception and exits with 1; the abort of a library on the way out changes that.
-    if failure.kind is FailureKind.EXIT or failure.exit_code == -SIGABRT:
+    if failure.kind is FailureKind.EXIT or failure.exit_code == -SIGABRT or failure.stopped:
         return last_raised(failure.stderr_tail), "stderr"
     return None, ""
 
@@ -197,7 +174,8 @@ def _search(texts: Iterable[tuple[str, str]]) -> Diagnosis | None:
         pattern = _any_of(row.patterns)
         for where, text in given:
             if match := pattern.search(text):
-                return _quote(row.failure_class, where, _line_around(text, match), sure=row.sure)
+                found = _quote(row.failure_class, where, _line_around(text, match), sure=row.sure)
+                return replace(found, echo=row.echo)
     return None
 
 
@@ -241,7 +219,9 @@ def _bare_end(failure: Failure) -> Diagnosis:
 
 
 def _signal(failure: Failure) -> int:
-    """The signal that ended it, or of which a shell said that it did; 0 if none."""
+    """The signal that ended it, or of which a shell said that it did; 0 if none, or if it was ours."""
+    if failure.stopped:
+        return 0
     if failure.exit_code < 0:
         return -failure.exit_code
     return failure.exit_code - 128 if 128 < failure.exit_code <= 128 + 64 else 0

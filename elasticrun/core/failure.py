@@ -24,7 +24,7 @@ class FailureKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One worker that failed by itself; workers that the launcher stopped never become one."""
+    """One worker that failed of its own; one that the launcher merely stopped never becomes one."""
 
     node: str
     host: str
@@ -38,13 +38,16 @@ class Failure:
     traceback: str = ""  # from the error file
     stderr_tail: str = ""
     error_file: str = ""
-    # Wall clock of the worker's host in seconds; shown, never compared.
+    # Wall clock of the worker's host in seconds; compared only within one host.
     timestamp: Annotated[float, TIMESTAMPS] = 0.0
     step: Annotated[int, STEPS] = -1  # the last training step that the worker reported; -1: none
     oom_kills: Annotated[int, COUNTS] = 0  # by how much the cgroup's count of OOM kills grew in this round
     host_oom: bool = False  # the host ran out of memory in this round
     kernel_log: str = ""  # what the kernel's log said of hardware or memory in this round
     stacks: str = ""  # of a hang: the directory on its host in which all stacks were saved
+    stopped: bool = False  # it was failing, but a signal of the launcher reached it before it had ended
+    # When its error file was written, on the wall clock of its host in seconds; 0: unknown.
+    raised: Annotated[float, TIMESTAMPS] = 0.0
 
     @property
     def summary(self) -> str:
@@ -54,11 +57,20 @@ class Failure:
 
     @property
     def _ending(self) -> str:
-        told = self.message.partition("\n")[0][:MAX_SUMMARY_TEXT]
+        told = headline(self.message)[:MAX_SUMMARY_TEXT]
         if self.kind in (FailureKind.SPAWN, FailureKind.HANG):
             return told
+        if self.stopped:
+            return "was failing when the launcher stopped it" + (f": {told}" if self.error_file else "")
         if self.exit_code < 0 and not told.startswith("killed by "):
             return f"was killed by signal {-self.exit_code}"
         if self.exit_code < 0:
             return f"was {told}"
         return f"exited with {self.exit_code}" + (f": {told}" if self.traceback else "")
+
+
+def headline(text: str) -> str:
+    """The line that says what went wrong: the first, and the last one too if the first only announces it."""
+    first, _, rest = text.partition("\n")
+    last = rest.strip().rpartition("\n")[2].strip()
+    return f"{first} {last}" if first.endswith(":") and last else first

@@ -373,10 +373,9 @@ class JobMachine(JobTasks):
         stop = self.current.stop
         if self.current.pending or stop is None:
             return
-        cause, reason = stop
         failures, lasted = self.current.failures, self.current.lasted
-        settled = settle(self.recovery, self.config.policy, cause, failures, lasted)
-        self.recovery = settled.recovery
+        settled = settle(self.recovery, self.config.policy, stop[0], failures, lasted)
+        self.recovery, reason = settled.recovery, self._name_cause(settled.failures)
         if settled.end is not None:
             self._end(settled.end, f"{reason}; {settled.reason}")
             return

@@ -29,6 +29,7 @@ from elasticrun.core.job_growth import HeldBack
 from elasticrun.core.membership import Admission, Membership, Node
 from elasticrun.core.protocol import (
     AgentStatus,
+    Failure,
     Hello,
     NodeCheck,
     NodeInfo,
@@ -353,6 +354,13 @@ class JobFacts:
         if node.session is not None:
             self._effects.append(Drop(node.session))
         self._lose(node, reason)
+
+    def _name_cause(self, failures: tuple[Failure, ...]) -> str:
+        """Why the round that has stopped did. Who was told another failure, that came first, hears of it."""
+        told, reason = self.current.stop_reason, self.current.settle(failures)
+        if reason != told:
+            self._tell_all([f"the cause was another one: {reason}"])
+        return reason
 
     # -- messages
 

@@ -25,7 +25,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elasticrun.config import Action, FailureClass, Policy
-from elasticrun.core.diagnosis import diagnose, error_signature, is_from_outside, root_cause
+from elasticrun.core.cause import root_cause
+from elasticrun.core.diagnosis import diagnose, error_signature, is_from_outside
 from elasticrun.core.protocol import Failure
 
 #: What is done where the policy has no rule of its own.

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from elasticrun.config import Action, FailureClass, Policy
-from elasticrun.core.diagnosis import Diagnosis, root_cause
+from elasticrun.core.cause import root_cause
+from elasticrun.core.diagnosis import Diagnosis
 from elasticrun.core.job_events import Trigger
 from elasticrun.core.policy import RepeatedError, action_for, backoff_delay, count_fast, refilled
 from elasticrun.core.protocol import Failure
@@ -43,6 +44,7 @@ class Settlement:
     excluded: str = ""  # the node that has to leave
     suspect: str = ""  # the node that has to be checked first
     suspects_all: bool = False  # as have all others that took part: who complains is seldom at fault
+    failures: tuple[Failure, ...] = ()  # all of the round, its cause first; (): no failure was its cause
 
 
 def settle(
@@ -59,21 +61,36 @@ def settle(
         fast = count_fast(kept.fast_failures, None, lasted, policy)
         return _charge(replace(kept, fast_failures=fast), cause, None, "")
     root, diagnosis = root_cause(failures)
+    others = (failure for failure in failures if failure is not root)
+    return _judge(kept, policy, cause, (root, *others), diagnosis, lasted)
+
+
+def _judge(
+    kept: Recovery,
+    policy: Policy,
+    cause: StopCause,
+    failures: tuple[Failure, ...],
+    diagnosis: Diagnosis,
+    lasted: float,
+) -> Settlement:
+    """What follows a round that workers failed in; of ``failures``, the first is the cause of the others."""
+    root, before = failures[0], kept.fast_failures
     action = action_for(policy, diagnosis.failure_class, diagnosis.sure)
     why = _explain(diagnosis, action)
     repeated, circles = kept.repeated.after(failures, policy, lasted)
     kept = replace(kept, repeated=repeated, trained=0.0)
     if action is Action.GIVE_UP:
-        return Settlement(kept, why, Trigger.BUDGET_SPENT)
+        return Settlement(kept, why, Trigger.BUDGET_SPENT, failures=failures)
     if circles:
-        return Settlement(kept, circles, Trigger.ERROR_REPEATED)
+        return Settlement(kept, circles, Trigger.ERROR_REPEATED, failures=failures)
     if action is Action.LEAVE:
-        return Settlement(kept, f"free: {why}", excluded=root.node)
-    fast = count_fast(kept.fast_failures, root, lasted, policy)
+        return Settlement(kept, f"free: {why}", excluded=root.node, failures=failures)
+    fast = count_fast(before, root, lasted, policy)
     settlement = _charge(replace(kept, fast_failures=fast), cause, diagnosis, why)
+    settlement = replace(settlement, failures=failures)
     if settlement.end is not None:
         return settlement
-    delay, patience = backoff_delay(fast, policy) if fast > recovery.fast_failures else (0.0, "")
+    delay, patience = backoff_delay(fast, policy) if fast > before else (0.0, "")
     reason = _join(settlement.reason, patience)
     if action is not Action.RECHECK:
         return replace(settlement, reason=reason, delay=delay)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from elasticrun.core.own_failures import kept
 from elasticrun.core.protocol import (
-    MAX_FAILURES,
     AgentPhase,
     AgentStatus,
     Assignment,
@@ -110,8 +110,7 @@ class Round:
         """Note a failure; one that was heard before changes nothing."""
         if failure in self.failures:
             return
-        if len(self.failures) < MAX_FAILURES:
-            self.failures.append(failure)
+        self.failures = list(kept(self.failures, failure))
         self.must_stop(self._cause(failure), failure.summary)
 
     def _cause(self, failure: Failure) -> StopCause:
@@ -143,6 +142,15 @@ class Round:
         )
         self.failures.append(failure)
         self.must_stop(StopCause.HANG, failure.summary)
+
+    def settle(self, failures: tuple[Failure, ...]) -> str:
+        """The round has stopped: keep its failures in this order, the cause first. Returns why it stopped."""
+        told = self.stop_reason
+        if not failures:
+            return told
+        self.failures = list(failures)
+        cause = failures[0].summary
+        return told if cause in told else cause
 
     def lose(self, name: str, reason: str, cause: StopCause = StopCause.MEMBER_LOST) -> None:
         """A member is gone; that matters unless its workers had finished."""

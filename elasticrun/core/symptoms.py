@@ -34,6 +34,7 @@ class Saying:
     failure_class: FailureClass
     sure: bool
     patterns: tuple[str, ...]
+    echo: bool = False  # it is what somebody says who lost a peer, or waits for one in vain
 
 
 #: What a process that lost one of its own children to SIGKILL says.
@@ -41,6 +42,13 @@ CHILD_KILLED = (
     r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)",
     r"BrokenProcessPool",
     r"died with <Signals\.SIGKILL",
+)
+
+#: What a program says of itself if a stop signal, and nothing else, ended it.
+TOLD_TO_STOP = (
+    r"\bSIG(?:TERM|INT|HUP|QUIT|USR1)\b",
+    r"\b(?:[Rr]eceived|[Cc]aught|[Gg]ot) (?:an? |the )?(?:termination |stop |interrupt )?signal\b",
+    r"\b[Ss]ignal 15\b|\b[Ii]nterrupted by (?:a )?signal\b",
 )
 
 #: What exceptions and output say; of several rows that fit, the first one counts.
@@ -97,6 +105,7 @@ SAID: tuple[Saying, ...] = (
             r"Timed out after \d+ seconds waiting for clients",
             r"wait timeout after \d+ ?ms, keys",
         ),
+        echo=True,
     ),
     Saying(
         FailureClass.USER_ERROR,
@@ -130,12 +139,19 @@ SAID: tuple[Saying, ...] = (
         FailureClass.NETWORK,
         True,
         (
+            r"Temporary failure in name resolution|Name or service not known",
+            r"Max retries exceeded with url",
+        ),
+    ),
+    Saying(
+        FailureClass.NETWORK,
+        True,
+        (
             r"Connection (?:reset|closed) by (?:remote )?peer",
             r"\bConnection(?:Reset|Refused|Aborted)?Error\b|\bBrokenPipeError\b",
             r"[Cc]onnection (?:refused|aborted|timed out)|[Bb]roken pipe",
             r"\bE(?:CONNRESET|CONNREFUSED|CONNABORTED|TIMEDOUT|PIPE|HOSTUNREACH|NETUNREACH)\b",
             r"Network is unreachable|No route to host",
-            r"Temporary failure in name resolution|Name or service not known",
             r"remote process exited or there was a network error",
             r"\bncclRemoteError\b|\bncclSystemError\b|unhandled system error",
             r"NET/(?:IB|Socket|OFI)\b.{0,80}(?:error|failed)",
@@ -143,11 +159,11 @@ SAID: tuple[Saying, ...] = (
             r"client socket has (?:timed out|failed to connect)",
             r"failed to recv, got 0 bytes",
             r"\b[Ss]ocket ?[Tt]imeout\b|\bConnect timeout\b",
-            r"Max retries exceeded with url",
         ),
+        echo=True,
     ),
     # Torch says this after every other error of NCCL as well, so it comes last.
-    Saying(FailureClass.COLLECTIVE_TIMEOUT, True, (r"Some NCCL operations have failed or timed out",)),
+    Saying(FailureClass.COLLECTIVE_TIMEOUT, True, (r"Some NCCL operations have failed or timed out",), True),
     Saying(FailureClass.UNKNOWN, False, CHILD_KILLED),
 )
 

@@ -343,7 +343,7 @@ class Charter(_message.Message):
     def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., base: _Optional[_Union[World, _Mapping]] = ..., prior: _Optional[_Union[World, _Mapping]] = ..., roll: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("node", "host", "rank", "local_rank", "role", "pid", "kind", "exit_code", "message", "traceback", "stderr_tail", "error_file", "timestamp", "step", "oom_kills", "host_oom", "kernel_log", "stacks")
+    __slots__ = ("node", "host", "rank", "local_rank", "role", "pid", "kind", "exit_code", "message", "traceback", "stderr_tail", "error_file", "timestamp", "step", "oom_kills", "host_oom", "kernel_log", "stacks", "stopped", "raised")
     NODE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -362,6 +362,8 @@ class Failure(_message.Message):
     HOST_OOM_FIELD_NUMBER: _ClassVar[int]
     KERNEL_LOG_FIELD_NUMBER: _ClassVar[int]
     STACKS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    RAISED_FIELD_NUMBER: _ClassVar[int]
     node: str
     host: str
     rank: int
@@ -380,7 +382,9 @@ class Failure(_message.Message):
     host_oom: bool
     kernel_log: str
     stacks: str
-    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., role: _Optional[str] = ..., pid: _Optional[int] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., stderr_tail: _Optional[str] = ..., error_file: _Optional[str] = ..., timestamp: _Optional[float] = ..., step: _Optional[int] = ..., oom_kills: _Optional[int] = ..., host_oom: bool = ..., kernel_log: _Optional[str] = ..., stacks: _Optional[str] = ...) -> None: ...
+    stopped: bool
+    raised: float
+    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., role: _Optional[str] = ..., pid: _Optional[int] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., stderr_tail: _Optional[str] = ..., error_file: _Optional[str] = ..., timestamp: _Optional[float] = ..., step: _Optional[int] = ..., oom_kills: _Optional[int] = ..., host_oom: bool = ..., kernel_log: _Optional[str] = ..., stacks: _Optional[str] = ..., stopped: bool = ..., raised: _Optional[float] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "heartbeat_interval", "proof")

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,13 @@ def ended(exit_code: int = 1, rank: int = 0, error_file: str = "", stderr_tail: 
     return WorkerExit(rank, rank, 99, exit_code, 5555.5, error_file, stderr_tail)
 
 
+def made(ended: WorkerExit, store_port: int) -> Failure:
+    """As the agent makes it, with what the error file says."""
+    return make_failure(
+        NODE, ended, store_port, read_error_file(ended.error_file) if ended.error_file else None
+    )
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "error.json"
@@ -56,9 +64,16 @@ def path(tmp_path: Path) -> Path:
 
 def test_both_forms(path: Path) -> None:
     path.write_text(json.dumps(RECORDED))
-    assert read_error_file(str(path)) == ErrorRecord("ValueError: bad", "Traceback...", 1234.0)
+    os.utime(path, (1234.75, 1234.75))
+    found = read_error_file(str(path))
+    assert found == ErrorRecord("ValueError: bad", "Traceback...", 1234.0, written=1234.75)
+    assert found.raised == 1234.75, "torch writes whole seconds"
     path.write_text(json.dumps({"message": "bad", "timestamp": 77}))
-    assert read_error_file(str(path)) == ErrorRecord("bad", "", 77.0)
+    os.utime(path, (99.5, 99.5))
+    found = read_error_file(str(path))
+    assert found == ErrorRecord("bad", "", 77.0, written=99.5)
+    assert found.raised == 77.0, "it was written again later"
+    assert ErrorRecord("bad", written=99.5).raised == 99.5
 
 
 @pytest.mark.parametrize(
@@ -76,7 +91,7 @@ def test_a_file_that_makes_no_sense(path: Path, content: bytes, problem: str) ->
     path.write_bytes(content)
     record = read_error_file(str(path))
     assert record == ErrorRecord(problem=f"its error file {path} {problem}")
-    failure = make_failure(NODE, ended(exit_code=3, error_file=str(path)), 29500)
+    failure = made(ended(exit_code=3, error_file=str(path)), 29500)
     assert failure.message == f"ended with exit code 3; its error file {path} {problem}"
     assert failure.error_file == str(path)
 
@@ -86,7 +101,7 @@ def test_nothing_recorded(path: Path, content: bytes | None) -> None:
     if content is not None:
         path.write_bytes(content)
     assert read_error_file(str(path)) is None
-    failure = make_failure(NODE, ended(error_file=str(path)), 29500)
+    failure = made(ended(error_file=str(path)), 29500)
     assert (failure.message, failure.error_file) == ("ended with exit code 1", "")
 
 
@@ -113,7 +128,7 @@ JSON_VALUES = st.recursive(
 def test_any_json_is_taken(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(json.dumps(value))
-    failure = make_failure(NODE, ended(error_file=str(path)), 29500)
+    failure = made(ended(error_file=str(path)), 29500)
     assert isinstance(failure.message, str)
     assert 0 < failure.timestamp < 1e11
     assert copy_root_cause(failure, str(path.with_name("target.json"))) == ""
@@ -121,7 +136,7 @@ def test_any_json_is_taken(tmp_path_factory: pytest.TempPathFactory, value: obje
 
 def test_a_failure_with_a_traceback(path: Path) -> None:
     path.write_text(json.dumps(RECORDED))
-    assert make_failure(NODE, ended(error_file=str(path), rank=1, stderr_tail="tail"), 29500) == Failure(
+    assert made(ended(error_file=str(path), rank=1, stderr_tail="tail"), 29500) == Failure(
         node="n1",
         host="host1",
         rank=1,
@@ -135,11 +150,12 @@ def test_a_failure_with_a_traceback(path: Path) -> None:
         stderr_tail="tail",
         error_file=str(path),
         timestamp=1234.0,
+        raised=1234.0,
     )
 
 
 def test_long_texts_are_cut_at_the_front(path: Path) -> None:
-    failure = make_failure(NODE, ended(stderr_tail="x" * MAX_FAILURE_TEXT + "the end"), 29500)
+    failure = made(ended(stderr_tail="x" * MAX_FAILURE_TEXT + "the end"), 29500)
     assert len(failure.stderr_tail) == MAX_FAILURE_TEXT
     assert failure.stderr_tail.startswith("...x")
     assert failure.stderr_tail.endswith("the end")
@@ -178,50 +194,80 @@ def test_every_signal_has_a_name() -> None:
     ],
 )
 def test_a_taken_port(path: Path, text: str, rank: int, port: int, kind: FailureKind) -> None:
-    assert make_failure(NODE, ended(rank=rank, stderr_tail="x\n" + text), port).kind is kind
+    assert made(ended(rank=rank, stderr_tail="x\n" + text), port).kind is kind
     extra = {"py_callstack": "Traceback\n" + text, "timestamp": "1"}
     path.write_text(json.dumps({"message": {"message": text, "extraInfo": extra}}))
-    assert make_failure(NODE, ended(rank=rank, error_file=str(path)), port).kind is kind
+    assert made(ended(rank=rank, error_file=str(path)), port).kind is kind
 
 
 def test_another_programs_port_is_not_the_stores() -> None:
     tail = "OSError: [Errno 98] Address already in use: port 29500"
-    assert make_failure(NODE, ended(stderr_tail=tail), 29500).kind is FailureKind.EXIT
+    assert made(ended(stderr_tail=tail), 29500).kind is FailureKind.EXIT
 
 
 def test_kinds() -> None:
-    assert make_failure(NODE, ended(exit_code=-11), 1).kind is FailureKind.SIGNAL
+    assert made(ended(exit_code=-11), 1).kind is FailureKind.SIGNAL
     failure = make_spawn_failure(NODE, 4, 0, "no such file", 12.0)
     assert (failure.kind, failure.message) == (FailureKind.SPAWN, "could not be started: no such file")
 
 
 def failed(path: Path, exit_code: int = -11) -> Failure:
-    return make_failure(NODE, ended(exit_code=exit_code, error_file=str(path)), 29500)
+    return made(ended(exit_code=exit_code, error_file=str(path)), 29500)
 
 
 def test_the_root_cause_is_passed_on(path: Path, tmp_path: Path) -> None:
-    path.write_text(json.dumps({**RECORDED, "more": 1}))
+    path.write_text(json.dumps(RECORDED))
     target = tmp_path / "target.json"
     target.write_text("older and longer" * 1000)
+    target.chmod(0o644)
     assert copy_root_cause(failed(path), str(target)) == ""
-    assert json.loads(target.read_text()) == {
-        "message": {**RECORDED["message"], "errorCode": -11},
-        "more": 1,
-    }
+    assert json.loads(target.read_text()) == {"message": {**RECORDED["message"], "errorCode": -11}}
+    assert target.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_plain_form_is_passed_on_as_it_is(path: Path, tmp_path: Path) -> None:
-    path.write_text(json.dumps({"message": "bad", "timestamp": 7}))
-    assert copy_root_cause(failed(path), str(tmp_path / "t")) == ""
-    assert json.loads((tmp_path / "t").read_text()) == {"message": "bad", "timestamp": 7}
-
-
-def test_the_root_cause_of_another_host_is_retold(path: Path, tmp_path: Path) -> None:
+def test_no_path_that_came_with_a_failure_is_opened(path: Path, tmp_path: Path) -> None:
+    """Another node says where its error file lies, and may lie: about our user's secrets, or a FIFO."""
     path.write_text(json.dumps(RECORDED))
-    failure = failed(path)
-    path.unlink()
-    assert copy_root_cause(failure, str(tmp_path / "t")) == ""
-    assert json.loads((tmp_path / "t").read_text()) == {"message": {**RECORDED["message"], "errorCode": -11}}
+    secret, fifo, target = tmp_path / "credentials", tmp_path / "fifo", tmp_path / "t"
+    secret.write_text(json.dumps({"message": {"aws_secret_access_key": "hunter2"}}))
+    secret.chmod(0o600)
+    os.mkfifo(fifo)
+    for forged in (secret, fifo):
+        failure = replace(failed(path), node="far", host="far", error_file=str(forged))
+        assert copy_root_cause(failure, str(target)) == ""
+        assert "hunter2" not in target.read_text()
+        assert "ValueError: bad" in target.read_text()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "device"])
+def test_only_a_regular_file_is_read(path: Path, kind: str) -> None:
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.with_name("real").write_text(json.dumps(RECORDED))
+        path.symlink_to("real")
+    place = "/dev/zero" if kind == "device" else str(path)
+    said = "is a link" if kind == "link" else "is no regular file"
+    assert read_error_file(place) == ErrorRecord(problem=f"its error file {place} {said} and was not read")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_another_users_file_is_not_read(path: Path) -> None:
+    path.write_text(json.dumps(RECORDED))
+    os.chown(path, 12345, -1)
+    assert read_error_file(str(path)) == ErrorRecord(
+        problem=f"its error file {path} belongs to another user (12345) and was not read"
+    )
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link"])
+def test_a_target_that_is_no_file_is_left_alone(path: Path, tmp_path: Path, kind: str) -> None:
+    path.write_text(json.dumps(RECORDED))
+    target, real = tmp_path / "target", tmp_path / "real"
+    real.write_text("mine")
+    os.mkfifo(target) if kind == "fifo" else target.symlink_to(real)
+    assert "cannot be written" in copy_root_cause(failed(path), str(target))
+    assert real.read_text() == "mine"
 
 
 def test_a_failure_without_an_error_file_leaves_none(path: Path, tmp_path: Path) -> None:
@@ -253,7 +299,7 @@ def test_the_copy_is_torchruns(tmp_path: Path) -> None:
     done = subprocess.run(command, env=env, check=False, capture_output=True, timeout=TORCH_DEADLINE)
     assert done.returncode == 1
     (recorded,) = (tmp_path / "logs").rglob("error.json")
-    failure = make_failure(NODE, ended(error_file=str(recorded)), 29500)
+    failure = made(ended(error_file=str(recorded)), 29500)
     assert failure.message == "ValueError: bad"
     assert copy_root_cause(failure, str(ours)) == ""
     assert ours.read_bytes() == theirs.read_bytes()
@@ -284,5 +330,5 @@ def test_torch_on_a_taken_port(family: socket.AddressFamily) -> None:
             text=True,
             timeout=TORCH_DEADLINE,
         )
-    failure = make_failure(NODE, ended(worker.returncode, stderr_tail=worker.stderr), port)
+    failure = made(ended(worker.returncode, stderr_tail=worker.stderr), port)
     assert failure.kind is FailureKind.PORT_TAKEN

@@ -24,6 +24,7 @@ from elasticrun.core.agent_events import (
     WorkerFinished,
 )
 from elasticrun.core.agent_leave import Departure
+from elasticrun.core.own_failures import Stopping
 from elasticrun.core.protocol import (
     MAX_FAILURES,
     AgentPhase,
@@ -40,6 +41,8 @@ from elasticrun.core.protocol import (
 from elasticrun.errors import ExitCode
 from tests.core.build import Agent, failure, ready_agent, start
 
+#: After the launcher's SIGTERM.
+TOLD = Stopping(frozenset({15}), 1.0)
 READY, RUNNING, FINISHED = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.FINISHED
 FAILED, STOPPING, PREPARING = AgentPhase.FAILED, AgentPhase.STOPPING, AgentPhase.PREPARING
 
@@ -146,7 +149,7 @@ def test_a_failure_stops_the_group_at_once_and_is_reported_until_the_next_round(
     assert agent.reported() == [FAILED]
     assert agent.heard() == [failure().summary]
     assert agent.of(SignalWorkers) == [SignalWorkers(15)]
-    agent.do(WorkerFailed(0, failure(rank=1)))  # a sibling: wrong local rank, nobody's fault
+    agent.do(WorkerFailed(0, failure(rank=1), TOLD))  # a sibling: wrong local rank, nobody's fault
     agent.do(WorkerFinished(0, 1))
     assert agent.of(SweepWorkers) == [SweepWorkers(0)]
     assert agent.do(stop(0)) == []  # is being done
@@ -169,12 +172,27 @@ def test_the_failure_of_the_only_worker_left_sweeps_at_once() -> None:
     assert agent.of(SweepWorkers) == [SweepWorkers(0)]
 
 
+def test_who_failed_of_its_own_while_the_group_stopped_is_reported() -> None:
+    agent = running_agent()
+    agent.do(WorkerFailed(0, failure()))
+    agent.do(WorkerFailed(0, failure(rank=1, code=-9), TOLD))
+    assert agent.heard() == [failure(rank=1, code=-9).summary]
+    assert agent.reported() == [FAILED]
+    agent.do(WorkerFinished(0, 1))
+    agent.do(GroupGone(0, 7002))
+    [report] = agent.sent()
+    assert isinstance(report, Report)
+    assert [told.exit_code for told in report.status.failures] == [1, -9]
+    agent.do(WorkerFailed(0, failure(rank=1, code=-11), TOLD))
+    assert len(agent.machine.failures) == 2, "what comes after the end of the group is too late"
+
+
 def test_exits_of_workers_that_we_stop_are_no_failures() -> None:
     agent = running_agent()
     agent.do(stop(0))
     assert agent.reported() == [STOPPING]
     assert agent.heard() == ["round 0 stops: because"]
-    agent.do(WorkerFailed(0, failure()), WorkerFinished(0, 1))
+    agent.do(WorkerFailed(0, failure(), TOLD), WorkerFinished(0, 1))
     assert agent.of(SweepWorkers) == [SweepWorkers(0)]
     agent.do(GroupGone(0, 7002))
     assert (agent.machine.failures, agent.machine.phase) == ((), READY)

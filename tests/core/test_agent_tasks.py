@@ -30,6 +30,7 @@ from elasticrun.core.agent_events import (
 )
 from elasticrun.core.agent_group import HUNG_GRACE
 from elasticrun.core.agent_tasks import SHORT_MESSAGE
+from elasticrun.core.own_failures import Stopping
 from elasticrun.core.protocol import (
     MAX_FAILURES,
     AgentPhase,
@@ -92,10 +93,11 @@ class TfAgent(Agent):
             del self.tasks[rank]
         self.want()
 
-    def die(self, local_rank: int, code: int = 1) -> None:
-        """A task ends."""
+    def die(self, local_rank: int, code: int = 1, told: int = 0) -> None:
+        """A task ends, perhaps after the launcher sent it a signal."""
+        stopping = Stopping(frozenset({told} if told else ()), 1.0)
         if code:
-            self.do(WorkerFailed(0, died("a", local_rank, code)))
+            self.do(WorkerFailed(0, died("a", local_rank, code), stopping))
         else:
             self.do(WorkerFinished(0, local_rank))
 
@@ -412,8 +414,8 @@ def test_servers_are_told_to_end_once_everybody_else_has() -> None:
     servers = frozenset({WORKER_RANK, PS_RANK})
     assert agent.of(SignalWorkers) == [SignalWorkers(TERM, spared=servers)]
     agent.die(WORKER_RANK, -9)
-    assert agent.said == []
-    agent.die(CHIEF_RANK, 42)
+    assert len(agent.heard()) == 1, "nobody had told it to end"
+    agent.die(CHIEF_RANK, 42, told=TERM)
     assert agent.of(SignalWorkers) == [SignalWorkers(TERM)]
     agent.pass_time(HUNG_GRACE)
     assert (agent.of(SweepWorkers), agent.heard()) == ([SweepWorkers(0)], [])
@@ -440,8 +442,8 @@ def test_a_mirrored_worker_that_fails_takes_its_group_along() -> None:
     assert agent.status().failures == (died("a", 0),)
     assert agent.status().tasks[0] == TaskReport(0, 0, True, died("a", 0))
     assert agent.of(SignalWorkers) == [SignalWorkers(TERM)]
-    agent.die(2)
-    agent.die(1)
+    agent.die(2, told=TERM)
+    agent.die(1, told=TERM)
     assert agent.of(SweepWorkers)
     assert agent.status().failures == (died("a", 0),)
 

@@ -9,7 +9,8 @@ import pytest
 
 from elasticrun.agent.error_file import exit_sentence
 from elasticrun.config import FailureClass
-from elasticrun.core.diagnosis import CAUSES_FIRST, MAX_QUOTE, diagnose, error_signature, root_cause
+from elasticrun.core.cause import CAUSES_FIRST, root_cause
+from elasticrun.core.diagnosis import MAX_QUOTE, diagnose, error_signature
 from elasticrun.core.protocol import Failure, FailureKind
 from elasticrun.core.symptoms import BROKEN_XIDS, SUSPECT_XIDS
 from elasticrun.core.traceback_text import normalised

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
-from elasticrun.core.diagnosis import CAUSES_FIRST, diagnose, error_signature, root_cause
+from elasticrun.core.cause import root_cause
+from elasticrun.core.diagnosis import diagnose, error_signature
+from elasticrun.core.own_failures import kept, sounds_like_echo
 from elasticrun.core.policy import RepeatedError, action_for, backoff_delay, refilled
-from elasticrun.core.protocol import Failure, FailureKind
+from elasticrun.core.protocol import MAX_FAILURES, Failure, FailureKind
 from tests.core.build import failure
 from tests.strategies import texts
 
@@ -52,6 +55,7 @@ failures = st.builds(
     oom_kills=st.integers(0, 2),
     host_oom=st.booleans(),
     kernel_log=outputs,
+    stopped=st.booleans(),
 )
 rounds = st.lists(failures, min_size=1, max_size=4)
 policies = st.builds(
@@ -93,12 +97,29 @@ def test_numbers_are_no_part_of_a_signature(one: int, other: int, third: float) 
 
 
 @given(rounds)
-def test_the_root_cause_is_one_of_the_failures_and_none_comes_before_it(failed: list[Failure]) -> None:
+def test_the_root_cause_is_one_of_the_failures_and_no_echo_if_there_is_another(failed: list[Failure]) -> None:
     root, found = root_cause(failed)
     assert root in failed
     assert found == diagnose(root)
-    first = min(CAUSES_FIRST.index(diagnose(each).failure_class) for each in failed)
-    assert CAUSES_FIRST[first] is found.failure_class
+    if not all(diagnose(each).echo for each in failed):
+        assert not found.echo or root.kind in (FailureKind.PORT_TAKEN, FailureKind.SPAWN, FailureKind.HANG)
+
+
+@given(st.lists(failures, min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_the_order_of_arrival_is_no_part_of_the_cause_on_one_host(failed: list[Failure], rng: Random) -> None:
+    timed = [replace(each, timestamp=1.0 + n) for n, each in enumerate(failed)]
+    shuffled = rng.sample(timed, len(timed))
+    assert root_cause(shuffled)[0] == root_cause(timed)[0]
+
+
+@given(failures, st.lists(failures, max_size=12))
+def test_no_more_failures_are_kept_than_a_message_carries(heard: Failure, before: list[Failure]) -> None:
+    found: tuple[Failure, ...] = ()
+    for each in (*before, heard):
+        found = kept(found, each)
+    assert len(found) <= MAX_FAILURES
+    assert set(found) <= {heard, *before}
+    assert all(map(sounds_like_echo, before)) <= (heard in found or sounds_like_echo(heard))
 
 
 @given(policies, st.sampled_from(FailureClass))

@@ -32,6 +32,7 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
 )
+from elasticrun.core.own_failures import Stopping
 from elasticrun.core.protocol import (
     AgentMessage,
     Assignment,
@@ -74,6 +75,7 @@ class Group:
         self.known = dict.fromkeys(self.tasks, assignment.cluster)  # to each of them
         self.alive = dict.fromkeys(self.tasks if assignment.cluster else range(size))
         self.finished = 0
+        self.told = Stopping()
         self.echoed = False
         self.waits = False  # it makes no steps
         self.hangs = False  # and is why others make none
@@ -391,11 +393,12 @@ class SimAgent:
         failure = Failure(
             self.name, self.spec.name, rank, local_rank, self.spec.role, 1, kind, code, **told or {}
         )
-        self.handle(WorkerFailed(group.round, failure))
+        self.handle(WorkerFailed(group.round, failure, group.told))
 
     def _signal(self, spared: frozenset[int]) -> None:
         group = self.group
         assert group is not None
+        group.told = Stopping(frozenset({15}), 1.0)
         if self.stubborn:
             return
         if self.sim.tf.is_heard(group):

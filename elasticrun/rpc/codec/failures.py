@@ -47,6 +47,8 @@ def failure_to_pb(failure: Failure) -> pb.Failure:
         host_oom=failure.host_oom,
         kernel_log=tail(failure.kernel_log),
         stacks=tail(failure.stacks, checks.MAX_PATH),
+        stopped=failure.stopped,
+        raised=bounds.TIMESTAMPS.clip(failure.raised),
     )
 
 
@@ -64,6 +66,8 @@ def abridged_to_pb(failure: Failure) -> pb.Failure:
         step=bounds.STEPS.clip(failure.step),
         oom_kills=bounds.COUNTS.clip(failure.oom_kills),
         host_oom=failure.host_oom,
+        stopped=failure.stopped,
+        raised=bounds.TIMESTAMPS.clip(failure.raised),
     )
 
 
@@ -99,4 +103,6 @@ def _failure(failure: pb.Failure, node: str, host: str) -> Failure:
         host_oom=failure.host_oom,
         kernel_log=checks.text("failure.kernel_log", failure.kernel_log),
         stacks=checks.text("failure.stacks", failure.stacks, checks.MAX_PATH),
+        stopped=failure.stopped,
+        raised=checks.within("failure.raised", failure.raised, bounds.TIMESTAMPS),
     )
