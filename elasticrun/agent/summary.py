@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from elasticrun.agent.error_file import signal_name
+from elasticrun.core.plain import one_line, plain
 from elasticrun.core.protocol import Failure
 
 WIDTH = 80
 TAIL_LINES = 30  # of the failed worker's stderr
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
 
 
 def render_summary(script: str, reason: str, failures: Sequence[Failure], log_dir: str = "") -> str:
@@ -31,7 +31,7 @@ def render_summary(script: str, reason: str, failures: Sequence[Failure], log_di
         parts += [thin, "Failures:", _others(failures[1:]), thin]
         parts += ["Root Cause (first observed failure):", _render(0, failures[0], with_output=True)]
     if log_dir:
-        parts += [thin, f"Logs: {log_dir}"]
+        parts += [thin, f"Logs: {one_line(log_dir)}"]
     return "\n".join([*parts, thick, ""])
 
 
@@ -39,7 +39,7 @@ def clean(text: str) -> str:
     """Text without escape sequences and control characters; of an overwritten line the last state."""
     text = _ESCAPES.sub("", text).replace("\r\n", "\n").expandtabs()
     last_states = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return "\n".join(_CONTROLS.sub("?", line) for line in last_states)
+    return "\n".join(plain(line) for line in last_states)
 
 
 def _others(failures: Sequence[Failure]) -> str:
@@ -51,11 +51,11 @@ def _render(number: int, failure: Failure, with_output: bool) -> str:
     lines = [
         f"[{number}]:",
         f"  time      : {_time(failure.timestamp)}",
-        f"  host      : {clean(failure.host)}",
+        f"  host      : {one_line(clean(failure.host))}",
         f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
         f"  exitcode  : {failure.exit_code} (pid: {failure.pid}){_signal(failure.exit_code)}",
-        f"  error_file: {failure.error_file or '<N/A>'}",
-        *([f"  stacks    : {clean(failure.stacks)}"] if failure.stacks else []),
+        f"  error_file: {one_line(failure.error_file) or '<N/A>'}",
+        *([f"  stacks    : {one_line(clean(failure.stacks))}"] if failure.stacks else []),
         _why(failure),
     ]
     if with_output and not failure.traceback:

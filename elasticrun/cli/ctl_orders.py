@@ -26,6 +26,7 @@ from elasticrun.core.orders import (
     ScaleRole,
     ShowStatus,
 )
+from elasticrun.core.plain import one_line, plain
 from elasticrun.core.tasks import MAX_CLUSTER
 from elasticrun.core.tf_cluster import SERVERS
 from elasticrun.errors import (
@@ -144,9 +145,9 @@ def _run(given: dict[str, Any], request: Callable[[], ControlRequest]) -> None:
     try:
         reply = _ask(_target(given), request())
     except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {error}{_advice(error)}", err=True)
+        click.echo(f"elastic-ctl: error: {one_line(str(error))}{_advice(error)}", err=True)
         sys.exit(error.exit_code)
-    click.echo(reply.text, err=not reply.ok)
+    click.echo(plain(reply.text), err=not reply.ok)
     sys.exit(ExitCode.OK if reply.ok else ExitCode.JOB_FAILED)
 
 
@@ -243,5 +244,5 @@ async def _first_answer(
         try:
             return await attempt(endpoint)
         except (MasterUnreachableError, EndpointTakenError) as error:
-            click.echo(f"elastic-ctl: {error}; trying the next one", err=True)
+            click.echo(f"elastic-ctl: {one_line(str(error))}; trying the next one", err=True)
     return await attempt(last)

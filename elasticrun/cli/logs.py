@@ -9,10 +9,11 @@ import logging
 from collections.abc import Callable
 
 from elasticrun.config import LaunchConfig
+from elasticrun.core.plain import plain
 from elasticrun.core.protocol import NodeInfo
 
-#: Everything that moves the cursor or worse, but for the ends of lines and tabs of a traceback.
-_STEERING = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+#: In front of each further line of a message, such as those of a traceback: no quoted text begins a line.
+_CONTINUED = "\n    "
 
 
 class ConsoleHandler(logging.Handler):
@@ -24,7 +25,7 @@ class ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
-        text = self.format(record).translate(_STEERING)
+        text = plain(self.format(record)).replace("\n", _CONTINUED)
         self._write(text.encode(errors="replace") + b"\n")
 
 

@@ -45,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(list(sys.argv[1:] if argv is None else argv))
     except ElasticRunError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        from elasticrun.core.plain import plain
+
+        print(f"{PROGRAM}: error: {plain(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:  # before the signals are ours, or where --signals-to-handle leaves it out
         return _INTERRUPTED

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from elasticrun.config import Endpoint, TaskRole
 from elasticrun.core.directives import notice
 from elasticrun.core.job_events import JobPhase
+from elasticrun.core.plain import one_line
 from elasticrun.core.usage import RoleUsage, TaskUsage, by_role, in_words
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def describe(job: JobFacts, usages: Usages | None = None) -> str:
         used = _used(job, name, usages or {})
         lines += [_line(job, name), *_tasks(job, name, used)]
         known += [(task.role, used[task.local_rank]) for task in _seats(job, name) if task.local_rank in used]
-    return "\n".join([*lines, *map(_role, by_role(known))])
+    return "\n".join(map(one_line, [*lines, *map(_role, by_role(known))]))
 
 
 def _seats(job: JobFacts, name: str) -> tuple[Task, ...]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from elasticrun.core.plain import one_line
 from elasticrun.core.protocol import NodeCheck
 
 _STYLES = {"good": "green", "faulty": "bold red"} | dict.fromkeys(
@@ -79,18 +80,14 @@ def _table(cells: Sequence[Sequence[Text]]) -> Table:
 
 def _cells(row: NodeCheck) -> list[Text]:
     return [
-        Text(_printable(row.node)),
+        Text(one_line(row.node)),
         Text(_amount(row.matmul_flops, _COMPUTE)),
         Text(_amount(row.bandwidth, _BANDWIDTH)),
         Text(_amount(row.latency, _LATENCY)),
-        Text(_printable(row.engine) or _UNKNOWN),
-        Text(_printable(row.verdict), style=_STYLES.get(row.verdict, "")),
-        Text(_printable(row.detail)),
+        Text(one_line(row.engine) or _UNKNOWN),
+        Text(one_line(row.verdict), style=_STYLES.get(row.verdict, "")),
+        Text(one_line(row.detail)),
     ]
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _amount(value: float, units: Units) -> str:

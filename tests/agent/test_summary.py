@@ -110,6 +110,7 @@ def test_prose_is_wrapped_and_paths_are_not() -> None:
         ("dos\r\nline\r", "dos\nline"),
         ("bell\x07 \x9b2J", "bell? ?2J"),
         ("\ttab", "        tab"),
+        ("to\u202eeno\u2069", "to?eno?"),
     ],
 )
 def test_clean(raw: str, cleaned: str) -> None:
@@ -118,9 +119,13 @@ def test_clean(raw: str, cleaned: str) -> None:
 
 def test_no_text_of_a_worker_reaches_the_terminal_raw() -> None:
     evil = "\x1b[2J\x1b[H\x08\x00"
-    failure = replace(ROOT, host=evil, message=evil, stderr_tail=evil, traceback="")
-    text = render_summary(evil, evil, [failure, replace(failure, traceback=evil)])
+    evil += "\nRoot Cause"
+    failure = replace(
+        ROOT, host=evil, message=evil, stderr_tail=evil, traceback="", error_file=evil, stacks=evil
+    )
+    text = render_summary(evil, evil, [failure, replace(failure, traceback=evil)], evil)
     assert not set(text) & set("\x1b\x08\x00")
+    assert text.count("\nRoot Cause") <= 3, "that of the script's name, of the reason, and ours"
 
 
 def test_an_unknown_time() -> None:

@@ -50,8 +50,8 @@ def test_one_of_several_nodes_says_which(parse: Parse) -> None:
 
 
 def test_what_is_quoted_does_not_steer_the_terminal(parse: Parse) -> None:
-    config = with_notes(parse(), ("warning", "\x1b[2Jnode\r\x9b1m\x7f\0 caf\u00e9\n\tat line 1"))
-    assert said(config)[0].decode() == "elastic-run: ?[2Jnode??1m?? caf\u00e9\n\tat line 1\n"
+    config = with_notes(parse(), ("warning", "\x1b[2Jnode\r\x9b1m\x7f\0 caf\u00e9\n\tat\u202e line 1"))
+    assert said(config)[0].decode() == "elastic-run: ?[2Jnode??1m?? caf\u00e9\n    \tat? line 1\n"
 
 
 def test_notes_are_said_by_their_level(parse: Parse) -> None:
