@@ -65,7 +65,8 @@ def survey(endpoint: Endpoint, is_host: bool | None) -> Survey:
     if errno.EADDRINUSE in refusals:
         return Survey(Place.OCCUPIED, is_local=True)
     if 0 in refusals:
-        return Survey(Place.HERE, _listen_host(endpoint), is_local=True)
+        ours = [address for address, refusal in zip(addresses, refusals, strict=True) if refusal == 0]
+        return Survey(Place.HERE, _listen_host(endpoint, ours), is_local=True)
     return Survey(Place.HERE, _any_address()) if is_host else Survey(Place.ELSEWHERE)
 
 
@@ -116,12 +117,21 @@ def _resolve(endpoint: Endpoint) -> list[Address]:
     return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
 
 
-def _listen_host(endpoint: Endpoint) -> str:
-    """The address itself if the user gave one; all of them for a name, which others may resolve otherwise.
+def _listen_host(endpoint: Endpoint, ours: Sequence[Address]) -> str:
+    """The endpoint's own host: the master listens on what that is on this host, and on nothing else.
 
-    (Many a Debian host resolves its own name to 127.0.1.1, where no other node could come.)
+    With one exception: many a Debian host resolves its own name to 127.0.1.1, where no other node could come,
+    and which of its addresses others find under this name cannot be known here. So it is all of them.
     """
-    return endpoint.host if endpoint.host == "localhost" or _ip(endpoint.host) else _any_address()
+    if endpoint.host == "localhost" or _ip(endpoint.host) is not None:
+        return endpoint.host
+    is_reachable = any(not _is_loopback(str(address[0])) for _, address in ours)
+    return endpoint.host if is_reachable else _any_address()
+
+
+def _is_loopback(host: str) -> bool:
+    address = _ip(host)
+    return address is not None and address.is_loopback
 
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

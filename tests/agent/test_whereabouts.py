@@ -118,6 +118,16 @@ def test_a_name_of_ours_listens_wherever_others_may_find_it(
     assert address_for_others(Endpoint("node0", free_port), found) == "node0"
 
 
+def test_a_name_of_ours_listens_on_what_it_is_here(
+    names: dict[str, list[str]], free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not, as before, on every address of this host."""
+    names["node0"] = ["127.0.1.1", "10.0.0.1", ELSEWHERE]
+    monkeypatch.setattr(module, "_bind_error", lambda at: errno.EADDRNOTAVAIL if at[1][0] == ELSEWHERE else 0)
+    found = survey(Endpoint("node0", free_port), None)
+    assert found == Survey(Place.HERE, "node0", is_local=True)
+
+
 def test_a_name_of_ours_whose_port_is_held_on_every_address(
     names: dict[str, list[str]], free_port: int
 ) -> None:
