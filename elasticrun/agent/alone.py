@@ -3,9 +3,7 @@
 A job of one node has no spares, so whoever asks for the same MASTER_PORT, or for the same endpoint, wants a
 job of its own, as with torchrun: "address already in use". It is not enough to try the port, as nobody may
 listen there yet: the workers' store comes up seconds later, or never if the script needs none. So the
-launcher claims the port first, by a name in the abstract namespace, whose scope is that of TCP ports: one
-network namespace. The kernel drops the claim with the process. A stranger can take the name as easily as
-the port itself, and gains as little by it.
+launcher claims the port first (``rpc/claims.py``).
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import socket
 from elasticrun.agent.whereabouts import Place, Survey, survey
 from elasticrun.config import Endpoint
 from elasticrun.errors import EndpointTakenError
+from elasticrun.rpc.claims import ClaimedError, claim
 
 _LOOPBACK = "127.0.0.1"
 
@@ -26,17 +25,15 @@ def claim_master_port(master: Endpoint) -> tuple[str, socket.socket]:
         EndpointTakenError: another launcher, or another program, has the port.
         UsageError: the port may not be bound by this user.
     """
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        claim.bind(f"\0elasticrun.store.{master.port}")
-        address = _address(master)
-    except OSError:
-        claim.close()
+        held = claim(f"store.{master.port}")
+    except ClaimedError:
         raise in_use(master) from None
+    try:
+        return _address(master), held
     except BaseException:
-        claim.close()
+        held.close()
         raise
-    return address, claim
 
 
 def _address(master: Endpoint) -> str:

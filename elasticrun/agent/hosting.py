@@ -318,7 +318,15 @@ def _temporary_directory(endpoint: Endpoint) -> str:
         os.mkdir(shared, 0o700)
     found = os.lstat(shared)
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-    return shared if is_ours else tempfile.mkdtemp(prefix=_PREFIX)
+    if is_ours:
+        return shared
+    logger.warning(
+        "elastic-run: %s is not a directory of user %s alone, so no other agent of this host can take up the"
+        " master's journal: remove it, or name a --state-dir",
+        shared,
+        os.getuid(),
+    )
+    return tempfile.mkdtemp(prefix=_PREFIX)
 
 
 def _remove_unless_locked(directory: str) -> None:

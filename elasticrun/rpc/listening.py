@@ -14,6 +14,7 @@ from typing import Any
 
 from elasticrun.config import Endpoint
 from elasticrun.errors import EndpointTakenError
+from elasticrun.rpc import claims
 
 _SocketAddress = tuple[Any, ...]  # (host, port) or, for IPv6, (host, port, flow, zone)
 
@@ -48,14 +49,10 @@ def claim(endpoint: Endpoint) -> socket.socket:
 
     The claim holds until the socket is closed, or the process is gone. Raises EndpointTakenError.
     """
-    # A name in the abstract namespace, whose scope is that of TCP ports: one network namespace.
-    claimed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        claimed.bind(f"\0elasticrun.master.{endpoint}")
-    except OSError:
-        claimed.close()
+        return claims.claim(f"master.{endpoint}")
+    except claims.ClaimedError:
         raise taken(endpoint) from None
-    return claimed
 
 
 def numeric_host(address: _SocketAddress) -> str:
