@@ -7,11 +7,12 @@ says what is wrong.
 """
 
 # pathlib would cost the start of every launch some milliseconds:
-# ruff: noqa: PTH100, PTH109, PTH110, PTH112, PTH113, PTH114, PTH118, PTH120, PTH208
+# ruff: noqa: PTH100, PTH109, PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120, PTH208
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -60,6 +61,7 @@ def check_files(
         check_directory("--log-dir", log_dir)
     if state_dir is not None:
         check_directory("--state-dir", state_dir)
+        check_own("--state-dir", state_dir)
     if entrypoint.kind is EntrypointKind.BINARY:
         check_program("--no-python", entrypoint.target, environ)
         return
@@ -81,6 +83,32 @@ def check_directory(option: str, path: str) -> None:
         raise UsageError(f"{given} cannot be made: {existing!r} is not a directory; give another directory")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UsageError(f"{given} cannot be written: {existing!r} is not writable; give another directory")
+
+
+def check_own(option: str, path: str) -> None:
+    """If it is there, a directory that nobody else can write into: what lies in it is believed later."""
+    try:
+        fault = _foreign(os.lstat(path)) or _foreign(os.stat(path))  # of a link, then of where it leads
+    except FileNotFoundError:
+        return  # it will be made
+    if fault:
+        inside = os.path.join(path, "elasticrun")
+        raise UsageError(
+            f"{option} {path!r} {fault}, so others could write the journal that is kept there: give a "
+            f"directory of your own; {inside!r} would be made as one"
+        )
+
+
+def _foreign(found: os.stat_result) -> str:
+    if found.st_uid != os.geteuid():
+        return f"belongs to user {found.st_uid}, not to user {os.geteuid()}"
+    if stat.S_ISLNK(found.st_mode):
+        return ""  # its mode says nothing
+    # Where each user has a group of his own, new directories are often open to that.
+    is_open = found.st_mode & stat.S_IWGRP and found.st_gid != found.st_uid
+    if found.st_mode & stat.S_IWOTH or is_open:
+        return f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+    return ""
 
 
 def check_notice_file(option: str, path: str) -> None:

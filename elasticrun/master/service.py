@@ -195,7 +195,7 @@ def recover(
 
 def _lock(directory: Path) -> int:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(0o700, parents=True, exist_ok=True)
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UsageError(

@@ -277,3 +277,47 @@ class TestDirectories:
 def test_dev_null_means_no_logs(here: Path) -> None:
     (here / "train.py").touch()
     accept("--log-dir", "/dev/null", "train.py")
+
+
+# --- whose the state directory is
+
+
+def state_dir(script: str, path: Path) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse_command_line(["--standalone", "--state-dir", str(path), script], {})
+    return str(caught.value)
+
+
+def accepted(script: str, path: Path) -> None:
+    config = parse_command_line(["--standalone", "--state-dir", str(path), script], {})
+    assert config.rendezvous.state_dir == str(path)
+
+
+def test_a_state_directory_that_others_can_write_is_refused(script: str, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.mkdir()
+    path.chmod(0o777)
+    said = state_dir(script, path)
+    assert "can be written by others (mode 0777)" in said and f"'{path}/elasticrun' would be made" in said
+    path.chmod(0o2700 | 0o055)
+    accepted(script, path)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    accepted(script, link)
+    accepted(script, path / "elasticrun")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory to somebody else")
+def test_a_state_directory_of_somebody_else_is_refused(script: str, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.mkdir()
+    os.chown(path, 12345, 12345)
+    assert "belongs to user 12345, not to user 0" in state_dir(script, path)
+    os.chown(path, 0, 12345)
+    path.chmod(0o770)
+    assert "can be written by others (mode 0770)" in state_dir(script, path)
+    os.chown(path, 0, 0)
+    (tmp_path / "link").symlink_to(path)
+    os.chown(tmp_path / "link", 12345, -1, follow_symlinks=False)
+    assert "belongs to user 12345" in state_dir(script, tmp_path / "link")
+    accepted(script, path)  # a group of his own
