@@ -223,6 +223,7 @@ class MasterHost:
             "resume": self.resume,
             "temporary": self._temporary is not None,
             "position": max(self.endpoints.position, 0),
+            "hosts": [each.host for each in self.endpoints.all] if self.endpoints.are_several else [],
             "copy": str(Path(directory) / COPY_NAME) if self.endpoints.are_several else "",
         }
         command = self._command

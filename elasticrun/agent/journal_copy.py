@@ -1,9 +1,10 @@
 """What this host keeps of the master's journal, in case that it has to take over.
 
-The master sends all lines so far, then each new one. A copy only ever grows, or begins anew in a new file: a
-master that was started from the old one may have it open. A message of an earlier epoch, or one that would
-leave a gap, is dropped. The copy is a convenience: without it a master that takes over still forms the right
-worlds (``core/quorum.py``), but has forgotten the restart budget. So a full disk is no reason to stop.
+The master sends all lines so far, then each new one. A copy only ever grows, or begins anew in a new file,
+which takes the place of the old one as soon as it has the whole snapshot that a journal may begin with. So
+there is a copy that can be used at each moment after the first. A message of an earlier epoch, or one that
+would leave a gap, is dropped. The copy is a convenience: without it a master that takes over still forms the
+right worlds (``core/quorum.py``), but has forgotten the restart budget. So a full disk is no reason to stop.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class KeptCopy:
         self._fd: int | None = None
         self._epoch = -1
         self._lines = 0
+        self._whole = 0  # from so many lines on it can be used; 0: it is in its place
+        self._draft = path.with_suffix(".draft")
 
     def take(self, message: JournalCopy) -> None:
         """Keep some lines."""
@@ -35,12 +38,15 @@ class KeptCopy:
             return
         try:
             if message.first == 0:
-                self._begin()
+                self._begin(message.whole)
             if self._fd is None or message.first != self._lines:
                 return
             self._epoch = message.epoch
             _write_all(self._fd, "".join(f"{line}\n" for line in message.lines).encode())
             self._lines += len(message.lines)
+            if 0 < self._whole <= self._lines:
+                self._draft.replace(self.path)
+                self._whole = 0
         except OSError as error:
             logger.warning(
                 "cannot keep a copy of the master's journal in %s (%s): %s",
@@ -56,12 +62,13 @@ class KeptCopy:
             os.close(self._fd)
             self._fd = None
 
-    def _begin(self) -> None:
+    def _begin(self, whole: int) -> None:
         self.close()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.unlink(missing_ok=True)
+        self._draft.parent.mkdir(parents=True, exist_ok=True)
+        self._draft.unlink(missing_ok=True)
+        self._whole = max(1, whole)
         self._fd = os.open(
-            self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600
+            self._draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
         self._lines = 0
 

@@ -365,15 +365,19 @@ class JobFacts:
     # -- messages
 
     def _direct_all(self, names: Iterable[str]) -> None:
+        self._sequence += 1  # one for all, so that those who are told the same are told one message
         for name in names:
             if name in self.members.nodes:
-                self._direct(self.members.nodes[name])
+                self._repeat(self.members.nodes[name])
 
     def _direct(self, node: Node) -> None:
+        self._sequence += 1
+        self._repeat(node)
+
+    def _repeat(self, node: Node) -> None:
         """Tell a node the directive in force for it, if it is attached and there is one."""
         if node.session is None:
             return
-        self._sequence += 1
         message = directive(self, node, self._sequence)
         if message is not None:
             self._effects.append(Send(node.session, message))

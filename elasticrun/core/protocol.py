@@ -336,6 +336,7 @@ class JournalCopy:
     epoch: int
     first: int  # number of the first line, from 0; 0 means that the copy starts anew
     lines: tuple[str, ...]
+    whole: int = 0  # with the first line: so many lines are needed before the copy is of any use
 
 
 @dataclass(frozen=True, slots=True)

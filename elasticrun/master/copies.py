@@ -5,6 +5,9 @@ committed, at once and before any of its effects leaves the process. After a bur
 a session whose queue is full is ended, and the node would be lost. A holder that has not caught up yet is not
 waited for. The journal's file is the only buffer: what a holder lacks is read from there.
 
+When the journal is compacted every holder gets it anew, the snapshot first; it keeps what it had until it has
+as many lines as the first message names.
+
 A copy has no gap, so at a line that no message can carry it ends. A report fits a message, but a text full of
 control characters, as a crash may leave on stderr, has six times its length in JSON.
 """
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elasticrun.core.protocol import JournalCopy
-from elasticrun.master.journal import Journal
+from elasticrun.master.journal import Journal, snapshot_lines
 from elasticrun.rpc.checks import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -73,6 +76,14 @@ class Copies:
                 if holder.room <= 0:
                     self._pause(holder)
 
+    def restart(self) -> None:
+        """The journal was compacted: its file is another one, which all holders get from its beginning."""
+        for holder in tuple(self._holders.values()):
+            if holder.timer is not None:
+                holder.timer.cancel()
+            holder.offset = holder.lines = 0
+            self._catch_up(holder)
+
     def _pause(self, holder: _Holder) -> None:
         holder.timer = asyncio.get_running_loop().call_later(PACE, self._catch_up, holder)
 
@@ -91,7 +102,8 @@ class Copies:
             self._give_up(holder, len(piece))
             return False
         lines = tuple(piece.decode().removesuffix("\n").split("\n"))
-        holder.session.send(JournalCopy(self._epoch(), holder.lines, lines))
+        whole = 0 if holder.lines else snapshot_lines(self._journal.path)
+        holder.session.send(JournalCopy(self._epoch(), holder.lines, lines, whole))
         holder.offset += len(piece)
         holder.room -= len(piece)
         holder.lines += len(lines)

@@ -7,6 +7,13 @@ handed to the kernel in one write by a commit, which comes before the effects of
 synced: that survives the death of the process, which is what a journal on the master's own host can help
 against.
 
+A journal is *compacted* once it has grown enough: a new file begins with a snapshot of the state
+(``master/snapshot.py``), and what comes later is appended to that. The file is written beside the old one,
+synced and renamed over it, so at each moment the path names a whole journal of the same state. It grows again
+by the larger of ``TAIL`` bytes and four times its snapshot, so its size is bounded however long the job
+takes, and the snapshots cost a constant share of what is written. A snapshot is cut into several lines, so
+that each can be copied in one message.
+
 A last line that was cut short belongs to an event whose effects were never sent; it is dropped, and a
 journal whose very first line is cut short is none. Damage anywhere else is refused, because a guess would
 be a second history.
@@ -14,12 +21,13 @@ be a second history.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import typing
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +35,14 @@ from elasticrun.config import JobConfig
 from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import Beat, JobEvent
 from elasticrun.errors import UsageError
+from elasticrun.master.snapshot import Snapshot, restore, take
 from elasticrun.rpc.records import RecordError, from_json, to_json
 
 FORMAT = 1
+#: Bytes that are appended at least before a journal is compacted.
+TAIL = 4 << 20
+#: Characters of a snapshot in one line, whose JSON may take twice as many bytes.
+_PIECE = 40_000
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 #: Every event but the one that changes nothing.
 EVENTS: dict[str, type[JobEvent]] = {
@@ -42,7 +55,8 @@ class Entry:
     """One event and when it was handled, in seconds of the job's clock."""
 
     at: float
-    event: JobEvent
+    event: JobEvent | Snapshot
+    line: int = field(default=0, compare=False)  # of the journal
 
 
 class Journal:
@@ -51,6 +65,8 @@ class Journal:
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self.pending = 0  # bytes that wait for a commit
+        self.size = os.fstat(fd).st_size  # bytes in the file
+        self._base = 0  # of these when it was compacted last
         self._fd: int | None = fd
         self._lines: list[bytes] = []
 
@@ -77,6 +93,37 @@ class Journal:
         except OSError:
             self.close()
             raise
+        self.size += len(data)
+
+    @property
+    def is_long(self) -> bool:
+        """It is time to compact it."""
+        return self._fd is not None and self.size - self._base > max(TAIL, 4 * self._base)
+
+    def compact(self, machine: JobMachine, at: float) -> None:
+        """Begin anew with the state of ``machine``, which all entries so far have led to; none is pending.
+
+        Raises:
+            OSError: there is no room. The journal goes on as it was, and is long again only later.
+        """
+        self._base = self.size
+        draft = self.path.with_suffix(".draft")
+        lines = [_header(machine.config), *({"at": at, **line} for line in _pieces(take(machine)))]
+        data = b"".join(_ENCODER.encode(line).encode() + b"\n" for line in lines)
+        draft.unlink(missing_ok=True)
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            _write_all(fd, data)
+            os.fsync(fd)
+            draft.replace(self.path)
+        except OSError:
+            os.close(fd)
+            draft.unlink(missing_ok=True)
+            raise
+        self.close()
+        self._fd = fd
+        self.size = self._base = len(data)
+        _sync_directory(self.path.parent)
 
     def close(self) -> None:
         """Stop writing; the file stays."""
@@ -96,13 +143,43 @@ def create_journal(path: Path, config: JobConfig) -> Journal:
         keep_aside(path)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         journal = Journal(path, fd)
-        journal.add_line({"format": FORMAT, "config": to_json(config)})
+        journal.add_line(_header(config))
         journal.commit()
     except OSError as error:
         raise UsageError(
             f"cannot write the master's journal {path}: {error.strerror}; name a writable --state-dir"
         ) from error
     return journal
+
+
+def _header(config: JobConfig) -> dict[str, Any]:
+    return {"format": FORMAT, "config": to_json(config)}
+
+
+def _pieces(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
+    """The lines of a snapshot; the last one says of what they are the pieces."""
+    text = _ENCODER.encode(to_json(snapshot))
+    starts = range(0, len(text), _PIECE)
+    for number, start in enumerate(starts, 1):
+        yield {"snapshot": number, "of": len(starts), "text": text[start : start + _PIECE]}
+
+
+def snapshot_lines(path: Path) -> int:
+    """How many lines of a journal stand for nothing unless all of them are there."""
+    with path.open("rb") as file:
+        file.readline()
+        line = json.loads(file.readline() or b"{}")
+    return 1 + int(line.get("of", 0))
+
+
+def _sync_directory(path: Path) -> None:
+    """So that a rename in it outlives the host; where that cannot be had, the older file may come back."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def keep_aside(path: Path) -> None:
@@ -147,7 +224,31 @@ def read_journal(path: Path) -> tuple[JobConfig, list[Entry]] | None:
         config = from_json(JobConfig, header["config"])
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise _not_ours(path, 1, error) from error
-    return config, [_entry(path, number, line) for number, line in enumerate(parsed, 2)]
+    numbered = enumerate(parsed, 2)
+    entries: list[Entry] = []
+    pieces: list[dict[str, Any]] = []
+    for number, line in numbered:
+        if not isinstance(line, dict) or "snapshot" not in line:
+            entries.append(_entry(path, number, line))
+        elif entries or line["snapshot"] != number - 1:
+            raise _not_ours(path, number, RecordError("a piece of a snapshot is out of place"))
+        else:
+            pieces.append(line)
+    if pieces:
+        entries.insert(0, _joined(path, pieces))
+    return config, entries
+
+
+def _joined(path: Path, pieces: list[dict[str, Any]]) -> Entry:
+    """The snapshot at the beginning of a journal."""
+    number = 1 + len(pieces)
+    try:
+        if pieces[-1]["of"] != len(pieces):
+            raise RecordError(f"the snapshot has {len(pieces)} of {pieces[-1]['of']} pieces")
+        snapshot = from_json(Snapshot, json.loads("".join(piece["text"] for piece in pieces)))
+        return Entry(from_json(float, pieces[0]["at"]), snapshot, number)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _not_ours(path, number, error) from error
 
 
 def _not_ours(path: Path, number: int, error: Exception) -> UsageError:
@@ -157,7 +258,7 @@ def _not_ours(path: Path, number: int, error: Exception) -> UsageError:
     )
 
 
-def _parse(path: Path, lines: list[bytes]) -> Iterator[dict[str, Any]]:
+def _parse(path: Path, lines: list[bytes]) -> Iterator[Any]:
     for number, line in enumerate(lines, 1):
         try:
             yield json.loads(line)
@@ -172,7 +273,7 @@ def _entry(path: Path, number: int, line: dict[str, Any]) -> Entry:
         at = from_json(float, line["at"])
         if not math.isfinite(at):
             raise RecordError(f"the time {at} is not finite")
-        return Entry(at, from_json(EVENTS[line["kind"]], line["event"]))
+        return Entry(at, from_json(EVENTS[line["kind"]], line["event"]), number)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise _not_ours(path, number, error) from error
 
@@ -184,11 +285,14 @@ def replay(path: Path, config: JobConfig, entries: Iterable[Entry]) -> JobMachin
         UsageError: an entry cannot be replayed, as no master that this version runs has written it.
     """
     machine = JobMachine(config)
-    for number, entry in enumerate(entries, 2):
+    for entry in entries:
         try:
-            machine.handle(entry.event, entry.at)
+            if isinstance(entry.event, Snapshot):
+                machine = restore(config, entry.event)
+            else:
+                machine.handle(entry.event, entry.at)
         except Exception as error:  # whatever is wrong with it, it did not happen
-            raise _not_ours(path, number, error) from error
+            raise _not_ours(path, entry.line, error) from error
     return machine
 
 

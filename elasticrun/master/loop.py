@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elasticrun.clock import Clock
@@ -40,6 +41,7 @@ from elasticrun.core.job_events import (
     StepDown,
 )
 from elasticrun.core.protocol import (
+    AgentStatus,
     Heartbeat,
     Hello,
     Leave,
@@ -54,6 +56,7 @@ from elasticrun.master.journal import Entry, Journal
 if TYPE_CHECKING:
     from elasticrun.core.orders import ControlReply, ControlRequest
     from elasticrun.core.usage import TaskUsage
+    from elasticrun.master.listed import Listed
     from elasticrun.rpc.session import Session
 
 logger = logging.getLogger(__name__)
@@ -69,7 +72,9 @@ BATCH_EFFECTS = 8192
 class MasterLoop:
     """Feeds the machine and carries out its effects; a ``SessionHandler`` for the server."""
 
-    def __init__(self, machine: JobMachine, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self, machine: JobMachine, journal: Journal, clock: Clock, listed: Listed | None = None
+    ) -> None:
         self.done: asyncio.Event = asyncio.Event()  # nothing is left to do
         self._machine = machine
         self._journal = journal
@@ -82,7 +87,10 @@ class MasterLoop:
         self._now = 0.0  # when it began, on the job's clock: the time of all its events
         self._events = 0  # in it
         self._effects: list[JobEffect] = []  # of it
-        self._keepers: list[Session] = []  # agents that came in it and are to have a copy of the journal
+        self._listed = listed  # None: nobody else may become the master's host
+        self._keepers: list[tuple[int, Session]] = []  # agents of listed hosts that came in it, by position
+        self._holders: dict[int, int] = {}  # the session that has a copy, by position: one for each
+        self._lookups: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # when the timer comes, on the job's clock
         self._host_gone = False
@@ -109,6 +117,8 @@ class MasterLoop:
                 logger.exception("internal error; please report this traceback")
         self._begin_copies()
         self._arm()
+        if self._journal.is_long:  # later: what waits for agents is written first
+            asyncio.get_running_loop().call_soon(self._compact)
 
     def host_gone(self) -> None:
         """The agent that started this master is gone: stay only for agents that are attached."""
@@ -125,13 +135,17 @@ class MasterLoop:
     def attached(self, session: Session, hello: Hello) -> None:
         """A stream was admitted."""
         self._sessions[session.id] = session
-        if hello.info.position not in (-1, self._machine.quorum.position):
-            self._keepers.append(session)
+        position = hello.info.position
+        is_other = position != self._machine.quorum.position
+        if self._listed is not None and is_other and position in self._listed:
+            self._keepers.append((position, session))
         self._handle(Attached(session.id, hello))
 
     def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
         """An attached agent said something."""
         match message:
+            case Report(_, status) if repeats(self._machine, session.id, status):
+                self._handle(Beat(session.id))
             case Report(_, status):
                 self._handle(Reported(session.id, status))
             case Heartbeat(_, usage):
@@ -231,11 +245,35 @@ class MasterLoop:
                 error.strerror,
             )
 
+    def _compact(self) -> None:
+        self.flush()
+        if not self._journal.is_long:
+            return
+        try:
+            self._journal.compact(self._machine, self._clock.now())
+        except OSError as error:
+            logger.warning(
+                "the journal %s cannot be compacted (%s) and grows on", self._journal.path, error.strerror
+            )
+        except Exception:  # a bug; the journal is as good as it was
+            logger.exception("internal error; please report this traceback")
+        else:
+            self._copies.restart()
+
     def _begin_copies(self) -> None:
         keepers, self._keepers = self._keepers, []
-        for session in keepers:  # who was welcomed
-            if self._machine.members.node_of(session.id) is not None:
-                self._copies.begin(session)
+        for position, session in keepers:
+            lookup = asyncio.get_running_loop().create_task(self._begin_copy(position, session))
+            self._lookups.add(lookup)
+            lookup.add_done_callback(self._lookups.discard)
+
+    async def _begin_copy(self, position: int, session: Session) -> None:
+        assert self._listed is not None
+        is_there = await self._listed.is_at(position, session.peer)
+        if is_there and self._machine.members.node_of(session.id) is not None:  # who was welcomed
+            self._copies.end(self._holders.get(position, 0))
+            self._holders[position] = session.id
+            self._copies.begin(session)
 
     def _carry_out(self, effect: JobEffect) -> None:
         match effect:
@@ -289,6 +327,17 @@ class MasterLoop:
         if not self._sessions and (self._host_gone or self._machine.ended):
             self.flush()
             self.done.set()
+
+
+def repeats(machine: JobMachine, session: int, status: AgentStatus) -> bool:
+    """Whether an agent only repeats itself; that is no fact, and the journal does not need it.
+
+    The machine keeps the older sequence then. What could come between the two says the same as well.
+    """
+    node = machine.members.node_of(session)
+    if node is None or status.stall is not None:  # a stall that lasts is told again, and counts again
+        return False
+    return replace(status, sequence=node.status.sequence) == node.status
 
 
 def admit(hello: Hello, job_id: str) -> Rejected | None:

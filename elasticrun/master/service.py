@@ -28,9 +28,11 @@ from elasticrun.master.journal import (
     resume_journal,
 )
 from elasticrun.master.loop import MasterLoop, admit
+from elasticrun.master.snapshot import Snapshot
 from elasticrun.rpc.text import clean
 
 if TYPE_CHECKING:
+    from elasticrun.master.listed import Listed
     from elasticrun.rpc.local import LocalServer
     from elasticrun.rpc.server import MasterServer
 
@@ -53,6 +55,7 @@ class MasterConfig:
     temporary: bool = False  # the state directory goes with the job; what is in it may be of an earlier one
     resume: bool = False  # the agent has been part of the job: take it up, even if it has ended
     position: int = 0  # of this host in the list of endpoints
+    hosts: tuple[str, ...] = ()  # of the list of endpoints; () unless there are several
     copy: str = ""  # path of a copy of another host's journal, if one may be there
     security: SecurityConfig = field(default_factory=SecurityConfig)  # goes into no file
     channel: int = -1  # descriptor of the stream to the only agent there is; -1: agents come to the port
@@ -79,7 +82,7 @@ async def serve(
         is_adopted = config.copy != "" and config.resume and adopt(Path(config.copy), path)
         machine, journal, clock = recover(path, config.job, config.resume, anew)
         held.callback(journal.close)
-        loop = MasterLoop(machine, journal, clock)
+        loop = MasterLoop(machine, journal, clock, _listed(config))
         is_own = machine.epoch > 0 and not is_adopted
         loop.start(first_epoch(machine.epoch, is_own, machine.config.endpoints, config.position))
         server = _server(loop, config)
@@ -136,7 +139,16 @@ def adopt(copy: Path, path: Path) -> bool:
 def _last_epoch(path: Path) -> int:
     found = read_journal(path)
     events = [entry.event for entry in found[1]] if found is not None else []
-    return max((event.epoch for event in events if isinstance(event, MasterStarted)), default=-1)
+    return max((event.epoch for event in events if isinstance(event, MasterStarted | Snapshot)), default=-1)
+
+
+def _listed(config: MasterConfig) -> Listed | None:
+    """Imports what only a list of several hosts needs."""
+    if not config.hosts:
+        return None
+    from elasticrun.master.listed import Listed
+
+    return Listed(config.hosts, config.security.token is not None)
 
 
 def _server(loop: MasterLoop, config: MasterConfig) -> MasterServer | LocalServer:

@@ -523,14 +523,16 @@ class SaveStacks(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class JournalCopy(_message.Message):
-    __slots__ = ("epoch", "first", "lines")
+    __slots__ = ("epoch", "first", "lines", "whole")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     LINES_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     first: int
     lines: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, epoch: _Optional[int] = ..., first: _Optional[int] = ..., lines: _Optional[_Iterable[str]] = ...) -> None: ...
+    whole: int
+    def __init__(self, epoch: _Optional[int] = ..., first: _Optional[int] = ..., lines: _Optional[_Iterable[str]] = ..., whole: _Optional[int] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("epoch", "text")

@@ -41,6 +41,13 @@ class Limits:
     hello_timeout: float = 10.0  # seconds a stream may stay open without a Hello
     flush_timeout: float = 5.0  # seconds a closing stream may take to its end
     max_queued_bytes: int = 4 * MAX_MESSAGE_BYTES  # what waits for an agent that does not read
+    queued_bytes: int = 48 << 20  # of all agents together
+    queued_bytes_each: int = 64 << 10  # as much more for each stream
+    message_burst: float = 2000.0  # of one attached agent
+    messages_per_second: float = 50.0
+    bytes_burst: float = 16.0 * MAX_MESSAGE_BYTES
+    bytes_per_second: float = 256.0 * 1024
+    hello_bytes: int = 16 << 10  # a longer Hello costs a join more for each so many bytes
     streams_per_address: int = 4096
     pending_per_address: int = 2048
     pending: int = 4096  # of all addresses together
@@ -80,9 +87,33 @@ class Bucket:
         self._fill(now)
         self.level = max(-self.room, self.level - count)
 
+    @property
+    def debt(self) -> float:
+        """Seconds until nothing is owed."""
+        return max(0.0, -self.level / self.rate)
+
     def _fill(self, now: float) -> None:
         self.level = min(self.room, self.level + self.rate * max(0.0, now - self.since))
         self.since = max(self.since, now)
+
+
+class Allowance:
+    """What one attached agent may say, in messages and in bytes.
+
+    An agent says a few messages in a round and one in ten seconds else. One that says more than the bursts
+    is read more slowly, so that it waits, and its connection holds what it would say. Others do not wait. If
+    it is so slow that its heartbeats come too late, it alone is lost.
+    """
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        self._messages = Bucket.full(limits.message_burst, limits.messages_per_second, now)
+        self._bytes = Bucket.full(limits.bytes_burst, limits.bytes_per_second, now)
+
+    def delay(self, now: float, size: int) -> float:
+        """A message of this size was read: in how many seconds the next one may be."""
+        self._messages.spill(now, 1.0)
+        self._bytes.spill(now, size)
+        return max(self._messages.debt, self._bytes.debt)
 
 
 class Guest:
@@ -114,6 +145,10 @@ class Guest:
         if self._pending:
             self._pending = False
             self._gate.settle(self._key, self)
+
+    def weigh(self, now: float, size: int) -> None:
+        """It said a Hello of so many bytes, which are remembered."""
+        self._gate.weigh(self._key, now, size)
 
     def fail(self, now: float) -> bool:
         """It is refused for what it said, or did not say; True if a log line about it is in order."""
@@ -193,6 +228,10 @@ class Gate:
         if self._complaints is None:
             self._complaints = Bucket.full(limits.complaint_burst, limits.complaints_per_second, now)
         return self._complaints.take(now, 1.0)
+
+    def weigh(self, key: bytes, now: float, size: int) -> None:
+        """For Guest: a stream said a Hello of this size."""
+        self._busy[key].joins.spill(now, size // self._limits.hello_bytes)
 
     def release(self, key: bytes) -> None:
         """For Guest: a stream is gone."""

@@ -2,24 +2,74 @@
 
 ``put`` never blocks; one writer takes with ``get``. A peer that does not read makes the box fill up; ``put``
 then says so instead of growing, and the stream's owner gives the stream up.
+
+All boxes of a server share a ``Pool``. What thousands are told alike is one object in many boxes, and counts
+once. When the pool is full, the box that holds most is emptied and its stream given up: who reads has little
+in its box, so that is one that does not. Invariant: the boxes of a pool hold no more than its bound.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 _OVERHEAD = 128  # bytes that even an empty message costs, roughly
 
 
-class Outbox:
-    """A queue of encoded messages for one event loop, bounded in bytes, with an end."""
+class Pool:
+    """Bounds what all outboxes of a server hold together: ``base`` bytes, and ``each`` more for each box."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, base: int, each: int) -> None:
+        self._base = base
+        self._each = each
+        self._boxes: set[Outbox] = set()
+        self._copies: dict[int, int] = {}  # by the id of a message, in how many boxes it is
+        self.held = 0  # bytes
+
+    def enter(self, box: Outbox) -> None:
+        """A box is in use from now on."""
+        self._boxes.add(box)
+
+    def leave(self, box: Outbox) -> None:
+        """A box is empty, and stays so."""
+        self._boxes.discard(box)
+
+    def put(self, data: bytes) -> None:
+        """A message came to a box; others may have to make room."""
+        self._copies[id(data)] = copies = self._copies.get(id(data), 0) + 1
+        if copies > 1:
+            return
+        self.held += len(data)
+        while self._boxes and self.held > self._base + self._each * len(self._boxes):
+            max(self._boxes, key=lambda box: box.held).overflow()
+
+    def take(self, data: bytes) -> None:
+        """A message left a box."""
+        self._copies[id(data)] -= 1
+        if not self._copies[id(data)]:
+            del self._copies[id(data)]
+            self.held -= len(data)
+
+
+class Outbox:
+    """A queue of encoded messages for one event loop, bounded in bytes, with an end.
+
+    If the pool is full and this box holds most, it is emptied and calls ``give_up``.
+    """
+
+    def __init__(
+        self, max_bytes: int, pool: Pool | None = None, give_up: Callable[[], None] = lambda: None
+    ) -> None:
         self._room = max_bytes
+        self._pool = pool
+        self._give_up = give_up
         self._queue: deque[bytes] = deque()
+        self.held = 0  # bytes
         self._closed = False
         self._changed = asyncio.Event()
+        if pool is not None:
+            pool.enter(self)
 
     @property
     def closed(self) -> bool:
@@ -34,14 +84,30 @@ class Outbox:
         if cost > self._room:
             return False
         self._room -= cost
+        self.held += cost
         self._queue.append(data)
         self._changed.set()
+        if self._pool is not None:
+            self._pool.put(data)
         return True
 
     def close(self) -> None:
         """Ends the box: what is queued is still taken, then ``get`` returns None."""
         self._closed = True
         self._changed.set()
+
+    def overflow(self) -> None:
+        """For the pool: nobody takes what is queued here, and others need the room."""
+        self._give_up()
+        self.empty()
+
+    def empty(self) -> None:
+        """Ends the box, and drops what is queued."""
+        self.close()
+        while self._queue:
+            self._take()
+        if self._pool is not None:
+            self._pool.leave(self)
 
     async def get(self) -> bytes | None:
         """The next message; None after the last one of a closed box."""
@@ -61,5 +127,9 @@ class Outbox:
 
     def _take(self) -> bytes:
         data = self._queue.popleft()
-        self._room += len(data) + _OVERHEAD
+        cost = len(data) + _OVERHEAD
+        self._room += cost
+        self.held -= cost
+        if self._pool is not None:
+            self._pool.take(data)
         return data

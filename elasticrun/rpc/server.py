@@ -20,6 +20,7 @@ from elasticrun.rpc.control import Orders, obey
 from elasticrun.rpc.door import Context, enter
 from elasticrun.rpc.limits import Gate, Limits
 from elasticrun.rpc.listening import claim, local_addresses, taken
+from elasticrun.rpc.outbox import Pool
 from elasticrun.rpc.session import Admit, AgentStream, Door, Session, SessionHandler
 from elasticrun.rpc.slack import relax_soon
 from elasticrun.rpc.transport import CONTROL_METHOD, METHOD, SERVER_OPTIONS, SERVICE
@@ -50,7 +51,8 @@ class MasterServer:
         self._limits = limits or Limits()
         self._security = security
         self._orders = orders
-        self._door = Door(handler, admit, self._limits, security.token)
+        pool = Pool(self._limits.queued_bytes, self._limits.queued_bytes_each)
+        self._door = Door(handler, admit, self._limits, security.token, pool)
         self._gate = Gate(self._limits)
         self._ids = itertools.count(1)
         self._streams: set[AgentStream] = set()

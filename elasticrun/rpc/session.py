@@ -52,8 +52,8 @@ from elasticrun.errors import ProtocolError
 from elasticrun.rpc import codec
 from elasticrun.rpc.auth import CHALLENGE_KEY, Handshake, fresh, same
 from elasticrun.rpc.door import STRANGERS, Context, complain, peer_of, unproven, wrong_version
-from elasticrun.rpc.limits import Guest, Limits
-from elasticrun.rpc.outbox import Outbox
+from elasticrun.rpc.limits import Allowance, Guest, Limits
+from elasticrun.rpc.outbox import Outbox, Pool
 from elasticrun.rpc.transport import PING_INTERVAL, PING_TIMEOUT
 
 logger = logging.getLogger(__name__)
@@ -103,6 +103,7 @@ class Door:
     admit: Admit
     limits: Limits
     token: str | None
+    pool: Pool | None = None  # of what waits for all agents
 
 
 class AgentStream:
@@ -117,7 +118,10 @@ class AgentStream:
         self._admit = door.admit
         self._limits = door.limits
         self._handshake = None if door.token is None else Handshake(door.token, fresh())
-        self._outbox = Outbox(door.limits.max_queued_bytes)
+        self._outbox = Outbox(door.limits.max_queued_bytes, door.pool, self._overflow)
+        self._allowance = Allowance(door.limits, 0.0)
+        self._is_slowed = False
+        self._is_closing = asyncio.Event()
         self._hello: Hello | None = None
         self._why = ""
         self._heard_at = 0.0  # when the newest message came, on the loop's clock
@@ -137,8 +141,12 @@ class AgentStream:
             self.finish("what it is to be told cannot be encoded")
             return
         if not self._outbox.put(data):
-            self.finish("the agent does not read what it is sent")
-            self._abort()
+            self._overflow()
+
+    def _overflow(self) -> None:
+        self.finish("the agent does not read what it is sent")
+        self._outbox.empty()
+        self._abort()
 
     def close(self) -> None:
         self.finish("the master closed the stream")
@@ -161,6 +169,7 @@ class AgentStream:
             try:
                 await _cancelled(reader)
             finally:
+                self._outbox.empty()
                 self._detach()
         if self._given_up:
             await self._context.abort(grpc.StatusCode.ABORTED, self._why)
@@ -206,18 +215,29 @@ class AgentStream:
             return
         self._why = why
         self._outbox.close()
+        self._is_closing.set()
         self._arm(self._limits.flush_timeout, self._abort)
 
     async def _read_all(self) -> None:
         """Takes messages until the agent ends its half, or the stream is closing."""
         try:
             while isinstance(data := await self._context.read(), bytes):
-                self._heard_at = asyncio.get_running_loop().time()
+                self._heard_at = now = asyncio.get_running_loop().time()
                 self._take(data)
+                if (wait := self._allowance.delay(now, len(data))) > 0:
+                    await self._slow_down(wait)
             self.finish(_ENDED)
         finally:
             # An exception here is the handler's or gRPC's; it surfaces in run, which this wakes up.
             self.finish("the connection to the agent broke")
+
+    async def _slow_down(self, seconds: float) -> None:
+        """The agent says more than it may: read on later."""
+        if not self._is_slowed:
+            self._is_slowed = True
+            logger.warning("the agent at %s says too much: it is read more slowly from now on", self.peer)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._is_closing.wait(), seconds)
 
     def _take(self, data: bytes) -> None:
         if self._outbox.closed:
@@ -228,7 +248,7 @@ class AgentStream:
             self._reject(self._refusal(data, error))
             return
         if self._hello is None:
-            self._attach(message)
+            self._attach(message, len(data))
         elif isinstance(message, Hello):
             self._reject(Rejected(RejectCode.OUT_OF_ORDER, "a stream carries only one Hello"))
         elif message.incarnation != self._hello.info.incarnation:
@@ -237,7 +257,7 @@ class AgentStream:
         else:
             self._handler.received(self, message)
 
-    def _attach(self, message: AgentMessage) -> None:
+    def _attach(self, message: AgentMessage, size: int) -> None:
         if not isinstance(message, Hello):
             text = f"the first message must be Hello, got {type(message).__name__}"
             self._reject(Rejected(RejectCode.OUT_OF_ORDER, text))
@@ -245,6 +265,7 @@ class AgentStream:
             self._reject(rejected)
         else:
             self._arm(0.0, None)
+            self._guest.weigh(self._heard_at, size)
             self._guest.attached()
             self._hello = message
             # What proved this stream is of no use to anybody else, and the handler keeps a journal.

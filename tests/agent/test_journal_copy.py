@@ -71,3 +71,13 @@ def test_a_full_disk_is_told_once(
         copy.take(JournalCopy(2, 1, ("b",)))
     assert len(caplog.records) == 1
     assert "No space left on device" in caplog.text
+
+
+def test_a_copy_that_begins_anew_takes_the_old_ones_place_once_it_is_whole(copy: KeptCopy) -> None:
+    copy.take(JournalCopy(2, 0, ("header", "a"), 1))
+    copy.take(JournalCopy(2, 0, ("header", "1 of 2"), 3))
+    assert lines(copy) == ["header", "a"], "half a snapshot is of no use"
+    copy.take(JournalCopy(2, 2, ("2 of 2",)))
+    assert lines(copy) == ["header", "1 of 2", "2 of 2"]
+    copy.take(JournalCopy(2, 3, ("b",)))
+    assert lines(copy)[-1] == "b"

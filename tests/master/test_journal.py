@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elasticrun import __version__
 from elasticrun.config import JobConfig, TaskRole
+from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import (
     Attached,
     Detached,
@@ -29,7 +31,10 @@ from elasticrun.core.job_events import (
 )
 from elasticrun.errors import ExitCode, UsageError
 from elasticrun.master import journal as module
+from elasticrun.master import snapshot as snapshot_module
 from elasticrun.master.journal import Entry, Journal, create_journal, read_journal, replay, resume_journal
+from elasticrun.master.snapshot import Snapshot, restore
+from elasticrun.rpc.records import RecordError
 from tests.master.journals import append
 from tests.strategies import counts, hellos, names, numbers, statuses
 
@@ -256,6 +261,101 @@ def test_a_poisoned_journal_is_refused_with_file_and_line(path: Path, line: dict
 
 
 def test_an_entry_that_cannot_be_replayed_is_refused_with_its_line(path: Path) -> None:
-    entries = [STARTED, Entry(2.0, Expired("warming"))]
+    entries = [STARTED, Entry(2.0, Expired("warming"), 3)]
     with pytest.raises(UsageError, match=r"line 3 of the master's journal .* move it away"):
         replay(path, JobConfig(), entries)
+
+
+# -- compaction
+
+
+def state(number: int) -> JobMachine:
+    machine = JobMachine(CONFIG)
+    machine.handle(MasterStarted(number), 1.0)
+    return machine
+
+
+def test_a_compacted_journal_has_the_state_and_what_came_later(path: Path) -> None:
+    journal = create_journal(path, CONFIG)
+    append(journal, Entry(0.5, MasterStarted(7)))
+    journal.compact(state(7), 1.0)
+    append(journal, LEFT)
+    journal.close()
+    found = read_journal(path)
+    assert found is not None
+    config, (first, last) = found
+    assert (config, first.at, last, last.line) == (CONFIG, 1.0, LEFT, 3)
+    assert replay(path, config, found[1]).epoch == 7
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    resumed = resume_journal(path)
+    append(resumed, LEFT)
+    assert resumed.size == path.stat().st_size
+
+
+def test_a_snapshot_is_cut_into_lines_that_can_be_copied(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PIECE", 100)
+    journal = create_journal(path, CONFIG)
+    journal.compact(state(7), 1.0)
+    whole = path.read_bytes()
+    assert module.snapshot_lines(path) == whole.count(b"\n") > 10
+    found = read_journal(path)
+    assert found is not None and replay(path, *found).epoch == 7
+    for damaged in (
+        b"".join(whole.splitlines(keepends=True)[:-1]),
+        b"".join(line for number, line in enumerate(whole.splitlines(keepends=True)) if number != 3),
+        whole + whole.splitlines(keepends=True)[1],
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(UsageError, match=r"line \d+ of the master's journal .*snapshot.* move it away"):
+            read_journal(path)
+
+
+@pytest.mark.parametrize("moment", ["open", "write", "fsync", "replace"])
+def test_a_crash_at_any_moment_of_a_compaction_leaves_a_whole_journal(
+    path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    journal = create_journal(path, CONFIG)
+    append(journal, Entry(0.5, MasterStarted(7)))
+    target: Any = {"write": module, "replace": Path}.get(moment, os)
+    with monkeypatch.context() as patched:
+        patched.setattr(target, {"write": "_write_all"}.get(moment, moment), die)
+        with pytest.raises(Killed):
+            journal.compact(state(7), 1.0)
+    found = read_journal(path)
+    assert found is not None and replay(path, *found).epoch == 7
+    create_journal(path.with_name("other"), CONFIG).close()
+    resume_journal(path).compact(state(7), 1.0)
+    found = read_journal(path)
+    assert found is not None and replay(path, *found).epoch == 7
+
+
+def test_a_snapshot_of_another_version_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_journal(path, CONFIG).compact(state(7), 1.0)
+    monkeypatch.setattr(snapshot_module, "__version__", "99.0")
+    found = read_journal(path)
+    assert found is not None
+    with pytest.raises(UsageError, match=r"elasticrun .* wrote it, and this is 99.0\); move it away"):
+        replay(path, *found)
+
+
+DAMAGE = [
+    '{"object":["os:path",{},[]]}',
+    '{"object":["core.job:Any",{},[]]}',
+    '{"record":["core.protocol:World",{"round":1,"epoch":-1,"size":1}]}',
+    '{"enum":["core.membership:Node",1]}',
+    '{"set":[1]}',
+    '{"unknown":[]}',
+    "[",
+]
+
+
+@pytest.mark.parametrize("state", DAMAGE)
+def test_a_snapshot_that_nobody_took_is_refused(state: str) -> None:
+    with pytest.raises(RecordError):
+        restore(CONFIG, Snapshot(__version__, 1, state))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from elasticrun.core.job_events import (
     DrainOrdered,
     Expired,
     MasterStarted,
+    Reported,
     RoleScaled,
     ScaleOrdered,
 )
@@ -47,11 +49,15 @@ from elasticrun.core.tasks import Task, TaskReport
 from elasticrun.core.usage import TaskUsage
 from elasticrun.master import journal as journal_module
 from elasticrun.master import loop as module
-from elasticrun.master.journal import create_journal, read_journal
+from elasticrun.master.journal import create_journal, read_journal, replay
+from elasticrun.master.listed import Listed
 from elasticrun.master.loop import MasterLoop, admit
+from elasticrun.master.snapshot import Snapshot
 from elasticrun.rpc.server import Session
+from tests.sim.fingerprint import difference, fingerprint
 
 DEADLINE = 30.0
+HOSTS = ("localhost", "localhost")
 
 
 class FakeClock:
@@ -69,7 +75,7 @@ class FakeSession:
 
     def __init__(self, number: int) -> None:
         self.id = number
-        self.peer = "peer"
+        self.peer = "127.0.0.1:1"
         self.sent: list[MasterMessage] = []
         self.closed = False
         self.told = asyncio.Event()
@@ -105,7 +111,7 @@ class Bench:
         self.clock = FakeClock()
         self.machine = JobMachine(config)
         self.journal = create_journal(self.path, config)
-        self.loop = MasterLoop(self.machine, self.journal, self.clock)
+        self.loop = MasterLoop(self.machine, self.journal, self.clock, Listed(HOSTS, has_token=False))
         self.loop.start(1)
         self._sessions = 0
 
@@ -132,6 +138,10 @@ class Bench:
         session = self.come(node, phase, life, position)
         self.loop.flush()
         return session
+
+    async def lookups(self) -> None:
+        """Until it is known who may have copies."""
+        await asyncio.gather(*self.loop._lookups)
 
     def report(self, session: FakeSession, node: str, sequence: int, phase: AgentPhase, round_: int) -> None:
         self.hear(session, Report(f"{node}-1", AgentStatus(sequence, phase, round_)))
@@ -252,6 +262,7 @@ def test_copies_have_the_whole_batch_before_its_effects_leave(tmp_path: Path) ->
     async def main() -> None:
         bench = Bench(tmp_path, JobConfig(job_id="job", min_nodes=9, max_nodes=9))
         keeper = bench.attach("keeper", position=1)
+        await bench.lookups()
         copied: list[int] = []
 
         class Watching(FakeSession):
@@ -274,10 +285,100 @@ def test_who_is_dropped_in_the_turn_in_which_it_came_gets_no_copy(tmp_path: Path
         first = bench.come("keeper", position=1)
         second = bench.come("keeper", position=1, life="2")
         bench.loop.flush()
+        await bench.lookups()
         kinds = [[type(message) for message in session.sent] for session in (first, second)]
         assert kinds == [[Welcome, Rejected], [Welcome, JournalCopy]]
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("position", "peer", "copies"), [(1, "127.0.0.1:1", 1), (1, "192.0.2.7:1", 0), (2, "127.0.0.1:1", 0)]
+)
+def test_only_listed_hosts_get_copies(tmp_path: Path, position: int, peer: str, copies: int) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, JobConfig(job_id="job", min_nodes=9, max_nodes=9))
+        session = FakeSession(9)
+        session.peer = peer
+        bench.come("a", position=position, session=session)
+        bench.loop.flush()
+        await bench.lookups()
+        assert [type(message) for message in session.sent] == [Welcome, *[JournalCopy] * copies]
+
+    run(main())
+
+
+def test_of_several_on_one_place_only_the_last_gets_what_follows(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, JobConfig(job_id="job", min_nodes=9, max_nodes=9))
+        first, second = bench.attach("a", position=1), bench.attach("b", position=1)
+        await bench.lookups()
+        before = first.copied
+        bench.attach("c")
+        assert (first.copied, second.copied) == (before, before + 1)
+
+    run(main())
+
+
+def test_a_status_that_says_nothing_new_stays_out_of_the_journal(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, TWO)
+        session = bench.attach("a")
+        for sequence in range(1, 100):
+            bench.hear(session, Report("a-1", AgentStatus(sequence, AgentPhase.READY, store_port=1)))
+        assert [type(event) for event in bench.journaled] == [MasterStarted, Attached]
+        bench.hear(session, Report("a-1", AgentStatus(200, AgentPhase.PREPARING)))
+        assert type(bench.journaled[-1]) is Reported
+
+    run(main())
+
+
+def test_a_long_journal_is_compacted_and_copied_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(journal_module, "TAIL", 5000)
+        bench = Bench(tmp_path, TWO)
+        keeper = bench.attach("keeper", position=1)
+        await bench.lookups()
+        session = bench.attach("a", AgentPhase.PREPARING)
+        for sequence in range(1, 200):
+            phase = AgentPhase.PREPARING if sequence % 2 else AgentPhase.CHECKING
+            bench.hear(session, Report("a-1", AgentStatus(sequence, phase)))
+            bench.loop._compact()
+        assert bench.path.stat().st_size < 40_000
+        found = read_journal(bench.path)
+        assert found is not None and isinstance(found[1][0].event, Snapshot)
+        restored = replay(bench.path, *found)
+        assert difference(fingerprint(bench.machine), fingerprint(restored)) == ""
+        copies = [message for message in keeper.sent if isinstance(message, JournalCopy)]
+        starts = [number for number, message in enumerate(copies) if message.first == 0]
+        assert len(starts) > 1 and copies[starts[-1]].whole == 2
+        while sum(len(copy.lines) for copy in copies[starts[-1] :]) < bench.path.read_bytes().count(b"\n"):
+            keeper.told.clear()
+            await keeper.told.wait()
+            copies = [message for message in keeper.sent if isinstance(message, JournalCopy)]
+
+    run(main())
+
+
+def test_a_disk_without_room_for_a_snapshot_leaves_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def main() -> None:
+        monkeypatch.setattr(journal_module, "TAIL", 100)
+        monkeypatch.setattr(Path, "replace", full)
+        bench = Bench(tmp_path, TWO)
+        bench.attach("a")
+        bench.loop._compact()
+        bench.attach("b")
+        kinds = [Attached, Attached]
+        assert [type(event) for event in bench.journaled if isinstance(event, Attached)] == kinds
+
+    run(main())
+    assert not list(tmp_path.glob("*.draft"))
+    assert "cannot be compacted (No space left on device)" in caplog.text
 
 
 def test_a_bug_with_one_agent_takes_no_effect_from_the_others(

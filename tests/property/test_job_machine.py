@@ -63,6 +63,7 @@ from elasticrun.core.protocol import (
     Welcome,
     World,
 )
+from elasticrun.master.snapshot import Snapshot, restore, take
 from tests.sim.count_rules import counts_are_exact
 from tests.sim.fingerprint import difference, fingerprint
 
@@ -151,7 +152,8 @@ class JobRules(RuleBasedStateMachine):
             policy=policy,
         )
         self.machine = JobMachine(self.config)
-        self.journal: list[tuple[JobEvent, float]] = []
+        self.journal: list[tuple[JobEvent, float]] = []  # since the snapshot
+        self.snapshot: Snapshot | None = None
         self.now = 0.0
         self.sessions = 0
         self.lives = dict.fromkeys(NAMES, 0)
@@ -358,9 +360,16 @@ class JobRules(RuleBasedStateMachine):
         self.now = until
 
     @rule()
+    def compact_journal(self) -> None:
+        """Whatever the moment, a snapshot stands for all events before it."""
+        self.snapshot, self.journal = take(self.machine), []
+        restored = restore(self.config, self.snapshot)
+        assert difference(fingerprint(self.machine), fingerprint(restored)) == ""
+
+    @rule()
     def restart_master(self) -> None:
         """The replayed state takes the place of the live one, so everything afterwards checks it as well."""
-        replayed = JobMachine(self.config)
+        replayed = restore(self.config, self.snapshot) if self.snapshot else JobMachine(self.config)
         for event, now in self.journal:
             replayed.handle(event, now)
         assert difference(fingerprint(self.machine), fingerprint(replayed)) == ""

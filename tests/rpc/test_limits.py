@@ -12,7 +12,7 @@ from elasticrun.core.protocol import Heartbeat, RejectCode, Rejected
 from elasticrun.errors import MasterUnreachableError, TooManyError, UnauthenticatedError
 from elasticrun.rpc import codec
 from elasticrun.rpc.client import MasterStream
-from elasticrun.rpc.limits import Bucket, Gate, Guest, Limits, key_of
+from elasticrun.rpc.limits import Allowance, Bucket, Gate, Guest, Limits, key_of
 from elasticrun.rpc.transport import rejected_in
 from tests.rpc.harness import DEADLINE, LOCKED, OPEN, hello, raw_calls, run, serving
 
@@ -390,3 +390,22 @@ def test_what_is_no_refusal_is_not_taken_for_one(metadata: tuple[tuple[str, str 
 def test_a_refusal_in_the_metadata_is_found() -> None:
     given = Rejected(RejectCode.TOO_MANY, "enough")
     assert rejected_in([("elasticrun-rejected-bin", codec.encode_master(given))]) == given
+
+
+def test_an_agent_that_says_too_much_is_read_more_slowly() -> None:
+    limits = Limits(message_burst=10, messages_per_second=5, bytes_burst=1000, bytes_per_second=100)
+    said = Allowance(limits, 0.0)
+    assert [said.delay(0.0, 10) for _ in range(10)] == [0.0] * 10
+    assert said.delay(0.0, 10) == 0.2
+    assert said.delay(100.0, 1000) == 0.0
+    assert said.delay(100.0, 50) == 0.5
+
+
+def test_a_long_hello_costs_joins() -> None:
+    gate = Gate(Limits(join_burst=10, joins_per_second=1, hello_bytes=100))
+    guest = gate.enter("192.0.2.1", 0.0)
+    assert isinstance(guest, Guest)
+    guest.weigh(0.0, 99)
+    assert isinstance(gate.enter("192.0.2.1", 0.0), Guest)
+    guest.weigh(0.0, 800)
+    assert isinstance(gate.enter("192.0.2.1", 0.0), str)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from elasticrun.rpc.outbox import Outbox
+from elasticrun.rpc.outbox import Outbox, Pool
 from tests.rpc.harness import run
 
 
@@ -67,3 +67,33 @@ def test_whoever_waits_is_woken() -> None:
         assert await waiting is None
 
     run(main())
+
+
+def test_all_boxes_share_one_bound_and_who_reads_least_gives_way() -> None:
+    async def main() -> None:
+        pool = Pool(1000, 0)
+        given_up: list[str] = []
+        slow = Outbox(10_000, pool, lambda: given_up.append("slow"))
+        quick = Outbox(10_000, pool, lambda: given_up.append("quick"))
+        for number in range(9):
+            assert slow.put(bytes([number]) * 100)
+        assert quick.put(b"x" * 90) and await quick.get() == b"x" * 90
+        assert quick.put(b"y" * 200)
+        assert (given_up, pool.held, slow.closed, quick.closed) == (["slow"], 200, True, False)
+        quick.empty()
+        assert pool.held == 0
+
+    asyncio.run(main())
+
+
+def test_what_many_are_told_alike_counts_once() -> None:
+    async def main() -> None:
+        pool, data = Pool(1000, 0), b"z" * 900
+        boxes = [Outbox(10_000, pool) for _ in range(50)]
+        assert all(box.put(data) for box in boxes)
+        assert pool.held == 900
+        for box in boxes:
+            assert await box.get() == data
+        assert pool.held == 0
+
+    asyncio.run(main())

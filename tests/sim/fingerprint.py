@@ -30,7 +30,9 @@ def fingerprint(value: Any) -> Any:
         due: dict[Any, float] = value._due
         return sorted((repr(name), at) for name, at in due.items() if name[0] != HEARTBEAT)
     if hasattr(value, "__dict__") and kind.__module__.startswith("elasticrun.core."):
-        return [(name, fingerprint(item)) for name, item in vars(value).items() if name not in PASSING]
+        fields = getattr(kind, "__dataclass_fields__", None)  # else: what a value has computed
+        names = vars(value) if fields is None else fields
+        return [(name, fingerprint(getattr(value, name))) for name in names if name not in PASSING]
     return value  # cannot change
 
 

@@ -21,6 +21,7 @@ from elasticrun.core.protocol import (
 )
 from elasticrun.core.quorum import TAKEOVER_DELAY, next_epoch
 from elasticrun.errors import ExitCode
+from elasticrun.master.snapshot import Snapshot
 from tests.sim.master import Journal, SimMaster, replay
 from tests.sim.network import Stream
 from tests.sim.node import SimAgent
@@ -139,6 +140,11 @@ class HostMaster(SimMaster):
         for stream in self._holders.values():
             self._send_copy(stream, len(self.journal) - 1)
 
+    def _compact(self, now: float) -> None:
+        super()._compact(now)
+        for stream in self._holders.values():
+            self._send_copy(stream, 0)
+
     def _send_copy(self, stream: Stream, first: int) -> None:
         numbers = [self.failover.keep(entry) for entry in self.journal[first:]]
         stream.send_down(JournalCopy(self.machine.epoch, first, tuple(map(str, numbers))))
@@ -163,7 +169,7 @@ class HostMaster(SimMaster):
 
 
 def _epoch_of(journal: Journal) -> int:
-    started = [event.epoch for event, _ in journal if isinstance(event, MasterStarted)]
+    started = [event.epoch for event, _ in journal if isinstance(event, MasterStarted | Snapshot)]
     return started[-1] if started else -1
 
 

@@ -19,6 +19,7 @@ from elasticrun.core.job_events import (
     Send,
 )
 from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Leave, Report
+from elasticrun.master.snapshot import Snapshot, restore, take
 from tests.sim.fingerprint import fingerprint
 from tests.sim.network import Stream
 from tests.sim.scenario import Memory
@@ -26,14 +27,17 @@ from tests.sim.scenario import Memory
 if TYPE_CHECKING:
     from tests.sim.simulator import Simulator
 
-Journal = list[tuple[JobEvent, float]]
+Journal = list[tuple[JobEvent | Snapshot, float]]
 
 
 def replay(config: JobConfig, journal: Journal) -> JobMachine:
     """The state that a journal stands for."""
     machine = JobMachine(config)
     for event, now in journal:
-        machine.handle(event, now)
+        if isinstance(event, Snapshot):
+            machine = restore(config, event)
+        else:
+            machine.handle(event, now)
     return machine
 
 
@@ -54,6 +58,7 @@ class SimMaster:
         self._tick_at: float | None = None
         self._crash: tuple[float, Memory] | None = None  # due at the next event
         self._expected: Any = None
+        self._longest = 20 + sim.scenario.seed % 60  # events in the journal before it is compacted
         self._begin()
 
     def _begin(self) -> None:
@@ -79,10 +84,15 @@ class SimMaster:
         self.sim.rules.after_master(self, effects)
         for effect in effects:
             self._carry_out(effect)
+        if len(self.journal) > self._longest and self.up:
+            self._compact(now)
         self._arm()
 
     def _write(self, event: JobEvent, now: float) -> None:
         self.journal.append((event, now))
+
+    def _compact(self, now: float) -> None:
+        self.journal = [(take(self.machine), now)]
 
     def _carry_out(self, effect: JobEffect) -> None:
         match effect:

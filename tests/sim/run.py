@@ -20,7 +20,9 @@ from pathlib import Path
 from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import Decided
 from elasticrun.master.journal import read_journal
+from elasticrun.master.snapshot import Snapshot, restore
 from tests.sim.failover import simulator
+from tests.sim.month import FAILURES, NODES, run_month
 from tests.sim.scale import LARGE, run_large
 from tests.sim.scenario import Scenario, generate
 from tests.sim.tf_job import generate_tf
@@ -83,6 +85,11 @@ def replay_file(path: Path) -> int:
     config, entries = found
     machine = JobMachine(config)
     for entry in entries:
+        if isinstance(entry.event, Snapshot):
+            machine = restore(config, entry.event)
+            where = f"round {machine.round}, {machine.phase.value}"
+            print(f"{entry.at:12.3f} the state in {where}; older events are gone")
+            continue
         print(f"{entry.at:12.3f} {entry.event}")
         for effect in machine.handle(entry.event, entry.at):
             arrow = "=>" if isinstance(effect, Decided) else "->"
@@ -107,7 +114,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--replay", type=Path, metavar="FILE", help="print the decisions in a master's journal"
     )
+    parser.add_argument(
+        "--month",
+        type=int,
+        nargs="?",
+        const=FAILURES,
+        metavar="FAILURES",
+        help=f"the journal of {NODES} nodes, one of which fails each minute (default {FAILURES} times)",
+    )
     options = parser.parse_args(arguments)
+    if options.month is not None:
+        return run_month(options.month)
     if options.replay is not None:
         return replay_file(options.replay)
     is_tensorflow: bool = options.tensorflow

@@ -105,7 +105,8 @@ def _master(message: pb.MasterMessage) -> MasterMessage:
         case "journal_copy":
             copy = message.journal_copy
             first = checks.integer("first", copy.first, 0)
-            return JournalCopy(_epoch(copy.epoch), first, tuple(copy.lines))
+            whole = checks.integer("whole", copy.whole, 0)
+            return JournalCopy(_epoch(copy.epoch), first, tuple(copy.lines), whole)
         case "waiting":
             waiting = message.waiting
             return Waiting(_epoch(waiting.epoch), checks.text("text", waiting.text))

@@ -58,13 +58,13 @@ def encode_agent(message: AgentMessage) -> bytes:
 
 def encode_master(message: MasterMessage) -> bytes:
     """The bytes of a master's message."""
-    if isinstance(message, Waiting | SaveStacks):
+    if isinstance(message, Waiting | SaveStacks | StopRound | JobEnded):
         return _encode_for_all(message)
     return _master_to_pb(message).SerializeToString()
 
 
 @lru_cache(maxsize=1)
-def _encode_for_all(message: Waiting | SaveStacks) -> bytes:
+def _encode_for_all(message: Waiting | SaveStacks | StopRound | JobEnded) -> bytes:
     """What thousands of agents are told alike is encoded once."""
     return _master_to_pb(message).SerializeToString()
 
@@ -215,8 +215,8 @@ def _master_to_pb(message: MasterMessage) -> pb.MasterMessage:
             return pb.MasterMessage(start_probe=_start_probe_to_pb(message))
         case SaveStacks(epoch):
             return pb.MasterMessage(save_stacks=pb.SaveStacks(epoch=epoch))
-        case JournalCopy(epoch, first, lines):
-            copy = pb.JournalCopy(epoch=epoch, first=first, lines=map(clean, lines))
+        case JournalCopy(epoch, first, lines, whole):
+            copy = pb.JournalCopy(epoch=epoch, first=first, lines=map(clean, lines), whole=whole)
             return pb.MasterMessage(journal_copy=copy)
         case Waiting(epoch, text):
             return pb.MasterMessage(waiting=pb.Waiting(epoch=epoch, text=head(text)))

@@ -1,0 +1,51 @@
+"""Who may keep a copy of the journal: the agent of each other listed host, and nobody else.
+
+A journal tells all that the job's agents ever said, failures' texts included. An agent that wants a copy
+names its place in the list of ``--rdzv-endpoint``. It gets one if it comes from an address of the host that
+stands there. One that comes over the loopback is on this host, where the user's id is the boundary. A host
+whose name nobody knows right now is believed only with the job's token, which its agent has proven.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Sequence
+
+logger = logging.getLogger(__name__)
+
+
+class Listed:
+    """The hosts of ``--rdzv-endpoint``, seen from the master on one of them."""
+
+    def __init__(self, hosts: Sequence[str], has_token: bool) -> None:
+        self._hosts = hosts
+        self._has_token = has_token
+
+    def __contains__(self, position: int) -> bool:
+        return 0 <= position < len(self._hosts)
+
+    async def is_at(self, position: int, peer: str) -> bool:
+        """Whether ``peer``, an address with a port, is the host on this place of the list."""
+        host = self._hosts[position]
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            if not self._has_token:
+                logger.warning(
+                    "%s gets no copy of the journal: %s is unknown (%s)", peer, host, error.strerror
+                )
+            return self._has_token
+        address = _numeric(peer.rpartition(":")[0])
+        if address.is_loopback or address in {_numeric(str(each[4][0])) for each in found}:
+            return True
+        logger.warning("%s gets no copy of the journal: it is no address of %s", peer, host)
+        return False
+
+
+def _numeric(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
