@@ -166,6 +166,8 @@ class WorkerConfig:
     drain_signal: int = 15  # what workers get when another node leaves with grace
     preemption_file: str | None = None  # the node leaves with grace once this file exists
     warm_imports: tuple[str, ...] | None = None  # what a warm parent imports; None: workers start cold
+    warm_later: bool = True  # once workers run it imports torch's compiler as well
+    keeps_warm: bool = False  # whatever the script changes before it imports that itself
     roles: tuple[TaskRole, ...] = ()  # of a TensorFlow job's tasks, by local rank; (): no TensorFlow job
     servers: Entrypoint | None = None  # what its ps and their workers run; None: the entrypoint
 

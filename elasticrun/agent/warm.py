@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from elasticrun.agent.env import INJECTED, common_environment, worker_argv
@@ -73,12 +73,18 @@ def _recipe(
         argv=worker_argv(config.entrypoint, local_rank),
         env={**env, "PYTHONPATH": os.pathsep.join(filter(None, (INJECTED, before)))},
         cpus=cpus[local_rank] if cpus else None,
-        terms=f"{'unset' if before is None else 'set'}:{_terms(imports)}",
+        terms=":".join(
+            (
+                "unset" if before is None else "set",
+                _terms(imports, LATER if config.warm_later else {}),
+                "on" if config.keeps_warm else "auto",
+            )
+        ),
     )
 
 
-def _terms(imports: Sequence[str]) -> str:
-    later = [LATER[name] for name in imports if name in LATER and LATER[name] not in imports]
+def _terms(imports: Sequence[str], follows: Mapping[str, str]) -> str:
+    later = [follows[name] for name in imports if name in follows and follows[name] not in imports]
     return ";".join(filter(None, (",".join(imports), ",".join(later))))
 
 

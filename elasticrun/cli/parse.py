@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from elasticrun.cli import checks, nproc, options, values
+from elasticrun.cli import checks, nproc, options, values, warm
 from elasticrun.cli.arguments import Given, ShowText, read_arguments
 from elasticrun.cli.option import Group
 from elasticrun.cli.rendezvous import (
@@ -25,7 +25,6 @@ from elasticrun.cli.rendezvous import (
     with_orders,
 )
 from elasticrun.cli.secrets import read_security, without_token
-from elasticrun.cli.warm import warm_imports
 from elasticrun.config import (
     Entrypoint,
     EntrypointKind,
@@ -180,8 +179,7 @@ def _prepared(
 ) -> WorkerConfig:
     """What is made ready before workers start: a warm parent, or servers of a TensorFlow job."""
     if roles is None:
-        imports = warm_imports(given, workers.entrypoint, environ, notes)
-        return replace(workers, warm_imports=imports)
+        return warm.choose(workers, given, environ, notes)
     from elasticrun.cli.roles import prepare
 
     return prepare(workers, roles, given, environ, notes)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from elasticrun.cli import checks, options
 from elasticrun.cli.arguments import Given
 from elasticrun.cli.rendezvous import Notes
-from elasticrun.cli.warm import TENSORFLOW, warm_imports
+from elasticrun.cli.warm import TENSORFLOW, choose
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
 from elasticrun.core.tasks import MAX_TASKS
 from elasticrun.core.tf_cluster import SINGLE, count_roles, expand, impossible
@@ -90,8 +90,8 @@ def prepare(
     needs_server = server is not None and TaskRole.PS in (roles.listed or (roles.each,))
     checks.check_tensorflow(roles.source, entrypoint, environ, needs_server=needs_server)
     only_serves = needs_server and not roles.listed
-    imports = None if only_serves else warm_imports(given, entrypoint, environ, notes, TENSORFLOW)
-    return replace(workers, servers=server, warm_imports=imports)
+    workers = replace(workers, servers=server)
+    return workers if only_serves else choose(workers, given, environ, notes, TENSORFLOW)
 
 
 def seat(roles: Roles, given: Given, workers: int, max_nodes: int) -> tuple[TaskRole, ...]:

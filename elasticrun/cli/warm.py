@@ -3,10 +3,11 @@
 The library is torch, or tensorflow in a TensorFlow job. Both leave their threads and devices to the first
 operation, so a process that has only imported them can be forked; where it is otherwise, it refuses.
 
-The invariant of ``auto``: a script is started warm only if it imports the library itself and nothing in its
-source says that the order matters. A warm parent imports it before the script's first line, so what a script
-sets for that import, its environment or its CPUs, would come too late. A changed ``sys.path`` is not looked
-for: it is common, and seldom chooses another library. What cannot be told from the source is cold.
+The invariant of ``auto``: a script is started warm only if it imports the library itself. A warm parent
+imports it before the script's first line, so what a script sets for that import, its environment or its CPUs,
+would come too late. The worker itself notices that when the script comes to the import, and goes on cold
+(``worker/warm_watch.py``). Then the lines above it run twice. So a script whose own source plainly sets what
+is read there is cold from the start, and a warning names the line; all else is left to the worker.
 
 Not even ``on`` may have a warm parent run the script by mistake: the interpreter has to be one that is
 known to read ``sitecustomize`` first, so anything but a plain Python binary is started cold.
@@ -22,50 +23,68 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 from elasticrun.cli import options
 from elasticrun.cli.arguments import Given
 from elasticrun.cli.rendezvous import Notes
-from elasticrun.config import Entrypoint, EntrypointKind
+from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
 
 _ELF = b"\x7fELF"
 _MOST_SOURCE = 4 * 2**20  # bytes; nobody writes more by hand
 
 TORCH, TENSORFLOW = "torch", "tensorflow"
-#: Names that are read while torch, or a library below it, is loaded.
+#: Variables that are read while torch, or a library below it, is loaded. Those of CUDA, NCCL and gloo are
+#: read at the first use of a device or a group instead, and LD_* and PYTHON* as a process starts.
 _EARLY_TORCH = (
-    r"OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|TORCH\w*|PYTORCH|CUDA|NVIDIA|NCCL|GLOO|LD|PYTHON|HIP|ROCR"
+    r"(?:OMP|GOMP|KMP|MKL|MKLDNN|ONEDNN|DNNL|OPENBLAS|GOTO|BLIS|NUMEXPR|NPY|NUMPY|ATEN)_\w+"
+    r"|TORCH_(?:LOGS\w*|CPP_LOG_LEVEL|DISTRIBUTED_DEBUG|SHOW_CPP_STACKTRACES|DEVICE_BACKEND_AUTOLOAD"
+    r"|USE_RTLD_GLOBAL|CUDA_SANITIZER|TRACE|DTRACE)|PYTORCH_(?:JIT\w*|NO_CUDA\w*|(?:CUDA_|HIP_)?ALLOC_CONF)"
 )
 #: By library. With tensorflow come Keras and all that it finds; TF_CONFIG is read by strategies only.
 _EARLY = {
     TORCH: _EARLY_TORCH,
-    TENSORFLOW: rf"{_EARLY_TORCH}|TF(?!_CONFIG\b)|XLA|KERAS|JAX|GRPC|ABSL|CUDNN|CUBLAS|ONEDNN|DNNL|TPU"
-    "|PROTOCOL_BUFFERS|HDF5|NPY|NUMPY|SCIPY|SKLEARN|PANDAS",
+    TENSORFLOW: rf"{_EARLY_TORCH}|TF_(?!CONFIG\b)\w+|(?:XLA|KERAS|JAX|HDF5|GCS|SCIPY|PANDAS)_\w+"
+    r"|PROTOCOL_BUFFERS_\w+|TPU_\w+",
 }
+#: Those of torch's compiler, which are read once it is used. A restart is to find it imported.
+_COMPILER = r"(?:TORCHDYNAMO|TORCHINDUCTOR|TORCH_COMPILE|TORCH_DYNAMO|INDUCTOR|AOT_?INDUCTOR|AOT)_\w+"
+_CPUS = "sched_setaffinity|cpu_affinity|setdlopenflags"
+_COST = "each restart takes the seconds of that import, where a fork takes hundredths"
 
 
-def warm_imports(
+def choose(
+    workers: WorkerConfig,
     given: Given,
-    entrypoint: Entrypoint,
     environ: Mapping[str, str],
     notes: Notes,
     library: str = TORCH,
-) -> tuple[str, ...] | None:
-    """What the warm parent imports: ``library``, unless the user names something else.
+) -> WorkerConfig:
+    """The same with what the warm parent imports: ``library``, unless the user names something else.
 
-    None if workers start cold, and a note says why.
+    Nothing if workers start cold, and a note says why.
     """
     mode, extra = given.get(options.WARM), given.find(options.WARM_IMPORT) or ()
     if mode == "off" or given.on(options.HEALTH_CHECK_ONLY):
-        return None
+        return workers
+    entrypoint = workers.entrypoint
     source = None if entrypoint.kind is EntrypointKind.BINARY else _source(entrypoint)
-    reason = _unfit(entrypoint, environ) or (_unwanted(source, library) if mode == "auto" else "")
-    if reason:
+    if reason := _unfit(entrypoint, environ) or ("" if mode == "on" else _unwanted(source, library)):
         level = "info" if _imports(source, library) else "debug"
         notes.append(("warning" if mode == "on" else level, f"workers start cold: {reason}"))
-        return None
+        return workers
+    if mode == "auto" and (found := _set_early(source or "", library)):
+        advice = "set it where elastic-run is started, or give --warm on if the order does not matter"
+        notes.append(
+            ("warning", f"workers start cold: {found} while {library} is imported; {_COST}: {advice}")
+        )
+        return workers
+    compiler = _set(source or "", _COMPILER)
+    if compiler:
+        notes.append(("info", f"restarts import torch's compiler anew: {compiler} while that is imported"))
     is_needed = not extra or _imports(source, library)
-    return tuple(dict.fromkeys((*((library,) if is_needed else ()), *extra)))
+    imports = tuple(dict.fromkeys((*((library,) if is_needed else ()), *extra)))
+    return replace(workers, warm_imports=imports, warm_later=not compiler, keeps_warm=mode == "on")
 
 
 def _unfit(entrypoint: Entrypoint, environ: Mapping[str, str]) -> str:
@@ -100,28 +119,43 @@ def _unwanted(source: str | None, library: str) -> str:
         return "the source of the program is not at hand (--warm on forks it all the same)"
     if not _imports(source, library):
         return f"the program's own source does not import {library} (--warm on forks it all the same)"
-    if found := re.search(_setting(_EARLY[library]), source):
-        line = source.count("\n", 0, found.start()) + 1
-        return f"line {line} of the program sets what may matter while {library} is imported"
     return ""
 
 
 def _imports(source: str | None, library: str) -> bool:
-    pattern = rf"^\s*(?:import\s+(?:[\w.]+(?:\s+as\s+\w+)?\s*,\s*)*|from\s+){library}\b"
-    return source is not None and re.search(pattern, source, re.M) is not None
+    return source is not None and _import(source, library) is not None
+
+
+def _import(source: str, library: str) -> re.Match[str] | None:
+    """The first import of the library."""
+    pattern = rf"^[ \t]*(?:import\s+(?:[\w.]+(?:\s+as\s+\w+)?\s*,\s*)*|from\s+){library}\b"
+    return re.search(pattern, source, re.M)
+
+
+def _set_early(source: str, library: str) -> str:
+    """What is set above the first import, in words."""
+    found = _import(source, library)
+    above = source[: found.start()] if found else ""
+    return _set(above, _EARLY[library]) or _set(above, "", rf"|\b({_CPUS})\s*\(")
+
+
+def _set(source: str, names: str, others: str = "") -> str:
+    """The first line that sets a variable, or is one of the others; "" if none does."""
+    found = re.search(_setting(names) + others if names else others[1:], source)
+    if found is None:
+        return ""
+    line = source.count("\n", 0, found.start()) + 1
+    name = next(name for name in reversed(found.groups()) if name)
+    return f"line {line} of the program sets what is read ({name})"
 
 
 def _setting(names: str) -> str:
-    """The pattern of code that sets CPUs, or a variable whose name begins so or is no literal."""
-    names = rf"(?:{names})_?"
+    """The pattern of code that sets one of these variables."""
     return (
-        rf"environ(?:b)?\s*\[\s*b?['\"]{names}\w*['\"]\s*\]\s*=(?!=)"
-        rf"|(?:environ(?:b)?\s*\.\s*(?:setdefault|pop)|putenv|unsetenv|setenv)\s*\(\s*b?['\"]{names}\w*['\"]"
-        rf"|del\s+(?:os\s*\.\s*)?environ\s*\[\s*['\"]{names}"
-        r"|environ(?:b)?\s*(?:\.\s*(?:update|clear)\s*\(|\|=|=\s*[\w{(])"
-        r"|environ(?:b)?\s*\[\s*(?!b?['\"])[^\]\n]*\]\s*=(?!=)"
-        r"|(?:putenv|environ(?:b)?\s*\.\s*setdefault)\s*\(\s*(?!b?['\"])"
-        r"|\b(?:sched_setaffinity|cpu_affinity|setdlopenflags)\s*\("
+        rf"environb?\s*\[\s*b?['\"]({names})['\"]\s*\]\s*=(?!=)"
+        rf"|(?:environb?\s*\.\s*(?:setdefault|pop)|putenv|unsetenv|setenv)\s*\(\s*b?['\"]({names})['\"]"
+        rf"|del\s+(?:os\s*\.\s*)?environ\s*\[\s*['\"]({names})"
+        rf"|environb?\s*(?:\.\s*update\s*\(|\|=)[^)}}]*?\b({names})\b"
     )
 
 

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from elasticrun.worker import warm_imports as imports  # given by ``sitecustomize``
-    from elasticrun.worker import warm_memory as memory  # so is this
+    from elasticrun.worker import warm_memory as memory  # so are these
+    from elasticrun.worker import warm_watch as watching
 
 #: Descriptors go up here, out of the way of what the imports open.
 HIGH_FD = 900
@@ -66,6 +67,7 @@ class Origin:
         self.environ = dict(os.environ)
         self.files: dict[str, tuple[int, int]] = {}  # these and the next once they are imported
         self.printed: list[bytes] = []
+        self.watch = watching.Watch()
         before = given()
         self.added = {name: value for name, value in self.environ.items() if before.get(name) != value}
         self.added.pop("PYTHONPATH", None)  # that change was ours
@@ -92,17 +94,18 @@ def read(path: str) -> bytes:
         return file.read()
 
 
-def serve(terms: str) -> bool:
+def serve(terms: str) -> tuple[bool, Any]:
     """Import the modules and fork workers until the spawner is gone. Returns in forks only: whether they run
-    the program in ``sys.argv[0]`` in place of the script.
+    the program in ``sys.argv[0]`` in place of the script, and what watches the script's own imports.
 
     ``terms`` are the control socket's number, a word for ``sitecustomize``, and the names of the modules;
-    behind a semicolon those for later.
+    behind a semicolon those for later. A last word says whether workers stay warm at any rate.
     """
-    number, _, names = terms.split(":")
+    number, _, names, *words = terms.split(":")
     names, _, later = names.partition(";")
     control = socket.socket(fileno=move_up(int(number)))
     origin = Origin()
+    origin.watch.keeps_warm = words == ["on"]
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_NAME, NAME, 0, 0, 0)
     take_in(names, origin, control, libc)
@@ -112,7 +115,7 @@ def serve(terms: str) -> bool:
         control = inherit(fds[0], spawner, mask, libc)
         take_in_more(later, origin, control, libc)
         fds, mask = wait_for_fork(control)
-    return be_born(fds, mask, origin, libc)
+    return be_born(fds, mask, origin, libc), origin.watch
 
 
 def wait_for_fork(control: socket.socket) -> tuple[list[int], set[Any]]:
@@ -180,13 +183,15 @@ def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) 
 
 def load(names: str, origin: Origin, control: socket.socket, libc: Any, is_heir: bool = False) -> None:
     """Import modules, and keep what workers need to know of that; ends this process if it cannot fork any."""
-    reason = imports.prepare([name for name in names.split(",") if name], looks_in_fork=is_heir)
+    wanted = [name for name in names.split(",") if name]
+    reason = imports.prepare(wanted, looks_in_fork=is_heir, importing=origin.watch.importing)
     if reason:
         tell(control, refused=reason[:MAX_REASON])
         os._exit(0)
     origin.printed = imports.take_output(libc)
     origin.files = {**imports.files(), **origin.files}  # what an heir was born with is as old as its parent
     set_title(TITLE)
+    origin.watch.hide()
 
 
 def tell_ready(control: socket.socket, begun: float) -> None:
@@ -277,12 +282,14 @@ def be_born(fds: list[int], mask: set[Any], origin: Origin, libc: Any) -> bool:
         become(request, standard, origin, libc)
     except BaseException as error:  # noqa: BLE001 the spawner is told, and starts this worker cold
         fail(answer, f"{type(error).__name__}: {error}")
-    if imports.uses_cuda():
+    if imports.uses_cuda(origin.watch.find):
         fail(answer, imports.CUDA, for_good=True)
     os.write(answer, json.dumps({"pid": os.getpid()}).encode("ascii"))
     os.close(answer)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     is_another = bool(request["program"])
+    if is_another:
+        origin.watch.show()
     for number, output in enumerate(() if is_another else origin.printed, 1):
         show(number, output)
     return is_another
@@ -321,6 +328,7 @@ def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: A
     own = b"\0".join(map(os.fsencode, [*request["argv"], ""]))
     set_title(own if request["program"] or len(own) == len(origin.command) else origin.command)
     set_environment(origin.environment(request["env"]))
+    origin.watch.command = request
     if request["program"]:
         sys.argv[:], sys.orig_argv[:] = request["argv"][1:], request["argv"]
         os.sched_setaffinity(0, request["cpus"])
@@ -331,7 +339,7 @@ def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: A
     for name in [name for name, finder in sys.path_importer_cache.items() if finder is None]:
         del sys.path_importer_cache[name]  # that folder may be there by now
     getattr(threading.main_thread(), "_set_native_id", int)()  # it is the parent's before Python 3.13
-    draw_again()
+    imports.draw_again(origin.watch.find)
 
 
 def set_environment(target: dict[str, str]) -> None:
@@ -362,22 +370,6 @@ def reopen(stream: Any, number: int) -> None:
         line_buffering=stream.line_buffering,
         write_through=True,
     )
-
-
-def draw_again() -> None:
-    """What is drawn at random when a library is loaded has to be another in each worker.
-
-    ``random`` does so itself after a fork.
-    """
-    generator = getattr(sys.modules.get("torch"), "default_generator", None)
-    if generator is not None:
-        generator.seed()  # ``torch.seed`` would leave something to be done in CUDA as well
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None:
-        process.current_process().authkey = os.urandom(32)
 
 
 def show(number: int, output: bytes) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from typing import Any
 
 CUDA = "the imports initialised CUDA"
@@ -38,15 +39,20 @@ RARELY = (10_000_000, 10, 10)
 LIBRARIES = ("lib", "lib64", "local/lib", "local/lib64")
 
 
-def prepare(names: list[str], looks_in_fork: bool) -> str:
-    """Import the modules as the script would; why no worker can be forked after that, "" if one can."""
+def prepare(
+    names: list[str], looks_in_fork: bool, importing: Callable[[str], AbstractContextManager[None]]
+) -> str:
+    """Import the modules as the script would, each within what ``importing`` returns for it; why no worker
+    can be forked after that, "" if one can.
+    """
     path = script_folder()
     if path is not None:
         sys.path.insert(0, path)
     try:
         with rare_collections():
             for name in names:
-                __import__(name)
+                with importing(name):
+                    __import__(name)
     except BaseException as error:  # noqa: BLE001 it is told; the script meets it again and shows it all
         return f"importing {name} failed ({type(error).__name__}: {error})"
     finally:
@@ -159,9 +165,9 @@ def is_alive(status: str) -> bool:
     return not int(fields[FLAGS]) & PF_EXITING
 
 
-def uses_cuda() -> bool:
+def uses_cuda(find: Callable[[str], object] = sys.modules.get) -> bool:
     """Whether a fork of this process could not use CUDA, as far as torch knows."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    cuda = getattr(find("torch"), "cuda", None)
     tests = (getattr(cuda, name, None) for name in ("is_initialized", "_is_in_bad_fork"))
     return any(test() for test in tests if test is not None)
 
@@ -200,3 +206,19 @@ def take_output(libc: Any) -> list[bytes]:
         stream.flush()
     libc.fflush(None)
     return [os.pread(number, os.fstat(number).st_size, 0) for number in (1, 2)]
+
+
+def draw_again(find: Callable[[str], Any]) -> None:
+    """What is drawn at random when a library is loaded has to be another in each worker.
+
+    ``random`` does so itself after a fork.
+    """
+    generator = getattr(find("torch"), "default_generator", None)
+    if generator is not None:
+        generator.seed()  # ``torch.seed`` would leave something to be done in CUDA as well
+    numpy_random = find("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    process = find("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)

@@ -25,13 +25,13 @@ def test_local_ranks_share_a_parent_although_their_arguments_differ() -> None:
     assert keys(CONFIG) == ["0", "0", "0"]
     (recipe, *_) = warm_recipes(CONFIG, ())
     assert recipe.argv == [sys.executable, "-u", "train.py", "--out=0"]
-    assert recipe.terms == "unset:torch,json;torch._dynamo"
+    assert recipe.terms == "unset:torch,json;torch._dynamo:auto"
 
 
 def test_what_is_imported_later() -> None:
     for imports, terms in ((("json",), "json"), (("torch._dynamo", "torch"), "torch._dynamo,torch")):
         (recipe, *_) = warm_recipes(replace(CONFIG, warm_imports=imports), ())
-        assert recipe.terms == f"unset:{terms}"
+        assert recipe.terms == f"unset:{terms}:auto"
 
 
 def test_what_matters_to_imports_keeps_them_apart() -> None:

@@ -51,29 +51,83 @@ def test_a_script_that_imports_torch_is_warm(tmp_path: Path, source: str) -> Non
         ("# import torch", "the program's own source does not import torch"),
         ("import torch\0", "the source of the program is not at hand"),
         *(
-            (f"import os\n{line}\nimport torch", "line 2 of the program sets what may matter")
-            for line in (
-                "os.environ['OMP_NUM_THREADS'] = '4'",
-                "os.environ.setdefault('CUDA_VISIBLE_DEVICES', '0')",
-                "os.putenv('LD_LIBRARY_PATH', '/opt')",
-                'os.environ["PYTORCH_CUDA_ALLOC_CONF"]="expandable_segments:True"',
-                "os.environ.update(MKL_NUM_THREADS='1')",
-                "os.environ |= settings",
-                "os.environ[name] = value",
-                "os.environ.pop('NCCL_DEBUG', None)",
-                "del os.environ['KMP_AFFINITY']",
-                "os.sched_setaffinity(0, {1})",
-                "psutil.Process().cpu_affinity([1])",
-                "sys.setdlopenflags(os.RTLD_GLOBAL)",
+            (
+                f"import os\n{line}\nimport torch",
+                f"line 2 of the program sets what is read ({name}) while torch",
+            )
+            for line, name in (
+                ("os.environ['OMP_NUM_THREADS'] = '4'", "OMP_NUM_THREADS"),
+                ("os.environ.setdefault('MKL_NUM_THREADS', '4')", "MKL_NUM_THREADS"),
+                (
+                    'os.environ["PYTORCH_CUDA_ALLOC_CONF"]="expandable_segments:True"',
+                    "PYTORCH_CUDA_ALLOC_CONF",
+                ),
+                ("os.environ.update(A='2', MKL_NUM_THREADS='1')", "MKL_NUM_THREADS"),
+                ("os.environ |= {'OPENBLAS_NUM_THREADS': '1'}", "OPENBLAS_NUM_THREADS"),
+                ("os.putenv('OMP_NUM_THREADS', '2')", "OMP_NUM_THREADS"),
+                ("del os.environ['KMP_AFFINITY']", "KMP_AFFINITY"),
+                ("os.environ['TORCH_LOGS'] = '+dynamo'", "TORCH_LOGS"),
+                ("os.sched_setaffinity(0, {1})", "sched_setaffinity"),
+                ("psutil.Process().cpu_affinity([1])", "cpu_affinity"),
+                ("sys.setdlopenflags(os.RTLD_GLOBAL)", "setdlopenflags"),
             )
         ),
     ],
 )
-def test_auto_starts_cold_what_it_cannot_be_sure_of(tmp_path: Path, source: str, reason: str) -> None:
+def test_auto_starts_cold_what_would_come_too_late(tmp_path: Path, source: str, reason: str) -> None:
     imports, said = parse(tmp_path, source)
     assert imports is None
     assert said.startswith(reason)
     assert parse(tmp_path, source, "--warm=on") == (TORCH, "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "os.environ['GRPC_FAIL_FAST'] = 'use_caller'",
+        "os.environ['CUDA_VISIBLE_DEVICES'] = '0'",
+        "os.environ['NCCL_DEBUG'] = 'INFO'",
+        "os.environ['TORCH_NCCL_BLOCKING_WAIT'] = '1'",
+        "os.environ['LD_LIBRARY_PATH'] = '/opt'",
+        "os.environ['PYTHONHASHSEED'] = '0'",
+        "os.environ['PATH'] += ':/opt'",
+        "os.environ[name] = value",
+        "os.environ.update(settings)",
+        "os.environ |= settings",
+    ],
+)
+@pytest.mark.parametrize("library", ["torch", "tensorflow"])
+def test_what_is_not_read_there_leaves_it_warm(tmp_path: Path, line: str, library: str) -> None:
+    """A worker in which something did change that is read will notice by itself."""
+    start = parse if library == "torch" else parse_tensorflow
+    assert start(tmp_path, f"import os\n{line}\nimport {library}") == ((library,), "")
+
+
+def test_what_is_set_below_the_import_is_as_late_in_a_cold_start(tmp_path: Path) -> None:
+    assert parse(tmp_path, "import os, torch\nos.environ['OMP_NUM_THREADS'] = '4'") == (TORCH, "")
+
+
+def test_users_are_warned_of_what_a_cold_start_costs(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os\n\nos.environ['OMP_NUM_THREADS'] = '4'\nimport torch\n")
+    config = parse_command_line([str(script)], {"PATH": "/usr/bin:/bin"})
+    (warning,) = (text for level, text in config.notes if level == "warning")
+    assert warning == (
+        "workers start cold: "
+        "line 3 of the program sets what is read (OMP_NUM_THREADS) while torch is imported; "
+        "each restart takes the seconds of that import, where a fork takes hundredths: "
+        "set it where elastic-run is started, or give --warm on if the order does not matter"
+    )
+
+
+def test_what_torchs_compiler_reads_is_not_imported_for_restarts(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    for line, later in (("TORCHDYNAMO_DISABLE", False), ("TORCHINDUCTOR_CACHE_DIR", False), ("MINE", True)):
+        script.write_text(f"import os, torch\nos.environ['{line}'] = '1'\n")
+        config = parse_command_line([str(script)], {"PATH": "/usr/bin:/bin"})
+        assert config.workers.warm_imports == TORCH
+        assert config.workers.warm_later is later
+        assert any("line 2 of the program" in note for _, note in config.notes) is not later
 
 
 def parse_tensorflow(folder: Path, source: str, *argv: str) -> tuple[object, str]:
@@ -104,16 +158,14 @@ def test_a_script_that_imports_tensorflow_is_warm(tmp_path: Path, source: str) -
         ("import torch", "the program's own source does not import tensorflow"),
         ("import tensorflow_datasets", "the program's own source does not import tensorflow"),
         *(
-            (f"import os\n{line}\nimport tensorflow", "line 2 of the program sets what may matter")
+            (f"import os\n{line}\nimport tensorflow", "line 2 of the program sets what is read")
             for line in (
                 "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'",
                 "os.environ['TF_CONFIG_OF_MINE'] = '3'",
                 "os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')",
                 "os.environ['KERAS_BACKEND'] = 'tensorflow'",
                 "os.environ['XLA_FLAGS'] = '--xla_cpu_multi_thread_eigen=false'",
-                "os.environ['CUDA_VISIBLE_DEVICES'] = '0'",
                 "os.environ['PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION'] = 'python'",
-                "os.environ.update(SETTINGS)",
                 "os.sched_setaffinity(0, {1})",
             )
         ),

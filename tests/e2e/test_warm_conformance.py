@@ -359,7 +359,15 @@ def test_after_the_import_of_torch(both: Pair) -> None:
     assert compared(both, "torch", LATER) == []
 
 
-@pytest.mark.parametrize("fact", SHOWN_BY_IMPORT)
+def test_at_the_first_line_modules_that_a_script_may_import_are_hidden(both: Pair) -> None:
+    for name, cold in both.cold.reports.items():
+        found = set(both.warm.reports[name]["start"]["modules"])
+        assert not found & {"torch", "torch.nn", "torch.distributed", "numpy"}
+        if not is_restart(name):
+            assert found < set(cold["torch"]["modules"])
+
+
+@pytest.mark.parametrize("fact", [it for it in SHOWN_BY_IMPORT if it != "modules"])
 def test_at_the_first_line_torch_is_imported(both: Pair, fact: str) -> None:
     for name, cold in both.cold.reports.items():
         found = both.warm.reports[name]["start"][fact]

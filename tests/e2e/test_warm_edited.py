@@ -10,7 +10,7 @@ from tests.support.launcher import ROOT
 #: Fails once, when it has changed what a restart has to find.
 SCRIPT = """
 import os, pathlib, sys
-is_warm = "helper" in sys.modules
+is_warm = b"ELASTICRUN_WARM=" in pathlib.Path("/proc/self/environ").read_bytes()
 import helper
 try:
     import late
@@ -52,7 +52,9 @@ def test_an_archive_is_searched_instead_of_its_folder(cluster: Cluster) -> None:
     with zipfile.ZipFile(cluster.folder / "program", "w") as archive:
         archive.writestr("helper.py", "VALUE = 2\n")
         archive.writestr(
-            "__main__.py", "import sys; print('helper' in sys.modules); import helper; print(helper.VALUE)"
+            "__main__.py",
+            "print(b'ELASTICRUN_WARM=' in open('/proc/self/environ', 'rb').read())\n"
+            "import helper; print(helper.VALUE)",
         )
     launcher = cluster.launch("--standalone", "--warm=on", "--warm-import=helper", "program")
     assert launcher.wait() == 0, launcher.story()

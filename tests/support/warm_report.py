@@ -95,7 +95,7 @@ def early() -> dict[str, Any]:
     environ = Path("/proc/self/environ").read_text(errors="surrogateescape").split("\0")
     return {
         "first modules": FIRST_MODULES,
-        "torch is there": "torch" in FIRST_MODULES,
+        "torch is there": "torch._C" in FIRST_MODULES,  # its public modules are hidden until then
         "frozen objects": gc.get_freeze_count() > 0,
         "environment in /proc": f"RANK={os.environ['RANK']}" in environ,
     }

@@ -29,10 +29,20 @@ WARM = "ELASTICRUN_WARM"
 NAME = "_elasticrun_sitecustomize"
 REPORTER = "elasticrun.worker.reporter"
 RENDEZVOUS = "torch.distributed.rendezvous"
+#: Modules that make steps, or have ranks meet.
+WANTED = (
+    "torch.optim.optimizer",
+    "torch.serialization",
+    "torch.utils.data.dataloader",
+    "torch.distributed.checkpoint.state_dict_saver",
+    RENDEZVOUS,
+    "safetensors.torch",
+)
 
 #: The agent's page as the variable described it; "" if this is no worker of ours.
 page = ""
 pid = os.getpid()  # the page is for this process: a child that is forked later is not the worker
+watch: "Any" = None  # what a warm parent has imported (``warm_watch.py``); None: there was none
 
 
 def restore(here: str, was_set: bool) -> None:
@@ -71,39 +81,45 @@ def load_reporter() -> "Any":
 
 
 class Finder:
-    """Finds nothing itself, but hears when certain modules have been executed; then it goes away."""
+    """Finds nothing itself, but hears when certain modules have been executed; then it goes away.
 
-    def __init__(self) -> None:
-        self.wanted = {
-            "torch.optim.optimizer",
-            "torch.serialization",
-            "torch.utils.data.dataloader",
-            "torch.distributed.checkpoint.state_dict_saver",
-            RENDEZVOUS,
-            "safetensors.torch",
-        }
+    Of those that a warm parent has imported, it makes an import use what is there.
+    """
+
+    def __init__(self, watch: "Any", wanted: "set[str]") -> None:
+        self.watch = watch
+        self.wanted = wanted
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         """What the other finders find, with a loader that tells us."""
-        if name not in self.wanted:
+        is_hidden = self.watch is not None and self.watch.batch_of(name) is not None
+        if name not in self.wanted and not is_hidden:
             return None
-        self.wanted.discard(name)
         for finder in sys.meta_path:
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find else None
             if spec is not None:
-                watch(spec.loader, name)
+                if is_hidden:
+                    return self.watch.arrange(spec, self.put_back)
+                self.wanted.discard(name)
+                hook(spec.loader, name)
                 self.leave_if_done()
                 return spec
         return None
 
+    def put_back(self) -> None:
+        """Modules that a warm parent has imported are found again: hear of those, as they were executed."""
+        for name in sorted(self.wanted.intersection(sys.modules)):
+            self.wanted.discard(name)
+            imported(name, sys.modules[name])
+
     def leave_if_done(self) -> None:
         """Called only where a spec is returned, as importlib is walking the list."""
-        if not self.wanted and self in sys.meta_path:
+        if not self.wanted and self.watch is None and self in sys.meta_path:
             sys.meta_path.remove(self)
 
 
-def watch(loader: "Any", name: str) -> None:
+def hook(loader: "Any", name: str) -> None:
     """Make the loader call us once, after the module's own code; then nothing is left of us in it."""
 
     def exec_module(module: "ModuleType") -> None:
@@ -126,32 +142,30 @@ def imported(name: str, module: "ModuleType") -> None:
         return
 
 
-def hear_of_torch() -> None:
+def hear_of_imports(wanted: "set[str]") -> None:
     """Hear of modules that will be imported, and of those that a warm parent has imported."""
-    finder = Finder()
-    there = [name for name in sorted(finder.wanted) if name in sys.modules]
-    finder.wanted.difference_update(there)
-    if finder.wanted:
+    if wanted or watch is not None:
+        finder = Finder(watch, wanted)
         sys.meta_path.insert(0, finder)
-    for name in there:
-        imported(name, sys.modules[name])
+        finder.put_back()
 
 
 def be_warm_parent(here: str, terms: str) -> bool:
     """Fork workers; only they return, each with the environment that it was to be started with. Whether it
     runs another program than the script.
     """
-    global pid
+    global pid, watch
     try:
         restore(here, ":set:" in terms)
         warm = load("elasticrun.worker.warm", "warm.py")
         warm.imports = load("elasticrun.worker.warm_imports", "warm_imports.py")
         warm.memory = load("elasticrun.worker.warm_memory", "warm_memory.py")
-        is_another: bool = warm.serve(terms)
+        warm.watching = load("elasticrun.worker.warm_watch", "warm_watch.py")
+        is_another, watch = warm.serve(terms)
     except BaseException:  # noqa: BLE001 whatever it is, the script must not run here
         os._exit(70)
     pid = os.getpid()
-    return is_another
+    return bool(is_another)
 
 
 def run_another() -> None:
@@ -178,12 +192,14 @@ def start() -> None:
     is_another = be_warm_parent(here, terms) if terms else False
     name = __name__
     module = sys.modules.pop(name)
+    wanted: set[str] = set()
     if is_injected(here):  # else it is a warm parent's worker that has nothing to report
         page = os.environ.pop(VARIABLE, "")
         restore(here, page.endswith(":set"))
         sys.modules[NAME] = module
         if page.count(":"):
-            hear_of_torch()
+            wanted.update(WANTED)
+    hear_of_imports(wanted)
     try:
         __import__(name)
     finally:

@@ -1,0 +1,332 @@
+"""Whether a forked worker may use what its warm parent has imported, asked when the script imports it.
+
+Theory. Modules read the environment while they are imported, and some libraries the process's CPUs and
+limits. A warm parent imports before the script's first line, so what the script changes before its own
+``import torch`` would come too late. Hence the parent writes down what is read during its imports, and takes
+the modules out of ``sys.modules`` again. So the script's import comes to a finder, as it would in a cold
+process. If nothing that was read has changed by then, and the module would still be found where the parent
+found it, the modules are put back. Else the worker *goes on cold*: it executes its own command line anew, in
+the same process, with the environment, directory and CPUs that it was given. What the script did before that
+import runs a second time.
+
+Invariants. A worker goes on cold at most once, and only while its program still begins: at the first import
+of what was asked for, or at a later one that stands at the top of a module. It does not if it has threads or
+children by then, as a new start would lose them, nor under ``--warm on``; then it says in a warning which
+change comes too late. Names that libraries read in C cannot be
+seen from here; ``EARLY`` has them, and a test compares it with the installed torch.
+
+Only public names are hidden, three deep at most: to put a module back copies the page that it lies on. It
+lies beside ``warm.py`` and is loaded with it, by its path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+    from typing import Any
+
+#: Variables that C code reads as it is loaded, below torch and tensorflow; a file of the sources lists them.
+EARLY = re.compile(
+    r"(?:OMP|GOMP|KMP|LIBOMP|MKL|MKLDNN|ONEDNN|DNNL|OPENBLAS|GOTO|BLIS|NPY|NUMPY|NUMEXPR|ATEN|ACC|GFORTRAN"
+    r"|I_MPI|MPI|OMPI|HDF5|GCS|XLA|TF)_\w+"
+    r"|TORCH_(?:CPP_LOG_LEVEL|CUSTOM_TERMINATE|ALLOW_TF32_CUBLAS_OVERRIDE|SHOW_CPP_STACKTRACES"
+    r"|DISTRIBUTED_DEBUG|LINALG_\w+|BLAS_\w+|ROCM_\w+)"
+    r"|PYTORCH_(?:API_USAGE_STDERR|(?:CUDA_|HIP_|NO_CUDA_)\w+|ALLOC_CONF)"
+    r"|INTEL_LIBITTNOTIFY64|KINETO_USE_DAEMON|THP_MEM_ALLOC_ENABLE|OPENSSL_\w+|LLVM_OVERRIDE_PRODUCER"
+    r"|DISABLE_HOST_SEND_RECV_REGISTRATION|GRPC_THREAD_POOL_VERBOSE_FAILURES"
+)
+#: This one is read whenever a strategy is made.
+LATE = "TF_CONFIG"
+#: Limits that libraries meet as they start threads and take memory.
+LIMITS = re.compile(rb"^Max (?:stack size|processes|address space|data size) .*$", re.M)
+DEPTH = 3
+#: The finder that calls us.
+WITHIN = os.path.join(os.path.dirname(__file__), "inject", "sitecustomize.py")  # noqa: PTH118, PTH120 pathlib takes milliseconds
+ADVICE = "--warm off starts all workers cold, --warm on keeps them warm"
+
+
+class Batch:
+    """The modules that came with one that was asked for, and what they read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.modules: dict[str, ModuleType] = {}  # those that are hidden
+        self.bound: list[tuple[ModuleType, str, ModuleType]] = []  # attributes of modules outside of it
+        self.reads: set[str] = set()
+
+    def hide(self) -> None:
+        """Have nobody find the modules, nor the attributes that were made for them elsewhere."""
+        for name, module in self.modules.items():
+            package, _, attribute = name.rpartition(".")
+            owner = sys.modules.get(package) if package not in self.modules else None
+            if owner is not None and vars(owner).get(attribute) is module:
+                delattr(owner, attribute)
+                self.bound.append((owner, attribute, module))
+        for name in self.modules:
+            sys.modules.pop(name, None)
+
+    def show(self) -> None:
+        """Have them be found as before."""
+        sys.modules.update(self.modules)
+        while self.bound:
+            owner, attribute, module = self.bound.pop()
+            setattr(owner, attribute, module)
+
+    def release(self, names: list[str]) -> None:
+        """Show some for good."""
+        back = {name: self.modules.pop(name) for name in names}
+        sys.modules.update(back)
+        for owner, attribute, module in self.bound:
+            if module in back.values():
+                setattr(owner, attribute, module)
+
+    def is_meant(self, name: str) -> bool:
+        """Whether the import of this module is that of the whole batch."""
+        return top(name) == top(self.name)
+
+    def part(self, name: str) -> list[str]:
+        """What is put back when this module is imported: all, or its own package if that came along."""
+        return [it for it in self.modules if self.is_meant(name) or top(it) == top(name)]
+
+
+def top(name: str) -> str:
+    """The package that a module belongs to."""
+    return name.partition(".")[0]
+
+
+class Watch:
+    """What a warm parent has imported, and under which circumstances."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.cpus = os.sched_getaffinity(0)
+        self.limits = limits()
+        self.folder = folder()
+        self.mask = os.umask(0o77)
+        os.umask(self.mask)
+        self.keeps_warm = False
+        self.expected: dict[str, str] = {}  # the environment, as the imports would find it
+        self.command: dict[str, Any] = {}  # argv and env of this worker
+        self.is_used = False  # something that was asked for has been put back
+
+    # -- in the parent
+
+    @contextlib.contextmanager
+    def importing(self, name: str) -> Iterator[None]:
+        """All that is imported in this block, in which this module is asked for, is a batch."""
+        for batch in self.batches:
+            batch.show()
+        new, before = Batch(name), set(sys.modules)
+        with reads_noted(new.reads):
+            yield
+        found = [it for it in [*sys.modules] if it not in before and may_hide(it, name)]
+        new.modules = {it: sys.modules[it] for it in found}
+        self.batches.append(new)
+
+    def hide(self) -> None:
+        """Have nobody find the modules but through a finder."""
+        if not self.expected:  # what is imported later leaves it as it was
+            self.expected = dict(os.environ)
+        for batch in self.batches:
+            batch.hide()
+
+    def find(self, name: str) -> ModuleType | None:
+        """A module, hidden or not."""
+        batch = self.batch_of(name)
+        return batch.modules[name] if batch is not None else sys.modules.get(name)
+
+    # -- in a worker
+
+    def show(self) -> None:
+        """Put everything back: there is no script that could have changed anything."""
+        for batch in self.batches:
+            batch.release([*batch.modules])
+
+    def batch_of(self, name: str) -> Batch | None:
+        """Whose module is still hidden under this name."""
+        return next((batch for batch in self.batches if name in batch.modules), None)
+
+    def arrange(self, spec: Any, then: Callable[[], None]) -> Any:
+        """Have an import of a hidden module use what is there, or go on cold; ``then`` follows the former."""
+        spec.loader = Loader(spec.loader, self, spec.origin, then)
+        return spec
+
+    def release(self, name: str, origin: str | None) -> None:
+        """The script imports this now, and finds it there. Returns only if that is what the parent has."""
+        batch = self.batch_of(name)
+        if batch is None:
+            return
+        module = batch.modules[name]
+        changes = self.changes(batch if self.is_used else None)
+        if changes or origin != getattr(module.__spec__, "origin", origin):
+            self.go_on_cold(name, changes or [f"where {name} is found ({origin})"])
+        self.is_used = self.is_used or batch.is_meant(name)
+        batch.release(batch.part(name))
+
+    def changes(self, only: Batch | None) -> list[str]:
+        """What is not as it was for the imports, in words; ``only``: as far as this batch has read it."""
+        batches = self.batches if only is None else [only]
+        names = {name for name in {*self.expected, *os.environ} if EARLY.fullmatch(name)} - {LATE}
+        names = set().union(*(batch.reads for batch in batches), names if only is None else ())
+        found = [name for name in sorted(names) if os.environ.get(name) != self.expected.get(name)]
+        if only is None:
+            found += ["the process's CPUs"] if os.sched_getaffinity(0) != self.cpus else []
+            found += ["a resource limit"] if limits() != self.limits else []
+        return found
+
+    def go_on_cold(self, name: str, changes: list[str]) -> None:
+        """Execute this worker's command anew; returns if that is out of the question."""
+        changed = f"{', '.join(changes)} changed before the script's import of {name}{place()}"
+        if reason := self.stays():
+            say(f"{changed}: too late for a worker that was forked with {name}, and {reason}; {ADVICE}")
+            return
+        say(
+            f"{changed}: this worker goes on cold, by a new start of its program, and each restart will take"
+            f" the time of the import; {ADVICE}"
+        )
+        try:
+            self.execute()
+        except OSError as error:
+            say(f"it cannot start anew ({error}), and goes on as it is")
+
+    def stays(self) -> str:
+        """Why this process cannot be started anew; "" if it can."""
+        if self.keeps_warm:
+            return "--warm on keeps it"
+        if has_threads():
+            return "it has threads"
+        if has_children():
+            return "it has children"
+        return "it is at work already" if self.is_used and not is_beginning() else ""
+
+    def execute(self) -> None:
+        """What the spawner does when it starts a program; the process stays, and so do its standard files."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 pathlib takes milliseconds
+            if int(number) > 2:
+                with contextlib.suppress(OSError):  # the listing's own
+                    os.set_inheritable(int(number), False)
+        os.chdir(self.folder)
+        os.sched_setaffinity(0, self.cpus)
+        os.umask(self.mask)
+        for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(signum, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        argv = self.command["argv"]
+        os.execvpe(argv[0], argv, self.command["env"])
+
+
+class Loader:
+    """Loads nothing but what is there; what else is asked of it, the loader in its place answers."""
+
+    def __init__(self, loader: Any, watch: Watch, origin: str | None, then: Callable[[], None]) -> None:
+        self._loader = loader
+        self._watch = watch
+        self._origin = origin
+        self._then = then
+        self._spec: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        """The module that was hidden."""
+        self._watch.release(spec.name, self._origin)
+        module = sys.modules[spec.name]
+        self._spec = module.__spec__  # importlib is about to give it the new one
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It was executed in the parent."""
+        module.__spec__ = self._spec
+        self._then()
+
+
+def may_hide(name: str, asked: str) -> bool:
+    """Whether a script may import this first, and an interpreter that was just started would not have it."""
+    if top(name) in sys.stdlib_module_names:
+        return False
+    below = name[len(asked) :] if f"{name}.".startswith(f"{asked}.") else f".{name}"
+    return ("._" not in below and name.count(".") < DEPTH) or asked.startswith(f"{name}.")
+
+
+@contextlib.contextmanager
+def reads_noted(names: set[str]) -> Iterator[None]:
+    """Note which variables are looked up by way of ``os.environ``."""
+    kind: Any = type(os.environ)
+    look_up = kind.__getitem__
+
+    def noting(environ: Any, name: Any) -> Any:
+        names.add(os.fsdecode(name))
+        return look_up(environ, name)
+
+    kind.__getitem__ = noting
+    try:
+        yield
+    finally:
+        kind.__getitem__ = look_up
+
+
+def limits() -> list[bytes]:
+    """Limits of this process that matter to libraries."""
+    try:
+        with open("/proc/self/limits", "rb") as file:  # noqa: PTH123 pathlib takes milliseconds
+            return LIMITS.findall(file.read())
+    except OSError:
+        return []
+
+
+def folder() -> str:
+    """The working directory; "." if it is gone."""
+    try:
+        return os.getcwd()  # noqa: PTH109 pathlib takes milliseconds
+    except OSError:
+        return "."
+
+
+def has_children() -> bool:
+    """Whether this process has any, ended ones included."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def has_threads() -> bool:
+    """Whether it has more than the main one, be they Python's or not."""
+    return len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208 pathlib takes milliseconds
+
+
+def is_beginning() -> bool:
+    """Whether this is an import at the top of the program: no function of it runs."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if name != "<module>" and not file.startswith("<") and file not in (__file__, WITHIN):
+            return False
+        frame = frame.f_back
+    return True
+
+
+def place() -> str:
+    """Where the import stands that is under way."""
+    frame = sys._getframe(1)
+    while frame.f_back and (frame.f_code.co_filename == __file__ or "importlib" in frame.f_code.co_filename):
+        frame = frame.f_back
+    return f" ({os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno})"  # noqa: PTH119 as above
+
+
+def say(text: str) -> None:
+    """Tell who looks at this worker's stderr."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"elastic-run: {text}\n".encode(errors="replace"))
