@@ -156,6 +156,7 @@ class WorkerConfig:
     env: tuple[tuple[str, str], ...] = ()  # the agent's environment, with OMP_NUM_THREADS settled
     numa_binding: NumaBinding | None = None
     virtual_local_rank: bool = False
+    kill_leftovers: bool = False  # even what workers detached, after a good end
     shutdown_timeout: float = 30.0  # seconds between the stop signal and SIGKILL
     signals: tuple[int, ...] = ()  # signals that stop the launcher and are forwarded
     file_timer: str | None = None  # path of the watchdog's FIFO, None: off

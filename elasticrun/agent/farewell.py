@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from elasticrun.agent.error_file import copy_root_cause
 from elasticrun.agent.log_dirs import LogDirs
+from elasticrun.agent.spawner import LeftAlone, WarmNews
 from elasticrun.agent.summary import render_summary
 from elasticrun.config import LaunchConfig
 from elasticrun.core.agent_events import Finish
@@ -20,6 +21,8 @@ ShowCheckup = Callable[[tuple[NodeCheck, ...]], None]
 #: Seconds to wait for a master that has ended its job, and that serves others, or nobody.
 MASTER_FAREWELL = 35.0
 MASTER_LEFT_BEHIND = 1.0
+#: Processes that live on and are named.
+MOST_NAMED = 8
 
 
 class Farewell:
@@ -61,3 +64,19 @@ class Farewell:
         problem = copy_root_cause(self._finish.failures[0], target)
         if problem:
             logger.warning("%s", problem)
+
+
+def report(news: WarmNews | LeftAlone) -> None:
+    """Say in the log what the spawner has told: how workers start, or who lives on."""
+    match news:
+        case WarmNews():
+            logger.log(logging.INFO if news.is_warm else logging.WARNING, "%s", news.text)
+        case LeftAlone(processes):
+            named = ", ".join(f"{pid} ({command})" for pid, command in processes[:MOST_NAMED])
+            more = f" and {len(processes) - MOST_NAMED} more" if len(processes) > MOST_NAMED else ""
+            logger.warning(
+                "left alone, as workers had put them into sessions of their own: %s%s; what they print is "
+                "lost, and --kill-leftovers ends them with the job",
+                named,
+                more,
+            )

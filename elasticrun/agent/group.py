@@ -150,12 +150,12 @@ class WorkerGroup:
             if of_number == local_rank:
                 self._starter.signal(number, signum)
 
-    def sweep(self) -> None:
-        """Kill whatever is left of the round."""
+    def sweep(self, spares_detached: bool = False) -> None:
+        """Kill whatever is left of the round, but what workers detached if that may live on."""
         self._stopped_at = self._stopped_at or time.time()
         if self._watch is not None:
             self._watch.stop()
-        self._starter.sweep()
+        self._starter.sweep(spares_detached and not self._config.kill_leftovers)
 
     def close_round(self) -> None:
         """Everything is dead: take the last of the output and close the files."""

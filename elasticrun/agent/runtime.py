@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from elasticrun import __version__
 from elasticrun.agent.error_reader import ErrorReader
 from elasticrun.agent.events import EventLog
-from elasticrun.agent.farewell import Farewell, ShowCheckup
+from elasticrun.agent.farewell import Farewell, ShowCheckup, report
 from elasticrun.agent.group import CpuPlan, WorkerGroup
 from elasticrun.agent.hosting import MasterHost
 from elasticrun.agent.link import Link
@@ -33,6 +33,7 @@ from elasticrun.agent.signals import SignalInbox
 from elasticrun.agent.spawner import (
     Exited,
     Imports,
+    LeftAlone,
     Spawner,
     SpawnerDied,
     SpawnerEvent,
@@ -42,7 +43,6 @@ from elasticrun.agent.spawner import (
     Swept,
     WarmNews,
 )
-from elasticrun.agent.warm import report_warm
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import LaunchConfig
 from elasticrun.core.agent import AgentMachine
@@ -204,8 +204,8 @@ class Agent:
                     self._group.on_exited(event)
             case Swept(_, left):
                 self._errors.when_idle(lambda: self._on_swept(left))
-            case WarmNews():
-                report_warm(event)
+            case WarmNews() | LeftAlone():
+                report(event)
             case Imports(under_way):
                 self._post(ImportsSeen(under_way))
             case SpawnerDied():
@@ -270,9 +270,9 @@ class Agent:
                 self._group.signal(signum, drain, spared)
             case SignalTask(local_rank, signum):
                 self._group.signal_task(local_rank, signum)
-            case SweepWorkers():
+            case SweepWorkers(_, spares_detached):
                 self._probe.cancel()
-                self._group.sweep()
+                self._group.sweep(spares_detached)
             case RunProbe(start):
                 self._ports.release()  # this probe's all-gathers may meet at the port
                 self._probe.start(start)

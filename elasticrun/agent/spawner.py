@@ -100,6 +100,13 @@ class SpawnerDied:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """Processes that workers had put into sessions of their own, and that live on after a good end."""
+
+    processes: Sequence[tuple[int, str]]  # pid and command
+
+
+@dataclass(frozen=True, slots=True)
 class WarmNews:
     """A warm parent is ready, or why there is none."""
 
@@ -114,7 +121,7 @@ class Imports:
     under_way: bool
 
 
-SpawnerEvent = Started | SpawnFailed | Exited | Swept | SpawnerDied | WarmNews | Imports
+SpawnerEvent = Started | SpawnFailed | Exited | Swept | LeftAlone | SpawnerDied | WarmNews | Imports
 
 
 class WorkerStarter(Protocol):
@@ -126,8 +133,10 @@ class WorkerStarter(Protocol):
     def signal(self, worker: int, signum: int) -> None:
         """Signal the worker's process group, unless the worker has ended."""
 
-    def sweep(self) -> None:
-        """Kill everything that is left; ``Swept`` follows."""
+    def sweep(self, spares_detached: bool = False) -> None:
+        """Kill everything that is left; ``Swept`` follows. ``spares_detached``: but for what workers have put
+        into sessions of their own.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +252,11 @@ class Spawner:
         """Signal the process group of ``worker``; nothing happens once it has ended."""
         self._send_quietly({"op": "signal", "worker": worker, "signum": int(signum)})
 
-    def sweep(self) -> None:
-        """SIGKILL every process below the spawner; requests that follow wait until ``Swept``."""
-        self._send_quietly({"op": "sweep"})
+    def sweep(self, spares_detached: bool = False) -> None:
+        """SIGKILL every process below the spawner; requests that follow wait until ``Swept``. What is spared
+        outlives the spawner as well, unless something is started again.
+        """
+        self._send_quietly({"op": "sweep", "spares": spares_detached})
 
     def inherit(self, temporary: str, whole: bool = False) -> None:
         """Have the spawner clear a temporary directory of ours if we end without closing it.
@@ -362,6 +373,7 @@ _EVENTS: dict[str, Callable[..., SpawnerEvent]] = {
     "spawn_failed": SpawnFailed,
     "exited": Exited,
     "swept": Swept,
+    "left_alone": LeftAlone,
     "warm": WarmNews,
     "imports": Imports,
 }

@@ -15,6 +15,7 @@ Invariants.
   children of a child that died are already ours when its SIGCHLD comes. Each one is therefore killed
   under an exact pid, and the end of each is what triggers the next look; nothing is polled.
 - Warm parents are the only children that a sweep spares, and only those that are not giving birth.
+- After a good end, what workers have put into sessions of their own is spared (``spawner_detached.py``).
 - The agent's end, however it comes (end of file on the control socket, or its pidfd), is a sweep
   followed by exit. The spawner's own end kills the workers by their parent-death signal.
 - An agent that ends in good order closes one direction of the control socket and waits for that exit. One
@@ -38,6 +39,7 @@ from typing import NoReturn
 
 from elasticrun.agent.descriptors import close_files, is_open
 from elasticrun.agent.proctitle import set_title
+from elasticrun.agent.spawner_detached import Detached
 from elasticrun.agent.spawner_exec import PR_SET_CHILD_SUBREAPER, Prctl, fork_program, load_prctl
 from elasticrun.agent.spawner_groups import GroupEnds, Rest, kill_group
 from elasticrun.agent.spawner_poll import Poller
@@ -191,6 +193,7 @@ class SpawnerLoop:
         self._reaped = 0  # children that ended during this sweep
         self._killed: set[int] = set()
         self._forbidden: set[int] = set()  # another user's: we may not kill them
+        self._detached = Detached()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._listen(agent_pid)
 
@@ -244,6 +247,7 @@ class SpawnerLoop:
             elif request["op"] == "signal":
                 self.signal(request["worker"], request["signum"])
             else:
+                self._detached.are_spared = request.get("spares", False)
                 self._begin_sweep()
 
     def _agent_ended(self) -> None:
@@ -281,6 +285,7 @@ class SpawnerLoop:
     # -- starting ------------------------------------------------------------------------------
 
     def _spawn(self, request: Message, fds: list[int]) -> None:
+        self._detached.are_spared = False
         if request["alone"]:
             self._alone.add(request["worker"])
         if len(fds) != STD_FDS or not self._warm.take(request, fds):
@@ -307,6 +312,7 @@ class SpawnerLoop:
 
     def _add(self, worker: int, pid: int, error_pipe: int) -> _Worker:
         self._workers[pid] = made = _Worker(worker, pid, error_pipe)
+        self._detached.sessions.add(pid)
         self._pids[worker] = pid
         return made
 
@@ -389,10 +395,13 @@ class SpawnerLoop:
 
     def _sweep_on(self, alive: bool) -> None:
         children = set(children_of(os.getpid())) - self._warm.pids if alive else set()
+        children -= self._detached.among(children - self._killed)
         for pid in children - self._killed - self._forbidden:
             (self._killed if _kill(pid, signal.SIGKILL) else self._forbidden).add(pid)
         if children <= self._forbidden:
             self._sweeping = False
             self._groups.conclude()
+            if told := self._detached.take():
+                self.report(event="left_alone", processes=told)
             self.report(event="swept", count=self._reaped, left=len(children))
             self._serve()

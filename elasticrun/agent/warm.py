@@ -1,4 +1,4 @@
-"""Which warm parents this node needs, and what the log says of them.
+"""Which warm parents this node needs.
 
 A warm parent's environment is what all rounds have in common: whatever is read while modules are imported
 (PYTHON*, LD_*, OMP_*, CUDA_VISIBLE_DEVICES and so on) is in it and part of the key, while ranks, ports and
@@ -7,17 +7,14 @@ files of a round are not. Local ranks share a parent unless one of these, or the
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from elasticrun.agent.env import INJECTED, common_environment, worker_argv
-from elasticrun.agent.spawner import WarmNews, WarmRecipe
+from elasticrun.agent.spawner import WarmRecipe
 from elasticrun.config import WorkerConfig
 from elasticrun.errors import UsageError
-
-logger = logging.getLogger(__name__)
 
 STDIN = 0
 #: Imported once the first workers run: torch itself does so, at the first step of an optimizer.
@@ -98,8 +95,3 @@ def probe_key(config: WorkerConfig) -> str | None:
         return None
     recipes = warm_recipes(config, ())
     return recipes[0].key if recipes else None
-
-
-def report_warm(news: WarmNews) -> None:
-    """Say in the log how workers start."""
-    logger.log(logging.INFO if news.is_warm else logging.WARNING, "%s", news.text)

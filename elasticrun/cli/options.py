@@ -127,6 +127,12 @@ SHUTDOWN_TIMEOUT = Option(
     "Time between the signal that stops workers and SIGKILL, at every stop.",
     allowed=_SECONDS, default="30", fallback_env="TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
 )
+KILL_LEFTOVERS = _flag(
+    "kill-leftovers", Group.RESTART,
+    "Also after a good end kill processes that workers have put into sessions of their own; after any other "
+    "end they are killed in any case.",
+    origin=Origin.OURS,
+)
 SIGNALS_TO_HANDLE = Option(
     "signals-to-handle", Group.RESTART, values.signal_numbers, "NAME,...",
     "Signals to elastic-run that stop the workers in good order and are passed on to them.",

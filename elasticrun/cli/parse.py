@@ -139,6 +139,7 @@ def _workers(given: Given, environ: Mapping[str, str], entrypoint: Entrypoint, n
         numa_binding=given.find(options.NUMA_BINDING),
         virtual_local_rank=given.on(options.VIRTUAL_LOCAL_RANK),
         shutdown_timeout=given.get(options.SHUTDOWN_TIMEOUT),
+        kill_leftovers=given.on(options.KILL_LEFTOVERS),
         signals=given.get(options.SIGNALS_TO_HANDLE),
         file_timer=_file_timer(environ),
         health_check_port=_health_check_port(environ),

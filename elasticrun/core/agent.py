@@ -335,6 +335,7 @@ class AgentMachine(AgentFacts):
     def _stop_round(self) -> None:
         self._move(AgentTrigger.TOLD_TO_STOP)
         if self.departure is not None:
+            self.group.ends_well = self.departure.is_good
             self._stop_group(self.departure.signum, self.departure.drains)
         elif self._wishes.drains:
             self._stop_group(self._terms.drain_signal, drains=True)

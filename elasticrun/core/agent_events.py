@@ -268,6 +268,7 @@ class SweepWorkers:
     """SIGKILL whatever is left of the round, or a probe, grandchildren included; then report GroupGone."""
 
     round: int
+    spares_detached: bool = False  # but for what workers have put into sessions of their own
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class Group:
         self._servers: set[int] = set()  # of these, and of others that are gone
         self._keeps_servers = False  # while somebody may need them
         self.stall: Stall | None = None  # they have stopped making steps
+        self.ends_well = False  # so what workers detached may live on
         self.imports = False  # a worker that started now would wait for them
         self._has_begun = False  # workers have run here
         self._terms = terms
@@ -111,4 +112,4 @@ class Group:
         """The second step."""
         self._timers.cancel(GRACE)
         self._timers.set(KILL, now + self._terms.kill_timeout)
-        return SweepWorkers(round_)
+        return SweepWorkers(round_, self.ends_well)

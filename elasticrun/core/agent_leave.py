@@ -26,6 +26,11 @@ class Departure:
     drains: bool = False  # they may save their state first
     is_farewell: bool = False
 
+    @property
+    def is_good(self) -> bool:
+        """Whether the job has ended as it should."""
+        return self.finish.outcome is Outcome.SUCCEEDED
+
     @classmethod
     def job_over(cls, message: JobEnded, program: str = "", has_worked: bool = True) -> Departure:
         """The job has ended, well or not. Its success is none of a program that never ran here."""

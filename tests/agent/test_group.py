@@ -55,7 +55,7 @@ class FakeStarter:
     def signal(self, worker: int, signum: int) -> None:
         self.signalled.append((worker, signum))
 
-    def sweep(self) -> None:
+    def sweep(self, spares_detached: bool = False) -> None:
         self.sweeps += 1
 
 

@@ -149,7 +149,7 @@ class FakeStarter:
     def signal(self, worker: int, signum: int) -> None:
         self.signalled.append((worker, signum))
 
-    def sweep(self) -> None:
+    def sweep(self, spares_detached: bool = False) -> None:
         raise AssertionError("nobody swept")
 
     def close(self) -> None:

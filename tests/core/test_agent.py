@@ -136,7 +136,7 @@ def test_workers_that_all_end_with_0_finish_the_round() -> None:
     assert agent.reported() == [FINISHED]
     assert agent.do(WorkerFinished(0, 0)) == []
     agent.do(ended(Outcome.SUCCEEDED))
-    assert agent.of(SweepWorkers) == [SweepWorkers(0)]
+    assert agent.of(SweepWorkers) == [SweepWorkers(0, spares_detached=True)]
     agent.do(GroupGone(0, 7002))
     assert agent.finish == Finish(ExitCode.OK, "because", Outcome.SUCCEEDED, (failure(),))
     assert agent.do(AgentTick()) == []
