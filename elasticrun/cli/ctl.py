@@ -4,7 +4,13 @@ A click group; each verb is a command of its own. Imports that only a verb needs
 verb pays for another.
 """
 
+# ruff: noqa: E402 the job's folders may hide whatever is imported
+
 from __future__ import annotations
+
+from elasticrun.cli.isolation import isolate
+
+isolate()
 
 import click
 

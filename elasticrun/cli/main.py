@@ -5,7 +5,13 @@ started before the imports that this process itself still needs, and what most l
 imported at all.
 """
 
+# ruff: noqa: E402 the job's folders may hide whatever is imported
+
 from __future__ import annotations
+
+from elasticrun.cli.isolation import isolate
+
+isolate()
 
 import functools
 import gc
@@ -31,7 +37,9 @@ _INTERRUPTED = 130  # 128 + SIGINT
 _UNFOLDED = 100_000  # columns: a file has room, and programs read it line by line
 _MASTER_CODE = """\
 import sys
-sys.path[:] = {path!r}
+sys.path[:] = path = {path!r}
+from elasticrun.cli.isolation import isolate_as
+isolate_as(path)
 from elasticrun.cli.lean import import_asyncio_without_ssl
 import_asyncio_without_ssl()
 from elasticrun.cli.master import main

@@ -7,13 +7,24 @@ takes the folder off the path, where the names of its modules could hide others.
 Whatever else writes to stdout (NCCL does, if asked to be verbose) is sent to stderr.
 """
 
+# ruff: noqa: E402 the job's folders may hide modules of the standard library, which this program needs
+
 from __future__ import annotations
+
+import os
+import sys
+
+_LIBRARIES = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib is of the standard library, too
+sys.path.sort(key=lambda entry: not entry.startswith(_LIBRARIES) or entry.endswith("-packages"))
+for _name in [name for name in sys.modules if name.partition(".")[0] in sys.stdlib_module_names]:
+    if _name != "__main__" and not (getattr(sys.modules[_name], "__file__", None) or _LIBRARIES).startswith(
+        _LIBRARIES
+    ):
+        del sys.modules[_name]  # a warm parent had found it there
 
 import importlib
 import importlib.util
 import json
-import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 

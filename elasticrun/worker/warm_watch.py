@@ -15,7 +15,7 @@ children by then, as a new start would lose them, nor under ``--warm on``; then 
 change comes too late. Names that libraries read in C cannot be
 seen from here; ``EARLY`` has them, and a test compares it with the installed torch.
 
-Only public names are hidden, three deep at most: to put a module back copies the page that it lies on. It
+Only public names are hidden, four deep at most: to put a module back copies the page that it lies on. It
 lies beside ``warm.py`` and is loaded with it, by its path.
 """
 
@@ -47,7 +47,7 @@ EARLY = re.compile(
 LATE = "TF_CONFIG"
 #: Limits that libraries meet as they start threads and take memory.
 LIMITS = re.compile(rb"^Max (?:stack size|processes|address space|data size) .*$", re.M)
-DEPTH = 3
+DEPTH = 4
 #: The finder that calls us.
 WITHIN = os.path.join(os.path.dirname(__file__), "inject", "sitecustomize.py")  # noqa: PTH118, PTH120 pathlib takes milliseconds
 ADVICE = "--warm off starts all workers cold, --warm on keeps them warm"

@@ -73,6 +73,7 @@ INHERENT = {
     "torch is there": "it is what a warm start is for",
     "first modules": "torch's are among them",
     "frozen objects": "a collection that looked at the imports would copy the pages that are shared",
+    "SigCgt": "glibc catches a signal of its own once there were threads, as OpenBLAS had in the parent",
     "environment in /proc": "the kernel shows what the interpreter was executed with",
 }
 #: The same after torch was imported. Torch's own threads start at the first operation, warm or cold.
@@ -93,8 +94,6 @@ SHOWN_BY_IMPORT = (
     "importers",
     "exit handlers",
     "shadowed",
-    "SigCgt",
-    "files",
 )
 
 REST = ("--", "-x", "--", "a b", "", "é")

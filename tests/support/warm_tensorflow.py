@@ -114,7 +114,7 @@ def fail(names: dict[str, int]) -> None:
 
 
 def main() -> None:
-    is_there = "tensorflow.python.framework.ops" in FIRST_MODULES  # it lies too deep to be hidden
+    is_there = "tensorflow._api.v2" in FIRST_MODULES  # what is private is not hidden
     report: dict[str, Any] = {"start": facts(), "tensorflow is there": is_there}
     if ROUND == 0 or is_there:
         importlib.import_module("tensorflow")
