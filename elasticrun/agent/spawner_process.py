@@ -38,6 +38,7 @@ from collections import deque
 from typing import NoReturn
 
 from elasticrun.agent.descriptors import close_files, is_open
+from elasticrun.agent.process_tree import children_of
 from elasticrun.agent.proctitle import set_title
 from elasticrun.agent.spawner_detached import Detached
 from elasticrun.agent.spawner_exec import PR_SET_CHILD_SUBREAPER, Prctl, fork_program, load_prctl
@@ -121,25 +122,6 @@ def _open_null(number: int) -> None:
     if null != number:
         os.dup2(null, number)
         os.close(null)
-
-
-def children_of(pid: int, proc: str = "/proc") -> list[int]:
-    """The direct children of a single-threaded process; a scan where the kernel keeps no list."""
-    try:
-        with open(f"{proc}/{pid}/task/{pid}/children", "rb") as file:
-            return [int(child) for child in file.read().split()]
-    except FileNotFoundError:
-        names = (int(name) for name in os.listdir(proc) if name.isdigit())
-        return [child for child in names if _parent_of(child, proc) == pid]
-
-
-def _parent_of(pid: int, proc: str) -> int:
-    try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:
-            stat = file.read()
-    except OSError:  # it ended meanwhile
-        return -1
-    return int(stat[stat.rindex(b")") + 1 :].split()[1])
 
 
 def _kill(pid: int, signum: int) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent import spawner_process
+from elasticrun.agent import process_tree, spawner_process
 from elasticrun.agent.spawner import (
     Command,
     Exited,
@@ -735,4 +735,4 @@ def test_children_are_found_without_the_kernels_list(tmp_path: Path) -> None:
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (odd) name) S {parent} 0 0")
     (tmp_path / "14").mkdir()  # ended while we looked
     (tmp_path / "uptime").write_text("")
-    assert sorted(spawner_process.children_of(10, str(tmp_path))) == [11, 13]
+    assert sorted(process_tree.children_of(10, str(tmp_path))) == [11, 13]
