@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from elasticrun.config import FailureClass
+from elasticrun.core.failure import headline
 from elasticrun.core.protocol import Failure, FailureKind
 from elasticrun.core.symptoms import (
     BROKEN_HARDWARE,
@@ -94,11 +95,17 @@ def error_signature(failure: Failure) -> str:
     return raised.signature if raised is not None else ""
 
 
+def error_text(failure: Failure) -> str:
+    """The exception that ended a worker, for its user to read; "" if there is none."""
+    raised, _ = _raised(failure)
+    return raised.shown if raised is not None else ""
+
+
 def _raised(failure: Failure) -> tuple[Raised | None, str]:
     """The exception that ended the worker, and where it was found."""
     if failure.traceback and (raised := last_raised(failure.traceback)):
         return raised, "error file"
-    if failure.error_file and (raised := raised_by_line(failure.message.partition("\n")[0])):
+    if failure.error_file and (raised := raised_by_line(headline(failure.message))):
         return raised, "error file"
     # Python prints an exception and exits with 1; the abort of a library on the way out changes that.
     if failure.kind is FailureKind.EXIT or failure.exit_code == -SIGABRT or failure.stopped:
@@ -157,7 +164,7 @@ def _by_exception(raised: Raised, where: str) -> Diagnosis:
     if said is not None:
         return said
     is_of_device = _compiled(_OF_A_DEVICE).search(raised.text) is not None
-    return _quote(FailureClass.USER_ERROR, where, raised.text.partition("\n")[0], sure=not is_of_device)
+    return _quote(FailureClass.USER_ERROR, where, headline(raised.text), sure=not is_of_device)
 
 
 def _told(failure: Failure) -> Iterator[tuple[str, str]]:

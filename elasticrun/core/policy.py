@@ -22,11 +22,11 @@ Leaving is for good, so it takes proof: where the diagnosis is not sure, the nod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from elasticrun.config import Action, FailureClass, Policy
 from elasticrun.core.cause import root_cause
-from elasticrun.core.diagnosis import diagnose, error_signature, is_from_outside
+from elasticrun.core.diagnosis import diagnose, error_signature, error_text, is_from_outside
 from elasticrun.core.protocol import Failure
 
 #: What is done where the policy has no rule of its own.
@@ -73,6 +73,7 @@ class KnownError:
 
     signature: str
     step: int  # the last one that was reported; -1: none
+    text: str = field(default="", compare=False)  # as it was the last time, for users
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,8 @@ class RepeatedError:
         """
         if not failures:
             return self, ""
-        errors = {error for error in _errors(failures) if error.step >= 0 or lasted < MAX_START}
-        common = errors & set(self.errors)
+        errors = [error for error in _errors(failures) if error.step >= 0 or lasted < MAX_START]
+        common = [error for error in errors if error in self.errors]
         rounds = self.rounds + 1 if common else min(1, len(errors))
         known = RepeatedError(rounds, tuple(sorted(common or errors, key=_order)))
         is_over = 0 < policy.same_error_rounds <= rounds
@@ -105,16 +106,17 @@ class RepeatedError:
         error = self.errors[0]
         at = f" at step {error.step}" if error.step >= 0 else " before any step"
         times = "1 round" if self.rounds == 1 else f"{self.rounds} rounds in a row"
-        return f"{times} failed{at} with the same error and no progress in between: {error.signature}"
+        what = error.text or error.signature
+        return f"{times} failed{at} with the same error and no progress in between: {what}"
 
 
-def _errors(failures: Sequence[Failure]) -> set[KnownError]:
+def _errors(failures: Sequence[Failure]) -> list[KnownError]:
     """The exceptions of a round; none if something else was its cause."""
     if root_cause(failures)[1].failure_class not in REPEATABLE:
-        return set()
+        return []
     found = [failure for failure in failures if diagnose(failure).failure_class in REPEATABLE]
-    errors = {KnownError(error_signature(failure), failure.step) for failure in found}
-    return {error for error in errors if error.signature}
+    errors = [KnownError(error_signature(each), each.step, error_text(each)) for each in found]
+    return [error for error in dict.fromkeys(errors) if error.signature]
 
 
 def _order(error: KnownError) -> tuple[int, str]:

@@ -8,7 +8,13 @@ the exception that ended the program, because Python prints what caused it befor
 
 The *signature* of an exception is what stays the same when the same error happens again on another rank, in
 another process, at another time: its type, its message without numbers, addresses and paths, and the
-innermost frame that belongs to the program and not to a library.
+innermost frame that belongs to the program and not to a library. A frame of code that was generated as the
+program ran (TensorFlow's autograph, a notebook's cell) has another file each time and is no part of it. A
+signature is for comparing; users are shown the exception as it was.
+
+TensorFlow tells an exception inside a ``@tf.function`` as a message of many lines: ``in user code:``, an
+empty line, then frames and the exception itself, all indented. Indented lines belong to a message even behind
+an empty line; frames of a traceback are indented less.
 """
 
 from __future__ import annotations
@@ -17,8 +23,13 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 
+from elasticrun.core.failure import headline
+
 #: Longest part of an exception's message, in characters, that its signature holds.
 MAX_SIGNATURE_TEXT = 200
+#: The most of an exception that users are shown where it is quoted: lines, and characters.
+MAX_SHOWN_LINES = 12
+MAX_SHOWN_TEXT = 1000
 
 _PREFIX = r"^\[rank\d+\]: ?"  # how torch marks the lines of a traceback
 _GROUP_HEADER = "Exception Group Traceback (most recent call last):"
@@ -29,6 +40,10 @@ _EXCEPTION = r"^([A-Za-z_][\w.]*)(?:: ?(.*))?$"
 
 #: Parts of the path of a file that is not the program's own.
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "<frozen ")
+
+#: Parts of the path of a file that was made, or only named, as the program ran.
+_GENERATED = ("__autograph_generated_file", "/ipykernel_", "/torchinductor_", "<")
+_DEEP = "    "  # how lines of a message are indented, and frames are not
 
 #: What differs between two occurrences of one error, the longest forms first.
 _VARYING = (
@@ -52,6 +67,10 @@ class Frame:
     def is_library(self) -> bool:
         return any(part in self.file for part in _LIBRARIES)
 
+    @property
+    def is_generated(self) -> bool:
+        return any(part in self.file for part in _GENERATED[:-1]) or self.file.startswith(_GENERATED[-1])
+
     def __str__(self) -> str:
         place = f"{self.file.rpartition('/')[2]}:{self.line}"
         return f"{place} in {self.function}" if self.function else place
@@ -73,10 +92,28 @@ class Raised:
     def signature(self) -> str:
         """What two occurrences of the same error have in common."""
         kind = self.kind.rpartition(".")[2]
-        said = normalised(self.message.partition("\n")[0])[:MAX_SIGNATURE_TEXT]
-        own = [frame for frame in self.frames if not frame.is_library] or self.frames
+        said = normalised(headline(self.message))[:MAX_SIGNATURE_TEXT]
         what = f"{kind}: {said}" if said else kind
-        return f"{what} at {own[-1]}" if own else what
+        return f"{what} at {self.where}" if self.where else what
+
+    @property
+    def shown(self) -> str:
+        """The exception as it was, as far as there is room for it, and where it came from."""
+        lines = [line for line in self.text.split("\n") if line.strip()]
+        cut = ["..."] if len(lines) > MAX_SHOWN_LINES else []
+        text = "\n".join([*lines[: MAX_SHOWN_LINES - len(cut)], *cut])
+        text = text if len(text) <= MAX_SHOWN_TEXT else text[: MAX_SHOWN_TEXT - 3] + "..."
+        joint = "\n" if "\n" in text else " "
+        return f"{text}{joint}at {self.where}" if self.where else text
+
+    @property
+    def where(self) -> str:
+        """The innermost frame of the program itself, else of what there is; "" if there is none."""
+        lasting = [frame for frame in self.frames if not frame.is_generated]
+        own = [frame for frame in lasting if not frame.is_library] or lasting
+        if own:
+            return str(own[-1])
+        return f"generated code, in {self.frames[-1].function}" if self.frames else ""
 
 
 def last_raised(text: str) -> Raised | None:
@@ -87,14 +124,17 @@ def last_raised(text: str) -> Raised | None:
     for line in _lines(text):
         if line == _HEADER:
             frames, is_open = [], False
+        elif is_open and found is not None and (not line or line.startswith(_DEEP)):
+            found = replace(found, message=f"{found.message}\n{line}")
         elif frame := _compiled(_FRAME).match(line):
             frames.append(Frame(frame[1], int(frame[2]), frame[3] or ""))
         elif frames and (raised := raised_by_line(line)):
             found, frames, is_open = replace(raised, frames=tuple(frames)), [], True
         elif is_open and found is not None:
-            is_open = bool(line) and not line.startswith("[")  # an empty line, or a line of some log
+            # What follows an empty line, or is a line of some log, does not belong to it.
+            is_open = not (found.message.endswith("\n") or line.startswith("["))
             found = replace(found, message=f"{found.message}\n{line}") if is_open else found
-    return found
+    return found and replace(found, message=found.message.rstrip())
 
 
 def raised_by_line(line: str) -> Raised | None:

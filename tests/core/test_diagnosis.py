@@ -10,10 +10,10 @@ import pytest
 from elasticrun.agent.error_file import exit_sentence
 from elasticrun.config import FailureClass
 from elasticrun.core.cause import CAUSES_FIRST, root_cause
-from elasticrun.core.diagnosis import MAX_QUOTE, diagnose, error_signature
+from elasticrun.core.diagnosis import MAX_QUOTE, diagnose, error_signature, error_text
 from elasticrun.core.protocol import Failure, FailureKind
 from elasticrun.core.symptoms import BROKEN_XIDS, SUSPECT_XIDS
-from elasticrun.core.traceback_text import normalised
+from elasticrun.core.traceback_text import MAX_SHOWN_LINES, MAX_SHOWN_TEXT, normalised
 
 HARDWARE = FailureClass.HARDWARE
 UNKNOWN = FailureClass.UNKNOWN
@@ -435,6 +435,47 @@ def test_what_varies_is_no_part_of_a_signature(one: str, other: str) -> None:
 )
 def test_different_errors_differ(one: str, other: str) -> None:
     assert error_signature(ended(1, one)) != error_signature(ended(1, other))
+
+
+def autograph(random: str, loss: int) -> str:
+    """An exception inside a @tf.function, as TensorFlow 2.21 has it printed."""
+    generated = f"/tmp/__autograph_generated_file{random}.py"
+    return (
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 9, in <module>\n    main()\n'
+        '  File "/home/me/train.py", line 8, in main\n    step(tf.ones(3))\n'
+        f'  File "{generated}", line 35, in tf__step\n    ag__.if_stmt()\n    ^^^^^\n'
+        'NameError: in user code:\n\n    File "/home/me/train.py", line 4, in step  *\n'
+        f'        if loss > {loss}:\n    File "{generated}", line 25, in if_body\n        raise\n\n'
+        f"    NameError: name 'lr_{loss}' is not defined\n\n\n[rank0]: a log\n"
+    )
+
+
+def test_an_error_in_generated_code_has_one_signature_and_keeps_its_text() -> None:
+    first, second = (ended(1, autograph(*args)) for args in (("100_o0k9", 17), ("x8__1rt", 18)))
+    expected = "NameError: in user code: NameError: name 'lr_#' is not defined at train.py:8 in main"
+    assert error_signature(first) == error_signature(second) == expected
+    assert diagnose(first).evidence.endswith(
+        "NameError: in user code: NameError: name 'lr_17' is not defined'"
+    )
+    told = error_text(first).split("\n")
+    assert (told[0], told[-1]) == ("NameError: in user code:", "at train.py:8 in main")
+    assert "    NameError: name 'lr_17' is not defined" in told
+    assert "a log" not in error_text(first)
+
+
+def test_a_cell_of_a_notebook_is_no_place() -> None:
+    cell = ended(1, raised("ValueError: bad", file="/tmp/ipykernel_17/991.py"))
+    assert error_signature(cell) == "ValueError: bad at module.py:1751 in _call_impl"
+    text = 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nValueError: bad\n'
+    assert error_signature(ended(1, text)) == "ValueError: bad at generated code, in <module>"
+
+
+def test_a_long_text_is_shown_up_to_a_bound() -> None:
+    assert error_text(ended(1)) == ""
+    lines = error_text(ended(1, raised("ValueError: 7 of 9\n" + "\n".join(map(str, range(50)))))).split("\n")
+    assert (lines[0], lines[1], lines[-2:]) == ("ValueError: 7 of 9", "0", ["...", "at train.py:12 in main"])
+    assert len(lines) == MAX_SHOWN_LINES + 1
+    assert len(error_text(ended(1, raised("ValueError: " + "x" * 5000)))) < MAX_SHOWN_TEXT + 50
 
 
 def test_no_exception_no_signature() -> None:

@@ -74,7 +74,7 @@ def test_the_third_round_with_the_same_error_at_the_same_step_ends_the_job() -> 
     tracker, verdict = after([error("batch 1")], [error("batch 2", rank=5)], [error("batch 3")])
     assert verdict == (
         "3 rounds in a row failed at step 7 with the same error and no progress in between: "
-        "ValueError: batch # at train.py:3 in main"
+        "ValueError: batch 3 at train.py:3 in main"
     )
     assert tracker.rounds == 3
 

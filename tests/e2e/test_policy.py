@@ -57,7 +57,7 @@ def test_the_same_error_at_the_same_step_ends_the_job(cluster: Cluster, step: in
     assert rounds(launcher) == 3
     reason, cause = summary(launcher)
     assert f"3 rounds in a row failed {where} with the same error and no progress in between" in reason
-    assert "ValueError: no such layer: # at failing.py" in reason, "numbers may differ from rank to rank"
+    assert "ValueError: no such layer: 7 at failing.py" in reason
     assert "Traceback (most recent call last)" in cause
     assert "ValueError: no such layer: 7" in cause
     assert "in raise_after" in cause
