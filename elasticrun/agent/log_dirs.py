@@ -9,8 +9,11 @@ and so on): what an earlier life recorded is never taken for its error.
 
 Without a log directory the same tree lies in a private temporary directory. At a good end that one stays
 only if it holds what was never shown, logs or the stacks of hangs, and the agent names it once more. It has
-the stacks of the newest ``HANGS_KEPT`` rounds at most, however often a job hangs that runs for weeks. An
-agent that is killed cannot remove anything: the spawner, which outlives it, does so in its place.
+the stacks and error files of the newest ``ROUNDS_KEPT`` rounds with any at most, however long a job runs
+that hangs or fails again and again. Workers need a place for an error file before anybody knows whether they
+will write one, but mostly they do not; so the directories of a round that have nothing in them go when the
+next one has its own. An agent that is killed cannot remove anything: the spawner, which outlives it, does so
+in its place.
 
 A wrong --log-dir is found before anything starts. What goes wrong with it later (a full disk) costs the
 logs at most, never the job.
@@ -24,6 +27,7 @@ import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +35,8 @@ from elasticrun.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
-HANGS_KEPT = 20  # rounds whose stacks stay in a temporary directory
+ROUNDS_KEPT = 20  # rounds whose stacks and error files stay in a temporary directory
+ERRORS = "error*.json"
 STACKS = "stacks_*.txt"
 _ID_LIMIT = 64  # characters of the job id in a directory's name
 
@@ -97,7 +102,7 @@ class LogDirs:
         """
         self._job_id = job_id
         self._on_temporary = on_temporary
-        self._hung: deque[Path] = deque()  # directories of rounds with stacks, in the temporary directory
+        self._kept: deque[Path] = deque()  # of rounds with stacks or error files, in the temporary directory
         self._newest: Path | None = None  # the directory of the newest round
         self._root: Path | None = None  # None: nothing is kept
         self._temporary: Path | None = None
@@ -112,9 +117,11 @@ class LogDirs:
 
     def open_round(self, number: int, local_world_size: int) -> RoundDirs:
         """Make the directories of a round. Never fails: at worst the round has no files, with a warning."""
-        self._forget_old_stacks()
+        before = self._newest
         opened = self._open(number, local_world_size)
         self._newest = Path(opened.directory) if opened.directory else None
+        if before is not None and self._temporary in before.parents:
+            self._tidy_up(before)
         return opened
 
     def close(self, failed: bool) -> str:
@@ -136,14 +143,17 @@ class LogDirs:
     def _is_temporary(self) -> bool:
         return self._root is not None and self._temporary in self._root.parents
 
-    def _forget_old_stacks(self) -> None:
-        newest = self._newest
-        if newest is None or self._temporary not in newest.parents or not any(newest.glob(f"*/{STACKS}")):
+    def _tidy_up(self, before: Path) -> None:
+        """The round whose directory this is, in the temporary one, is over."""
+        _remove_empty(before)
+        if not _found(before):  # mostly there is not even the directory
             return
-        self._hung.append(newest)
-        if len(self._hung) > HANGS_KEPT:
-            for path in self._hung.popleft().glob(f"*/{STACKS}"):
+        self._kept.append(before)
+        if len(self._kept) > ROUNDS_KEPT:
+            oldest = self._kept.popleft()
+            for path in _found(oldest):
                 path.unlink(missing_ok=True)
+            _remove_empty(oldest)
 
     def _open(self, number: int, local_world_size: int) -> RoundDirs:
         if self._root is None:
@@ -200,6 +210,19 @@ def safe_name(job_id: str) -> str:
     """The job id as a part of a file's name: no separators, no surprises for a shell, not too long."""
     plain = "".join(letter if letter.isalnum() or letter in "._-=+@:," else "_" for letter in job_id)
     return plain.encode()[:_ID_LIMIT].decode(errors="ignore") or "none"
+
+
+def _found(directory: Path) -> list[Path]:
+    """The stacks and error files of a round."""
+    return [*directory.glob(f"*/{STACKS}"), *directory.glob(f"*/{ERRORS}")]
+
+
+def _remove_empty(directory: Path) -> None:
+    """Remove the directories of a round, each if there is nothing in it."""
+    with suppress(OSError):
+        for path in [*directory.iterdir(), directory]:
+            with suppress(OSError):  # a file, or one that holds something
+                path.rmdir()
 
 
 def _make_round(root: Path, number: int, local_world_size: int) -> RoundDirs:

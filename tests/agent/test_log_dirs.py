@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent import log_dirs
-from elasticrun.agent.log_dirs import HANGS_KEPT, LogDirs, WorkerPaths, open_worker, safe_name
+from elasticrun.agent.log_dirs import ROUNDS_KEPT, LogDirs, WorkerPaths, open_worker, safe_name
 from elasticrun.errors import UsageError
 
 
@@ -147,7 +147,7 @@ def test_a_job_that_hangs_for_ever_does_not_fill_the_temporary_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     dirs = LogDirs(log_dir, "job")
-    for number in range(2 * HANGS_KEPT + 2):
+    for number in range(2 * ROUNDS_KEPT + 2):
         directory = Path(dirs.open_round(number, 1).directory)
         if number % 2 == 0:
             (directory / "0/stacks_0.txt").write_text("x")
@@ -156,6 +156,23 @@ def test_a_job_that_hangs_for_ever_does_not_fill_the_temporary_directory(
     hung = sorted(int(path.parts[-3].removeprefix("attempt_")) for path in Path(dirs.root).rglob("stacks_*"))
     assert hung == list(range(2 if log_dir is None else 0, number + 1, 2)), "a user's directory keeps all"
     assert (Path(dirs.root) / "attempt_0/0/stdout.log").exists(), "a log is never deleted"
+
+
+def test_rounds_that_leave_nothing_take_no_room(temporary: Path) -> None:
+    dirs = LogDirs(None, "job")
+    for number in range(20):
+        opened = dirs.open_round(number, 4)
+        assert all(Path(paths.error_file).parent.is_dir() for paths in opened.workers)
+        if number == 7:
+            Path(opened.workers[1].error_file).write_text("{}")
+    left = sorted(str(path.relative_to(dirs.root)) for path in Path(dirs.root).rglob("*") if path.is_dir())
+    newest = ["attempt_19", *(f"attempt_19/{rank}" for rank in range(4))]
+    assert left == [*newest, "attempt_7", "attempt_7/1"]
+    for number in range(20, 20 + 2 * ROUNDS_KEPT):
+        Path(dirs.open_round(number, 1).workers[0].error_file).write_text("{}")
+    assert len(list(Path(dirs.root).iterdir())) == ROUNDS_KEPT + 1
+    dirs.close(failed=False)
+    assert list(temporary.iterdir()) == []
 
 
 def test_the_users_directory_is_always_kept(tmp_path: Path) -> None:
