@@ -34,6 +34,7 @@ from elasticrun.errors import (
     EndpointTakenError,
     ExitCode,
     MasterUnreachableError,
+    UnauthenticatedError,
     UsageError,
 )
 
@@ -209,7 +210,9 @@ def _target(given: dict[str, Any]) -> Target:
     for level, sentence in notes:
         if level == "warning":
             click.echo(f"elastic-ctl: {sentence}", err=True)
-    return Target(endpoints, given["rdzv_id"], SecurityConfig(token.text, tls), _timeout(given["timeout"]))
+    return Target(
+        endpoints, given["rdzv_id"], SecurityConfig(token.text, tls, token.source), _timeout(given["timeout"])
+    )
 
 
 def _timeout(text: str) -> float:
@@ -232,7 +235,12 @@ def _ask(target: Target, request: ControlRequest) -> ControlReply:
     def attempt(endpoint: Endpoint) -> Awaitable[ControlReply]:
         return give_order(endpoint, target.job_id, request, target.security, target.timeout)
 
-    return asyncio.run(_first_answer(target.endpoints, attempt))
+    try:
+        return asyncio.run(_first_answer(target.endpoints, attempt))
+    except UnauthenticatedError as error:
+        if "token" in str(error):  # and not a certificate
+            raise UnauthenticatedError(f"{error} (it was that of {target.security.token_source})") from None
+        raise
 
 
 async def _first_answer(

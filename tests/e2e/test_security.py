@@ -15,7 +15,7 @@ from elasticrun.cli.ctl import group
 from elasticrun.errors import ExitCode
 from tests.rpc.pki import Authority
 from tests.support.cluster import Cluster
-from tests.support.launcher import ROOT, clean_environment
+from tests.support.launcher import ROOT, clean_environment, private_folders
 from tests.support.orders import TOKEN
 from tests.support.processes import marked, title
 
@@ -68,6 +68,31 @@ def test_nodes_with_one_token_form_a_job_and_others_are_kept_out(
     end(cluster, 0, 2)
     leaked = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
     assert [path.name for path in leaked] == ["token"]
+
+
+def test_on_one_box_nothing_has_to_be_typed(cluster: Cluster) -> None:
+    """The first agent makes a token, the other reads it, and elastic-ctl finds it."""
+    for _ in range(2):
+        cluster.node("2", env={"LOGLEVEL": "INFO"})
+    cluster.director.round(0, 2)
+    (path,) = (cluster.folder / "session").rglob("token")
+    for launcher in cluster.launchers:
+        assert f"the job's token is that of {path}" in launcher.err
+    assert OPEN_JOB not in traces(cluster) and path.read_text().strip() not in traces(cluster)
+    endpoint = ("--endpoint", f"127.0.0.1:{cluster.port}")
+    done = subprocess.run(
+        [sys.executable, "-m", "elasticrun.cli.ctl", "status", "--rdzv-id=job", *endpoint],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        env=clean_environment(**private_folders(cluster.folder)),
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 nodes of 2:2" in done.stdout
+    print(done.stdout)
+    end(cluster, 0, 2)
 
 
 def test_a_job_without_a_token_says_so_once(cluster: Cluster, token: str) -> None:
