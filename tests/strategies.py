@@ -227,6 +227,7 @@ def assignments(draw: st.DrawFn) -> Assignment:
         charter=draw(st.none() | charters),
         tasks=draw(_some_of(tasks)),
         cluster=draw(clusters),
+        tag=draw(names),
     )
 
 

@@ -1,6 +1,6 @@
 """Directories for the copies that parameter servers keep of their variables (``elasticrun.tf.PeerBackup``).
 
-    /dev/shm/elasticrun_ps_<job>_<random>/<port of a ps>/...
+    /dev/shm/elasticrun_ps_<tag of the job>_<random>/<port of a ps>/...
 
 Theory. A copy has to outlive the process of a ps, as it is what the next one starts with, but it takes
 memory, so it must not outlive the agent: this removes the directory at its end, and the spawner does if the
@@ -8,8 +8,9 @@ agent was killed. If both were, an agent that starts on the host later does: eac
 its directory, so who gets the lock knows that the owner is dead.
 
 The directory's name is random, and its chief, who may run under another agent on another host, does not know
-it. It knows the pattern, in which the job's part is a hash of its id and token, and the ports. Who could
-foresee the pattern, and make a directory that fits, knows the token, or may join the job anyway.
+it. It knows the pattern, in which the job's part is a tag that the master's host drew at random, and the
+ports. Each agent hears the tag with its assignment. So who could foresee the pattern, and make a directory
+that fits, is a member of the job; and who reads the name learns nothing about the job's token.
 
 Without a directory there are no copies. That is no reason for a job to fail.
 """
@@ -18,9 +19,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -38,6 +39,8 @@ SHARED_MEMORY = "/dev/shm"
 LEAST_ROOM = 1 << 30
 _PREFIX = "elasticrun_ps_"
 _LOCK = "lock"
+#: It becomes a part of paths, and of patterns of them.
+_TAG = re.compile(r"[0-9a-z]{16,64}")
 
 
 class PsHomes:
@@ -45,8 +48,6 @@ class PsHomes:
 
     def __init__(
         self,
-        job_id: str,
-        token: str | None = None,
         on_made: Callable[[str], object] = lambda path: None,
         bases: tuple[str, ...] | None = None,
     ) -> None:
@@ -57,23 +58,23 @@ class PsHomes:
         are.
         """
         self._bases = (SHARED_MEMORY, tempfile.gettempdir()) if bases is None else bases
-        name = hashlib.sha256(f"{token or ''}\0{job_id}".encode()).hexdigest()[:16]
-        self._prefix = f"{_PREFIX}{name}_"
         self._on_made = on_made
         self._directory: str | None = None  # "" if none can be made
         self._lock = -1
 
     def prepare(self, task: Task | None, assignment: Assignment) -> dict[str, str]:
         """Make the directory of a ps that is to start; what is to be in the environment of a task."""
-        if task is None or not is_served(assignment.cluster):
+        tag = assignment.tag
+        if task is None or not is_served(assignment.cluster) or not _TAG.fullmatch(tag):
             return {}
+        prefix = f"{_PREFIX}{tag}_"
         if task.role is TaskRole.PS:
-            self._make(str(task.port))
+            self._make(prefix, str(task.port))
         elif all(seat.role is not TaskRole.PS for seat in assignment.tasks):
             self.close()  # whoever had its seat here has it elsewhere: nobody reads these copies any more
         if task.role is not TaskRole.CHIEF:
             return {}
-        return {ROOTS_VARIABLE: os.pathsep.join(f"{base}/{self._prefix}*" for base in self._bases)}
+        return {ROOTS_VARIABLE: os.pathsep.join(f"{base}/{prefix}*" for base in self._bases)}
 
     def close(self) -> None:
         """Remove everything: no process uses it any more. A new directory can be made."""
@@ -83,9 +84,11 @@ class PsHomes:
             os.close(self._lock)
         self._directory, self._lock = None, -1
 
-    def _make(self, port: str) -> None:
+    def _make(self, prefix: str, port: str) -> None:
+        if self._directory and not os.path.basename(self._directory).startswith(prefix):
+            self.close()  # of a master whose journal is lost: nobody would find these copies
         if self._directory is None:
-            self._directory = self._make_directory()
+            self._directory = self._make_directory(prefix)
         if self._directory:
             try:
                 os.mkdir(os.path.join(self._directory, port), 0o700)
@@ -94,12 +97,12 @@ class PsHomes:
             except OSError as error:
                 logger.warning("no directory for copies of a ps can be made (%s)", error.strerror)
 
-    def _make_directory(self) -> str:
+    def _make_directory(self, prefix: str) -> str:
         problem = "no place has room"
         for base in _roomy(self._bases):
             remove_orphans(base)
             try:
-                made = tempfile.mkdtemp(prefix=self._prefix, dir=base)
+                made = tempfile.mkdtemp(prefix=prefix, dir=base)
             except OSError as error:
                 problem = f"{base}: {error.strerror}"
                 continue

@@ -370,4 +370,4 @@ def _open_homes(config: LaunchConfig, on_made: Callable[[str], object]) -> PsHom
         return None
     from elasticrun.agent.ps_homes import PsHomes
 
-    return PsHomes(config.job.job_id, config.security.token, on_made)
+    return PsHomes(on_made)

@@ -104,6 +104,7 @@ def job_config(given: Given, conf: Conf, alone: bool, notes: Notes) -> JobConfig
         heartbeat_timeout=interval * patience,
         waiting_notice_interval=given.get(options.WAITING_NOTICE_INTERVAL),
         health=_health(given, high, notes),
+        tag=os.urandom(16).hex(),
         finish_timeout=given.get(options.TF_FINISH_TIMEOUT),
     )
 

@@ -294,7 +294,8 @@ class JobMachine(JobTasks):
             incarnations = {name: nodes[name].info.incarnation for name in order}
             seats = {n: replace(seat, charter=charters[incarnations[n]]) for n, seat in seats.items()}
         if tasks:
-            seats = {n: replace(seat, tasks=tasks.of(n), cluster=tasks.cluster) for n, seat in seats.items()}
+            seats = {n: replace(s, tasks=tasks.of(n), cluster=tasks.cluster) for n, s in seats.items()}
+            seats = {n: replace(seat, tag=self.config.tag) for n, seat in seats.items()}
         self.current = Round(seats, set(order), start_reason=reason, started_at=self._now, tasks=tasks)
         self.previous, self.fit.lead = tuple(order), nodes[order[0]].info
         for name in order:

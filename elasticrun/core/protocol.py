@@ -217,6 +217,7 @@ class Assignment:
     charter: Charter | None = None  # only if several hosts may become the master's
     tasks: tuple[Task, ...] = ()  # of this node, if it has roles, at most MAX_TASKS
     cluster: Cluster = ()  # all tasks of all nodes but the evaluator: the one thing here that is O(n)
+    tag: str = ""  # of the job, with a cluster
 
     def task(self, local_rank: int) -> Task | None:
         """The task of a local rank; None if it has none, as on a node without roles."""

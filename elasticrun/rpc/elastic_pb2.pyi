@@ -417,7 +417,7 @@ class StartRound(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("round", "group_rank", "group_world_size", "first_rank", "world_size", "role_first_rank", "role_world_size", "store_address", "store_port", "restart_count", "max_restarts", "charter", "tasks", "cluster")
+    __slots__ = ("round", "group_rank", "group_world_size", "first_rank", "world_size", "role_first_rank", "role_world_size", "store_address", "store_port", "restart_count", "max_restarts", "charter", "tasks", "cluster", "tag")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     GROUP_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -432,6 +432,7 @@ class Assignment(_message.Message):
     CHARTER_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
     round: int
     group_rank: int
     group_world_size: int
@@ -446,7 +447,8 @@ class Assignment(_message.Message):
     charter: Charter
     tasks: _containers.RepeatedCompositeFieldContainer[Task]
     cluster: _containers.RepeatedCompositeFieldContainer[ClusterRole]
-    def __init__(self, round: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., role_first_rank: _Optional[int] = ..., role_world_size: _Optional[int] = ..., store_address: _Optional[str] = ..., store_port: _Optional[int] = ..., restart_count: _Optional[int] = ..., max_restarts: _Optional[int] = ..., charter: _Optional[_Union[Charter, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cluster: _Optional[_Iterable[_Union[ClusterRole, _Mapping]]] = ...) -> None: ...
+    tag: str
+    def __init__(self, round: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., role_first_rank: _Optional[int] = ..., role_world_size: _Optional[int] = ..., store_address: _Optional[str] = ..., store_port: _Optional[int] = ..., restart_count: _Optional[int] = ..., max_restarts: _Optional[int] = ..., charter: _Optional[_Union[Charter, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cluster: _Optional[_Iterable[_Union[ClusterRole, _Mapping]]] = ..., tag: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("local_rank", "role", "index", "life", "port", "saves")

@@ -18,7 +18,8 @@ from elasticrun.core.tasks import Task
 from tests.support.processes import DEADLINE
 
 CLUSTER = ((TaskRole.CHIEF, ("a:1",)), (TaskRole.PS, ("a:2", "a:3")))
-SERVED = Assignment(0, 0, 1, 0, 3, 0, 3, "", 0, 0, 0, cluster=CLUSTER)
+TAG = "9f1c2ab47d63e80512fa76c03be94d58"
+SERVED = Assignment(0, 0, 1, 0, 3, 0, 3, "", 0, 0, 0, cluster=CLUSTER, tag=TAG)
 MIRRORED = Assignment(0, 0, 1, 0, 3, 0, 3, "", 0, 0, 0, cluster=((TaskRole.CHIEF, ("a:1",)),))
 CHIEF = Task(0, TaskRole.CHIEF, 0, port=1)
 
@@ -42,7 +43,7 @@ def bases(tmp_path: Path) -> tuple[str, str]:
 
 def test_the_chief_finds_what_another_agent_made(bases: tuple[str, str]) -> None:
     told: list[str] = []
-    here, there = PsHomes("job", "token", bases=bases), PsHomes("job", "token", told.append, bases)
+    here, there = PsHomes(bases=bases), PsHomes(told.append, bases)
     assert there.prepare(ps(0), SERVED) == there.prepare(ps(1), SERVED) == {}
     copy = Path(told[0], "3", "of-1")
     copy.write_text("copy")
@@ -52,16 +53,26 @@ def test_the_chief_finds_what_another_agent_made(bases: tuple[str, str]) -> None
 
     roots = here.prepare(CHIEF, SERVED)[ROOTS_VARIABLE].split(os.pathsep)
     assert [seen(root) for root in roots] == [[f"{told[0]}/3"], []]
-    for job, token in (("other", "token"), ("job", "other"), ("job", None)):
-        roots = PsHomes(job, token, bases=bases).prepare(CHIEF, SERVED)[ROOTS_VARIABLE].split(os.pathsep)
-        assert not any(map(seen, roots))
+    other = replace(SERVED, tag=TAG[::-1])
+    roots = PsHomes(bases=bases).prepare(CHIEF, other)[ROOTS_VARIABLE].split(os.pathsep)
+    assert not any(map(seen, roots))
+    there.prepare(ps(0), other)
+    assert not Path(told[0]).exists() and len(told) == 2, "those of a job whose journal is lost"
     there.close()
     here.close()
     assert not any(os.scandir(bases[0]))
 
 
+@pytest.mark.parametrize("tag", ["", "short", "../" * 8, "*" * 32, "[0-9]" * 8, "\u0660" * 32])
+def test_what_is_no_tag_becomes_no_path(tag: str, bases: tuple[str, str]) -> None:
+    homes = PsHomes(bases=bases)
+    for task in (ps(0), CHIEF):
+        assert homes.prepare(task, replace(SERVED, tag=tag)) == {}
+    assert not any(os.scandir(bases[0]))
+
+
 def test_they_go_with_the_last_ps_of_a_node(bases: tuple[str, str]) -> None:
-    homes = PsHomes("job", bases=bases)
+    homes = PsHomes(bases=bases)
     homes.prepare(ps(0), replace(SERVED, tasks=(CHIEF, ps(0))))
     homes.prepare(CHIEF, replace(SERVED, tasks=(CHIEF, ps(0))))
     assert len(list(Path(bases[0]).iterdir())) == 1
@@ -79,7 +90,7 @@ def test_they_go_with_the_last_ps_of_a_node(bases: tuple[str, str]) -> None:
     ],
 )
 def test_nobody_else_has_any(task: Task | None, assignment: Assignment, bases: tuple[str, str]) -> None:
-    homes = PsHomes("job", bases=bases)
+    homes = PsHomes(bases=bases)
     assert homes.prepare(task, assignment) == {}
     homes.close()
     assert not any(os.scandir(bases[0]))
@@ -89,7 +100,7 @@ def test_the_next_place_is_taken_if_the_first_cannot_be(
     bases: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    homes = PsHomes("job", None, told.append, ("/nowhere", *bases))
+    homes = PsHomes(told.append, ("/nowhere", *bases))
     homes.prepare(ps(0), SERVED)
     homes.close()
     assert [Path(path).parent for path in told] == [Path(bases[0])]
@@ -103,7 +114,7 @@ def test_the_next_place_is_taken_if_the_first_cannot_be(
 
 
 def test_no_place_at_all_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    homes = PsHomes("job", bases=("/nowhere",))
+    homes = PsHomes(bases=("/nowhere",))
     assert homes.prepare(ps(0), SERVED) == homes.prepare(ps(1), SERVED) == {}
     homes.close()
     assert [record.getMessage() for record in caplog.records] == [
@@ -113,7 +124,7 @@ def test_no_place_at_all_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_full_disk_is_a_warning(bases: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
-    homes = PsHomes("job", None, told.append, bases)
+    homes = PsHomes(told.append, bases)
     homes.prepare(ps(0), SERVED)
     Path(told[0], "2").rmdir()
     Path(told[0], "lock").unlink()
@@ -128,14 +139,14 @@ import os, signal, sys
 from elasticrun.agent.ps_homes import PsHomes
 from tests.agent.test_ps_homes import SERVED, ps
 
-PsHomes("job", bases=(sys.argv[1],)).prepare(ps(0), SERVED)
+PsHomes(bases=(sys.argv[1],)).prepare(ps(0), SERVED)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_what_the_dead_left_is_removed_and_nothing_else(bases: tuple[str, str]) -> None:
     told: list[str] = []
-    alive = PsHomes("other", None, told.append, bases)
+    alive = PsHomes(told.append, bases)
     alive.prepare(ps(0), SERVED)
     subprocess.run([sys.executable, "-c", KILLED, bases[0]], timeout=DEADLINE, check=False)
     unlocked = Path(bases[0], "elasticrun_ps_x_new")

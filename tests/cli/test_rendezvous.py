@@ -26,6 +26,12 @@ def notes(config: LaunchConfig, level: str) -> list[str]:
     return [sentence for noted, sentence in config.notes if noted == level]
 
 
+def test_each_job_has_a_tag_of_its_own(parse: Parse) -> None:
+    one, other = parse().job, parse().job
+    assert len(one.tag) == 32 and one.tag != other.tag
+    assert one == other, "it is the same job to a journal"
+
+
 @pytest.mark.parametrize(
     ("argv", "endpoint", "alone"),
     [

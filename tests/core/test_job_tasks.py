@@ -35,6 +35,11 @@ BAD_MEMORY = TRACEBACK + "RuntimeError: uncorrectable ECC error encountered"
 PATIENT = Policy(fast_failures_free=0, backoff_first=5.0)
 
 
+def test_all_tasks_of_a_cluster_hear_the_tag_of_the_job() -> None:
+    seats = job(tag="drawn").machine.current.seats
+    assert {seat.tag for seat in seats.values()} == {"drawn"}
+
+
 def job(**config: object) -> TfJob:
     return TfJob(SERVED, **{"spare": 2} | config).run()  # type: ignore[arg-type]
 

@@ -339,6 +339,7 @@ def _assignment(given: pb.Assignment) -> Assignment:
         charter=_charter(given.charter) if given.HasField("charter") else None,
         tasks=tasks.tasks_in(given.tasks),
         cluster=tasks.cluster_in(given.cluster),
+        tag=checks.text("tag", given.tag, checks.MAX_NAME),
     )
 
 

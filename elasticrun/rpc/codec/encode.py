@@ -281,4 +281,5 @@ def _assignment_to_pb(assignment: Assignment) -> pb.Assignment:
         charter=_charter_to_pb(assignment.charter),
         tasks=tasks.tasks_to_pb(assignment.tasks),
         cluster=tasks.cluster_to_pb(assignment.cluster),
+        tag=clean(assignment.tag),
     )
