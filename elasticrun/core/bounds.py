@@ -9,7 +9,8 @@ could count on from there, and the counter is kept in the journal. So a master a
 than ``WINDOW`` above what it knew when it started (``Horizon``). Real failovers stay far below. An epoch
 drawn at random adds at most 2**16 for each listed host, so a thousand masters on 60 hosts that this one never
 heard of stay below it. Rounds and checks take a tenth of a second at least: the window is 13 years. The limit
-is set when a master starts and does not move with what it hears, so repeated jumps do not add up.
+is set when a master starts and does not move with what it hears, so repeated jumps do not add up; it moves
+with what the master counts itself, so an agent that went as far as it may harms nobody who follows.
 """
 
 from __future__ import annotations
@@ -75,6 +76,12 @@ class Horizon:
     def above(cls, epoch: int, round_: int, check: int) -> Horizon:
         """That of a master that starts with these numbers."""
         return cls(*(min(number + WINDOW, _MOST - WINDOW) for number in (epoch, round_, check)))
+
+    def beyond(self, epoch: int, round_: int, check: int) -> Horizon:
+        """This one, moved by what the master itself has counted since."""
+        if epoch <= self.epoch and round_ <= self.round and check <= self.check:
+            return self
+        return Horizon(max(self.epoch, epoch), max(self.round, round_), max(self.check, check))
 
     def refuses(self, **told: int) -> str:
         """Why an agent cannot be followed that tells these numbers; "" if it can."""

@@ -27,6 +27,7 @@ from elasticrun.core.job_events import (
 )
 from elasticrun.core.job_growth import HeldBack
 from elasticrun.core.membership import Admission, Membership, Node
+from elasticrun.core.plausible import disbelief
 from elasticrun.core.protocol import (
     AgentStatus,
     Failure,
@@ -102,6 +103,11 @@ class JobFacts:
         return self.electorate.ready
 
     @property
+    def _believable(self) -> Horizon:
+        """What agents may tell us of: what this master knows itself is never absurd."""
+        return self._horizon.beyond(self.epoch, self.newest, self._probes)
+
+    @property
     def ended(self) -> bool:
         """No round will follow."""
         return self.phase in OUTCOMES
@@ -149,7 +155,7 @@ class JobFacts:
         if self.quorum.is_blank and not hello.status.seats:
             self._effects.append(Drop(session))  # neither knows of a world: it must look for the first master
             return
-        if refusal := self._refusal(hello.status, hello.epoch):
+        if refusal := disbelief(self._believable, info, hello.status, hello.epoch):
             self._effects.append(Drop(session, refusal))
             return
         if admission is not Admission.REATTACHES and self._is_misfit(session, info):
@@ -195,13 +201,6 @@ class JobFacts:
         if self.fit.may_tell():
             self._tell([it.node for it in readers if it is not None and it.node in self.members.nodes], line)
 
-    def _refusal(self, status: AgentStatus, epoch: int = -1) -> Rejected | None:
-        """What an agent is told whose numbers are absurd, since others would have to count on from there."""
-        epochs = [epoch, *(seat.world.epoch for seat in status.seats)]
-        check = -1 if status.probe is None else status.probe.check
-        why = self._horizon.refuses(epoch=max(epochs), round=status.round, check=check)
-        return Rejected(RejectCode.IMPLAUSIBLE, f"{why}; restart this agent") if why else None
-
     def _overtake(self, hello: Hello) -> None:
         """Be newer than a master that we know nothing of, whose directives this agent obeyed."""
         foreign = hello.epoch == self.epoch and not self.members.has_met(hello.info)
@@ -217,7 +216,7 @@ class JobFacts:
         node = self.members.node_of(session)
         if node is None:
             return
-        if refusal := self._refusal(status):
+        if refusal := disbelief(self._believable, node.info, status):
             self._effects.append(Drop(session, refusal))
             self._lose(node, f"lost: {refusal.message}")
             return

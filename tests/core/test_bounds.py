@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from elasticrun.config import Action, FailureClass, Policy, PolicyRule
 from elasticrun.core.bounds import STEPS, TIMESTAMPS, WINDOW, Horizon
 from elasticrun.core.job_events import Attached, JobPhase, MasterStarted, Reported
 from elasticrun.core.protocol import (
@@ -19,7 +20,8 @@ from elasticrun.core.protocol import (
     StartRound,
     World,
 )
-from tests.core.build import Job, info, running
+from elasticrun.core.tasks import TaskReport
+from tests.core.build import Job, failure, info, running
 
 
 def test_a_number_that_a_program_wrote_is_clipped() -> None:
@@ -73,3 +75,30 @@ def test_a_member_that_reports_an_absurd_round_is_lost_and_the_others_go_on() ->
     job.report("a", AgentPhase.READY, 0)
     (start,) = job.told("a", StartRound)
     assert (start.assignment.round, start.assignment.restart_count) == (1, 0)
+
+
+def test_who_follows_beyond_the_limit_is_believed() -> None:
+    """A liar went as far as it may; the next round is beyond, and its members have done nothing wrong."""
+    job = running("ab", min_nodes=1, max_nodes=3)
+    job.do(Attached(9, Hello("job", "1", info("x"), AgentStatus(1, AgentPhase.PREPARING, WINDOW - 1))))
+    job.report("b", AgentPhase.READY, 0)
+    job.report("a", AgentPhase.READY, 0)
+    (start,) = job.told("a", StartRound)
+    assert start.assignment.round == WINDOW
+    job.all_report("ab", AgentPhase.RUNNING, WINDOW)
+    assert not job.drops()
+    job.attach("a", AgentPhase.RUNNING, WINDOW, epoch=1)
+    assert not [drop for drop in job.drops() if drop.farewell is not None]
+
+
+@pytest.mark.parametrize("in_task", [False, True])
+def test_an_agent_speaks_of_failures_on_its_own_node_only(in_task: bool) -> None:
+    job = running("ab", policy=Policy(rules=(PolicyRule(FailureClass.UNKNOWN, Action.LEAVE),)))
+    found = failure("a")
+    tasks = (TaskReport(0, 0, True, found),) if in_task else ()
+    status = AgentStatus(9, AgentPhase.FAILED, 0, () if in_task else (found,), tasks=tasks)
+    job.do(Reported(job.sessions["b"], status))
+    (drop,) = job.drops()
+    assert drop.session == job.sessions["b"]
+    assert drop.farewell is not None and "b tells of failures on other nodes" in drop.farewell.message
+    assert "a" in job.machine.members.nodes

@@ -288,7 +288,7 @@ def to_be_checked_again(nodes: str, **sizes: int) -> Clinic:
     job.all_report(nodes, RUNNING, 0)
     job.join("j")
     for node in nodes:
-        job.report(node, READY, 0, failure(nodes[0]))
+        job.report(node, READY, 0, failure(node))
         job.hear()
     return job
 

@@ -369,16 +369,14 @@ def test_an_evaluator_whose_node_has_to_leave_when_its_workers_are_done() -> Non
     assert case.machine.budget.used == 0
 
 
-def test_a_failure_in_the_name_of_another_node_breaks_nothing() -> None:
+def test_a_failure_in_the_name_of_another_node_is_the_fault_of_who_tells_it() -> None:
     policy = Policy(rules=(PolicyRule(FailureClass.HARDWARE, Action.LEAVE),))
     for name in ("nobody", "a"):
         case = job(policy=policy)
         case.lose(*WORKER_0, died(name, 0, traceback=BAD_MEMORY))
-        case.say("b")
-        case.say("c")
-        stopped = name == "a"
-        assert (case.phase() is JobPhase.STOPPING) is stopped
-        assert case.raised() == ({} if stopped else {"worker 0": 1})
+        assert WORKER_0[0] not in case.machine.members.nodes
+        assert "a" in case.machine.members.nodes
+        assert not case.machine.health.suspects
 
 
 # -- the end

@@ -39,13 +39,13 @@ class Master:
 
 @contextmanager
 def master_process(
-    directory: Path, security: SecurityConfig, descriptors: int | None = None
+    directory: Path, security: SecurityConfig, descriptors: int | None = None, job: JobConfig = JOB
 ) -> Iterator[Master]:
     """A master of job "job" on the loopback; it must not write the token or very much.
 
     ``descriptors`` is the limit that it starts with.
     """
-    settings = to_json(MasterConfig(JOB, "127.0.0.1", 0, str(directory), security=security))
+    settings = to_json(MasterConfig(job, "127.0.0.1", 0, str(directory), security=security))
     log = directory / "log"
     with log.open("wb") as stderr:
         command = [sys.executable, "-m", "elasticrun.cli.master"]
