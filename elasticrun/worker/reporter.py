@@ -1,13 +1,12 @@
 """How a worker tells its agent that it is alive: a slot in a shared page, and the hooks that write it.
 
 Theory. The agent owns a page of memory with one slot for each worker, and names it in one environment
-variable. A worker maps it through /proc, so there is no file that could be left behind or fill a disk. A slot
-has one writer and no lock; the last field is a checksum of the others, so a reader that comes in between
-sees that it did.
+variable. A worker maps it through /proc, so no file can be left behind or fill a disk. A slot has one writer
+and no lock; its last field is a checksum of the others, so a reader that comes in between sees that it did.
 
 *Signs of life* are steps, batches taken from a data loader, and the begin and end of checkpoints. Every call
-of an optimizer's ``step`` counts as a step: a script with two optimizers counts double, which does no harm,
-as what is judged is silence and not the number. ``report_step`` takes the numbering over.
+of an optimizer's ``step`` counts, so a script with two counts double, which does no harm: what is judged is
+silence and not the number. ``report_step`` takes the numbering over.
 
 Invariants. Nothing here ever raises into the script (but for the script's own ``on_drain`` callbacks), nor
 does anything in a process that the worker forks. Who claims a slot last owns it; the others fall silent. This
@@ -161,9 +160,8 @@ class Reporter:
         if callback is not None:
             self._callbacks.append(callback)
         self.claim()
-        if not self._listens:
-            self._listens = True
-            self._write()
+        self._listens = True
+        self._write()
 
     def due_callbacks(self) -> list[Callable[[], object]]:
         """What has to be called now; each only once."""
@@ -353,13 +351,15 @@ def hook_optimizers(module: Any) -> None:
 
 
 def hook_saving(*names: str) -> Callable[[Any], None]:
-    """Take the functions of these names for checkpoints."""
+    """Take the functions of these names for checkpoints, also where packages above already offer them."""
 
     def hook(module: Any) -> None:
-        for name in names:
-            function = getattr(module, name, None)
-            if function is not None:
-                setattr(module, name, marked(function))
+        above = [sys.modules.get(module.__name__.rsplit(".", depth)[0]) for depth in range(1, 4)]
+        for name, function in [(name, getattr(module, name)) for name in names if hasattr(module, name)]:
+            saver = marked(function)
+            for holder in (module, *above):
+                if getattr(holder, name, None) is function:
+                    setattr(holder, name, saver)
 
     return hook
 

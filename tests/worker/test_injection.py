@@ -9,11 +9,13 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from elasticrun.agent.env import INJECTED
 from elasticrun.agent.progress import VARIABLE, ProgressPage, Slot
+from elasticrun.worker.reporter import hook_saving
 from tests.support.processes import TORCH_DEADLINE
 
 #: As much of torch as the hooks touch; imported in a millisecond.
@@ -302,6 +304,20 @@ def test_a_step_that_a_cuda_graph_captures_ends_the_reports(page: ProgressPage, 
     """
     run_worker(page, code, torch)
     assert page.read(1) is None
+
+
+def test_a_function_that_a_package_already_offers_is_a_checkpoint_there_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As torch.save in a worker that is forked from a parent which has imported torch."""
+    package, module, other = ModuleType("above"), ModuleType("above.inner.saver"), ModuleType("above.inner")
+    vars(module)["save"] = vars(package)["save"] = vars(other)["load"] = lambda: None
+    vars(other)["save"] = own = object()
+    monkeypatch.setitem(sys.modules, "above", package)
+    monkeypatch.setitem(sys.modules, "above.inner", other)
+    hook_saving("save", "absent")(module)
+    assert "reporter" in package.save.__code__.co_filename
+    assert (package.save, other.save) == (module.save, own)
 
 
 CHILDREN = {
