@@ -17,6 +17,7 @@ from elasticrun.core.protocol import (
     AgentStatus,
     Assignment,
     Charter,
+    Evidence,
     Failure,
     FailureKind,
     GroupReport,
@@ -122,6 +123,9 @@ stalls = st.builds(
     where=texts,
     stacks=texts,
     timestamp=st.floats(min_value=0.0, max_value=1e11),
+    evidence=st.sampled_from(Evidence),
+    lasting=measures,
+    doubt=texts,
 )
 
 

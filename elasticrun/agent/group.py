@@ -90,7 +90,9 @@ class WorkerGroup:
         self._logs = self._router.open_round(self._round_dirs, assignment.first_rank)
         self._facts.begin()
         if self._watch is not None:
-            self._watch.start(assignment.round, assignment.first_rank, trainers(assignment, size))
+            self._watch.start(
+                assignment.round, assignment.first_rank, trainers(assignment, size), assignment.max_restarts
+            )
         for local_rank in assignment.local_ranks(size):
             self._start(local_rank)
 

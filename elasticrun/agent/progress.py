@@ -23,8 +23,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from elasticrun.agent.env import INJECTED
+from elasticrun.agent.footprint import FootprintReader
 from elasticrun.agent.stacks import StackTaker, Taken, Target, open_pipe
 from elasticrun.core.bounds import STEPS
+from elasticrun.core.hangs import consequence
 from elasticrun.core.progress import (
     HangMachine,
     HangTerms,
@@ -217,10 +219,12 @@ class HangWatch:
         self._loop = asyncio.get_running_loop()
         self.page = ProgressPage(local_world_size)
         self._taker = StackTaker(search_path)
+        self._footprints = FootprintReader()
         self._machine: HangMachine | None = None  # None: no round is watched
         self._judged: frozenset[int] = frozenset()  # local ranks
         self._directories: dict[int, str] = {}  # for stacks
         self._round = -1
+        self._max_restarts = 0
         self._pids: dict[int, int] = {}  # by local rank
         self._last: dict[int, Taken] = {}  # the stacks that were taken last
         self._found = ("", 0.0)  # of the newest hang: where its stacks are, and when it was found
@@ -233,14 +237,18 @@ class HangWatch:
         """What one worker's environment needs on top of ``inherited``."""
         return self.page.environment(local_rank, inherited, self._auto)
 
-    def start(self, round_: int, first_rank: int, local_ranks: Iterable[int]) -> None:
-        """Workers of a round are about to start; those who make steps together have these local ranks."""
+    def start(self, round_: int, first_rank: int, local_ranks: Iterable[int], max_restarts: int) -> None:
+        """Workers of a round are about to start; those who make steps together have these local ranks.
+
+        ``max_restarts`` is what the job allows, for whoever reads what follows from a silence.
+        """
         self.stop()
         self.page.reset()
         self._judged = frozenset(local_ranks)
         self._directories = {}
         self._taker.open_round(self._directories)
         self._round = round_
+        self._max_restarts = max_restarts
         self._pids = {}
         self._last = {}
         self._machine = HangMachine(first_rank, self._judged, self._terms)
@@ -315,11 +323,12 @@ class HangWatch:
             case Stalled(stall, again):
                 if not again:
                     self._found = _above(self._taker.save(self._last)), time.time()
-                    _tell(self._round, stall, self._found[0])
+                    follows = consequence(stall, self._terms.last_bound, self._max_restarts)
+                    _tell(self._round, stall, self._found[0], follows)
                 stacks, found_at = self._found
                 self._on_stall(self._round, replace(stall, stacks=stacks, timestamp=found_at))
             case Resumed():
-                logger.warning("the workers of round %d make steps again", self._round)
+                logger.warning("the workers of round %d go on", self._round)
                 self._on_stall(self._round, None)
 
     def _arm(self) -> None:
@@ -342,9 +351,12 @@ class HangWatch:
         task.add_done_callback(_report_failure)
 
     async def _take_and_judge(self, local_ranks: tuple[int, ...]) -> None:
+        learns = self._terms.timeout is None  # otherwise nothing but time counts
+        pids = {rank: pid for rank, pid in self._pids.items() if learns and rank in local_ranks}
+        before = self._footprints.read(pids)
         self._last = await self._take(local_ranks)
         texts = {local_rank: taken.text for local_rank, taken in self._last.items() if taken.text}
-        self._handle(StacksTaken(self.page.workers(), texts))
+        self._handle(StacksTaken(self.page.workers(), texts, before, self._footprints.read(pids)))
 
     async def _take_and_save(self) -> None:
         paths = self._taker.save(await self._take(tuple(self._pids)))
@@ -357,16 +369,13 @@ class HangWatch:
         )
 
 
-def _tell(round_: int, stall: Stall, stacks: str) -> None:
+def _tell(round_: int, stall: Stall, stacks: str, follows: str) -> None:
     logger.warning(
-        "no worker of round %d makes a step: for %.0f s (allowed: %.0f s); rank %d lags: step %d%s%s",
-        round_,
-        stall.silence,
-        stall.allowed,
-        stall.rank,
-        stall.step,
+        "no worker of round %d makes a step: for %.0f s (allowed: %.0f s); rank %d lags: step %d%s%s; %s",
+        *(round_, stall.silence, stall.allowed, stall.rank, stall.step),
         f", in {stall.where}" if stall.where else "",
         f"; all stacks are in {stacks}" if stacks else "",
+        follows,
     )
 
 

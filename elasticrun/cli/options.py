@@ -193,8 +193,9 @@ NO_AUTO_PROGRESS = _flag(
 )
 HANG_TIMEOUT = Option(
     "hang-timeout", Group.HEALTH, values.seconds_or_off, "SECONDS|off",
-    "How long workers may make no step before that is a hang (default: learnt from the steps so "
-    "far; off in a TensorFlow job).",
+    "How long workers may make no step before that is a hang, whatever they do (default: told after a while "
+    "that is learnt from the steps, acted upon if nothing can move, or after 30 min; off in a TensorFlow "
+    "job).",
     allowed="a number of seconds above 0, or off", origin=Origin.OURS,
 )
 

@@ -244,11 +244,11 @@ class AgentMachine(AgentFacts):
                 self._effects.append(kill)
         elif timer == PROBE:
             self._end_probe(self._probing.run_out())
-        elif self.phase is AgentPhase.RUNNING and self.group.stall is None:
+        elif self.phase is AgentPhase.RUNNING and not self.group.hangs:
             self._say(Level.WARNING, f"no master for {self._terms.master_timeout:g} s; the workers go on")
             self._timers.set(MASTER, self._now + self._terms.master_timeout)
         else:
-            self._depart(Departure.deserted(self._terms.master_timeout, hangs=self.group.stall is not None))
+            self._depart(Departure.deserted(self._terms.master_timeout, hangs=self.group.hangs))
 
     def _give_up_node(self) -> None:
         self.departure = Departure.stuck(self._terms.kill_timeout)
@@ -326,6 +326,7 @@ class AgentMachine(AgentFacts):
         self.failures = ()
         self._seats = with_seat(self._seats, assignment.charter)
         self.tasks.begin(wanted)
+        self._stall = None
         self.group.begin(assignment.local_ranks(self.info.local_world_size), self.tasks.servers)
         text = describe_assignment(assignment, self.info, wanted.reason)
         self._say(Level.INFO if self.round == 0 else Level.WARNING, text)

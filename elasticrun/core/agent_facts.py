@@ -20,6 +20,7 @@ from elasticrun.core.agent_leave import Departure
 from elasticrun.core.agent_probe import Probing
 from elasticrun.core.agent_tasks import Tasks
 from elasticrun.core.agent_wishes import Wishes
+from elasticrun.core.hangs import is_hang
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -58,6 +59,7 @@ class AgentFacts:
         self._store_port = 0
         self._ports: tuple[int, ...] = ()
         self._done = False
+        self._stall: Stall | None = None  # as it was seen last, on this stream
         self._timers: Deadlines[str] = Deadlines()
         self.group = Group(terms, self._timers)
         self.tasks = Tasks(terms, self._timers)
@@ -70,7 +72,11 @@ class AgentFacts:
         return self._wishes.epoch
 
     def hello(self) -> Hello:
-        """The first message of a new stream: everything the master needs to resume from."""
+        """The first message of a new stream: everything the master needs to resume from.
+
+        But for a stall, which was true when it was seen: the watch over the workers will say it again.
+        """
+        self._stall = None
         self._greeted = self._status()
         return Hello(*self._job, self.info, self._greeted, self.epoch)
 
@@ -105,7 +111,8 @@ class AgentFacts:
 
     def _stall_seen(self, round_: int, stall: Stall | None) -> None:
         if round_ == self.round and self.phase is AgentPhase.RUNNING:
-            self.group.stall = stall
+            self._stall = stall
+            self.group.hangs = self.assignment is not None and is_hang(stall, self.assignment.max_restarts)
             self._report()
 
     def _depart(self, departure: Departure) -> None:
@@ -128,7 +135,7 @@ class AgentFacts:
     def _status(self) -> AgentStatus:
         is_ready = self.phase is AgentPhase.READY
         port = self._store_port if is_ready else 0
-        stall = self.group.stall if self.phase is AgentPhase.RUNNING else None
+        stall = self._stall if self.phase is AgentPhase.RUNNING else None
         return AgentStatus(
             self._sequence,
             self.phase,

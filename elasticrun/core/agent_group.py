@@ -18,7 +18,6 @@ from collections.abc import Iterable
 
 from elasticrun.core.agent_events import AgentTerms, SignalWorkers, SweepWorkers
 from elasticrun.core.agent_leave import SIGTERM
-from elasticrun.core.protocol import Stall
 from elasticrun.core.timers import Deadlines
 
 GRACE = "grace"
@@ -34,7 +33,7 @@ class Group:
         self.alive: set[int] = set()  # local ranks of workers that run
         self._servers: set[int] = set()  # of these, and of others that are gone
         self._keeps_servers = False  # while somebody may need them
-        self.stall: Stall | None = None  # they have stopped making steps
+        self.hangs = False  # there is evidence that they make no steps any more
         self.ends_well = False  # so what workers detached may live on
         self.imports = False  # a worker that started now would wait for them
         self._has_begun = False  # workers have run here
@@ -46,7 +45,7 @@ class Group:
         self._has_begun = True
         self.alive = set(local_ranks)
         self._servers = set(servers)
-        self.stall = None
+        self.hangs = False
 
     def add(self, local_rank: int, serves: bool) -> None:
         """One more starts."""
@@ -78,7 +77,7 @@ class Group:
     def grace(self) -> float:
         """Seconds for workers to end by themselves; those that hang would only use them up."""
         timeout = self._terms.shutdown_timeout
-        return timeout if self.stall is None else min(timeout, HUNG_GRACE)
+        return min(timeout, HUNG_GRACE) if self.hangs else timeout
 
     @property
     def awaited(self) -> set[int]:

@@ -327,8 +327,8 @@ class JobMachine(JobTasks):
             return
         if current.stop is None and current.tasks:
             self._watch_tasks()
-        if current.stop is None and current.hang is not None:
-            current.blame_hang(self.members.nodes[current.hang[0]].info)
+        if current.stop is None and current.is_silent:
+            self._watch_silence()
         if current.stop is None:
             self._watch_growth()
         if current.stop is not None:

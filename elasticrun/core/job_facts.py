@@ -282,7 +282,7 @@ class JobFacts:
             if not accepts(status.seats, self.current.seats[name].charter):
                 self.current.lose(name, f"{name} followed another master")
             elif status.round == self.round:
-                self.current.absorb(name, status)
+                self.current.absorb(name, status, self._now)
                 self._note_completion()
             elif status.round > self.round:
                 self.current.lose(name, f"{name} followed another master to round {status.round}")

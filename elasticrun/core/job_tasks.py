@@ -24,7 +24,7 @@ from elasticrun.core.health import NodeFinding
 from elasticrun.core.job_events import JobPhase
 from elasticrun.core.job_facts import NOTICE, JobFacts
 from elasticrun.core.protocol import NodeInfo
-from elasticrun.core.recovery import settle
+from elasticrun.core.recovery import restarts_left, settle
 from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.core.restart import StopCause
 from elasticrun.core.role_recovery import Loss, cause_of
@@ -126,6 +126,18 @@ class JobTasks(JobFacts):
         tasks.unfinished.clear()
         self._decide(text)
         self._tell_all([text])
+
+    def _watch_silence(self) -> None:
+        """Nobody makes steps: act on it, or say why not; see ``core/hangs.py``."""
+        current = self.current
+        lagging = current.silences.lagging()
+        left = restarts_left(self.recovery, self.config.policy, self._now - current.started_at)
+        why = current.silences.doubt if lagging is None else current.silences.objection(left)
+        if lagging is not None and not why:
+            current.blame_hang(self.members.nodes[lagging].info)
+        elif why and why != current.silence:
+            current.silence = why
+            self._decide(f"no node makes a step in round {self.round}; {why}")
 
     def _watch_tasks(self) -> None:
         """Take away what was kept for the chief alone, and restart what was lost.

@@ -14,14 +14,29 @@ minutes. Start-up is no training: nothing is learnt from the first two steps, no
 
 A long silence may still be work without signs, as an evaluation without a data loader. So the rule looks
 again. After one allowed silence the workers are suspect and their stacks are taken, and then ``LOOKS`` times
-more during another one: a loop is easily found twice in its slowest line, but hardly every time. If no main
-thread was ever seen elsewhere, the node is stalled. If one was, it works: twice the silence is allowed from
-now on. A hang is thus found after two allowed silences (and the time to take stacks), within three.
+more during another one: a loop is easily found twice in its slowest line, but hardly every time. If one main
+thread was ever seen elsewhere, the node works: twice the silence is allowed from now on. If none was, the
+node is *stalled*, after two allowed silences (and the time to take stacks).
 
-A timeout that the user fixed is taken at its word: stalled after that time, whatever the stacks say.
+To be stalled is *told*, and by itself nothing follows from it: one call of a library, one wait for a program,
+a queue or a person looks just so, and comes back. What follows depends on the evidence:
+
+- STILL: at every look for an allowed silence, every rank's main thread waited in a collective or for the
+  store (``awaits_peers``), and in between no process below any of them used CPU time, moved bytes, started or
+  ended (``core/stillness.py``). Such a node cannot go on by itself. If that is so on every node at the same
+  time, nothing can move any more, and the round starts again; that is the master's to see
+  (``core/hangs.py``).
+- LAST_BOUND: the node has been silent, and its stacks have not moved, for ``last_bound``. So a rank that
+  waits in a collective and burns CPU time there, as NCCL does, is found by this bound, or by the user's
+  timeout: CPU time inside a collective tells neither progress nor its absence.
+- TIMEOUT: a timeout that the user fixed is taken at its word, whatever the stacks say.
+
+There is no evidence, not even by the last bound, while a debugger is attached or a worker reads a line from
+a prompt: who thinks for an hour is no hang.
 
 A node that is stalled is looked at again and again, and says so each time: it may only have waited for
-another node, and whoever judges all nodes has to know that what was true is true still.
+another node, and whoever judges all nodes has to know that what was true is true still. The looks grow
+rarer with the silence, up to ``MAX_SPAN``.
 
 Invariants. The last look comes no sooner than one allowed silence after the first, so that an agent, or a
 whole host, that was frozen does not take its own absence for theirs. ``next_deadline`` is never later than
@@ -30,20 +45,26 @@ the earliest instant at which some worker could be silent for too long, and noth
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
+from elasticrun.core.activity import Footprint
 from elasticrun.core.bounds import SECONDS
-from elasticrun.core.protocol import Stall
+from elasticrun.core.protocol import Evidence, Stall
+from elasticrun.core.stacks import Stack, have_moved, is_in_collective, main_stack
+from elasticrun.core.stillness import Sight, Stillness
 
 MULTIPLE = 8.0
 PAUSE_MULTIPLE = 2.0
 FLOOR = 10.0  # seconds
 STEPS_TO_ARM = 3
 LOOKS = 4  # at the stacks of suspects, after the first
-CHECKPOINT_LIMIT = 1800.0  # seconds; a checkpoint that takes longer hangs
+CHECKPOINT_LIMIT = 1800.0  # seconds; a checkpoint that takes longer is silence like any other
+LAST_BOUND = 1800.0  # seconds of silence that are a hang without further evidence
+MAX_SPAN = 60.0  # seconds between two looks at workers that are stalled, unless more silence is allowed
+RARER = 0.25  # of the silence so far: the time to the next look at them
+ROUNDING = 1e-6  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +75,7 @@ class HangTerms:
     multiple: float = MULTIPLE
     floor: float = FLOOR
     checkpoint_limit: float = CHECKPOINT_LIMIT
+    last_bound: float = LAST_BOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +100,12 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class StacksTaken:
-    """The answer to TakeStacks: texts by local rank as far as there are any, and the page read after that."""
+    """The answer to TakeStacks, by local rank as far as there is any, and the page read after that."""
 
     workers: tuple[WorkerProgress, ...]
     texts: Mapping[int, str]
+    before: Mapping[int, Footprint] = field(default_factory=dict)
+    after: Mapping[int, Footprint] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +134,15 @@ class TakeStacks:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """The workers hang; ``stall`` is about the one that lags."""
+    """The workers are silent; ``stall`` is about the one that lags."""
 
     stall: Stall
-    again: bool = False  # they still do, as was said before
+    again: bool = False  # they still are, with the same evidence, as was said before
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Workers that were stalled go on."""
+    """Workers that were stalled make steps again, or were seen at work."""
 
 
 ProgressEffect = TakeStacks | Stalled | Resumed
@@ -132,27 +156,6 @@ class Phase(Enum):
     STALLED = "stalled"
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One line of a stack."""
-
-    function: str
-    file: str
-    line: int
-
-    @property
-    def place(self) -> tuple[str, str, int]:
-        """The same for the same place, whichever tool wrote it."""
-        return self.function.rpartition(".")[2], self.file.rpartition("/")[2], self.line
-
-    def __str__(self) -> str:
-        file = self.file.rpartition("site-packages/")[2]
-        return f"{self.function} ({'/'.join(file.split('/')[-3:])}:{self.line})"
-
-
-Stack = tuple[Frame, ...]  # innermost frame first
-
-
 class HangMachine:
     """Judges the workers of one round on one node. ``now`` is the host's monotonic clock in seconds."""
 
@@ -164,7 +167,10 @@ class HangMachine:
         self._workers: dict[int, WorkerProgress] = {}
         self._learnt = 0.0  # seconds that were shown to be work, for all their silence
         self._since: float | None = None  # the latest sign of life; None: nothing to judge
-        self._stacks: dict[int, Stack] = {}  # of the look before
+        self._moved_at = 0.0  # when stacks were last seen to move
+        self._stacks: Mapping[int, Stack] = {}  # of the look before
+        self._stillness = Stillness()
+        self._told = Evidence.NONE  # with the last Stalled
         self._looks = 0  # that are still to come
         self._asked_at = 0.0  # when stacks were asked for
         self._is_waiting = False  # for StacksTaken
@@ -177,10 +183,11 @@ class HangMachine:
         match event:
             case Looked(workers):
                 self._look(workers, now)
-            case StacksTaken(workers, texts):
+            case StacksTaken(workers, texts, before, after):
                 self._is_waiting = False
                 self._look(workers, now)
-                self._compare({rank: main_stack(text) for rank, text in texts.items()}, now)
+                sight = Sight({rank: main_stack(text) for rank, text in texts.items()}, before, after)
+                self._compare(sight, now)
             case WorkerEnded(local_rank):
                 self._alive.discard(local_rank)
                 self._look(tuple(self._workers.values()), now)
@@ -221,6 +228,7 @@ class HangMachine:
         if self.phase is Phase.STALLED:
             self._effects.append(Resumed())
         self.phase = Phase.CALM
+        self._stillness = Stillness()
 
     def _silent_since(self, now: float) -> float | None:
         """The latest sign of life; None if nothing can be said of silence now."""
@@ -238,23 +246,28 @@ class HangMachine:
         enough = STEPS_TO_ARM if self._terms.timeout is None else 1
         return any(worker.steps >= enough for worker in self._workers.values())
 
-    def _compare(self, stacks: dict[int, Stack], now: float) -> None:
+    def _compare(self, sight: Sight, now: float) -> None:
         if self._since is None or self._since > self._asked_at:
             return  # there was a sign while the stacks were taken
-        before, self._stacks = self._stacks, stacks
+        self._stillness.weigh(sorted(self._alive), sight, self._asked_at)
+        before, self._stacks = self._stacks, sight.stacks
         if self.phase is Phase.CALM:
             self.phase = Phase.SUSPECT
             self._looks = self._all_looks
-        elif self._terms.timeout is None and have_moved(before, stacks):
+        elif self._terms.timeout is None and have_moved(before, self._stacks):
             if self.phase is Phase.STALLED:
                 self._effects.append(Resumed())
             self.phase = Phase.CALM
+            self._stillness = Stillness()
+            self._moved_at = now
             self._learnt = 2 * self.allowed
         elif self._looks > 1:
             self._looks -= 1
         else:
-            self._effects.append(Stalled(self._describe(now), again=self.phase is Phase.STALLED))
-            self.phase = Phase.STALLED
+            stall = self._describe(now)
+            again = self.phase is Phase.STALLED and stall.evidence is self._told
+            self._effects.append(Stalled(stall, again))
+            self.phase, self._told = Phase.STALLED, stall.evidence
 
     def _describe(self, now: float) -> Stall:
         """About the worker that lags: fewest steps, else not waiting for others, else silent for longest."""
@@ -265,6 +278,7 @@ class HangMachine:
 
         worker = min((worker for worker in self._workers.values() if worker.steps), key=lag)
         stack = self._stacks.get(worker.local_rank, ())
+        evidence, lasting = self._evidence(now)
         return Stall(
             rank=self._first_rank + worker.local_rank,
             local_rank=worker.local_rank,
@@ -273,7 +287,29 @@ class HangMachine:
             allowed=self.allowed,
             in_collective=is_in_collective(stack),
             where=str(stack[0]) if stack else "",
+            evidence=evidence,
+            lasting=lasting,
+            doubt="" if evidence is not Evidence.NONE else self._stillness.doubt(self._first_rank),
         )
+
+    def _evidence(self, now: float) -> tuple[Evidence, float]:
+        """What speaks for a hang, and for how many seconds it has."""
+        assert self._since is not None
+        if self._terms.timeout is not None:
+            return Evidence.TIMEOUT, now - self._since
+        if self._stillness.is_held:
+            return Evidence.NONE, 0.0
+        still = self._stillness.since
+        if still is not None and self._asked_at - still >= self.allowed - ROUNDING:
+            return Evidence.STILL, now - still
+        over = now - self._last_instant
+        return (Evidence.LAST_BOUND, over) if over >= 0 else (Evidence.NONE, 0.0)
+
+    @property
+    def _last_instant(self) -> float:
+        """When the last bound is over."""
+        assert self._since is not None
+        return max(self._since, self._moved_at) + max(self._terms.last_bound, 2 * self.allowed)
 
     def _plan(self, now: float) -> None:
         """Set the next deadline, or ask for stacks if it has passed."""
@@ -286,7 +322,7 @@ class HangMachine:
         due = {
             Phase.CALM: self._since + self._span,
             Phase.SUSPECT: self._asked_at + self._span / self._all_looks,
-            Phase.STALLED: self._asked_at + self._span,
+            Phase.STALLED: self._next_look,
         }[self.phase]
         if now < due:
             self._deadline = due
@@ -295,69 +331,12 @@ class HangMachine:
         self._asked_at = now
         self._effects.append(TakeStacks(tuple(sorted(self._alive))))
 
-
-# -- stacks
-
-_FAULTHANDLER_THREAD = re.compile(r"(Current thread|Thread) 0x")
-_FAULTHANDLER_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
-_PY_SPY_THREAD = re.compile(r'Thread \S+ \([^)]*\)(: "MainThread")?')
-_PY_SPY_FRAME = re.compile(r"    (.+) \((.*):(\d+)\)")
-
-
-def main_stack(text: str) -> Stack:
-    """The main thread's stack in what py-spy or faulthandler wrote of a process; () if there is none.
-
-    py-spy names the main thread. faulthandler lists the newest thread first, so the main thread is the last,
-    unless the list was cut; the kernel gives a signal to the main thread first, so it is the current one too.
-    """
-    threads: list[tuple[bool, list[Frame]]] = []  # (whether it may be the main thread, frames)
-    cut = False
-    for line in text.splitlines():
-        if match := _FAULTHANDLER_THREAD.match(line):
-            threads.append((match[1] == "Current thread", []))
-        elif match := _PY_SPY_THREAD.match(line):
-            threads.append((match[1] is not None, []))
-        elif threads and (match := _FAULTHANDLER_FRAME.match(line)):
-            threads[-1][1].append(Frame(match[3], match[1], int(match[2])))
-        elif threads and (match := _PY_SPY_FRAME.match(line)):
-            threads[-1][1].append(Frame(match[1], match[2], int(match[3])))
-        cut = cut or line == "..."
-    if not threads:
-        return ()
-    candidates = [frames for is_main, frames in threads if is_main]
-    is_py_spy = not _FAULTHANDLER_THREAD.search(text)
-    if candidates and (is_py_spy or cut):
-        return tuple(candidates[0])
-    return tuple(threads[0 if is_py_spy else -1][1])
-
-
-def have_moved(before: Mapping[int, Stack], after: Mapping[int, Stack]) -> bool:
-    """Whether a main thread that was seen twice is elsewhere now. No stack, no evidence."""
-    return any(
-        [frame.place for frame in stack] != [frame.place for frame in after[local_rank]]
-        for local_rank, stack in before.items()
-        if stack and after.get(local_rank)
-    )
-
-
-#: Functions that wait for other ranks, or for a device that may be waiting for them.
-_COLLECTIVE = re.compile(
-    r"_?(all_?reduce|all_?gather|all_?to_?all|reduce_?scatter|(distributed_)?broadcast|(monitored_)?barrier"
-    r"|(batch_)?i?send|(batch_)?i?recv|wait_tensor)(_.*)?|_?(synchronize|_engine_run_backward)"
-)
-_COMMUNICATION = re.compile(r"(^|/)torch/distributed/(?!checkpoint/|elastic/|launch|run\.py|optim/)")
-#: Files whose frames say nothing of what is waited for: what they wrap does.
-_PLUMBING = re.compile(r"(^|/)(torch/_ops|torch/_library/.*|torch/utils/_contextlib|contextlib)\.py$")
-
-
-def is_in_collective(stack: Stack) -> bool:
-    """Whether the innermost frame that means anything waits for other ranks.
-
-    Told by names alone, so only a guess: ``work.wait()`` in the script leaves no frame of its own.
-    """
-    for frame in stack:
-        if _COLLECTIVE.fullmatch(frame.function.rpartition(".")[2]) or _COMMUNICATION.search(frame.file):
-            return True
-        if not _PLUMBING.search(frame.file):
-            return False
-    return False
+    @property
+    def _next_look(self) -> float:
+        """When to look again at workers that are stalled: on time for the last bound."""
+        assert self._since is not None
+        if self._terms.timeout is not None:
+            return self._asked_at + self._span
+        rarer = min(MAX_SPAN, RARER * (self._asked_at - self._since))
+        due = self._asked_at + max(self._span, rarer)
+        return min(due, self._last_instant) if self._asked_at < self._last_instant else due

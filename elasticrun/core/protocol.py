@@ -29,13 +29,13 @@ from elasticrun.core.bounds import (
     ROUNDS_HEARD,
     SECONDS,
     SEQUENCES,
-    STEPS,
-    TIMESTAMPS,
     WORLD_SIZES,
 )
 from elasticrun.core.failure import MAX_SUMMARY_TEXT as MAX_SUMMARY_TEXT
 from elasticrun.core.failure import Failure as Failure
 from elasticrun.core.failure import FailureKind as FailureKind
+from elasticrun.core.stall import Evidence as Evidence
+from elasticrun.core.stall import Stall as Stall
 from elasticrun.core.tasks import Cluster, Task, TaskReport
 from elasticrun.core.usage import TaskUsage
 
@@ -91,22 +91,6 @@ class ProbeReport:
     matmul_flops: Annotated[float, RATES] = 0.0  # floating point operations per second
     groups: tuple[GroupReport, ...] = ()  # in the order in which they were asked for
     engine: str = ""  # what multiplied, for example torch/cpu; "": unknown
-
-
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """No worker of a node has made a step for too long; about the one that lags."""
-
-    rank: Annotated[int, RANKS]
-    local_rank: Annotated[int, RANKS]
-    step: Annotated[int, STEPS]  # the last one it made
-    silence: Annotated[float, SECONDS]  # since then
-    allowed: Annotated[float, SECONDS]  # seconds that were allowed
-    in_collective: bool  # by its stack: it waits for others
-    where: str = ""  # the innermost frame of its stack
-    stacks: str = ""  # the directory on its host in which all stacks were saved; "": they were not
-    # Wall clock of its host when it was found, in seconds; shown, never compared.
-    timestamp: Annotated[float, TIMESTAMPS] = 0.0
 
 
 @dataclass(frozen=True, slots=True)

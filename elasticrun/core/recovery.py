@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from elasticrun.config import Action, FailureClass, Policy
 from elasticrun.core.cause import root_cause
 from elasticrun.core.diagnosis import Diagnosis
+from elasticrun.core.hangs import Restarts
 from elasticrun.core.job_events import Trigger
 from elasticrun.core.policy import RepeatedError, action_for, backoff_delay, count_fast, refilled
 from elasticrun.core.protocol import Failure
@@ -96,6 +97,14 @@ def _judge(
         return replace(settlement, reason=reason, delay=delay)
     shared = diagnosis.failure_class in SHARED
     return replace(settlement, reason=reason, delay=delay, suspect=root.node, suspects_all=shared)
+
+
+def restarts_left(recovery: Recovery, policy: Policy, lasted: float) -> Restarts:
+    """Whether a round that failed after ``lasted`` seconds could be followed by another one."""
+    if recovery.budget.max_restarts == 0:
+        return Restarts.NEVER
+    kept = _refill(recovery, policy, lasted).budget
+    return Restarts.LEFT if kept.spent < kept.max_restarts else Restarts.SPENT
 
 
 def _resume(kept: Recovery, policy: Policy, saved: Failure, lasted: float) -> Settlement:

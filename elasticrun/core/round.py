@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from elasticrun.core.hangs import Silences, evidence_text
 from elasticrun.core.own_failures import kept
 from elasticrun.core.protocol import (
     AgentPhase,
@@ -12,7 +13,6 @@ from elasticrun.core.protocol import (
     Failure,
     FailureKind,
     NodeInfo,
-    Stall,
 )
 from elasticrun.core.recovery import Recovery
 from elasticrun.core.restart import StopCause, excused
@@ -43,7 +43,8 @@ class Round:
     finished: set[str] = field(default_factory=set)  # a node stays in it if it is lost afterwards
     failures: list[Failure] = field(default_factory=list)  # in the order in which they were heard
     accepted: set[str] = field(default_factory=set)  # members that started their workers
-    stalls: dict[str, Stall] = field(default_factory=dict)  # of members whose workers make no steps
+    silences: Silences = field(default_factory=Silences)  # of members whose workers make no steps
+    silence: str = ""  # what was told of a silence of all that is not acted upon
     start_reason: str = ""
     started_at: float = 0.0  # seconds of the master's clock
     lasted: float = 0.0  # seconds until it was told to stop
@@ -64,16 +65,14 @@ class Round:
         return len(self.accepted) == len(self.seats)
 
     @property
-    def hang(self) -> tuple[str, Stall] | None:
-        """If no unfinished member makes steps any more: the node and the worker that lag.
+    def is_silent(self) -> bool:
+        """No unfinished member makes steps any more.
 
         Members whose tasks make no steps of the training, parameter servers for instance, have no say.
         """
         finished = self.finished & self.tasks.trainers if self.tasks else self.finished
         trainers = len(self.tasks.trainers) if self.tasks else len(self.seats)
-        if not self.stalls or len(self.stalls) < trainers - len(finished):
-            return None
-        return min(self.stalls.items(), key=lambda item: _lag(item[1]))
+        return 0 < len(self.silences) >= trainers - len(finished)
 
     @property
     def stop_reason(self) -> str:
@@ -85,21 +84,18 @@ class Round:
         if self.stop is None or excused(self.stop[0], cause) is not self.stop[0]:
             self.stop = (cause, reason)
 
-    def absorb(self, name: str, status: AgentStatus) -> None:
+    def absorb(self, name: str, status: AgentStatus, now: float) -> None:
         """Take in what a member that may run says of this round."""
         if status.phase in STARTED:
             self.accepted.add(name)
-        if status.stall is None or name in self.finished:
-            self.stalls.pop(name, None)
-        else:
-            self.stalls[name] = status.stall
+        self.silences.hear(name, None if name in self.finished else status.stall, now)
         for failure in status.failures:
             self.hear(failure)
         if self.tasks.absorb(name, status.tasks):
             self.releases = True
         if status.phase is AgentPhase.FINISHED:
             if name not in self.finished:
-                self.stalls.clear()  # who only waited for this one goes on; who hangs will say so again
+                self.silences.clear()
             self.finished.add(name)
         elif status.phase is AgentPhase.READY:
             self.pending.discard(name)
@@ -120,11 +116,11 @@ class Round:
 
     def blame_hang(self, info: NodeInfo) -> None:
         """No member makes steps any more: that is held against the worker that lags, on the node given."""
-        stall = self.stalls[info.node]
+        stall = self.silences[info.node]
         where = f", in {stall.where}" if stall.where else ""
         text = (
             f"made no step for {stall.silence:.1f} s after step {stall.step}"
-            f" ({stall.allowed:.1f} s are allowed){where}"
+            f" ({stall.allowed:.1f} s are allowed){where}; {evidence_text(stall)}"
         )
         failure = Failure(
             node=info.node,
@@ -158,12 +154,3 @@ class Round:
             self.pending.discard(name)
             if name not in self.finished:
                 self.must_stop(cause, reason)
-
-
-def _lag(stall: Stall) -> tuple[int, bool, float]:
-    """Smallest for the worker that the others wait for.
-
-    It made the fewest steps; of those with as few, it is not inside a collective, where one waits for
-    others; of those, it has been silent for the longest time.
-    """
-    return (stall.step, stall.in_collective, -stall.silence)

@@ -26,6 +26,13 @@ class AgentPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_PHASE_STOPPING: _ClassVar[AgentPhase]
     AGENT_PHASE_CHECKING: _ClassVar[AgentPhase]
 
+class Evidence(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EVIDENCE_UNSPECIFIED: _ClassVar[Evidence]
+    EVIDENCE_STILL: _ClassVar[Evidence]
+    EVIDENCE_LAST_BOUND: _ClassVar[Evidence]
+    EVIDENCE_TIMEOUT: _ClassVar[Evidence]
+
 class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FAILURE_KIND_UNSPECIFIED: _ClassVar[FailureKind]
@@ -72,6 +79,10 @@ AGENT_PHASE_FAILED: AgentPhase
 AGENT_PHASE_FINISHED: AgentPhase
 AGENT_PHASE_STOPPING: AgentPhase
 AGENT_PHASE_CHECKING: AgentPhase
+EVIDENCE_UNSPECIFIED: Evidence
+EVIDENCE_STILL: Evidence
+EVIDENCE_LAST_BOUND: Evidence
+EVIDENCE_TIMEOUT: Evidence
 FAILURE_KIND_UNSPECIFIED: FailureKind
 FAILURE_KIND_EXIT: FailureKind
 FAILURE_KIND_SIGNAL: FailureKind
@@ -289,7 +300,7 @@ class ProbeReport(_message.Message):
     def __init__(self, check: _Optional[int] = ..., error: _Optional[str] = ..., matmul_flops: _Optional[float] = ..., groups: _Optional[_Iterable[_Union[GroupReport, _Mapping]]] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class Stall(_message.Message):
-    __slots__ = ("rank", "local_rank", "step", "silence", "allowed", "in_collective", "where", "stacks", "timestamp")
+    __slots__ = ("rank", "local_rank", "step", "silence", "allowed", "in_collective", "where", "stacks", "timestamp", "evidence", "lasting", "doubt")
     RANK_FIELD_NUMBER: _ClassVar[int]
     LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -299,6 +310,9 @@ class Stall(_message.Message):
     WHERE_FIELD_NUMBER: _ClassVar[int]
     STACKS_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    LASTING_FIELD_NUMBER: _ClassVar[int]
+    DOUBT_FIELD_NUMBER: _ClassVar[int]
     rank: int
     local_rank: int
     step: int
@@ -308,7 +322,10 @@ class Stall(_message.Message):
     where: str
     stacks: str
     timestamp: float
-    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., step: _Optional[int] = ..., silence: _Optional[float] = ..., allowed: _Optional[float] = ..., in_collective: bool = ..., where: _Optional[str] = ..., stacks: _Optional[str] = ..., timestamp: _Optional[float] = ...) -> None: ...
+    evidence: Evidence
+    lasting: float
+    doubt: str
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., step: _Optional[int] = ..., silence: _Optional[float] = ..., allowed: _Optional[float] = ..., in_collective: bool = ..., where: _Optional[str] = ..., stacks: _Optional[str] = ..., timestamp: _Optional[float] = ..., evidence: _Optional[_Union[Evidence, str]] = ..., lasting: _Optional[float] = ..., doubt: _Optional[str] = ...) -> None: ...
 
 class World(_message.Message):
     __slots__ = ("round", "epoch", "size")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,8 +20,9 @@ import pytest
 from elasticrun.agent import progress
 from elasticrun.agent.env import INJECTED
 from elasticrun.agent.progress import HEADER_SIZE, SLOT, SLOT_SIZE, TIMES, HangWatch, ProgressPage
-from elasticrun.core.progress import MULTIPLE, HangTerms, WorkerProgress, is_in_collective, main_stack
-from elasticrun.core.protocol import Stall
+from elasticrun.core.progress import MULTIPLE, HangTerms, WorkerProgress
+from elasticrun.core.protocol import Evidence, Stall
+from elasticrun.core.stacks import is_in_collective, main_stack
 from elasticrun.core.usage import Pace
 from elasticrun.worker import reporter
 
@@ -177,7 +180,7 @@ class Stage:
         self.watch = HangWatch(size, terms, search_path, self._on_stall)
         self.directory = directory
         self.processes: list[asyncio.subprocess.Process] = []
-        self.watch.start(3, 10, range(size))
+        self.watch.start(3, 10, range(size), 1)
         for local_rank in range(size):
             (directory / str(local_rank)).mkdir()
             self.watch.start_worker(local_rank, str(directory / str(local_rank)))
@@ -206,8 +209,8 @@ class Stage:
     async def close(self) -> None:
         await self.watch.close()
         for process in self.processes:
-            if process.returncode is None:
-                process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and what it has started
             await process.communicate()
 
 
@@ -313,6 +316,101 @@ def test_an_evaluation_is_no_hang(tmp_path: Path) -> None:
         assert stall.step == 20
 
     play(tmp_path, 1, scenario, QUICK)
+
+
+#: Waits in a function of torch's, as far as a stack can tell, until a line comes.
+WAITING = (
+    TRAIN
+    + """
+code = "def barrier(): lock = threading.Lock(); lock.acquire(); lock.acquire()"
+exec(compile(code, "/v/site-packages/torch/distributed/distributed_c10d.py", "exec"))
+"""
+)
+
+
+async def evidence(stage: Stage, wanted: Evidence) -> Stall:
+    """The first stall with that evidence; those before it are still without any."""
+    while True:
+        stall = await stage.stall()
+        assert stall is not None
+        if stall.evidence is wanted:
+            return stall
+        assert stall.evidence is Evidence.NONE
+
+
+def test_workers_that_wait_in_collectives_and_do_nothing_are_still(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(stage: Stage) -> None:
+        for _ in range(2):
+            await stage.spawn("barrier()", WAITING)
+        stall = await evidence(stage, Evidence.STILL)
+        assert (stall.in_collective, stall.doubt) == (True, "")
+        assert stall.lasting >= stall.allowed
+
+    with caplog.at_level(logging.WARNING):
+        play(tmp_path, 2, scenario, HangTerms(floor=1.0))
+    assert "no process below one has used CPU time or I/O" in caplog.text
+    assert "once that is so on every node, the round starts again" in caplog.text
+
+
+OTHERWISE = {
+    "one works in a subprocess": (
+        "import subprocess; subprocess.run(['sleep', '600'])",
+        "rank 11 is outside any collective",
+    ),
+    "a program below it computes": (
+        "import subprocess; subprocess.Popen([sys.executable, '-c', 'while True: pass']); barrier()",
+        "rank 11 ",
+    ),
+    "a thread writes to slow storage": (
+        "import subprocess\n"
+        "cat = subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)\n"
+        "def save():\n"
+        "    while True: cat.stdin.write(bytes(10000)); cat.stdin.flush(); time.sleep(0.05)\n"
+        "threading.Thread(target=save, daemon=True).start(); barrier()",
+        "rank 11 reads or writes",
+    ),
+    "one waits for somebody's line": ("input()", "rank 11 waits for input"),
+    "one is at a breakpoint": ("breakpoint()", "rank 11 waits for input"),
+    "one is stopped": (
+        "import signal; os.kill(os.getpid(), signal.SIGSTOP)",
+        "rank 11 is stopped by a signal (state T)",
+    ),
+    "it polls, as NCCL does": (
+        "code = 'def all_reduce():\\n while True: pass'\n"
+        "exec(compile(code, '/x/torch/distributed/distributed_c10d.py', 'exec'))\n"
+        "all_reduce()",
+        "rank 11 ",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_who_is_not_seen_to_wait_is_waited_for(what: str, tmp_path: Path) -> None:
+    code, doubt = OTHERWISE[what]
+
+    async def scenario(stage: Stage) -> None:
+        await stage.spawn("barrier()", WAITING)
+        await stage.spawn(code, f"import sys\n{WAITING}")
+        for _ in range(2):
+            stall = await stage.stall()
+            assert stall is not None
+            assert stall.evidence is Evidence.NONE
+            assert stall.doubt.startswith(doubt)
+
+    play(tmp_path, 2, scenario, HangTerms(floor=1.0))
+
+
+def test_the_last_bound_needs_no_evidence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.spawn("stuck()")
+        stall = await evidence(stage, Evidence.LAST_BOUND)
+        assert stall.silence >= 2.0
+
+    with caplog.at_level(logging.WARNING):
+        play(tmp_path, 1, scenario, HangTerms(floor=0.5, last_bound=2.0))
+    assert caplog.text.count("no worker of round 3 makes a step") == 2, "when it is silent, and at the end"
 
 
 def test_a_checkpoint_is_no_hang(tmp_path: Path) -> None:

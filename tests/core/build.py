@@ -19,6 +19,7 @@ from elasticrun.core.agent_events import (
 from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import (
     Attached,
+    Decided,
     Drop,
     JobEffect,
     JobEvent,
@@ -129,6 +130,10 @@ class Job:
 
     def of(self, kind: type[Kind]) -> list[Kind]:
         return [effect for effect in self.said if isinstance(effect, kind)]
+
+    def decided(self) -> str:
+        """What the newest event led to, in words."""
+        return "; ".join(said.text for said in self.of(Decided))
 
     def drops(self) -> list[Drop]:
         return self.of(Drop)

@@ -20,6 +20,7 @@ from elasticrun.core.agent_events import (
     StallSeen,
     StopSignal,
     SweepWorkers,
+    Transmit,
     WorkerFinished,
 )
 from elasticrun.core.agent_wishes import Wishes
@@ -27,6 +28,7 @@ from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
     Charter,
+    Evidence,
     Leave,
     ProbeGroup,
     ProbeReport,
@@ -169,6 +171,8 @@ def test_a_round_starts_after_a_probe() -> None:
 
 # -- stalls
 
+STALL = Stall(0, 0, 7, 12.0, 10.0, True)
+
 
 def test_a_stall_is_reported_and_its_end() -> None:
     agent = running_agent()
@@ -194,7 +198,11 @@ def test_workers_that_hang_are_not_kept_for_a_master_that_is_gone() -> None:
     agent.now += 61.0
     agent.do(AgentTick())
     assert agent.machine.phase is RUNNING
-    agent.do(StallSeen(0, Stall(0, 0, 7, 12.0, 10.0, True)))
+    agent.do(StallSeen(0, STALL))
+    agent.now += 61.0
+    agent.do(AgentTick())
+    assert agent.machine.phase is RUNNING, "it may be work"
+    agent.do(StallSeen(0, replace(STALL, evidence=Evidence.TIMEOUT)))
     agent.now += 61.0
     agent.do(AgentTick())
     assert agent.machine.phase is STOPPING
@@ -203,12 +211,24 @@ def test_workers_that_hang_are_not_kept_for_a_master_that_is_gone() -> None:
     assert "no steps" in agent.finish.reason
 
 
-def test_workers_that_hang_get_less_time_to_end() -> None:
+@pytest.mark.parametrize(("evidence", "is_swept"), [(Evidence.NONE, False), (Evidence.TIMEOUT, True)])
+def test_workers_that_hang_get_less_time_to_end(evidence: Evidence, is_swept: bool) -> None:
     agent = running_agent()
-    agent.do(StallSeen(0, Stall(0, 0, 7, 12.0, 10.0, True)), Directed(StopRound(1, 2, 0, "a hang")))
+    stall = replace(STALL, evidence=evidence)
+    agent.do(StallSeen(0, stall), Directed(StopRound(1, 2, 0, "a hang")))
     agent.now += 3.1
     agent.do(AgentTick())
-    assert agent.of(SweepWorkers)
+    assert bool(agent.of(SweepWorkers)) is is_swept
+
+
+def test_what_was_true_of_a_stall_is_not_told_again_on_a_new_stream() -> None:
+    agent = running_agent()
+    agent.do(StallSeen(0, STALL), LinkDown("reset"))
+    assert agent.machine.hello().status.stall is None
+    agent.do(LinkUp(1))
+    assert not agent.of(Transmit), "nothing has changed since"
+    agent.do(StallSeen(0, STALL))
+    assert status(agent).stall == STALL, "the watch has looked again"
 
 
 def test_stacks_are_saved_while_workers_run() -> None:

@@ -30,6 +30,7 @@ from elasticrun.core.job_events import (
 )
 from elasticrun.core.protocol import (
     AgentPhase,
+    Evidence,
     FailureKind,
     GroupReport,
     JobEnded,
@@ -524,7 +525,12 @@ def test_who_did_not_hear_that_it_was_excluded_hears_it_when_it_comes_back() -> 
 
 # -- hangs
 
-STALL = Stall(rank=0, local_rank=0, step=7, silence=12.0, allowed=10.0, in_collective=True)
+STALL = Stall(
+    rank=0, local_rank=0, step=7, silence=12.0, allowed=10.0, in_collective=True, evidence=Evidence.TIMEOUT
+)
+STILL = replace(STALL, silence=20.0, evidence=Evidence.STILL, lasting=10.0)
+SILENT = replace(STALL, evidence=Evidence.NONE, doubt="rank 0 is outside any collective")
+ENDLESS = replace(STALL, silence=1801.0, evidence=Evidence.LAST_BOUND, lasting=1.0)
 
 
 def stalled(job: Job, node: str, stall: Stall | None) -> None:
@@ -544,6 +550,57 @@ def test_a_hang_needs_every_node_and_names_the_one_that_lags() -> None:
     assert (failed.stacks, failed.timestamp) == ("/logs/attempt_0", 5.0), "for whoever looks for the cause"
     job.all_report("ab", READY, 0)
     assert (job.machine.budget.used, job.machine.round) == (1, 1)
+
+
+def test_a_silence_without_evidence_on_one_node_is_told_once() -> None:
+    job = running("ab", max_restarts=1)
+    stalled(job, "a", STILL)
+    stalled(job, "b", SILENT)
+    assert job.phase() is JobPhase.RUNNING
+    assert "b is waited for (rank 0 is outside any collective)" in job.decided()
+    stalled(job, "b", replace(SILENT, silence=22.0))
+    assert "is waited for" not in job.decided()
+
+
+def test_nodes_that_are_still_at_the_same_time_hang() -> None:
+    job = running("ab", max_restarts=1)
+    stalled(job, "a", STILL)
+    job.now += 8.0
+    stalled(job, "b", STILL)
+    assert job.phase() is JobPhase.RUNNING, "for 2 of the last 8 seconds: b may have let a go since"
+    stalled(job, "a", replace(STILL, silence=28.0, lasting=18.0))
+    assert job.phase() is JobPhase.STOPPING
+    (failed,) = job.machine.current.failures
+    assert "every rank waits for others, and no process below one has used CPU time or I/O" in failed.summary
+
+
+@pytest.mark.parametrize("stall", [STILL, ENDLESS])
+def test_without_any_restart_only_the_users_timeout_stops_a_job(stall: Stall) -> None:
+    job = running("a")
+    stalled(job, "a", stall)
+    assert job.phase() is JobPhase.RUNNING
+    assert "no restart is allowed (--max-restarts 0)" in job.decided()
+    stalled(job, "a", STALL)
+    assert job.phase() is JobPhase.STOPPING
+
+
+@pytest.mark.parametrize(("stall", "phase"), [(STILL, JobPhase.STOPPING), (ENDLESS, JobPhase.RUNNING)])
+def test_patience_alone_takes_no_last_restart(stall: Stall, phase: JobPhase) -> None:
+    job = running("a", max_restarts=1)
+    job.machine.recovery = Recovery(Budget(1, used=1))
+    stalled(job, "a", stall)
+    assert job.phase() is phase
+
+
+def test_the_last_bound_is_one_for_every_node() -> None:
+    job = running("ab", max_restarts=1)
+    stalled(job, "a", replace(STILL, silence=1750.0))
+    job.now += 50.0
+    stalled(job, "b", ENDLESS)
+    assert job.phase() is JobPhase.RUNNING, "a may have gone on a moment ago"
+    job.now += 10.0
+    stalled(job, "a", replace(STILL, silence=1810.0))
+    assert job.phase() is JobPhase.STOPPING
 
 
 def test_a_stall_that_ends_is_no_hang() -> None:

@@ -11,6 +11,7 @@ from elasticrun.core.job_events import Detached, DrainOrdered, Ended, JobPhase, 
 from elasticrun.core.job_tasks import SERVING_TIME, TOGETHER
 from elasticrun.core.protocol import (
     AgentPhase,
+    Evidence,
     Failure,
     FailureKind,
     JobEnded,
@@ -764,7 +765,9 @@ def test_a_node_of_a_tensorflow_job_does_not_join_another_one() -> None:
 
 
 def stall(case: TfJob, node: str) -> None:
-    said = replace(case.status(node, RUNNING, 0), stall=Stall(0, 0, 7, 9.0, 3.0, False))
+    said = replace(
+        case.status(node, RUNNING, 0), stall=Stall(0, 0, 7, 9.0, 3.0, False, evidence=Evidence.TIMEOUT)
+    )
     case.do(Reported(case.sessions[node], said))
 
 

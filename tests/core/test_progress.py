@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from elasticrun.core.activity import Footprint
 from elasticrun.core.progress import (
     CHECKPOINT_LIMIT,
     FLOOR,
+    LAST_BOUND,
     LOOKS,
+    MAX_SPAN,
     MULTIPLE,
-    Frame,
     HangMachine,
     HangTerms,
     Looked,
     Phase,
     ProgressEffect,
     Resumed,
-    Stack,
     StacksTaken,
     Stalled,
     TakeStacks,
     WorkerEnded,
     WorkerProgress,
     WorkerRestarted,
-    have_moved,
-    is_in_collective,
-    main_stack,
 )
-from elasticrun.core.protocol import Stall
+from elasticrun.core.protocol import Evidence, Stall
 
 STEP = 5.0  # the longest silence of the workers below
 ALLOWED = MULTIPLE * STEP
@@ -107,7 +108,8 @@ def test_a_hang_is_found_after_twice_the_allowed_silence() -> None:
         assert watch.look(due, worker()) == [TakeStacks((0,))]
         assert watch.stacks(due + 0.5, {0: HERE}, worker()) == []
     stall = only_stall(again(watch, {0: HERE}, worker()))
-    assert stall == Stall(10, 0, 8, 2 * ALLOWED, ALLOWED, False, "load (/a/train.py:7)")
+    doubt = "rank 10 cannot be looked at"
+    assert stall == Stall(10, 0, 8, 2 * ALLOWED, ALLOWED, False, "load (/a/train.py:7)", doubt=doubt)
     assert watch.machine.phase is Phase.STALLED
 
 
@@ -331,106 +333,149 @@ def test_the_worker_that_lags_is_named(
     assert stall.in_collective == (texts.get(laggard) == BARRIER)
 
 
-# -- stacks
+# -- evidence
 
-FAULTHANDLER = """\
-Thread 0x00007f9eefe556c0 (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 327 in wait
-  File "/tmp/hang.py", line 3 in helper
-
-Current thread 0x00007f9ef041cb80 (most recent call first):
-  File "/tmp/hang.py", line 6 in all_reduce
-  File "/tmp/hang.py", line 9 in <module>
-"""
-PY_SPY = """\
-Process 19835: /usr/bin/python3 /tmp/hang.py
-Python v3.11.7 (/usr/bin/python3.11)
-
-Thread 19877 (idle): "Thread-1 (helper)"
-    Condition.wait (threading.py:327)
-    helper (hang.py:3)
-Thread 19835 (active+gil): "MainThread"
-    T.all_reduce (hang.py:6)
-    <module> (hang.py:9)
-"""
+QUIET = Footprint(0.0, 5.0, 700, frozenset({(1, 1)}))
 
 
-def test_the_main_thread_is_found_in_what_faulthandler_writes() -> None:
-    expected = (Frame("all_reduce", "/tmp/hang.py", 6), Frame("<module>", "/tmp/hang.py", 9))
-    assert main_stack(FAULTHANDLER) == expected
+class Tracks:
+    """A watch over one worker, whose footprints are given, one pair for each look."""
+
+    def __init__(self, terms: HangTerms | None = None) -> None:
+        self.watch = Watch(1, terms)
+        self.watch.look(101.0, worker())
+        self.said: list[ProgressEffect] = []
+        self._now = 0.0
+
+    def look(self, text: str = BARRIER, **changes: Any) -> float:
+        """When that was. The footprint is taken before and after the stack."""
+        due = self.watch.deadline
+        if due is None:
+            due = self._now  # it has just moved, and is asked for its stack at once
+        else:
+            assert self.watch.look(due, worker()) == [TakeStacks((0,))]
+        self._now = due + 0.5
+        before = replace(QUIET, at=due, **changes)
+        prints = {0: before}, {0: replace(before, at=due + 0.5, cpu=before.cpu + 3.0)}
+        event = StacksTaken((worker(),), {0: text} if text else {}, *prints)
+        self.said = self.watch.machine.handle(event, self._now)
+        return due
+
+    def looks(self, number: int, text: str = BARRIER, **changes: Any) -> None:
+        for index in range(number):
+            self.look(text, **changes, cpu=QUIET.cpu + 3.0 * index)
+
+    @property
+    def stall(self) -> Stall:
+        return first_of(self.said).stall
 
 
-def test_the_main_thread_is_last_even_if_another_one_took_the_signal() -> None:
-    other = FAULTHANDLER.replace("Current thread", "?").replace("Thread", "Current thread")
-    assert main_stack(other.replace("?", "Thread")) == main_stack(FAULTHANDLER)
+def test_who_waits_for_others_and_does_nothing_is_still() -> None:
+    tracks = Tracks()
+    tracks.looks(LOOKS + 1)
+    assert (tracks.stall.evidence, tracks.stall.lasting) == (Evidence.STILL, ALLOWED + 0.5)
+    assert (tracks.stall.silence, tracks.stall.doubt) == (2 * ALLOWED + 0.5, "")
 
 
-def test_in_a_list_that_was_cut_the_current_thread_is_the_main_one() -> None:
-    thread, _, current = FAULTHANDLER.partition("\n\n")
-    assert main_stack(f"{current}\n{thread}\n...\n") == main_stack(FAULTHANDLER)
-
-
-def test_the_main_thread_is_found_in_what_py_spy_writes() -> None:
-    assert main_stack(PY_SPY) == (Frame("T.all_reduce", "hang.py", 6), Frame("<module>", "hang.py", 9))
-
-
-def test_the_first_thread_is_taken_where_py_spy_names_none() -> None:
-    assert main_stack(PY_SPY.replace(': "MainThread"', ""))[0].function == "Condition.wait"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "Error: Permission Denied", '  File "/a.py", line 1 in f', "    f (a.py:1)"]
-)
-def test_where_there_is_no_stack_none_is_found(text: str) -> None:
-    assert main_stack(text) == ()
-
-
-def test_both_tools_name_the_same_place() -> None:
-    assert not have_moved({0: main_stack(PY_SPY)}, {0: main_stack(FAULTHANDLER)})
-
-
-def test_no_stack_is_no_evidence_of_movement() -> None:
-    assert not have_moved({0: main_stack(PY_SPY), 1: ()}, {0: (), 1: main_stack(PY_SPY)})
-    assert not have_moved({0: main_stack(PY_SPY)}, {})
-
-
-def test_a_frame_is_shown_with_the_file_as_one_knows_it() -> None:
-    assert str(Frame("f", "/v/lib/site-packages/torch/nn/x.py", 3)) == "f (torch/nn/x.py:3)"
-    assert str(Frame("f", "/home/me/project/a/b.py", 3)) == "f (project/a/b.py:3)"
-
-
-TORCH = "/v/lib/python3.11/site-packages/torch"
-COLLECTIVES: list[Stack] = [
-    (Frame("barrier", f"{TORCH}/distributed/distributed_c10d.py", 5356),),
-    (Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3),),
-    (Frame("_exception_logger.<locals>.wrapper", "torch/distributed/c10d_logger.py", 83),),
-    (Frame("_engine_run_backward", f"{TORCH}/autograd/graph.py", 979), Frame("f", "/a/train.py", 1)),
-    (
-        Frame(
-            "DistributedDataParallel._distributed_broadcast_coalesced", "torch/nn/parallel/distributed.py", 2
-        ),
-    ),
-    (Frame("synchronize", f"{TORCH}/cuda/__init__.py", 1),),
-    (Frame("_allgather_base", "horovod/x.py", 1),),
-    (Frame("reduce_scatter_tensor_coalesced", "deepspeed/comm/torch.py", 1),),
-    (Frame("__call__", f"{TORCH}/_ops.py", 1), Frame("wait_tensor", "/x/_functional_collectives.py", 1)),
-]
-OTHERS: list[Stack] = [
-    (),
-    (Frame("__call__", f"{TORCH}/_ops.py", 1),),
-    (Frame("Condition.wait", "threading.py", 327), Frame("barrier", f"{TORCH}/distributed/x.py", 1)),
-    (Frame("load", "/a/train.py", 7), Frame("forward", f"{TORCH}/distributed/fsdp/x.py", 1)),
-    (Frame("write", f"{TORCH}/distributed/checkpoint/filesystem.py", 1),),
-    (Frame("backwards", "/a/train.py", 7),),
-    (Frame("sender", "/a/train.py", 7),),
+REASONS = [
+    (HERE, {}, "is outside any collective"),
+    (BARRIER, {"is_stopped": True}, "is stopped by a signal (state T)"),
+    (BARRIER, {"has_device": True}, "uses an accelerator, of whose work nothing can be seen"),
+    ("", {}, "shows no stack"),
+    (BARRIER, {"is_traced": True}, "is being debugged"),
+    (BARRIER, {"reads_stdin": True}, "waits for input"),
 ]
 
 
-@pytest.mark.parametrize("stack", COLLECTIVES)
-def test_a_collective_is_recognised(stack: Stack) -> None:
-    assert is_in_collective(stack)
+@pytest.mark.parametrize(("text", "changes", "why"), REASONS)
+def test_who_may_go_on_by_himself_is_waited_for(text: str, changes: dict[str, bool], why: str) -> None:
+    tracks = Tracks()
+    tracks.looks(LOOKS + 1, text, **changes)
+    assert (tracks.stall.evidence, tracks.stall.doubt) == (Evidence.NONE, f"rank 10 {why}")
 
 
-@pytest.mark.parametrize("stack", OTHERS)
-def test_anything_else_is_not_taken_for_a_collective(stack: Stack) -> None:
-    assert not is_in_collective(stack)
+BUSY = [
+    ({"cpu": 99.0}, "uses CPU time"),
+    ({"io": 1 << 20}, "reads or writes"),
+    ({"processes": frozenset({(1, 1), (2, 2)})}, "has started or ended processes"),
+    ({"is_running": True}, "runs"),
+]
+
+
+@pytest.mark.parametrize(("changes", "why"), BUSY)
+def test_work_below_a_worker_starts_the_count_anew(changes: dict[str, Any], why: str) -> None:
+    tracks = Tracks()
+    tracks.looks(LOOKS)
+    tracks.look(**{"cpu": QUIET.cpu + 3.0 * LOOKS, **changes})
+    assert (tracks.stall.evidence, tracks.stall.doubt) == (Evidence.NONE, f"rank 10 {why}")
+
+
+def test_what_was_told_is_said_again_at_each_further_look() -> None:
+    tracks = Tracks()
+    tracks.looks(LOOKS, HERE)
+    told = tracks.look(HERE)
+    assert not first_of(tracks.said).again
+    assert tracks.look(HERE) == told + ALLOWED
+    assert (tracks.stall.evidence, first_of(tracks.said).again) == (Evidence.NONE, True)
+
+
+def test_a_wait_that_follows_work_is_still_after_one_allowed_silence() -> None:
+    """The rank moves while it is stalled: that is work; from then on it waits for others."""
+    tracks = Tracks()
+    tracks.looks(LOOKS + 1, HERE)
+    tracks.look()
+    assert tracks.said[0] == Resumed()
+    tracks.looks(LOOKS + 1)
+    assert tracks.stall.evidence is Evidence.STILL
+
+
+def test_looks_at_the_stalled_grow_rarer_up_to_the_last_bound() -> None:
+    tracks = Tracks()
+    tracks.looks(LOOKS, HERE)
+    last = tracks.look(HERE)
+    gaps = []
+    while tracks.stall.evidence is Evidence.NONE:
+        before, last = last, tracks.look(HERE)
+        gaps.append(last - before)
+    assert last == 100.0 + LAST_BOUND
+    assert tracks.stall.evidence is Evidence.LAST_BOUND
+    assert gaps[:-1] == sorted(gaps[:-1]) and max(gaps) == MAX_SPAN
+    assert not first_of(tracks.said).again, "it is told once more"
+    assert tracks.look(HERE) == last + MAX_SPAN
+    assert first_of(tracks.said).again
+
+
+def test_the_last_bound_is_never_shorter_than_what_is_needed_to_tell() -> None:
+    tracks = Tracks(HangTerms(last_bound=1.0))
+    tracks.looks(LOOKS + 1, HERE)
+    assert tracks.stall.evidence is Evidence.LAST_BOUND
+
+
+def test_movement_begins_the_last_bound_anew() -> None:
+    tracks = Tracks(HangTerms(last_bound=10 * ALLOWED))
+    tracks.looks(LOOKS + 1, HERE)
+    moved = tracks.look(THERE)
+    while (seen := tracks.look(THERE)) < moved + 10 * ALLOWED:
+        assert not tracks.said or tracks.stall.evidence is Evidence.NONE
+    assert tracks.stall.evidence is Evidence.LAST_BOUND
+    assert seen == moved + 0.5 + 10 * ALLOWED
+
+
+def test_no_time_makes_a_hang_of_a_debugger() -> None:
+    tracks = Tracks()
+    while tracks.look(is_traced=True) < 100.0 + 2 * LAST_BOUND:
+        assert not tracks.said or tracks.stall.evidence is Evidence.NONE
+
+
+def test_a_timeout_of_the_users_needs_no_more_evidence() -> None:
+    stall = only_stall(again(suspect(worker(), terms=HangTerms(timeout=30.0)), {0: HERE}, worker()))
+    assert (stall.evidence, stall.lasting) == (Evidence.TIMEOUT, stall.silence)
+
+
+def test_a_look_during_which_a_sign_came_counts_for_nothing() -> None:
+    watch = suspect(worker())
+    watch.look(180.0, worker())
+    prints = {0: replace(QUIET, at=180.0)}
+    event = StacksTaken((worker(sign_at=180.2),), {0: BARRIER}, prints, prints)
+    watch.machine.handle(event, 180.5)
+    assert watch.machine._stillness.since is None

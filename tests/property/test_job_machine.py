@@ -45,6 +45,7 @@ from elasticrun.core.job_facts import BACKOFF, CHECK, GROWTH
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
+    Evidence,
     Failure,
     FailureKind,
     GroupReport,
@@ -279,11 +280,24 @@ class JobRules(RuleBasedStateMachine):
             agent.probe = ProbeReport(told.check, error, flops, groups)
         self.say(agent)
 
-    @rule(agent=agents, step=st.integers(0, 1), in_collective=st.booleans(), ends=st.booleans())
-    def stall(self, agent: Agent, step: int, in_collective: bool, ends: bool) -> None:
+    @rule(
+        agent=agents,
+        step=st.integers(0, 1),
+        in_collective=st.booleans(),
+        evidence=st.sampled_from(
+            [None, Evidence.NONE, Evidence.STILL, Evidence.LAST_BOUND, Evidence.TIMEOUT]
+        ),
+        lasting=st.sampled_from([0.0, 1.0, 100.0]),
+    )
+    def stall(
+        self, agent: Agent, step: int, in_collective: bool, evidence: Evidence | None, lasting: float
+    ) -> None:
         if agent.phase is AgentPhase.RUNNING:
-            agent.stall = None if ends else Stall(0, 0, step, 9.0, 3.0, in_collective)
-            self.charged_rounds.add(agent.round)
+            agent.stall = None
+            if evidence is not None:
+                agent.stall = Stall(0, 0, step, 9.0, 3.0, in_collective, evidence=evidence, lasting=lasting)
+            if evidence not in (None, Evidence.NONE):
+                self.charged_rounds.add(agent.round)
             self.say(agent)
 
     @rule(agent=agents)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import accumulate
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elasticrun.core.activity import Footprint
 from elasticrun.core.progress import (
     FLOOR,
+    LAST_BOUND,
     LOOKS,
     STEPS_TO_ARM,
     HangMachine,
@@ -22,13 +24,16 @@ from elasticrun.core.progress import (
     TakeStacks,
     WorkerProgress,
 )
-from elasticrun.core.protocol import Stall
+from elasticrun.core.protocol import Evidence, Stall
 
 ROUNDING = 1e-6  # seconds
 
 
-def stack(line: int) -> str:
-    return f'Current thread 0x1 (most recent call first):\n  File "t.py", line {line} in f\n'
+def stack(line: int, waits: bool = False) -> str:
+    frame = f'File "t.py", line {line} in f'
+    if waits:
+        frame = 'File "torch/distributed/distributed_c10d.py", line 5 in barrier'
+    return f"Current thread 0x1 (most recent call first):\n  {frame}\n"
 
 
 class Trainer:
@@ -37,8 +42,9 @@ class Trainer:
     While it works its stack is never the same twice.
     """
 
-    def __init__(self, local_rank: int, gaps: Sequence[float]) -> None:
+    def __init__(self, local_rank: int, gaps: Sequence[float], waits: bool = False) -> None:
         self.local_rank = local_rank
+        self.waits = waits  # when it hangs, for others
         self.steps = list(accumulate(gaps))
         self.silences = [0.0, 0.0, *gaps[2:]]  # as the reporter learns: not from the first two steps
 
@@ -53,11 +59,24 @@ class Trainer:
         return WorkerProgress(self.local_rank, made, made - 1, sign_at, longest)
 
     def stack(self, now: float) -> str:
-        return stack(0 if now >= self.end else round(now * 1e6) + 1)
+        return stack(0, self.waits) if now >= self.end else stack(round(now * 1e6) + 1)
+
+    def footprint(self, now: float) -> Footprint:
+        """It computes while it works."""
+        return Footprint(now, min(now, self.end), 0, frozenset({(self.local_rank, 0)}))
 
 
-def run(trainers: Sequence[Trainer], terms: HangTerms, delays: Sequence[float], until: float) -> list[Stall]:
-    """Do as the agent does, up to ``until``; ``delays`` are how long stacks take, over and over."""
+def run(
+    trainers: Sequence[Trainer],
+    terms: HangTerms,
+    delays: Sequence[float],
+    until: float,
+    wanted: Container[Evidence] = tuple(Evidence),
+) -> list[Stall]:
+    """Do as the agent does, up to ``until``, or a stall with evidence that is ``wanted``.
+
+    ``delays`` are how long stacks take, over and over.
+    """
     machine = HangMachine(0, range(len(trainers)), terms)
     now, taken, looks = 0.0, 0, 0
     stalls: list[Stall] = []
@@ -67,10 +86,12 @@ def run(trainers: Sequence[Trainer], terms: HangTerms, delays: Sequence[float], 
         assert looks < 10_000, "it polls"
         effects = machine.handle(event, now)
         asked = [effect for effect in effects if isinstance(effect, TakeStacks)]
-        stalls = [effect.stall for effect in effects if isinstance(effect, Stalled)]
+        found = [effect.stall for effect in effects if isinstance(effect, Stalled)]
+        stalls = [stall for stall in found if stall.evidence in wanted]
         assert not any(isinstance(effect, Resumed) for effect in effects)
         deadline = machine.next_deadline()
         texts = {trainer.local_rank: trainer.stack(now) for trainer in trainers}
+        before = {trainer.local_rank: trainer.footprint(now) for trainer in trainers}
         assert bool(asked) == (deadline is None)
         if deadline is None:
             now += delays[taken % len(delays)]
@@ -79,7 +100,8 @@ def run(trainers: Sequence[Trainer], terms: HangTerms, delays: Sequence[float], 
             assert deadline > now
             now = deadline
         workers = tuple(trainer.progress(now) for trainer in trainers)
-        event = StacksTaken(workers, texts) if asked else Looked(workers)
+        after = {trainer.local_rank: trainer.footprint(now) for trainer in trainers}
+        event = StacksTaken(workers, texts, before, after) if asked else Looked(workers)
     return stalls
 
 
@@ -119,3 +141,21 @@ def test_with_no_timeout_nothing_is_ever_a_hang(gaps: list[float], delays: list[
     machine = HangMachine(0, range(1), HangTerms(timeout=0.0))
     assert machine.handle(Looked((Trainer(0, gaps).progress(1e6),)), 1e6) == []
     assert machine.next_deadline() is None
+
+
+@given(st.lists(st.tuples(gaps, st.booleans()), min_size=1, max_size=3), delays)
+def test_evidence_comes_early_only_if_every_rank_waits_for_others(
+    ranks: list[tuple[list[float], bool]], delays: list[float]
+) -> None:
+    trainers = [Trainer(rank, gaps, waits) for rank, (gaps, waits) in enumerate(ranks)]
+    last = max(trainer.end for trainer in trainers)
+    wanted = set(Evidence) - {Evidence.NONE}
+    (stall,) = run(trainers, HangTerms(), delays, until=1e6, wanted=wanted)
+    silence = stall.silence - (last - trainers[stall.local_rank].end)
+    if all(trainer.waits for trainer in trainers):
+        assert stall.evidence is Evidence.STILL
+        assert stall.allowed <= stall.lasting + ROUNDING
+        assert silence <= 4.5 * stall.allowed  # a look at work makes it begin anew, not later than 3 times
+    else:
+        assert stall.evidence is Evidence.LAST_BOUND
+        assert silence >= max(LAST_BOUND, 2 * stall.allowed) - ROUNDING

@@ -67,7 +67,7 @@ class World:
         self.genuine = False  # a worker failed by itself
         self.clash = False  # the store's port was taken
         self.errors: set[tuple[str, int]] = set()  # exceptions that its workers raised, with the step
-        self.stalled: set[str] = set()  # nodes whose workers were seen to make no steps
+        self.waits: dict[str, list[tuple[float, float]]] = {}  # when a node's workers made no steps
         self.led = False  # the task that leads a TensorFlow job has ended with 0
 
     @property

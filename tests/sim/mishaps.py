@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -84,18 +85,20 @@ class Mishaps:
         for each in agents:
             group = each.group
             if group is not None and group.assignment == world.seats[each.name] and not group.waits:
-                group.waits, group.hangs = True, each is agent
+                group.waits, group.hangs, group.waits_since = True, each is agent, self.kernel.now
+                world.waits.setdefault(each.name, []).append((self.kernel.now, math.inf))
                 self.kernel.after(1 + 3 * self.kernel.random(), self._stall, world, each, group)
                 if hang.until is not None:
-                    self.kernel.at(hang.until, self._go_on, each, group)
+                    self.kernel.at(hang.until, self._go_on, world, each, group)
 
     def _stall(self, world: World, agent: SimAgent, group: Group) -> None:
         if group is agent.group and group.waits and group.alive:
-            world.stalled.add(agent.name)
             agent.stalls(group, AGAIN)
             self.kernel.after(AGAIN, self._stall, world, agent, group)
 
-    def _go_on(self, agent: SimAgent, group: Group) -> None:
+    def _go_on(self, world: World, agent: SimAgent, group: Group) -> None:
         group.waits = False
+        since, _ = world.waits[agent.name].pop()
+        world.waits[agent.name].append((since, self.kernel.now))
         if group is agent.group and group.alive:
             agent.stalls(group, 0.0)

@@ -36,6 +36,7 @@ from elasticrun.core.own_failures import Stopping
 from elasticrun.core.protocol import (
     AgentMessage,
     Assignment,
+    Evidence,
     Failure,
     FailureKind,
     Heartbeat,
@@ -78,6 +79,7 @@ class Group:
         self.told = Stopping()
         self.echoed = False
         self.waits = False  # it makes no steps
+        self.waits_since = 0.0
         self.hangs = False  # and is why others make none
 
 
@@ -426,5 +428,10 @@ class SimAgent:
         """The watch of the workers has seen no step for some seconds, or, if these are 0, one again."""
         first = group.assignment.first_rank
         rank = next(iter(group.alive), 0)
-        stall = Stall(first + rank, rank, 7, silence, 2.0, not group.hangs)
+        lasting = self.kernel.now - group.waits_since
+        never = self.sim.scenario.max_restarts == 0  # then nothing but the user's timeout ends it
+        evidence = Evidence.TIMEOUT if never else Evidence.STILL
+        stall = Stall(
+            first + rank, rank, 7, silence, 2.0, not group.hangs, evidence=evidence, lasting=lasting
+        )
         self.handle(StallSeen(group.round, stall if silence else None))

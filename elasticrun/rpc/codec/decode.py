@@ -18,6 +18,7 @@ from elasticrun.core.protocol import (
     AgentStatus,
     Assignment,
     Charter,
+    Evidence,
     GroupReport,
     Heartbeat,
     Hello,
@@ -52,6 +53,11 @@ from elasticrun.rpc.codec.failures import failures_in
 from elasticrun.rpc.codec.parts import few, member
 
 _PHASE_OF = {pb.AgentPhase.Value(f"AGENT_PHASE_{phase.name}"): phase for phase in AgentPhase}
+_EVIDENCE_OF = {
+    pb.Evidence.Value(f"EVIDENCE_{evidence.name}"): evidence
+    for evidence in Evidence
+    if evidence is not Evidence.NONE
+}
 _OUTCOME_OF = {pb.Outcome.Value(f"OUTCOME_{outcome.name}"): outcome for outcome in Outcome}
 _CODE_OF = {pb.RejectCode.Value(f"REJECT_CODE_{code.name}"): code for code in RejectCode}
 UNKNOWN = "the message is of no kind that this version knows"
@@ -226,6 +232,9 @@ def _stall(stall: pb.Stall) -> Stall:
         where=checks.text("stall.where", stall.where, checks.MAX_SENTENCE),
         stacks=checks.text("stall.stacks", stall.stacks, checks.MAX_PATH),
         timestamp=checks.within("stall.timestamp", stall.timestamp, bounds.TIMESTAMPS),
+        evidence=_EVIDENCE_OF.get(stall.evidence, Evidence.NONE),  # of a kind that is not known: none
+        lasting=checks.within("stall.lasting", stall.lasting, bounds.SECONDS),
+        doubt=checks.text("stall.doubt", stall.doubt, checks.MAX_SENTENCE),
     )
 
 

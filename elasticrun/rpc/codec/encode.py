@@ -14,6 +14,7 @@ from elasticrun.core.protocol import (
     AgentStatus,
     Assignment,
     Charter,
+    Evidence,
     Heartbeat,
     Hello,
     JobEnded,
@@ -170,6 +171,9 @@ def _stall_to_pb(stall: Stall) -> pb.Stall:
         where=head(stall.where, checks.MAX_SENTENCE),
         stacks=tail(stall.stacks, checks.MAX_PATH),
         timestamp=bounds.TIMESTAMPS.clip(stall.timestamp),
+        evidence=None if stall.evidence is Evidence.NONE else f"EVIDENCE_{stall.evidence.name}",
+        lasting=bounds.SECONDS.clip(stall.lasting),
+        doubt=head(stall.doubt, checks.MAX_SENTENCE),
     )
 
 
