@@ -426,6 +426,31 @@ def test_no_temporary_directory_to_be_had_is_told_in_a_sentence(
         hosts().begin()
 
 
+@pytest.mark.parametrize("how", ["open", "link", "file"])
+def test_a_squatted_directory_is_left_alone_and_named(
+    how: str, hosts: Hosts, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = RendezvousConfig(free_endpoint())
+    squatted = Path(hosts.directory, f"elasticrun_master_{os.getuid()}_{config.endpoint}".replace(":", "_"))
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    if how == "open":
+        squatted.mkdir()
+        squatted.chmod(0o777)
+    elif how == "link":
+        squatted.symlink_to(theirs)
+    else:
+        squatted.touch()
+    host = hosts(config=config)
+    host.begin()
+    used = Path(str(hosts.settings[0]["state_dir"]))
+    assert used != squatted and used.stat().st_mode & 0o077 == 0
+    (told,) = caplog.messages
+    assert str(squatted) in told and "name a --state-dir" in told
+    host.abandon()
+    assert not any(theirs.iterdir()) and (how != "open" or not any(squatted.iterdir()))
+
+
 def test_a_master_has_a_session_of_its_own_and_none_of_our_files(hosts: Hosts, tmp_path: Path) -> None:
     out = tmp_path / "out"
     look = "import os; seen = [os.getsid(0) == os.getpid(), sorted(os.listdir('/proc/self/fd'))]"
