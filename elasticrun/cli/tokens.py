@@ -21,6 +21,7 @@ which is both safer and faster.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,14 +143,15 @@ def _of_this_user(environ: Mapping[str, str], notes: Notes, make: bool) -> Found
 
 
 def _private_directories(environ: Mapping[str, str]) -> Iterator[str]:
-    """Where this user may have files that last as long as a job; each once."""
+    """Where this user may have files that last as long as a job."""
     import tempfile
 
     user = os.geteuid()
     session = [environ.get("XDG_RUNTIME_DIR", ""), f"{SESSIONS}/{user}"]
-    seen = dict.fromkeys(os.path.join(path, _FOLDER) for path in session if _is_ours(path))  # noqa: PTH118
-    yield from seen
-    yield os.path.join(tempfile.gettempdir(), f"{_FOLDER}-{user}")  # noqa: PTH118
+    if (ours := next(filter(_is_ours, session), None)) is not None:
+        yield os.path.join(ours, _FOLDER)  # noqa: PTH118
+    with contextlib.suppress(OSError):  # there is no folder for temporary files
+        yield os.path.join(tempfile.gettempdir(), f"{_FOLDER}-{user}")  # noqa: PTH118
     if cache := _folder(environ, "XDG_CACHE_HOME", ".cache"):
         yield os.path.join(cache, _FOLDER)  # noqa: PTH118
 

@@ -138,6 +138,7 @@ def test_errors_are_one_sentence_with_a_code(
 
 
 def test_without_a_token_nothing_is_asked(master: Master, tmp_path: Path) -> None:
+    (tmp_path / "session").mkdir()
     done = ctl("status", "--endpoint", str(master.endpoint), folder=tmp_path)
     assert done.returncode == ExitCode.USAGE
     assert "no token found" in done.stderr and "--token-file" in done.stderr

@@ -8,6 +8,7 @@ import secrets
 import string
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -117,11 +118,10 @@ def test_agents_that_start_at_once_make_one_token(environ: dict[str, str], tmp_p
     code += (
         "print(find_anywhere(os.environ, [Endpoint('localhost', 1)], [], make=True).data.decode().strip())"
     )
+    env = {**environ, "TMPDIR": str(tmp_path)}
     read, write = os.pipe()
     agents = [
-        subprocess.Popen(
-            [sys.executable, "-c", code], cwd=ROOT, stdin=read, stdout=subprocess.PIPE, env=environ
-        )
+        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdin=read, stdout=subprocess.PIPE, env=env)
         for _ in range(8)
     ]
     os.close(read)
@@ -159,6 +159,18 @@ def test_where_no_token_can_be_made_the_job_runs_without_and_says_why(
     (warning,) = [sentence for _, sentence in config.notes if "no token can be made" in sentence]
     assert "is open to other users (mode 0755)" in warning and "session/elasticrun" in warning
     assert "--require-token is set" in refused(parse, LOCAL, "--require-token", environ=environ)
+
+
+def test_where_nothing_can_be_written_at_all(
+    parse: Parse, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    config = parse(LOCAL, environ=environ | {"XDG_RUNTIME_DIR": "/nowhere"})
+    assert config.security.token is None
+    assert any("no token can be made for this user's jobs" in sentence for _, sentence in config.notes)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to somebody else")

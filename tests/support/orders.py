@@ -21,8 +21,10 @@ class Orders:
         self._target = ("--endpoint", f"127.0.0.1:{cluster.port}", "--rdzv-id", "job")
 
     def give(self, *argv: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
-        nowhere = {"TMPDIR": str(self._folder), **private_folders(self._folder / "nowhere")}
-        env = clean_environment(**nowhere, **({"ELASTICRUN_TOKEN": token} if token else {}))
+        nowhere = self._folder / "nowhere"  # there is a session in it, or another one would be looked for
+        (nowhere / "session").mkdir(parents=True, exist_ok=True)
+        places = {"TMPDIR": str(self._folder), **private_folders(nowhere)}
+        env = clean_environment(**places, **({"ELASTICRUN_TOKEN": token} if token else {}))
         command = [sys.executable, "-m", "elasticrun.cli.ctl", argv[0], *self._target, *argv[1:]]
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE, check=False)
 
