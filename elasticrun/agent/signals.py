@@ -72,6 +72,13 @@ class SignalInbox:
             self._loop.remove_reader(self._read_end)
             self._loop = None
 
+    def release(self) -> None:
+        """Close what signals are written to: nobody asks for them any more. They still end nothing."""
+        self.detach()
+        signal.set_wakeup_fd(-1)
+        self._read_end.close()
+        self._write_end.close()
+
     def close(self) -> None:
         """Give the signals back to who had them."""
         self.detach()

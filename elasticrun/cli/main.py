@@ -127,13 +127,17 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
 
         import asyncio
 
-        status = asyncio.run(_run(config, cpus, inbox, spawner, host))
+        # Python's development mode is for the workers; asyncio's own has a variable of its own.
+        debug = bool(os.environ.get("PYTHONASYNCIODEBUG"))
+        status = asyncio.run(_run(config, cpus, inbox, spawner, host), debug=debug)
         gc.freeze()  # the collections at the interpreter's end would look at all of it, for 30 ms
         return status
     except BaseException:
         spawner.control.close()  # it ends by that
         host.abandon()
         raise
+    finally:
+        inbox.release()
 
 
 async def _run(

@@ -93,7 +93,7 @@ def job_config(given: Given, conf: Conf, alone: bool, notes: Notes) -> JobConfig
     attempts = conf.find("keep_alive_max_attempt", values.whole(1))
     patience = attempts or defaults.heartbeat_timeout / defaults.heartbeat_interval
     return JobConfig(
-        job_id=_random_id() if given.on(options.STANDALONE) else given.get(options.RDZV_ID),
+        job_id=_job_id(given, given.get(options.NNODES)[1]),
         min_nodes=low,
         max_nodes=high,
         node_unit=_node_unit(given, low, high),
@@ -156,8 +156,15 @@ def _node_unit(given: Given, low: int, high: int) -> int:
     return unit
 
 
-def _random_id() -> str:
-    return os.urandom(16).hex()
+def _job_id(given: Given, max_nodes: int) -> str:
+    """Drawn at random, as a UUID, where torchrun does so; but an id that is given is kept if it can be."""
+    is_nowhere = given.get(options.RDZV_BACKEND) == "static" and not (
+        given.has(options.RDZV_ENDPOINT) or given.has(options.MASTER_PORT) or given.has(options.RDZV_ID)
+    )
+    if given.on(options.STANDALONE) or (is_nowhere and max_nodes == 1):
+        drawn = os.urandom(16).hex()
+        return f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-8{drawn[17:20]}-{drawn[20:]}"
+    return given.get(options.RDZV_ID)
 
 
 def is_alone(given: Given, notes: Notes) -> bool:

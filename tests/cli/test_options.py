@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -58,7 +58,7 @@ SAMPLES = [
     Sample("rdzv-backend", "c10d", "c10d", lambda c: c.rendezvous.backend, "etcd-v2", "static"),
     Sample("rdzv-endpoint", "h:1234", Endpoint("h", 1234), lambda c: c.rendezvous.endpoint, "g:1",
            Endpoint("127.0.0.1", 29500), ("--nnodes=2",)),
-    Sample("rdzv-id", "job7", "job7", lambda c: c.job.job_id, "job8", "none"),
+    Sample("rdzv-id", "job7", "job7", lambda c: c.job.job_id, "job8", "none", ("--nnodes=2",)),
     Sample("rdzv-conf", "join_timeout=77", 77.0, lambda c: c.job.join_timeout, "join_timeout=78", 600.0),
     Sample("node-rank", "3", 3, lambda c: c.rendezvous.node_rank, "0", None),
     Sample("master-addr", "h", "h", lambda c: c.rendezvous.endpoint.host, "g", "127.0.0.1", ("--nnodes=2",)),
@@ -112,7 +112,7 @@ SAMPLES = [
 #: Accepted for torchrun's sake; these change nothing, or only what is noted.
 WITHOUT_EFFECT = {"monitor-interval": "0.5", "start-method": "fork", "logs-specs": "default"}
 FLAGS: dict[str, tuple[Pick, object, object]] = {
-    "standalone": (lambda c: len(c.job.job_id), 32, 4),
+    "standalone": (lambda c: c.rendezvous.standalone, True, True),
     "module": (lambda c: c.workers.entrypoint.kind, EntrypointKind.MODULE, EntrypointKind.SCRIPT),
     "no-python": (lambda c: c.workers.entrypoint.kind, EntrypointKind.BINARY, EntrypointKind.SCRIPT),
     "run-path": (lambda c: c.workers.entrypoint.kind, EntrypointKind.RUN_PATH, EntrypointKind.SCRIPT),
@@ -208,7 +208,8 @@ def test_the_last_one_counts(sample: Sample, parse: Parse) -> None:
 def test_accepted_without_effect(name: str, text: str, parse: Parse) -> None:
     plain = parse()
     for config in (parse(f"--{name}={text}"), parse(environ={BY_NAME[name].env: text})):
-        assert (config.job, config.rendezvous) == (plain.job, plain.rendezvous)
+        assert replace(config.job, job_id="none") == replace(plain.job, job_id="none")
+        assert config.rendezvous == plain.rendezvous
         assert config.workers.entrypoint == plain.workers.entrypoint
 
 
@@ -279,7 +280,7 @@ def test_shutdown_timeout_falls_back_to_torchs_variable(parse: Parse) -> None:
 
 def test_an_option_given_empty_hides_the_environment_where_empty_means_none(parse: Parse) -> None:
     assert parse("--log-dir=", environ={"PET_LOG_DIR": "logs"}).workers.logs.log_dir is None
-    assert parse("--rdzv-id", "", environ={"PET_RDZV_ID": "a"}).job.job_id == "none"
+    assert parse("--nnodes=2", "--rdzv-id", "", environ={"PET_RDZV_ID": "a"}).job.job_id == "none"
 
 
 WORDS = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=8) | st.sampled_from(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 
 import pytest
@@ -148,6 +149,17 @@ def test_standalone_draws_an_id_each_time(parse: Parse) -> None:
     assert len({first, second, "mine", "none"}) == 4
 
 
+def test_a_single_node_without_an_endpoint_draws_one_too(parse: Parse) -> None:
+    """As torchrun does from 2.13 on."""
+    drawn = {parse().job.job_id, parse("--rdzv-id=").job.job_id, parse("--nnodes=1:1").job.job_id}
+    assert len(drawn) == 3
+    for job_id in drawn:
+        assert str(uuid.UUID(job_id)) == job_id
+        assert uuid.UUID(job_id).version == 4
+    for argv in (["--rdzv-backend=c10d"], ["--master-port=29555"], ["--rdzv-endpoint=localhost:0"]):
+        assert parse(*argv).job.job_id == "none"
+
+
 @pytest.mark.parametrize("argv", [[], ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]])
 def test_alone_by_other_means_keeps_the_id(argv: list[str], parse: Parse) -> None:
     assert parse(*argv, "--rdzv-id=mine").job.job_id == "mine"
@@ -220,7 +232,7 @@ def test_unknown_keys_are_named_in_a_warning(parse: Parse) -> None:
 
 def test_defaults_are_those_of_the_configuration(parse: Parse) -> None:
     config = parse()
-    assert config.job == JobConfig(health=HealthConfig(mode=HealthCheckMode.AUTO))
+    assert config.job == JobConfig(config.job.job_id, health=HealthConfig(mode=HealthCheckMode.AUTO))
     assert config.rendezvous == RendezvousConfig(ALONE, standalone=True)
 
 
