@@ -198,6 +198,7 @@ def _statuses(draw: st.DrawFn) -> AgentStatus:
             st.lists(used_ports, max_size=3).map(tuple) | used_ports.map(lambda port: (port,) * MAX_PORTS)
         ),
         tasks=_carried(draw(_some_of(task_reports)), len(failed)),
+        hosts_store=draw(st.booleans()),
     )
 
 
@@ -232,6 +233,7 @@ def assignments(draw: st.DrawFn) -> Assignment:
         tasks=draw(_some_of(tasks)),
         cluster=draw(clusters),
         tag=draw(names),
+        store_hosted=draw(st.booleans()),
     )
 
 

@@ -103,7 +103,7 @@ def _elastic(config: WorkerConfig, job_id: str, assignment: Assignment, error_fi
         "TORCHELASTIC_RESTART_COUNT": str(assignment.restart_count),
         "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
         "TORCHELASTIC_RUN_ID": job_id,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0's worker hosts the store
+        "TORCHELASTIC_USE_AGENT_STORE": str(assignment.store_hosted),  # else rank 0's worker serves the store
         "TORCHELASTIC_ERROR_FILE": error_file,
         ROUND_VARIABLE: str(assignment.round),
     }

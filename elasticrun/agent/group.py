@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from elasticrun.agent.error_reader import ReadError, read_at_once
 from elasticrun.agent.facts import FactCollector
 from elasticrun.agent.log_dirs import LogDirs, RoundDirs, WorkerPaths, open_worker
 from elasticrun.agent.logs import LogRouter, RoundLogs
+from elasticrun.agent.ports import is_taken
 from elasticrun.agent.progress import HangWatch
 from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WorkerStarter
 from elasticrun.agent.tasks import global_rank, program, role_name, trainers
@@ -152,12 +153,14 @@ class WorkerGroup:
             if of_number == local_rank:
                 self._starter.signal(number, signum)
 
-    def sweep(self, spares_detached: bool = False) -> None:
-        """Kill whatever is left of the round, but what workers detached if that may live on."""
+    def sweep(self, spares_detached: bool = False, spare: Sequence[int] = ()) -> None:
+        """Kill whatever is left of the round, but for what workers detached, if that may live on, and for
+        processes of these numbers.
+        """
         self._stopped_at = self._stopped_at or time.time()
         if self._watch is not None:
             self._watch.stop()
-        self._starter.sweep(spares_detached and not self._config.kill_leftovers)
+        self._starter.sweep(spares_detached and not self._config.kill_leftovers, spare)
 
     def close_round(self) -> None:
         """Everything is dead: take the last of the output and close the files."""
@@ -204,9 +207,11 @@ class WorkerGroup:
         assignment, node = self._assignment, self._node_of(local_rank)
         ended = self._describe_exit(local_rank, pid, event)
         stopping = Stopping(ended.told, self._stopped_at)
+        step = self._watch.step(local_rank) if self._watch is not None else -1
+        port = _port_in_question(assignment, ended, step)
 
         def tell(record: ErrorRecord | None) -> None:
-            failure = make_failure(node, ended, assignment.store_port, record)
+            failure = make_failure(node, ended, port, record)
             self._on_event(WorkerFailed(assignment.round, self._with_facts(failure), stopping))
 
         self._read_error(ended.error_file, tell)
@@ -267,3 +272,15 @@ class WorkerGroup:
             warm=self._warm.of(local_rank) if is_script else None,
             alone=task is not None,
         )
+
+
+def _port_in_question(assignment: Assignment, ended: WorkerExit, step: int) -> int:
+    """MASTER_PORT if another program may have taken it; else 0, and what the worker says is of its own.
+
+    It has not if we serve there, if steps were made, or if nobody is there now that the worker is gone: then
+    it was the worker who served, and something of its own that came too late.
+    """
+    port = assignment.store_port
+    if assignment.store_hosted or step >= 0 or ended.rank != 0 or not port:
+        return 0
+    return port if is_taken(port) else 0

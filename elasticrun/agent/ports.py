@@ -11,6 +11,7 @@ are still closing. If another program was faster, that life fails like any other
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import socket
@@ -27,13 +28,15 @@ _LOWEST = 10_000  # below are too many well-known services
 _ATTEMPTS = 64
 #: Ports that are held for tasks beyond those that a node has from the beginning.
 SPARE_PORTS = 8
+#: Workers that can wait for the store; the kernel's own limit is often lower.
+BACKLOG = 65_535
 
 
 class PortReserve:
     """Holds a port until the workers start, so that two agents of one host cannot choose the same.
 
-    With ``given``, the MASTER_PORT of a node that is alone, it is the same one for every round, unless
-    somebody takes it between two rounds.
+    With ``given``, the MASTER_PORT of a node that is alone, it is the same one for every round, unless rank 0
+    has to serve the store and somebody takes the port between two rounds.
     """
 
     def __init__(self, seed: random.Random, range_file: Path = _RANGE_FILE, given: int = 0) -> None:
@@ -43,12 +46,21 @@ class PortReserve:
         self._held: socket.socket | None = None
 
     def reserve(self) -> int:
-        """Choose a fresh port and hold it. Raises OSError if this host has no port left."""
+        """Choose a fresh port, or the given one, and hold it. Raises OSError if this host has none left."""
+        if self._held is not None and _port_of(self._held) == self._given:
+            _turn_away(self._held)
+            return self._given
         self.release()
-        if self._given:  # connections of the last round may linger there, in TIME_WAIT
-            self._held = _bind(self._given, reuse=True)
+        self._held = _bind_given(self._given) if self._given else None
         self._held = self._held or _choose(self._random, self._candidates, ()) or _refuse()
         return _port_of(self._held)
+
+    def listen(self, port: int) -> socket.socket:
+        """Have whoever connects wait until the store serves on this socket, which stays ours."""
+        if self._held is None or _port_of(self._held) != port:
+            raise OSError(f"port {port} is not the one that this node held for the workers' store")
+        self._held.listen(BACKLOG)
+        return self._held
 
     def release(self) -> None:
         """Let go of the port: from now on a worker can bind it."""
@@ -123,6 +135,10 @@ class NodePorts:
         """Let go of the store's port: from now on a worker, or a probe, can bind it."""
         self._reserve.release()
 
+    def listen(self, port: int) -> socket.socket:
+        """The socket for the store of a round; OSError if this port is not held for it."""
+        return self._reserve.listen(port)
+
     def take(self, tasks: Sequence[Task], starting: Container[int]) -> None:
         """Of all tasks of this node, those of some local ranks are about to start: let go of their ports."""
         self._seated = ports_needed(task.role for task in tasks)
@@ -157,6 +173,36 @@ def _port_range(range_file: Path) -> range:
     except (OSError, ValueError, IndexError):
         low = 32_768  # Linux's default
     return range(max(_LOWEST, low - _SPAN), max(low, _LOWEST + _SPAN))
+
+
+def _bind_given(port: int) -> socket.socket | None:
+    """A socket that listens at this port, although connections of the last round may linger there, in
+    TIME_WAIT; None if another program has it.
+    """
+    held = _bind(port, reuse=True)
+    if held is not None:
+        try:
+            held.listen(BACKLOG)
+        except OSError:  # somebody did the same, and listened first
+            held.close()
+            return None
+    return held
+
+
+def _turn_away(listener: socket.socket) -> None:
+    """Hang up on whoever waits: those who came for a round that is over."""
+    listener.setblocking(False)  # as torch makes it, too
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            listener.accept()[0].close()
+
+
+def is_taken(port: int) -> bool:
+    """Whether a program holds this port now, so that no store can serve there."""
+    held = _bind_given(port)
+    if held is not None:
+        held.close()
+    return held is None
 
 
 def _bind(port: int, reuse: bool = False) -> socket.socket | None:

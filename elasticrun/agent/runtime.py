@@ -43,6 +43,7 @@ from elasticrun.agent.spawner import (
     Swept,
     WarmNews,
 )
+from elasticrun.agent.store import RoundStore
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import LaunchConfig
 from elasticrun.core.agent import AgentMachine
@@ -134,6 +135,7 @@ class Agent:
         self._group = WorkerGroup(
             workers, job_id, node, self._spawner, router, self._dirs, cpus, self._post, watch, homes, read
         )
+        self._store = RoundStore(workers, node, self._spawner, self._post)
         self._probe = ProbeRunner(workers, node, self._spawner, lambda report: self._post(ProbeEnded(report)))
         event_log = EventLog(config.event_log_handler, router.stderr.write)
         self._recorder = Recorder(event_log, config, node)
@@ -179,7 +181,7 @@ class Agent:
 
     def _prepare(self) -> None:
         try:
-            self._post(Prepared(*self._ports.prepare()))
+            self._post(Prepared(*self._ports.prepare(), self._store.is_able))
         except OSError as error:
             self._post(Broken(ExitCode.NODE_FAULT, f"this node has no port for its workers: {error}"))
 
@@ -194,17 +196,21 @@ class Agent:
     def _on_spawner(self, event: SpawnerEvent) -> None:
         match event:
             case Started():
-                self._group.on_started(event)
+                if not self._store.on_started(event):
+                    self._group.on_started(event)
             case SpawnFailed():
-                if not self._probe.on_spawn_failed(event):
+                if not (self._store.on_spawn_failed(event) or self._probe.on_spawn_failed(event)):
                     self._group.on_spawn_failed(event)
             case Exited(worker):
-                if not self._probe.on_exited(event):
+                if not (self._store.on_exited(event) or self._probe.on_exited(event)):
                     self._services.forget(self._group.pid_of(worker))
                     self._group.on_exited(event)
             case Swept(_, left):
                 self._errors.when_idle(lambda: self._on_swept(left))
-            case WarmNews() | LeftAlone():
+            case WarmNews():
+                report(event)
+                self._store.on_warm_news(event)
+            case LeftAlone():
                 report(event)
             case Imports(under_way):
                 self._post(ImportsSeen(under_way))
@@ -225,7 +231,7 @@ class Agent:
         except OSError as error:
             self._post(Broken(ExitCode.NODE_FAULT, f"this node has no port for its workers: {error}"))
             port, ports = 0, ()
-        self._post(GroupGone(self._machine.round, port, ports))
+        self._post(GroupGone(self._machine.round, port, ports, self._store.is_able))
 
     def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An exception in a callback is ours; anything else that asyncio reports is only told."""
@@ -272,9 +278,10 @@ class Agent:
                 self._group.signal_task(local_rank, signum)
             case SweepWorkers(_, spares_detached):
                 self._probe.cancel()
-                self._group.sweep(spares_detached)
+                self._group.sweep(spares_detached, self._store.end_round())
             case RunProbe(start):
-                self._ports.release()  # this probe's all-gathers may meet at the port
+                if start.groups:
+                    self._ports.release()  # this probe's all-gathers may meet at the port
                 self._probe.start(start)
             case DumpStacks():
                 self._services.save_stacks()
@@ -284,13 +291,19 @@ class Agent:
                 self._finish(effect)
 
     def _start_workers(self, assignment: Assignment) -> None:
-        self._ports.release()
         self._ports.take(assignment.tasks, [task.local_rank for task in assignment.tasks])
         try:
-            self._group.start(assignment)
+            if assignment.store_hosted and assignment.group_rank == 0:
+                listener = self._ports.listen(assignment.store_port)
+                self._group.start(assignment)
+                self._store.start(assignment, listener)  # behind them, as they take longer to get there
+            else:
+                self._ports.release()
+                self._group.start(assignment)
             adopt_orphans()  # here, as nothing waits for it: the spawner is at work
         except Exception as error:
-            self._group.sweep()  # some may have started, the others will never end
+            # Some may have started, the others will never end.
+            self._group.sweep(spare=self._store.end_round())
             if not isinstance(error, OSError | ElasticRunError):
                 raise
             self._post(Broken(ExitCode.NODE_FAULT, f"cannot start workers: {error}"))
@@ -350,6 +363,7 @@ class Agent:
 
     async def _end_workers(self) -> None:
         self._ports.close()
+        self._store.close()
         try:
             await asyncio.wait_for(self._spawner.close(), KILL_TIMEOUT)
         except asyncio.TimeoutError:

@@ -112,6 +112,8 @@ class WarmNews:
 
     is_warm: bool
     text: str
+    over: str = ""  # the key of a parent that was given up
+    heir: str = ""  # the key of one whose heir has taken its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +135,9 @@ class WorkerStarter(Protocol):
     def signal(self, worker: int, signum: int) -> None:
         """Signal the worker's process group, unless the worker has ended."""
 
-    def sweep(self, spares_detached: bool = False) -> None:
-        """Kill everything that is left; ``Swept`` follows. ``spares_detached``: but for what workers have put
-        into sessions of their own.
+    def sweep(self, spares_detached: bool = False, spare: Sequence[int] = ()) -> None:
+        """Kill everything that is left, but for processes of these numbers; ``Swept`` follows.
+        ``spares_detached``: but for what workers have put into sessions of their own as well.
         """
 
 
@@ -252,11 +254,12 @@ class Spawner:
         """Signal the process group of ``worker``; nothing happens once it has ended."""
         self._send_quietly({"op": "signal", "worker": worker, "signum": int(signum)})
 
-    def sweep(self, spares_detached: bool = False) -> None:
-        """SIGKILL every process below the spawner; requests that follow wait until ``Swept``. What is spared
-        outlives the spawner as well, unless something is started again.
+    def sweep(self, spares_detached: bool = False, spare: Sequence[int] = ()) -> None:
+        """SIGKILL every process below the spawner, but for processes of these numbers; requests that follow
+        wait until ``Swept``. What is spared because it is detached outlives the spawner as well, unless
+        something is started again.
         """
-        self._send_quietly({"op": "sweep", "spares": spares_detached})
+        self._send_quietly({"op": "sweep", "spares": spares_detached, "spare": list(spare)})
 
     def inherit(self, temporary: str, whole: bool = False) -> None:
         """Have the spawner clear a temporary directory of ours if we end without closing it.

@@ -14,7 +14,8 @@ Invariants.
 - Once a sweep is answered, nothing is alive below the spawner. It kills its direct children only: the
   children of a child that died are already ours when its SIGCHLD comes. Each one is therefore killed
   under an exact pid, and the end of each is what triggers the next look; nothing is polled.
-- Warm parents are the only children that a sweep spares, and only those that are not giving birth.
+- A sweep spares warm parents that are not giving birth, and what the agent named; none of them if it is the
+  last one.
 - After a good end, what workers have put into sessions of their own is spared (``spawner_detached.py``).
 - The agent's end, however it comes (end of file on the control socket, or its pidfd), is a sweep
   followed by exit. The spawner's own end kills the workers by their parent-death signal.
@@ -35,6 +36,7 @@ import select
 import signal
 import socket
 from collections import deque
+from collections.abc import Collection
 from typing import NoReturn
 
 from elasticrun.agent.descriptors import close_files, is_open
@@ -174,6 +176,7 @@ class SpawnerLoop:
         self._sweeping = False
         self._reaped = 0  # children that ended during this sweep
         self._killed: set[int] = set()
+        self._spared: set[int] = set()  # by this sweep
         self._forbidden: set[int] = set()  # another user's: we may not kill them
         self._detached = Detached()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -230,7 +233,7 @@ class SpawnerLoop:
                 self.signal(request["worker"], request["signum"])
             else:
                 self._detached.are_spared = request.get("spares", False)
-                self._begin_sweep()
+                self._begin_sweep(request.get("spare", ()))
 
     def _agent_ended(self) -> None:
         self.poller.forget(self._read, self._agent_ended)
@@ -239,6 +242,7 @@ class SpawnerLoop:
         self._agent_gone = True
         self._requests.clear()
         if self._sweeping:
+            self._spared.clear()
             self._warm.stop(for_good=True)  # their ends go on with the sweep
         else:
             self._begin_sweep()
@@ -355,6 +359,7 @@ class SpawnerLoop:
         self._reaped += self._sweeping
         self._killed.discard(pid)
         self._forbidden.discard(pid)
+        self._spared.discard(pid)
         if pid not in self._workers:
             self._warm.buried(pid, exit_code)  # one of them, or a worker that we have not heard of
         worker = self._workers.pop(pid, None)
@@ -367,16 +372,17 @@ class SpawnerLoop:
             ending = {"worker": worker.worker, "exit_code": exit_code, "told": sorted(worker.told)}
             self._groups.wait(rest, functools.partial(self.report, event="exited", **ending))
 
-    def _begin_sweep(self) -> None:
+    def _begin_sweep(self, spare: Collection[int] = ()) -> None:
         self._sweeping = True
         self._reaped = 0
         self._warm.stop(for_good=self._agent_gone)
-        for worker in list(self._pids):
+        self._spared = {pid for worker, pid in self._pids.items() if worker in spare}
+        for worker in [worker for worker in self._pids if worker not in spare]:
             self.signal(worker, signal.SIGKILL)
         self._reap()
 
     def _sweep_on(self, alive: bool) -> None:
-        children = set(children_of(os.getpid())) - self._warm.pids if alive else set()
+        children = set(children_of(os.getpid())) - self._warm.pids - self._spared if alive else set()
         children -= self._detached.among(children - self._killed)
         for pid in children - self._killed - self._forbidden:
             (self._killed if _kill(pid, signal.SIGKILL) else self._forbidden).add(pid)

@@ -91,7 +91,10 @@ def probe_key(config: WorkerConfig) -> str | None:
     That parent has imported torch, and in the probe's environment; where each local rank has a device of its
     own, there is none.
     """
-    if config.virtual_local_rank or "torch" not in (config.warm_imports or ()):
-        return None
-    recipes = warm_recipes(config, ())
+    return None if config.virtual_local_rank else torch_key(config)
+
+
+def torch_key(config: WorkerConfig) -> str | None:
+    """The key of a warm parent that imports torch, whichever devices it sees; None: there is none."""
+    recipes = warm_recipes(config, ()) if "torch" in (config.warm_imports or ()) else ()
     return recipes[0].key if recipes else None

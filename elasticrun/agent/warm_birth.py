@@ -64,6 +64,7 @@ class Parent:
     is_second_try: bool = False  # the one before it was killed while it imported
     was_ready: bool = False
     is_heir: bool = False  # it imports, or has imported, more
+    has_borne: bool = False  # a worker that runs the script
     control: socket.socket | None = None
     waiting: deque[Birth] = field(default_factory=deque)
     births: list[Birth] = field(default_factory=list)  # under way, oldest first
@@ -196,9 +197,9 @@ class Birth:
         self.fds = []
 
 
-def say(host: Host, is_warm: bool, text: str) -> None:
-    """Tell the agent how workers start from now on."""
-    host.report(event="warm", is_warm=is_warm, text=text)
+def say(host: Host, is_warm: bool, text: str, **keys: str) -> None:
+    """Tell the agent how workers start from now on; ``keys`` as in ``WarmNews``."""
+    host.report(event="warm", is_warm=is_warm, text=text, **keys)
 
 
 def readable(fd: int, even_if_ended: bool = True) -> bool:

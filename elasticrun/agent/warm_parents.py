@@ -230,14 +230,14 @@ class WarmParents:
         heir.become_ready()
         assert heir.control is not None
         self._host.poller.watch(heir.control.fileno(), lambda: self._heard(heir))
-        say(self._host, True, f"the warm parent has imported more, {_describe(message)}")
+        say(self._host, True, f"the warm parent has imported more, {_describe(message)}", heir=key)
         self._go_on(heir)
         self._tell()
 
     def _give_up(self, parent: Parent, reason: str) -> None:
         """Start the workers of this key cold from now on."""
         if parent.state is not State.GONE and not self._is_closed:
-            say(self._host, False, f"workers start cold: {reason}")
+            say(self._host, False, f"workers start cold: {reason}", over=parent.recipe["key"])
             self._heirs.abandon(parent.recipe["key"])
         parent.state = State.GONE
         if not parent.births:
@@ -278,7 +278,8 @@ class WarmParents:
             self._host.born(birth.worker, message["pid"])
             for signum in birth.signals:
                 self._host.signal(birth.worker, signum)
-            if birth.request["program"] is None and self._heirs.may_come(parent):
+            parent.has_borne = parent.has_borne or birth.request["program"] is None
+            if parent.has_borne and self._heirs.may_come(parent):
                 parent.deadline = time.monotonic() + IDLE
         else:
             parent.miscarry(birth)

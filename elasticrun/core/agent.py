@@ -40,6 +40,7 @@ from elasticrun.core.agent_events import (
     StartTask,
     StartWorkers,
     StopSignal,
+    StoreLost,
     WorkerFailed,
     WorkerFinished,
     describe_assignment,
@@ -94,8 +95,8 @@ class AgentMachine(AgentFacts):
 
     def _take(self, event: AgentEvent) -> None:
         match event:
-            case Prepared(store_port, ports):
-                self._store_port, self._ports = store_port, ports
+            case Prepared():
+                self._offer(event)
                 self._move(AgentTrigger.PREPARED)
             case PortsOffered(ports):
                 self._ports = ports
@@ -112,8 +113,10 @@ class AgentMachine(AgentFacts):
                 self._worker_failed(round_, failure, stopping)
             case WorkerFinished(round_, local_rank):
                 self._worker_finished(round_, local_rank)
-            case GroupGone(round_, store_port, ports):
-                self._group_gone(round_, store_port, ports)
+            case GroupGone():
+                self._group_gone(event)
+            case StoreLost(round_, failure):
+                self._store_lost(round_, failure)
             case ProbeEnded(report):
                 self._probe_ended(report)
             case StallSeen(round_, stall):
@@ -203,12 +206,22 @@ class AgentMachine(AgentFacts):
                 self._say(Level.WARNING, failure.summary)
             self._report()
 
-    def _group_gone(self, round_: int, store_port: int, ports: tuple[int, ...]) -> None:
-        if round_ != self.round or not (self.phase in ENDING or self.group.is_swept):
+    def _store_lost(self, round_: int, failure: Failure) -> None:
+        if round_ == self.round and self.phase in (AgentPhase.RUNNING, AgentPhase.FINISHED):
+            self.failures = kept(self.failures, failure)
+            self._move(AgentTrigger.STORE_LOST)
+            self._say(Level.WARNING, failure.summary)
+            self._stop_group(SIGTERM)
+
+    def _group_gone(self, event: GroupGone) -> None:
+        if event.round != self.round or not (self.phase in ENDING or self.group.is_swept):
             return
         self.group.end()
-        self._store_port, self._ports = store_port, ports
+        self._offer(event)
         self._move(AgentTrigger.GROUP_GONE)
+
+    def _offer(self, event: Prepared | GroupGone) -> None:
+        self._store_port, self._ports, self._hosts_store = event.store_port, event.ports, event.hosts_store
 
     def _probe_ended(self, report: ProbeReport) -> None:
         probing = self._probing.end(report)

@@ -54,6 +54,7 @@ class AgentTrigger(Enum):
     PROBE_WANTED = "probe wanted"
     ASSIGNED = "assigned"
     WORKER_FAILED = "worker failed"
+    STORE_LOST = "store lost"
     ALL_FINISHED = "all finished"
     TOLD_TO_STOP = "told to stop"
     GROUP_GONE = "group gone"
@@ -66,9 +67,11 @@ AGENT_TRANSITIONS: dict[tuple[AgentPhase, AgentTrigger], AgentPhase] = {
     (AgentPhase.CHECKING, AgentTrigger.GROUP_GONE): AgentPhase.READY,
     (AgentPhase.READY, AgentTrigger.ASSIGNED): AgentPhase.RUNNING,
     (AgentPhase.RUNNING, AgentTrigger.WORKER_FAILED): AgentPhase.FAILED,
+    (AgentPhase.RUNNING, AgentTrigger.STORE_LOST): AgentPhase.FAILED,
     (AgentPhase.RUNNING, AgentTrigger.ALL_FINISHED): AgentPhase.FINISHED,
     (AgentPhase.RUNNING, AgentTrigger.TOLD_TO_STOP): AgentPhase.STOPPING,
     (AgentPhase.FINISHED, AgentTrigger.TOLD_TO_STOP): AgentPhase.STOPPING,
+    (AgentPhase.FINISHED, AgentTrigger.STORE_LOST): AgentPhase.FAILED,  # others may still need it
     (AgentPhase.FAILED, AgentTrigger.GROUP_GONE): AgentPhase.READY,
     (AgentPhase.STOPPING, AgentTrigger.GROUP_GONE): AgentPhase.READY,
 }
@@ -97,6 +100,7 @@ class Prepared:
 
     store_port: int
     ports: tuple[int, ...] = ()
+    hosts_store: bool = False  # a process of ours would serve the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,15 @@ class GroupGone:
     round: int
     store_port: int
     ports: tuple[int, ...] = ()  # for tasks
+    hosts_store: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLost:
+    """The process that serves a round's store, here, has ended or could not be started."""
+
+    round: int
+    failure: Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +225,7 @@ AgentEvent = (
     | WorkerFailed
     | WorkerFinished
     | GroupGone
+    | StoreLost
     | StopSignal
     | Preempted
     | ProbeEnded

@@ -57,6 +57,7 @@ class AgentFacts:
         self._sequence = 0
         self._greeted: AgentStatus | None = None  # what the newest Hello told
         self._store_port = 0
+        self._hosts_store = False
         self._ports: tuple[int, ...] = ()
         self._done = False
         self._stall: Stall | None = None  # as it was seen last, on this stream
@@ -148,6 +149,7 @@ class AgentFacts:
             warming=is_ready and self.group.is_warming,
             ports=self._ports,
             tasks=self.tasks.reports,
+            hosts_store=is_ready and self._hosts_store,
         )
 
     def _conclude(self, departure: Departure) -> None:

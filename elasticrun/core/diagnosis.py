@@ -141,6 +141,8 @@ def _own_account(failure: Failure) -> Diagnosis | None:
     """What the worker itself, and the way it ended, say."""
     if failure.kind is FailureKind.PORT_TAKEN:
         return Diagnosis(FailureClass.NETWORK, "the port of the workers' store was taken")
+    if failure.kind is FailureKind.STORE_LOST:
+        return Diagnosis(FailureClass.UNKNOWN, f"the workers' store: {_shown(failure.message)}")
     if failure.kind is FailureKind.HANG:
         return Diagnosis(FailureClass.HANG, _shown(failure.message) or "it made no step for too long")
     signum = _signal(failure)

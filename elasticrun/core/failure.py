@@ -20,6 +20,7 @@ class FailureKind(Enum):
     SPAWN = "spawn"  # could not be started at all
     PORT_TAKEN = "port_taken"  # the store's port was taken between choosing and binding it
     HANG = "hang"  # it stopped making steps and was stopped for that
+    STORE_LOST = "store_lost"  # no worker: the process of the launcher that serves the round's store ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,13 @@ class Failure:
     def summary(self) -> str:
         """One line: which worker, where, and how it ended."""
         pid = f"pid {self.pid}, " if self.pid else ""
+        if self.kind is FailureKind.STORE_LOST:
+            return f"the workers' store ({pid}{self.host}) is lost: {self._told}"
         return f"rank {self.rank} (local rank {self.local_rank}, {pid}{self.host}) {self._ending}"
 
     @property
     def _ending(self) -> str:
-        told = headline(self.message)[:MAX_SUMMARY_TEXT]
+        told = self._told
         if self.kind in (FailureKind.SPAWN, FailureKind.HANG):
             return told
         if self.stopped:
@@ -67,6 +70,10 @@ class Failure:
         if self.exit_code < 0:
             return f"was {told}"
         return f"exited with {self.exit_code}" + (f": {told}" if self.traceback else "")
+
+    @property
+    def _told(self) -> str:
+        return headline(self.message)[:MAX_SUMMARY_TEXT]
 
 
 def headline(text: str) -> str:

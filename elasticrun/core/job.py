@@ -315,6 +315,7 @@ class JobMachine(JobTasks):
             store_port=first.status.store_port,
             restart_count=self.budget.used,
             max_restarts=self.budget.max_restarts,
+            store_hosted=first.status.hosts_store,
         )
 
     def _watch_round(self) -> None:

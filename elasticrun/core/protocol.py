@@ -141,6 +141,7 @@ class AgentStatus:
     # Held free for tasks, at most MAX_PORTS; only if this node has roles.
     ports: tuple[Annotated[int, PORTS], ...] = ()
     tasks: tuple[TaskReport, ...] = ()  # of ``round``, at most MAX_TASKS
+    hosts_store: bool = False  # while READY: a process of its launcher would serve the workers' store
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,7 @@ class Assignment:
     tasks: tuple[Task, ...] = ()  # of this node, if it has roles, at most MAX_TASKS
     cluster: Cluster = ()  # all tasks of all nodes but the evaluator: the one thing here that is O(n)
     tag: str = ""  # of the job, with a cluster
+    store_hosted: bool = False  # by the launcher of node 0, until the round is over; else by rank 0
 
     def task(self, local_rank: int) -> Task | None:
         """The task of a local rank; None if it has none, as on a node without roles."""

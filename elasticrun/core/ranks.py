@@ -55,6 +55,7 @@ class RoundTerms:
     store_port: int
     restart_count: int
     max_restarts: int
+    store_hosted: bool = False
 
 
 def assign_ranks(members: Sequence[NodeInfo], terms: RoundTerms) -> dict[str, Assignment]:
@@ -79,6 +80,7 @@ def assign_ranks(members: Sequence[NodeInfo], terms: RoundTerms) -> dict[str, As
             store_port=terms.store_port,
             restart_count=terms.restart_count,
             max_restarts=terms.max_restarts,
+            store_hosted=terms.store_hosted,
         )
         first_rank += member.local_world_size
         role_first[member.role] += member.local_world_size

@@ -1,11 +1,11 @@
 """What a stopped round costs, and whether another one follows.
 
 Only workers that failed or hang spend the budget, whatever the reason, and only once for a round. What
-happens to whole nodes is free (one came, left or was lost), and so is a port that was taken between choosing
-and binding it. A cause is fixed when the round is told to stop, and can afterwards only be
-*excused*: a failure that turns out to be the echo of a lost node, or of a taken port, becomes free.
-Failures that arrive after a free stop was decided are its echo (peers see their connections break)
-and are never charged.
+happens to whole nodes is free (one came, left or was lost), and so, a few times in a row, is what happens to
+the workers' store: its port was taken between choosing and binding it, or its process ended. A cause is
+fixed when the round is told to stop, and can afterwards only be *excused*: a failure that turns out to be the
+echo of a lost node, or of a lost store, becomes free. Failures that arrive after a free stop was decided are
+its echo (peers see their connections break) and are never charged.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ class StopCause(Enum):
 
     WORKER_FAILED = "worker failed"
     PORT_TAKEN = "port taken"
+    STORE_LOST = "store lost"
     HANG = "hang"
     MEMBER_LOST = "member lost"
     MEMBER_LEFT = "member left"
@@ -30,22 +31,31 @@ class StopCause(Enum):
 #: To which cause a stopped round's cause may change on new facts; absent means it stays.
 EXCUSES: dict[StopCause, frozenset[StopCause]] = {
     StopCause.WORKER_FAILED: frozenset(
-        {StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT, StopCause.PORT_TAKEN, StopCause.SAVED}
+        {
+            StopCause.MEMBER_LOST,
+            StopCause.MEMBER_LEFT,
+            StopCause.PORT_TAKEN,
+            StopCause.STORE_LOST,
+            StopCause.SAVED,
+        }
     ),
-    StopCause.HANG: frozenset({StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT}),
+    StopCause.HANG: frozenset({StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT, StopCause.STORE_LOST}),
     StopCause.NODE_JOINED: frozenset(),
     StopCause.RESIZED: frozenset(),
     StopCause.SAVED: frozenset(),
     StopCause.MEMBER_LOST: frozenset(),
     StopCause.MEMBER_LEFT: frozenset(),
     StopCause.PORT_TAKEN: frozenset({StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT}),
+    StopCause.STORE_LOST: frozenset({StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT}),
 }
 
 #: Causes that spend the budget; every other one is free.
-CHARGED = frozenset({StopCause.WORKER_FAILED, StopCause.HANG, StopCause.PORT_TAKEN})
+#: The workers' store could not be reached.
+OF_THE_STORE = frozenset({StopCause.PORT_TAKEN, StopCause.STORE_LOST})
+CHARGED = frozenset({StopCause.WORKER_FAILED, StopCause.HANG, *OF_THE_STORE})
 
-#: A port that is taken this many times in a row is no accident and is charged like a failure.
-MAX_PORT_RETRIES = 10
+#: A store that fails this many times in a row is no accident, and is charged like a worker's failure.
+MAX_STORE_RETRIES = 10
 
 
 def excused(cause: StopCause, fact: StopCause) -> StopCause:
@@ -59,7 +69,7 @@ class Budget:
 
     max_restarts: int
     used: int = 0  # over the whole job: workers see it as the restart count, which never shrinks
-    port_retries: int = 0  # in a row
+    store_retries: int = 0  # in a row
     refunded: int = 0  # how many of those used count no more, because the job trained long enough
 
     @property
@@ -73,10 +83,10 @@ class Budget:
 
     def settle(self, cause: StopCause) -> tuple[Budget | None, str]:
         """The budget after a round that stopped for ``cause``, or None if it is spent; with the reason."""
-        if cause is StopCause.PORT_TAKEN and self.port_retries < MAX_PORT_RETRIES:
-            retries = self.port_retries + 1
-            return replace(self, port_retries=retries), f"free: port taken, attempt {retries + 1}"
-        settled = replace(self, port_retries=0)
+        if cause in OF_THE_STORE and self.store_retries < MAX_STORE_RETRIES:
+            retries = self.store_retries + 1
+            return replace(self, store_retries=retries), f"free: {cause.value}, attempt {retries + 1}"
+        settled = replace(self, store_retries=0)
         if cause not in CHARGED:
             return settled, f"free: {cause.value}"
         if self.spent >= self.max_restarts:

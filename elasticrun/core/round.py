@@ -110,8 +110,12 @@ class Round:
         self.must_stop(self._cause(failure), failure.summary)
 
     def _cause(self, failure: Failure) -> StopCause:
-        if failure.kind is FailureKind.PORT_TAKEN:
-            return StopCause.PORT_TAKEN
+        seat = next(iter(self.seats.values()), None)  # all members were told the same
+        is_hosted = seat is not None and seat.store_hosted
+        if is_hosted and failure.kind is FailureKind.STORE_LOST:
+            return StopCause.STORE_LOST
+        if not is_hosted and failure.kind is FailureKind.PORT_TAKEN and failure.step < 0:
+            return StopCause.PORT_TAKEN  # else the store was there, and it was a port of the script's own
         return StopCause.SAVED if self.tasks and has_saved(failure) else StopCause.WORKER_FAILED
 
     def blame_hang(self, info: NodeInfo) -> None:

@@ -41,6 +41,7 @@ class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_KIND_SPAWN: _ClassVar[FailureKind]
     FAILURE_KIND_PORT_TAKEN: _ClassVar[FailureKind]
     FAILURE_KIND_HANG: _ClassVar[FailureKind]
+    FAILURE_KIND_STORE_LOST: _ClassVar[FailureKind]
 
 class RejectCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -89,6 +90,7 @@ FAILURE_KIND_SIGNAL: FailureKind
 FAILURE_KIND_SPAWN: FailureKind
 FAILURE_KIND_PORT_TAKEN: FailureKind
 FAILURE_KIND_HANG: FailureKind
+FAILURE_KIND_STORE_LOST: FailureKind
 REJECT_CODE_UNSPECIFIED: RejectCode
 REJECT_CODE_WRONG_JOB: RejectCode
 REJECT_CODE_WRONG_VERSION: RejectCode
@@ -236,7 +238,7 @@ class NodeInfo(_message.Message):
     def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., local_world_size: _Optional[int] = ..., role: _Optional[str] = ..., node_rank: _Optional[int] = ..., pid: _Optional[int] = ..., position: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[TaskRole, str]]] = ..., program: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ...) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("sequence", "phase", "round", "failures", "store_port", "probe", "stall", "seats", "warming", "ports", "tasks")
+    __slots__ = ("sequence", "phase", "round", "failures", "store_port", "probe", "stall", "seats", "warming", "ports", "tasks", "hosts_store")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -248,6 +250,7 @@ class AgentStatus(_message.Message):
     WARMING_FIELD_NUMBER: _ClassVar[int]
     PORTS_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_STORE_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     phase: AgentPhase
     round: int
@@ -259,7 +262,8 @@ class AgentStatus(_message.Message):
     warming: bool
     ports: _containers.RepeatedScalarFieldContainer[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskReport]
-    def __init__(self, sequence: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., round: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., store_port: _Optional[int] = ..., probe: _Optional[_Union[ProbeReport, _Mapping]] = ..., stall: _Optional[_Union[Stall, _Mapping]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., warming: bool = ..., ports: _Optional[_Iterable[int]] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ...) -> None: ...
+    hosts_store: bool
+    def __init__(self, sequence: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., round: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., store_port: _Optional[int] = ..., probe: _Optional[_Union[ProbeReport, _Mapping]] = ..., stall: _Optional[_Union[Stall, _Mapping]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., warming: bool = ..., ports: _Optional[_Iterable[int]] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., hosts_store: bool = ...) -> None: ...
 
 class TaskReport(_message.Message):
     __slots__ = ("local_rank", "life", "ended", "failure")
@@ -434,7 +438,7 @@ class StartRound(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("round", "group_rank", "group_world_size", "first_rank", "world_size", "role_first_rank", "role_world_size", "store_address", "store_port", "restart_count", "max_restarts", "charter", "tasks", "cluster", "tag")
+    __slots__ = ("round", "group_rank", "group_world_size", "first_rank", "world_size", "role_first_rank", "role_world_size", "store_address", "store_port", "restart_count", "max_restarts", "charter", "tasks", "cluster", "tag", "store_hosted")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     GROUP_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -450,6 +454,7 @@ class Assignment(_message.Message):
     TASKS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
+    STORE_HOSTED_FIELD_NUMBER: _ClassVar[int]
     round: int
     group_rank: int
     group_world_size: int
@@ -465,7 +470,8 @@ class Assignment(_message.Message):
     tasks: _containers.RepeatedCompositeFieldContainer[Task]
     cluster: _containers.RepeatedCompositeFieldContainer[ClusterRole]
     tag: str
-    def __init__(self, round: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., role_first_rank: _Optional[int] = ..., role_world_size: _Optional[int] = ..., store_address: _Optional[str] = ..., store_port: _Optional[int] = ..., restart_count: _Optional[int] = ..., max_restarts: _Optional[int] = ..., charter: _Optional[_Union[Charter, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cluster: _Optional[_Iterable[_Union[ClusterRole, _Mapping]]] = ..., tag: _Optional[str] = ...) -> None: ...
+    store_hosted: bool
+    def __init__(self, round: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., role_first_rank: _Optional[int] = ..., role_world_size: _Optional[int] = ..., store_address: _Optional[str] = ..., store_port: _Optional[int] = ..., restart_count: _Optional[int] = ..., max_restarts: _Optional[int] = ..., charter: _Optional[_Union[Charter, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cluster: _Optional[_Iterable[_Union[ClusterRole, _Mapping]]] = ..., tag: _Optional[str] = ..., store_hosted: bool = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("local_rank", "role", "index", "life", "port", "saves")

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -55,7 +55,7 @@ class FakeStarter:
     def signal(self, worker: int, signum: int) -> None:
         self.signalled.append((worker, signum))
 
-    def sweep(self, spares_detached: bool = False) -> None:
+    def sweep(self, spares_detached: bool = False, spare: Sequence[int] = ()) -> None:
         self.sweeps += 1
 
 

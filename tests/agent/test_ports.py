@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent import ports as module
-from elasticrun.agent.ports import SPARE_PORTS, NodePorts, PortPool, PortReserve
+from elasticrun.agent.ports import SPARE_PORTS, NodePorts, PortPool, PortReserve, is_taken
 from elasticrun.config import TaskRole
 from elasticrun.core.tasks import Task
 
@@ -32,6 +32,13 @@ def is_free(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def free_port(range_file: Path) -> int:
+    reserve = PortReserve(random.Random(7), range_file)
+    port = reserve.reserve()
+    reserve.release()
+    return port
 
 
 def test_a_port_is_below_those_of_outgoing_connections(range_file: Path) -> None:
@@ -245,3 +252,53 @@ def test_the_range_to_choose_from(tmp_path: Path, text: str | None, ports: range
     if text is not None:
         path.write_text(text)
     assert module._port_range(path) == ports
+
+
+def test_a_port_that_is_listened_at_is_never_free_until_the_next_reserve(range_file: Path) -> None:
+    reserve = PortReserve(random.Random(1), range_file)
+    port = reserve.reserve()
+    with pytest.raises(OSError, match="not the one"):
+        reserve.listen(port + 1)
+    listener = reserve.listen(port)
+    with socket.create_connection(("127.0.0.1", port)):  # the kernel has it wait
+        assert not is_free(port)
+    assert listener.getsockname()[1] == port
+    assert reserve.reserve() != port
+    reserve.release()
+    with pytest.raises(OSError, match="not the one"):
+        reserve.listen(port)
+
+
+def test_a_given_port_is_never_let_go_while_the_launcher_serves(range_file: Path) -> None:
+    port = free_port(range_file)
+    reserve = PortReserve(random.Random(1), range_file, given=port)
+    assert reserve.reserve() == port
+    listener = reserve.listen(port)
+    with socket.create_connection(("127.0.0.1", port)) as late:
+        assert reserve.reserve() == port
+        assert late.recv(1) == b""  # who came for the last round is not the next one's
+    assert reserve.listen(port) is listener
+    assert is_taken(port)
+    reserve.release()
+    assert not is_taken(port)
+
+
+def test_a_given_port_that_was_taken_between_two_rounds_gives_way(range_file: Path) -> None:
+    with socket.create_server(("", 0)) as thief:
+        port = int(thief.getsockname()[1])
+        assert is_taken(port)
+        reserve = PortReserve(random.Random(1), range_file, given=port)
+        assert reserve.reserve() != port
+    assert reserve.reserve() == port
+    reserve.release()
+
+
+def test_a_given_port_that_another_listens_at_a_moment_sooner_is_taken(
+    monkeypatch: pytest.MonkeyPatch, range_file: Path
+) -> None:
+    def listen(sock: socket.socket, backlog: int) -> None:
+        raise OSError(errno.EADDRINUSE, "in use")
+
+    port = free_port(range_file)
+    monkeypatch.setattr(socket.socket, "listen", listen)
+    assert is_taken(port)

@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -149,7 +149,7 @@ class FakeStarter:
     def signal(self, worker: int, signum: int) -> None:
         self.signalled.append((worker, signum))
 
-    def sweep(self, spares_detached: bool = False) -> None:
+    def sweep(self, spares_detached: bool = False, spare: Sequence[int] = ()) -> None:
         raise AssertionError("nobody swept")
 
     def close(self) -> None:

@@ -533,6 +533,22 @@ def test_sweep_leaves_nobody(command: Callable[..., Command], pipe: Pipe) -> Non
     drive(scenario)
 
 
+def test_a_sweep_spares_what_it_is_told_to(command: Callable[..., Command]) -> None:
+    async def scenario(node: Node) -> None:
+        for worker in (0, -5):
+            node.spawner.spawn(worker, command("sleep", "1000"))
+        for worker in (0, -5):
+            await node.pid(worker)
+        node.spawner.sweep(spare=[-5])
+        assert await node.kind(Swept) == Swept(1)
+        assert await node.exit_code(0) == -signal.SIGKILL
+        assert not [event for event in node.events if isinstance(event, Exited) and event.worker == -5]
+        node.spawner.sweep()
+        assert await node.exit_code(-5) == -signal.SIGKILL
+
+    drive(scenario)
+
+
 def test_sweep_of_nothing_and_requests_behind_a_sweep(command: Callable[..., Command]) -> None:
     async def scenario(node: Node) -> None:
         node.spawner.sweep()

@@ -456,7 +456,7 @@ def test_what_cannot_be_forked_starts_cold(drive: Drive, module: Module, code: s
 
     async def scenario(node: Node) -> None:
         node.spawn(0)
-        assert await node.news() == WarmNews(False, f"workers start cold: {reason}")
+        assert await node.news() == WarmNews(False, f"workers start cold: {reason}", over="key")
         await node.ran(0, forked=False)
         assert await node.run(1) == node.told(1, forked=False)
         assert not [event for event in node.events if isinstance(event, WarmNews)]
@@ -481,7 +481,7 @@ def test_threads_that_python_does_not_know_of(drive: Drive, module: Module) -> N
 
     async def scenario(node: Node) -> None:
         reason = "workers start cold: the imports started threads in native code"
-        assert await node.news() == WarmNews(False, reason)
+        assert await node.news() == WarmNews(False, reason, over="key")
         assert await node.run(0) == node.told(0, forked=False)
 
     drive(scenario, "trouble,colorsys")
@@ -550,7 +550,7 @@ def test_forks_that_hang(drive: Drive, module: Module, monkeypatch: pytest.Monke
             node.spawn(number)
         for number in range(3):
             await node.ran(number, forked=False)
-        hang = WarmNews(False, "workers start cold: forks of the warm parent hang")
+        hang = WarmNews(False, "workers start cold: forks of the warm parent hang", over="key")
         await node.wait(lambda event: event == hang)
         assert await node.run(3) == node.told(3, forked=False)
 
@@ -566,7 +566,9 @@ def test_cuda_that_only_a_fork_can_find(drive: Drive, module: Module) -> None:
             node.spawn(number)
         for number in range(4):
             await node.ran(number, forked=False)
-        assert await node.news() == WarmNews(False, "workers start cold: the imports initialised CUDA")
+        assert await node.news() == WarmNews(
+            False, "workers start cold: the imports initialised CUDA", over="key"
+        )
         assert not [event for event in node.events if isinstance(event, WarmNews)]
 
     drive(scenario, "trouble,colorsys")

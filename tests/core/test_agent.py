@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elasticrun.core.agent_events import (
@@ -19,6 +21,7 @@ from elasticrun.core.agent_events import (
     SignalWorkers,
     StartWorkers,
     StopSignal,
+    StoreLost,
     SweepWorkers,
     WorkerFailed,
     WorkerFinished,
@@ -28,6 +31,7 @@ from elasticrun.core.own_failures import Stopping
 from elasticrun.core.protocol import (
     MAX_FAILURES,
     AgentPhase,
+    FailureKind,
     JobEnded,
     Leave,
     Outcome,
@@ -494,3 +498,42 @@ def test_an_agent_that_leaves_does_not_complain_about_the_master() -> None:
     agent = running_agent()
     agent.do(StopSignal(15), LinkDown("closed"))
     assert agent.heard() == []
+
+
+STORE = replace(failure(), kind=FailureKind.STORE_LOST, message="killed by SIGKILL (9)", exit_code=-9)
+
+
+def test_a_lost_store_stops_the_round_at_once() -> None:
+    agent = running_agent()
+    agent.do(StoreLost(0, STORE))
+    assert agent.reported() == [FAILED]
+    assert agent.of(SignalWorkers) == [SignalWorkers(15)]
+    assert agent.heard() == [STORE.summary]
+    assert "the workers' store" in STORE.summary
+    assert agent.machine.failures == (STORE,)
+    assert agent.do(StoreLost(0, STORE)) == []
+
+
+def test_a_store_that_is_lost_after_the_own_workers_have_finished_may_be_needed_by_others() -> None:
+    agent = running_agent()
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1))
+    agent.do(StoreLost(0, STORE))
+    assert agent.reported()[-1] is FAILED
+    assert agent.of(SweepWorkers) == [SweepWorkers(0)]
+
+
+def test_the_store_of_a_round_that_is_over_matters_to_nobody() -> None:
+    agent = ready_agent()
+    assert agent.do(StoreLost(0, STORE)) == []
+    agent = running_agent()
+    assert agent.do(StoreLost(7, STORE)) == []
+
+
+def test_a_node_offers_to_serve_the_store_while_it_is_ready() -> None:
+    agent = Agent()
+    agent.do(Prepared(7001, hosts_store=True), LinkUp(1))
+    assert agent.machine.hello().status.hosts_store
+    agent.do(Directed(start(0)))
+    assert not agent.machine.hello().status.hosts_store
+    agent.do(stop(0), GroupGone(0, 7002))
+    assert not agent.machine.hello().status.hosts_store

@@ -366,6 +366,7 @@ def test_kinds_of_failures_that_are_their_own_diagnosis() -> None:
     assert (found.failure_class, found.evidence) == (FailureClass.HANG, "no step for 60 s")
     assert diagnose(ended(1, kind=FailureKind.HANG, message="")).evidence == "it made no step for too long"
     assert diagnose(ended(1, kind=FailureKind.PORT_TAKEN)).failure_class is FailureClass.NETWORK
+    assert diagnose(ended(1, kind=FailureKind.STORE_LOST)).failure_class is FailureClass.UNKNOWN
     spawn = ended(1, kind=FailureKind.SPAWN, message="could not be started: Cannot allocate memory")
     assert diagnose(spawn).failure_class is FailureClass.HOST_OOM
     assert diagnose(spawn).evidence.startswith("start: 'could not be started")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elasticrun.config import Policy
@@ -219,7 +221,24 @@ def test_the_echo_of_a_taken_port_is_free() -> None:
     job.report("b", FAILED, 0, failure("b", rank=1))
     job.report("b", READY, 0, failure("b", rank=1))
     job.report("a", READY, 0, failure("a", FailureKind.PORT_TAKEN, code=98))
-    assert (job.machine.round, job.machine.budget.used, job.machine.budget.port_retries) == (1, 0, 1)
+    assert (job.machine.round, job.machine.budget.used, job.machine.budget.store_retries) == (1, 0, 1)
+
+
+def test_the_store_is_served_where_node_0_offers_it_and_its_loss_is_free() -> None:
+    job = Job(min_nodes=2, max_nodes=2, max_restarts=0)
+    for name in "ab":
+        job.attach(name, PREPARING)
+    for name in "ab":
+        offer = replace(job.status(name, READY, -1), hosts_store=name == "a")
+        job.do(Reported(job.sessions[name], offer))
+    assert [job.told(name, StartRound)[0].assignment.store_hosted for name in "ab"] == [True, True]
+    lost = failure("a", FailureKind.STORE_LOST, code=-9)
+    job.report("a", FAILED, 0, lost)
+    job.report("b", FAILED, 0, failure("b", rank=1))
+    job.report("b", READY, 0, failure("b", rank=1))
+    job.report("a", READY, 0, lost)  # and offers it no more
+    assert (job.machine.round, job.machine.budget.used, job.machine.budget.store_retries) == (1, 0, 1)
+    assert not job.told("b", StartRound)[0].assignment.store_hosted
 
 
 def test_a_failure_after_a_free_stop_is_an_echo() -> None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elasticrun.core.membership import Admission, Membership
 from elasticrun.core.orders import ControlHello, ControlReply
-from elasticrun.core.protocol import MAX_FAILURES, AgentPhase, AgentStatus, FailureKind, RejectCode
+from elasticrun.core.protocol import (
+    MAX_FAILURES,
+    AgentPhase,
+    AgentStatus,
+    Assignment,
+    FailureKind,
+    RejectCode,
+)
 from elasticrun.core.ranks import RoundTerms, assign_ranks, order_by_seat, order_members
 from elasticrun.core.rendezvous import Candidate, WorldLimits, choose_world
-from elasticrun.core.restart import MAX_PORT_RETRIES, Budget, StopCause, excused
+from elasticrun.core.restart import MAX_STORE_RETRIES, Budget, StopCause, excused
 from elasticrun.core.roster import describe_spares, describe_waiting, name_some, some_lines, superseded
 from elasticrun.core.round import Round
 from elasticrun.core.timers import Deadlines
@@ -123,7 +132,7 @@ def test_failures_spend_until_nothing_is_left() -> None:
 
 def test_a_port_that_is_taken_again_and_again_is_charged() -> None:
     budget: Budget | None = Budget(1)
-    for retry in range(1, MAX_PORT_RETRIES + 1):
+    for retry in range(1, MAX_STORE_RETRIES + 1):
         assert budget is not None
         budget, reason = budget.settle(StopCause.PORT_TAKEN)
         assert (budget, reason) == (Budget(1, 0, retry), f"free: port taken, attempt {retry + 1}")
@@ -137,6 +146,9 @@ def test_a_port_that_is_taken_again_and_again_is_charged() -> None:
     [
         (StopCause.WORKER_FAILED, StopCause.MEMBER_LOST, StopCause.MEMBER_LOST),
         (StopCause.WORKER_FAILED, StopCause.PORT_TAKEN, StopCause.PORT_TAKEN),
+        (StopCause.WORKER_FAILED, StopCause.STORE_LOST, StopCause.STORE_LOST),
+        (StopCause.STORE_LOST, StopCause.MEMBER_LOST, StopCause.MEMBER_LOST),
+        (StopCause.STORE_LOST, StopCause.WORKER_FAILED, StopCause.STORE_LOST),
         (StopCause.WORKER_FAILED, StopCause.NODE_JOINED, StopCause.WORKER_FAILED),
         (StopCause.PORT_TAKEN, StopCause.MEMBER_LOST, StopCause.MEMBER_LOST),
         (StopCause.PORT_TAKEN, StopCause.WORKER_FAILED, StopCause.PORT_TAKEN),
@@ -254,6 +266,26 @@ def test_a_round_hears_each_failure_once_and_not_too_many() -> None:
     round_.lose("a", "gone")
     assert round_.stop == (StopCause.MEMBER_LOST, "gone")
     assert round_.stop_reason == "gone"
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "is_hosted", "cause"),
+    [
+        (FailureKind.PORT_TAKEN, -1, False, StopCause.PORT_TAKEN),
+        (FailureKind.PORT_TAKEN, 7, False, StopCause.WORKER_FAILED),  # the store was there: steps were made
+        (FailureKind.PORT_TAKEN, -1, True, StopCause.WORKER_FAILED),  # the port was never released
+        (FailureKind.STORE_LOST, -1, True, StopCause.STORE_LOST),
+        (FailureKind.STORE_LOST, -1, False, StopCause.WORKER_FAILED),  # there was no such store
+    ],
+)
+def test_a_round_believes_what_is_said_of_the_store_only_where_it_can_be(
+    kind: FailureKind, step: int, is_hosted: bool, cause: StopCause
+) -> None:
+    seat = Assignment(0, 0, 1, 0, 1, 0, 1, "a", 1, 0, 0, store_hosted=is_hosted)
+    round_ = Round({"a": seat}, {"a"})
+    round_.hear(replace(failure(kind=kind), step=step))
+    assert round_.stop is not None
+    assert round_.stop[0] is cause
 
 
 def test_losing_a_node_that_is_no_member_or_has_finished_stops_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -174,12 +175,23 @@ def test_a_port_taken_by_another_program_is_a_free_retry(cluster: Cluster, tmp_p
     (worker,) = cluster.director.round(0, 1)
     port = worker.store[1]
     worker.ask(f"err RuntimeError: The server socket has failed to listen on port {port}: EADDRINUSE")
-    worker.tell("exit 1")
-    (again,) = cluster.director.round(1, 1)
+    with socket.create_server(("", int(port))):
+        worker.tell("exit 1")
+        (again,) = cluster.director.round(1, 1)
     assert again.env["TORCHELASTIC_RESTART_COUNT"] == "0"
     assert again.store[1] != port
     again.tell("exit 0")
     assert launcher.wait() == 0
+
+
+def test_a_port_that_nobody_else_has_is_the_scripts_own_mistake(cluster: Cluster) -> None:
+    launcher = cluster.alone("--max-restarts=0")
+    (worker,) = cluster.director.round(0, 1)
+    port = worker.store[1]
+    worker.ask(f"err RuntimeError: The server socket has failed to listen on port {port}: EADDRINUSE")
+    worker.tell("exit 1")
+    assert launcher.wait() == 1
+    assert "no restart allowed" in launcher.err
 
 
 def test_a_node_whose_workers_finished_waits_for_the_others(cluster: Cluster) -> None:

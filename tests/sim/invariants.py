@@ -22,7 +22,7 @@ from elasticrun.core.protocol import (
     StartRound,
 )
 from elasticrun.core.rendezvous import WorldLimits
-from elasticrun.core.restart import MAX_PORT_RETRIES, Budget, StopCause
+from elasticrun.core.restart import MAX_STORE_RETRIES, Budget, StopCause
 from elasticrun.core.round import Round
 from elasticrun.errors import ExitCode
 from tests.sim.count_rules import counts_are_exact
@@ -316,7 +316,7 @@ class Rules:
         require("spent <= max", after.spent <= self.scenario.max_restarts, str(after))
         require("one round spends at most one", after.used in (before.used, before.used + 1), str(after))
         if after.used > before.used:
-            clashes = world.clash and before.port_retries >= MAX_PORT_RETRIES
+            clashes = world.clash and before.store_retries >= MAX_STORE_RETRIES
             require("only a failure spends", world.genuine or clashes, f"round {world.number}: {after}")
 
     def the_end_is_just(self, machine: JobMachine) -> None:

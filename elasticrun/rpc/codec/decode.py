@@ -199,6 +199,7 @@ def _status(status: pb.AgentStatus) -> AgentStatus:
         warming=status.warming,
         ports=tasks.ports_in(status.ports),
         tasks=tasks.reports_in(status.tasks, failures),
+        hosts_store=status.hosts_store,
     )
 
 
@@ -349,6 +350,7 @@ def _assignment(given: pb.Assignment) -> Assignment:
         tasks=tasks.tasks_in(given.tasks),
         cluster=tasks.cluster_in(given.cluster),
         tag=checks.text("tag", given.tag, checks.MAX_NAME),
+        store_hosted=given.store_hosted,
     )
 
 

@@ -138,6 +138,7 @@ def _status_to_pb(status: AgentStatus) -> pb.AgentStatus:
         warming=status.warming,
         ports=status.ports[:MAX_PORTS],
         tasks=tasks.reports_to_pb(status.tasks, status.failures),
+        hosts_store=status.hosts_store,
     )
 
 
@@ -286,4 +287,5 @@ def _assignment_to_pb(assignment: Assignment) -> pb.Assignment:
         tasks=tasks.tasks_to_pb(assignment.tasks),
         cluster=tasks.cluster_to_pb(assignment.cluster),
         tag=clean(assignment.tag),
+        store_hosted=assignment.store_hosted,
     )

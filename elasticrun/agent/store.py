@@ -1,0 +1,207 @@
+"""The workers' store of the rounds in which this node is node 0: served by a process of the launcher.
+
+Theory. A store that rank 0 serves ends with rank 0, is not there before rank 0 has come to it, and listens at
+a port that somebody else can bind first. So a process of its own, the *store server*, serves it on a socket
+that this agent bound before it offered the port and that is never released: whoever comes early waits in the
+kernel's queue. The server is forked from the warm parent, which has imported torch, together with the first
+workers, and nobody waits for it. It outlives its rounds: each one gets a store of its own in it, so a restart
+costs neither a fork nor the end of a process.
+
+An heir of the warm parent shares less memory with what the parent has forked. So a new server is forked from
+the heir, for the rounds to come; the old one ends with its round.
+
+Where there is no warm parent, rank 0 serves the store, as torch has it by default. If a parent is lost after
+this node has offered to serve, the server is started cold: it is late then, but so are the workers.
+
+Invariants. A sweep spares the server of the next round and no other. The end of the one that serves is told
+once, by ``on_lost``; whether it matters any more is the machine's to say. No event of a server is a worker's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from elasticrun.agent.error_file import exit_sentence
+from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WarmNews, WorkerStarter
+from elasticrun.agent.warm import torch_key
+from elasticrun.config import WorkerConfig
+from elasticrun.core.agent_events import StoreLost
+from elasticrun.core.protocol import Assignment, Failure, FailureKind, NodeInfo
+
+PROGRAM = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "worker", "store_server.py"
+)
+#: The numbers of servers, downward: workers' are not negative, probes' start at -1.
+FIRST_NUMBER = -(2**40)
+#: What a server is told when its round is over.
+CLOSE = b"-"
+_STDERR_BYTES = 65_536
+_MAX_LAST_WORDS = 300
+
+
+@dataclass(slots=True)
+class _Server:
+    """A process that has not been reported as ended."""
+
+    number: int
+    control: socket.socket
+    stderr: int  # the end of a pipe that we read
+    pid: int = 0
+
+    def send(self, order: bytes, *fds: int) -> None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
+        self.control.sendmsg([order], ancillary)
+
+    def close(self) -> str:
+        """Let go of it; the last line that it said."""
+        self.control.close()
+        said = b""
+        with contextlib.suppress(BlockingIOError):  # somebody has inherited the other end
+            said = os.read(self.stderr, _STDERR_BYTES)
+        os.close(self.stderr)
+        lines = said.decode(errors="replace").strip().splitlines()
+        return f"; its last line: {lines[-1][:_MAX_LAST_WORDS]}" if lines else ""
+
+
+class RoundStore:
+    """Starts store servers, tells them which round to serve, and hears of their end."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        node: NodeInfo,
+        starter: WorkerStarter,
+        on_lost: Callable[[StoreLost], None],
+    ) -> None:
+        self._config = config
+        self._node = node
+        self._starter = starter
+        self._on_lost = on_lost
+        self._key = torch_key(config)
+        self._next_number = FIRST_NUMBER
+        self._servers: dict[int, _Server] = {}
+        self._next: _Server | None = None  # serves the next round
+        self._serving: tuple[_Server, Assignment] | None = None
+
+    @property
+    def is_able(self) -> bool:
+        """The next round's store could be served here."""
+        return self._next is not None or self._key is not None
+
+    def start(self, assignment: Assignment, listener: socket.socket) -> None:
+        """Serve a round's store on this socket, which stays the caller's. OSError if files run out."""
+        order = str(assignment.store_port).encode()
+        server = self._next or self._spawn()
+        try:
+            server.send(order, listener.fileno())
+        except ConnectionError:  # it has ended, as we are about to hear
+            server = self._spawn()
+            server.send(order, listener.fileno())
+        self._serving = server, assignment
+
+    def end_round(self) -> tuple[int, ...]:
+        """A sweep begins; the numbers of those that it has to spare."""
+        if self._serving is not None:
+            with contextlib.suppress(OSError):  # it has ended
+                self._serving[0].send(CLOSE)
+            self._serving = None
+        return () if self._next is None else (self._next.number,)
+
+    def on_warm_news(self, news: WarmNews) -> None:
+        """A parent was given up, or has an heir: then the next round's server is to be forked from that."""
+        if self._key is not None and news.heir == self._key and self._next is not None:
+            old = self._next
+            self._spawn()
+            if self._serving is None or self._serving[0] is not old:
+                self._starter.signal(old.number, signal.SIGKILL)
+        if self._key is not None and news.over == self._key:
+            self._key = None
+
+    def on_started(self, event: Started) -> bool:
+        """A server runs; False if the event is about another process."""
+        server = self._servers.get(event.worker)
+        if server is not None:
+            server.pid = event.pid
+        return server is not None
+
+    def on_spawn_failed(self, event: SpawnFailed) -> bool:
+        """It could not be started; False if the event is about another process."""
+        return self._ended(event.worker, 1, f"its process could not be started: {event.message}")
+
+    def on_exited(self, event: Exited) -> bool:
+        """It has ended; False if the event is about another process."""
+        return self._ended(event.worker, event.exit_code, exit_sentence(event.exit_code))
+
+    def close(self) -> None:
+        """No round follows."""
+        self._serving = self._next = None
+        for number in [*self._servers]:
+            self._starter.signal(number, signal.SIGKILL)
+            self._servers.pop(number).close()
+
+    def _spawn(self) -> _Server:
+        """A server for the next round."""
+        with contextlib.ExitStack() as theirs:
+            ours, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            theirs.callback(control.close)
+            stderr, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)  # nobody reads: too much is lost
+            theirs.callback(os.close, write_end)
+            ours.setblocking(False)
+            server = self._servers[self._next_number] = _Server(self._next_number, ours, stderr)
+            self._next_number -= 1
+            self._next = server
+            self._starter.spawn(server.number, self._command(control.fileno(), write_end))
+        return server
+
+    def _command(self, control: int, output: int) -> Command:
+        return Command(
+            argv=[self._config.entrypoint.python or sys.executable, PROGRAM],
+            env=dict(self._config.env),
+            cwd=None,
+            stdin=control,
+            stdout=output,
+            stderr=output,
+            cpus=frozenset(os.sched_getaffinity(0)),  # the workers' may be bound to fewer
+            warm=self._key,
+            program=PROGRAM,
+        )
+
+    def _ended(self, number: int, exit_code: int, ending: str) -> bool:
+        server = self._servers.pop(number, None)
+        if server is None:
+            return False
+        if self._next is server:
+            self._next = None
+        last_words = server.close()
+        if self._serving is not None and self._serving[0] is server:
+            assignment, self._serving = self._serving[1], None
+            if exit_code >= 0:
+                self._key = None  # torch cannot do it here, and would fail again
+            self._on_lost(
+                StoreLost(
+                    assignment.round, self._failure(assignment, server.pid, exit_code, ending + last_words)
+                )
+            )
+        return True
+
+    def _failure(self, assignment: Assignment, pid: int, exit_code: int, message: str) -> Failure:
+        return Failure(
+            node=self._node.node,
+            host=self._node.host,
+            rank=assignment.first_rank,
+            local_rank=0,
+            role=self._node.role,
+            pid=pid,
+            kind=FailureKind.STORE_LOST,
+            exit_code=exit_code,
+            message=message,
+            timestamp=time.time(),
+        )
