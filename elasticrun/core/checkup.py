@@ -24,6 +24,9 @@ from elasticrun.core.protocol import AgentPhase, NodeCheck, ProbeGroup, ProbeRep
 #: Where a group meets whose first member is gone: nobody answers there.
 GONE = ("127.0.0.1", 0)
 
+#: The most hosts of suspects that are remembered; whoever comes may name any.
+MAX_HOSTS = 10_000
+
 #: Phases of a node that could take part.
 IDLE = frozenset({AgentPhase.PREPARING, AgentPhase.READY, AgentPhase.CHECKING})
 
@@ -144,7 +147,7 @@ class HealthBook:
 
     def forget(self, name: str, host: str) -> None:
         """A node is gone."""
-        if name in self.suspects or name in self.doubtful:
+        if (name in self.suspects or name in self.doubtful) and len(self.hosts) < MAX_HOSTS:
             self.hosts.add(host)
         self.trusted.discard(name)
         self.suspects.discard(name)

@@ -103,9 +103,8 @@ class JobFacts:
         return self.electorate.ready
 
     @property
-    def _believable(self) -> Horizon:
-        """What agents may tell us of: what this master knows itself is never absurd."""
-        return self._horizon.beyond(self.epoch, self.newest, self._probes)
+    def _known(self) -> tuple[int, int, int]:
+        return self.epoch, self.newest, self._probes
 
     @property
     def ended(self) -> bool:
@@ -155,7 +154,7 @@ class JobFacts:
         if self.quorum.is_blank and not hello.status.seats:
             self._effects.append(Drop(session))  # neither knows of a world: it must look for the first master
             return
-        if refusal := disbelief(self._believable, info, hello.status, hello.epoch):
+        if refusal := disbelief(self._horizon, self._known, info, hello.status, hello.epoch):
             self._effects.append(Drop(session, refusal))
             return
         if admission is not Admission.REATTACHES and self._is_misfit(session, info):
@@ -216,7 +215,7 @@ class JobFacts:
         node = self.members.node_of(session)
         if node is None:
             return
-        if refusal := disbelief(self._believable, node.info, status):
+        if refusal := disbelief(self._horizon, self._known, node.info, status):
             self._effects.append(Drop(session, refusal))
             self._lose(node, f"lost: {refusal.message}")
             return

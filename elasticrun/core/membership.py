@@ -9,10 +9,14 @@ delivery harmless: every accepted status is the newest fact about a live incarna
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
 
 from elasticrun.core.protocol import AgentPhase, AgentStatus, NodeInfo, Rejected
+
+#: How many incarnations that may not come back, and names of nodes that are gone, are remembered.
+REMEMBERED = 10_000
 
 
 @dataclass(slots=True)
@@ -47,8 +51,10 @@ class Membership:
         self.nodes: dict[str, Node] = {}
         self.detached = 0  # number of known nodes without a session
         self._by_session: dict[int, str] = {}
-        self._latest: dict[str, str] = {}  # the incarnation of each node that was admitted last
-        self._retired: dict[str, Rejected | None] = {}  # incarnations, and what each is told
+        # The incarnation of each node that was admitted last, and those that were retired with what each is
+        # told. Of nodes that are gone only the newest REMEMBERED, since strangers may come and go for ever.
+        self._latest: OrderedDict[str, str] = OrderedDict()
+        self._retired: OrderedDict[str, Rejected | None] = OrderedDict()
         self._arrivals = 0
 
     def judge(self, session: int, info: NodeInfo) -> Admission:
@@ -68,8 +74,10 @@ class Membership:
         """Give a node its newest session. Also returns the older session that it replaces, if any."""
         latest = self._latest.setdefault(info.node, info.incarnation)
         if latest != info.incarnation:
-            self._retired.setdefault(latest, None)
+            self._retire(latest, self._retired.get(latest))
             self._latest[info.node] = info.incarnation
+        if len(self._latest) > REMEMBERED + 2 * len(self.nodes):
+            self._forget_names()
         node = self.nodes.get(info.node)
         if node is None:
             self._arrivals += 1
@@ -97,7 +105,18 @@ class Membership:
 
     def retire(self, node: Node, farewell: Rejected | None) -> None:
         """Never again admit this incarnation; ``farewell`` says why, None that another one took its place."""
-        self._retired[node.info.incarnation] = farewell
+        self._retire(node.info.incarnation, farewell)
+
+    def _retire(self, incarnation: str, farewell: Rejected | None) -> None:
+        self._retired[incarnation] = farewell
+        if len(self._retired) > REMEMBERED:
+            self._retired.popitem(last=False)
+
+    def _forget_names(self) -> None:
+        """Half of the names are of nodes that are gone at least, so a pass over all is rare enough."""
+        gone = [name for name in self._latest if name not in self.nodes]
+        for name in gone[: len(gone) // 2]:
+            del self._latest[name]
 
     def farewell(self, info: NodeInfo) -> Rejected | None:
         """Why an incarnation was retired; it may not have heard it."""

@@ -77,6 +77,9 @@ from elasticrun.core.votes import Roll, Seats, Votes
 TAKEOVER_DELAY = 3.0
 #: Seconds after which a master that waits for the job's first nodes lets them look elsewhere.
 FOUNDING_PATIENCE = 30.0
+#: The most worlds of which agents may name the members. There are a few that matter, and an agent may tell of
+#: any; without the names, votes are counted by seats, which is as safe.
+MAX_ROLLS = 256
 
 
 def next_epoch(above: int, endpoints: int, position: int) -> int:
@@ -152,7 +155,8 @@ class Quorum:
         for seat in seats:
             self._learn(seat.base or seat.world)
         for seat in seats:
-            if seat.roll and self.base is not None and seat.world.round >= self.base.round:
+            is_new = self.base is not None and seat.world.round >= self.base.round
+            if seat.roll and is_new and len(self._rolls) < MAX_ROLLS:
                 self._rolls.setdefault(seat.world, frozenset(seat.roll))
 
     def is_voter(self, incarnation: str, seats: Seats) -> bool:

@@ -335,7 +335,9 @@ def repeats(machine: JobMachine, session: int, status: AgentStatus) -> bool:
     The machine keeps the older sequence then. What could come between the two says the same as well.
     """
     node = machine.members.node_of(session)
-    if node is None or status.stall is not None:  # a stall that lasts is told again, and counts again
+    if node is None or status.phase is not node.status.phase or status.round != node.status.round:
+        return False
+    if status.stall is not None:  # one that lasts is told again, and counts again
         return False
     return replace(status, sequence=node.status.sequence) == node.status
 

@@ -7,8 +7,9 @@ import math
 import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
+from elasticrun.core import checkup, membership
 from elasticrun.core.bounds import STEPS, TIMESTAMPS, WINDOW, Horizon
-from elasticrun.core.job_events import Attached, JobPhase, MasterStarted, Reported
+from elasticrun.core.job_events import Attached, JobPhase, Left, MasterStarted, Reported
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -20,6 +21,7 @@ from elasticrun.core.protocol import (
     StartRound,
     World,
 )
+from elasticrun.core.quorum import MAX_ROLLS, Quorum
 from elasticrun.core.tasks import TaskReport
 from tests.core.build import Job, failure, info, running
 
@@ -102,3 +104,30 @@ def test_an_agent_speaks_of_failures_on_its_own_node_only(in_task: bool) -> None
     assert drop.session == job.sessions["b"]
     assert drop.farewell is not None and "b tells of failures on other nodes" in drop.farewell.message
     assert "a" in job.machine.members.nodes
+
+
+def test_who_comes_and_goes_for_ever_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "REMEMBERED", 10)
+    job = running("ab", min_nodes=1, max_nodes=2)
+    for number in range(200):
+        job.attach(f"x{number}", AgentPhase.PREPARING)
+        job.do(Left(job.sessions[f"x{number}"], "bye"))
+    for life in range(1, 50):
+        job.attach("y", AgentPhase.PREPARING, life=life)
+    members = job.machine.members
+    assert len(members._latest) < 30 and len(members._retired) <= 10
+    assert members.has_met(info("a")) and members.has_met(info("b"))
+    job.attach("y", AgentPhase.PREPARING, life=48)
+    assert job.drops(), "the newest are remembered"
+
+
+def test_hosts_of_suspects_and_rolls_of_worlds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "MAX_HOSTS", 5)
+    book = checkup.HealthBook(suspects={f"x{number}" for number in range(99)})
+    for number in range(99):
+        book.forget(f"x{number}", f"host{number}")
+    assert len(book.hosts) == 5
+    quorum = Quorum(2)
+    for number in range(400):
+        quorum.hear((Seat(World(1, number, 2), World(0, 0, 2), ("a", "b")),))
+    assert len(quorum._rolls) == MAX_ROLLS
