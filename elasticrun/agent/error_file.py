@@ -227,7 +227,11 @@ def _message(record: ErrorRecord, ended: WorkerExit) -> str:
     if record.message:
         return record.message
     by_us = ended.is_stopped and ended.exit_code < 0
-    sentence = f"stopped by {signal_name(-ended.exit_code)}" if by_us else exit_sentence(ended.exit_code)
+    sentence = (
+        f"was failing when the launcher stopped it by {signal_name(-ended.exit_code)}"
+        if by_us
+        else exit_sentence(ended.exit_code)
+    )
     return f"{sentence}; {record.problem}" if record.problem else sentence
 
 

@@ -186,6 +186,20 @@ def test_a_bad_end(bench: Bench, code: int, kind: FailureKind) -> None:
     assert (failure.kind, failure.exit_code, failure.stderr_tail) == (kind, code, "tail of 1")
 
 
+def test_an_end_after_a_signal_of_ours_says_so(bench: Bench) -> None:
+    bench.running()
+    bench.group.on_exited(Exited(0, 1))
+    bench.group.signal(15)
+    bench.group.on_exited(Exited(1, -15, [15]))
+    by_itself, stopped = bench.events
+    assert isinstance(by_itself, WorkerFailed)
+    assert isinstance(stopped, WorkerFailed)
+    assert (by_itself.stopping.signals, by_itself.failure.stopped) == (frozenset(), False)
+    assert (stopped.stopping.signals, stopped.failure.stopped) == (frozenset({15}), True)
+    assert stopped.stopping.since > 0
+    assert stopped.failure.message == "was failing when the launcher stopped it by SIGTERM"
+
+
 def test_what_the_worker_recorded_is_read(bench: Bench) -> None:
     bench.running()
     path = bench.starter.spawned[0][1].env["TORCHELASTIC_ERROR_FILE"]

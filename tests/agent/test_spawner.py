@@ -205,6 +205,20 @@ def test_end_by_signal_is_negative(signum: int, command: Callable[..., Command])
     drive(scenario)
 
 
+def test_an_end_tells_the_signals_that_came_before_it(command: Callable[..., Command]) -> None:
+    async def scenario(node: Node) -> None:
+        node.spawner.spawn(0, command("sh", "-c", "kill -KILL $$"))
+        node.spawner.spawn(1, command("sleep", "1000"))
+        os.kill(await node.pid(1), signal.SIGCONT)  # not by us
+        node.spawner.signal(1, signal.SIGTERM)
+        assert await node.exit_code(0) == -signal.SIGKILL
+        assert await node.exit_code(1) == -signal.SIGTERM
+        told = {event.worker: tuple(event.told) for event in node.events if isinstance(event, Exited)}
+        assert told == {0: (), 1: (signal.SIGTERM,)}
+
+    drive(scenario)
+
+
 def test_a_signal_right_behind_the_spawn_is_not_lost(command: Callable[..., Command]) -> None:
     async def scenario(node: Node) -> None:
         for worker in range(20):
