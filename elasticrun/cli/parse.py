@@ -24,7 +24,7 @@ from elasticrun.cli.rendezvous import (
     rendezvous_config,
     with_orders,
 )
-from elasticrun.cli.secrets import read_security, without_token
+from elasticrun.cli.secrets import is_open, read_security, without_token
 from elasticrun.config import (
     Entrypoint,
     EntrypointKind,
@@ -70,6 +70,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     security = read_security(given, environ, rendezvous, notes)
     if alone and security.token is not None:
         rendezvous = with_orders(rendezvous, given)
+    job = replace(job, cautious=is_open(rendezvous, security))
     workers = _counted(workers, roles, given, environ, notes)
     return LaunchConfig(
         job,

@@ -75,6 +75,16 @@ def _wanted_token(
     return find_token(path, environ, endpoints, notes, is_strict, make=True)
 
 
+def is_open(rendezvous: RendezvousConfig, security: SecurityConfig) -> bool:
+    """Whether strangers on the network could join: there is no token, and the endpoint is not loopback."""
+    if rendezvous.standalone or security.token is not None:
+        return False
+    from elasticrun.cli.tokens import is_loopback
+
+    endpoints = (rendezvous.endpoint, *rendezvous.successors)
+    return not all(is_loopback(endpoint.host) for endpoint in endpoints)
+
+
 def without_token(environ: Mapping[str, str]) -> dict[str, str]:
     """What the user's programs get of an environment."""
     return {name: value for name, value in environ.items() if name != TOKEN_VARIABLE}

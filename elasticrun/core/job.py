@@ -57,7 +57,7 @@ from elasticrun.core.job_facts import (
 from elasticrun.core.job_growth import SETTLE, Growth, growth
 from elasticrun.core.job_tasks import LINGER, MENDING, JobTasks
 from elasticrun.core.membership import Node
-from elasticrun.core.ranks import RoundTerms, assign_ranks, order_members
+from elasticrun.core.ranks import RoundTerms, assign_ranks
 from elasticrun.core.recovery import settle
 from elasticrun.core.restart import StopCause
 from elasticrun.core.roster import name_some
@@ -274,13 +274,11 @@ class JobMachine(JobTasks):
         return self.config.last_call_timeout > 0 and len(self.ready) < self.limits.largest
 
     def _try_seat(self) -> None:
-        nodes = self.members.nodes
         chosen, reason = self._choose()
         if self.obstacle:
             self._wait_for_nodes()
             return
-        given = {name: nodes[name].info.node_rank for name in chosen}
-        order = order_members(chosen, self.previous, given)
+        order = self._order(chosen)
         self._form(order, self._seat_tasks(order), reason)
 
     def _form(self, order: list[str], tasks: RoundTasks, reason: str) -> None:

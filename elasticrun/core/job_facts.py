@@ -46,6 +46,7 @@ from elasticrun.core.restart import Budget, StopCause
 from elasticrun.core.roster import some_lines, superseded
 from elasticrun.core.round import Round
 from elasticrun.core.round_tasks import Order
+from elasticrun.core.seniority import Seniority
 from elasticrun.core.timers import Deadlines
 
 Timer = tuple[str, str]  # its kind, and the node it is about, or ""
@@ -77,6 +78,7 @@ class JobFacts:
         self.table: tuple[NodeCheck, ...] = ()  # of the last check, if that is what was asked for
         self.members = Membership()
         self.fit = Fit(config.min_nodes, config.max_nodes)
+        self.seniority = Seniority()
         self.current = Round()
         self.previous: tuple[str, ...] = ()  # the newest world's members by group rank
         self.electorate = Electorate(self.members.nodes, self.quorum, self.health)

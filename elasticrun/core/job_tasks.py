@@ -24,6 +24,7 @@ from elasticrun.core.health import NodeFinding
 from elasticrun.core.job_events import JobPhase
 from elasticrun.core.job_facts import NOTICE, JobFacts
 from elasticrun.core.protocol import NodeInfo
+from elasticrun.core.ranks import order_members
 from elasticrun.core.recovery import restarts_left, settle
 from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.core.restart import StopCause
@@ -71,6 +72,16 @@ class JobTasks(JobFacts):
             return chosen, reason
         reason, self.obstacle = f"{len(others)} nodes fit together; {self.obstacle}", ""
         return others, reason
+
+    def _order(self, chosen: Sequence[str]) -> list[str]:
+        """The members of the next world by group rank."""
+        nodes, quorum = self.members.nodes, self.quorum
+        order = order_members(chosen, self.previous, {name: nodes[name].info.node_rank for name in chosen})
+        if not self.config.cautious:
+            return order
+        here = {name: node.info.incarnation for name, node in nodes.items()}
+        voters = [here[n] for n, node in nodes.items() if quorum.is_voter(here[n], node.status.seats)]
+        return self.seniority.form(order, self.newest + 1, here, voters)
 
     def _misfit(self, names: Sequence[str]) -> str:
         """Why these nodes cannot make the next cluster; "" if they can.

@@ -172,8 +172,9 @@ def _note_openness(config: MasterConfig) -> None:
     """Once for a job, not once for each of its nodes; a master that takes it up again is silent."""
     if config.security.token is None and config.job.max_nodes > 1 and not config.resume:
         logger.warning(
-            "the job has no token: whoever reaches port %s can join it, and elastic-ctl cannot steer it;"
-            " give every node the same --token-file",
+            "the job has no token: anybody who reaches %s port %s can join it, and elastic-ctl cannot steer"
+            " it; set --token-file or ELASTICRUN_TOKEN, or run elastic-ctl token create",
+            config.host,
             config.port,
         )
 

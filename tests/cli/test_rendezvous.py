@@ -124,6 +124,23 @@ def test_with_a_token_the_master_of_one_node_listens_for_orders(
 
 
 @pytest.mark.parametrize(
+    ("argv", "cautious"),
+    [
+        (["--nnodes=2", "--rdzv-endpoint=h"], True),
+        (["--nnodes=2", "--rdzv-endpoint=127.0.0.1,h"], True),
+        (["--nnodes=2", "--rdzv-endpoint=0.0.0.0"], True),
+        (["--nnodes=2", "--rdzv-endpoint=127.0.0.1"], False),
+        (["--rdzv-endpoint=h"], False),  # alone
+    ],
+)
+def test_without_a_token_on_a_network_membership_is_cautious(
+    argv: list[str], cautious: bool, parse: Parse
+) -> None:
+    assert parse(*argv, "--no-token").job.cautious is cautious
+    assert not parse(*argv, environ={"ELASTICRUN_TOKEN": TOKEN}).job.cautious
+
+
+@pytest.mark.parametrize(
     ("text", "first", "others"),
     [
         ("a", Endpoint("a", 29400), ()),

@@ -76,6 +76,19 @@ def test_a_spare_waits_beyond_max_and_replaces_a_lost_node(cluster: Cluster) -> 
     cluster.launchers.append(lost)
 
 
+def test_without_a_token_a_stranger_never_becomes_the_stores_host(cluster: Cluster) -> None:
+    """Whoever gets rank 0 can run code on every node, as the others unpickle what it broadcasts."""
+    anywhere = (AT_ONCE, f"--rdzv-endpoint=0.0.0.0:{cluster.port}", "--no-token", "--health-check=off")
+    owner = cluster.node("1:2", *anywhere)
+    owner.wait_line("the job has no token: anybody who reaches")
+    cluster.director.round(0, 1)
+    cluster.node("1:2", *anywhere, "--node-rank=0", "--local-addr=127.0.0.9")
+    for worker in cluster.director.round(1, 2):
+        assert worker.env["MASTER_ADDR"] == "127.0.0.1"
+        worker.tell("exit 0")
+    cluster.wait_all()
+
+
 def test_a_node_with_other_bounds_is_refused_and_both_are_told(cluster: Cluster) -> None:
     """The user of the second line wanted another job, and forgot to give it an endpoint of its own."""
     host = cluster.node("1:2", "--last-call-timeout=0")

@@ -279,6 +279,16 @@ def test_copies_have_the_whole_batch_before_its_effects_leave(tmp_path: Path) ->
     run(main())
 
 
+def test_without_a_token_nobody_gets_a_copy(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, JobConfig(job_id="job", min_nodes=9, max_nodes=9, cautious=True))
+        stranger = bench.come("keeper", position=1)
+        bench.loop.flush()
+        assert [type(message) for message in stranger.sent] == [Welcome]
+
+    run(main())
+
+
 def test_who_is_dropped_in_the_turn_in_which_it_came_gets_no_copy(tmp_path: Path) -> None:
     async def main() -> None:
         bench = Bench(tmp_path, JobConfig(job_id="job", min_nodes=9, max_nodes=9))

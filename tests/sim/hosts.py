@@ -158,7 +158,7 @@ class HostMaster(SimMaster):
             self._send_copy(stream, 0)
 
     def _is_holder(self, hello: Hello) -> bool:
-        return hello.info.position not in (-1, self.position)
+        return hello.info.position not in (-1, self.position) and not self.machine.config.cautious
 
     def stream_ended(self, stream: Stream, reason: str) -> None:
         """Our end of a stream is closed."""

@@ -33,6 +33,7 @@ from tests.sim.join_rules import JoinRules
 from tests.sim.kernel import Violation, require
 from tests.sim.node import SimAgent
 from tests.sim.scenario import Scenario
+from tests.sim.senior_rules import SeniorRules
 from tests.sim.task_rules import TaskRules
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Rules:
         self.health = HealthRules(sim)
         self.joins = JoinRules(sim)
         self.tasks = TaskRules(sim)
+        self.seniors = SeniorRules()
         self.worlds: dict[int, list[World]] = {}  # by round; several only if a master forgot
         self.newest: World | None = None
         self.generation = 0
@@ -173,7 +175,11 @@ class Rules:
             self.size_is_within_limits(world)
             self.store_belongs_to_rank_0(world)
             self.no_member_runs_an_earlier_round(world)
-            self.order_is_stable(self.newest, world)
+            if machine.config.cautious:
+                here = {name: node.info.incarnation for name, node in machine.members.nodes.items()}
+                self.seniors.world_formed(list(world.seats), here, machine.round, self.generation)
+            else:
+                self.order_is_stable(self.newest, world)
             self.health.world_formed(machine)
             self._current, self.newest = machine.current, world
             self.worlds.setdefault(world.number, []).append(world)

@@ -240,6 +240,7 @@ class Scenario:
     ] = ()  # nodes whose hosts are listed as endpoints; none: a master that always returns
     health: HealthConfig = NO_CHECKS
     policy: Policy = USUAL
+    cautious: bool = False  # a job without a token
 
 
 def generate(seed: int, nodes: int) -> Scenario:

@@ -86,6 +86,7 @@ class Simulator:
             endpoints=max(1, len(scenario.hosts)),
             health=scenario.health,
             policy=scenario.policy,
+            cautious=scenario.cautious,
         )
         self.clinic = Clinic(self)
         self.mishaps = Mishaps(self)

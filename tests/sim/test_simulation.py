@@ -19,6 +19,7 @@ from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import Attached, MasterStarted
 from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, NodeInfo, Outcome
 from elasticrun.core.quorum import Quorum
+from elasticrun.core.seniority import Seniority
 from elasticrun.master.journal import Entry, create_journal
 from tests.master.journals import append
 from tests.sim import ills, run, scenario
@@ -66,6 +67,19 @@ def test_seeds_of_8_nodes(first: int) -> None:
 def test_seeds_of_other_sizes(nodes: int) -> None:
     for seed in range(16):
         hold_every_rule(generate(seed, nodes))
+
+
+@pytest.mark.parametrize("first", range(0, 64, 16))
+def test_seeds_without_a_token(first: int) -> None:
+    """Masters of other hosts have no copy of the journal, and rank 0 is one of the oldest."""
+    for seed in range(first, first + 16):
+        hold_every_rule(replace(generate(seed, 8), cautious=True))
+
+
+def test_without_seniority_a_late_node_would_be_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Seniority, "form", lambda self, order, *rest: list(order))
+    cases = (replace(generate(seed, 8), cautious=True) for seed in range(0, 64, 4))
+    assert "rank 0 is one of the oldest members" in violated(cases)
 
 
 def test_a_quiet_job_succeeds_in_one_round() -> None:
