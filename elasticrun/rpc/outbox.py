@@ -17,6 +17,10 @@ from collections.abc import Callable
 _OVERHEAD = 128  # bytes that even an empty message costs, roughly
 
 
+def _nothing() -> None:
+    pass
+
+
 class Pool:
     """Bounds what all outboxes of a server hold together: ``base`` bytes, and ``each`` more for each box."""
 
@@ -59,7 +63,7 @@ class Outbox:
     """
 
     def __init__(
-        self, max_bytes: int, pool: Pool | None = None, give_up: Callable[[], None] = lambda: None
+        self, max_bytes: int, pool: Pool | None = None, give_up: Callable[[], None] = _nothing
     ) -> None:
         self._room = max_bytes
         self._pool = pool
@@ -108,6 +112,7 @@ class Outbox:
             self._take()
         if self._pool is not None:
             self._pool.leave(self)
+        self._give_up = _nothing  # it refers to the owner, who refers to the box
 
     async def get(self) -> bytes | None:
         """The next message; None after the last one of a closed box."""
