@@ -58,6 +58,12 @@ the votes are still counted right, but the restart budget starts anew. And the j
 if all listed hosts forget everything, by a restart with a temporary state directory, while none of them can
 reach the rest: name a ``--state-dir`` that survives to rule that out.
 
+Nor does the job go on because agents of all listed hosts are here again, if half of the last world was lost
+with the journal of the master that formed it. That this would be safe cannot be shown from what a master
+hears: take two listed hosts A and B, and a node N of a third. While B was cut off, A's master could form
+{A, N} on half of {A, B}, and then {N} on half of that. If A now loses its state while N trains on, cut off,
+then new agents of A and the old one of B are all that the list names, and know nothing of N.
+
 **Times.** They decide how soon a job goes on, never whether it is safe. An agent leaves an endpoint that
 does not answer after ``TAKEOVER_DELAY``: a master that was only killed is back in less than a second. A
 master that cannot get a quorum steps down after its ``patience``. That doubles along the list, so it is
@@ -247,7 +253,8 @@ class Quorum:
             return ""
         return (
             f"{here} of {world.size} nodes of the last world {_are(here)} here;"
-            f" {needed} {_are(needed)} needed, as another master may have taken over"
+            f" {needed} {_are(needed)} needed, as another master may have taken over; a host that lost its"
+            " state comes back as a new one: give each a --state-dir that survives, and start the job anew"
         )
 
 

@@ -125,7 +125,9 @@ def test_more_than_half_of_the_last_world() -> None:
     quorum = master(3, sits(FIRST))
     assert quorum.obstacle(Votes({"a": sits(FIRST), "b": sits(FIRST), "z": ()})) == ""
     assert quorum.obstacle(Votes({"a": sits(FIRST), "y": (), "z": ()})) == (
-        "1 of 3 nodes of the last world is here; 2 are needed, as another master may have taken over"
+        "1 of 3 nodes of the last world is here; 2 are needed, as another master may have taken over; a host"
+        " that lost its state comes back as a new one: give each a --state-dir that survives, and start the"
+        " job anew"
     )
     assert quorum.is_voter("a", sits(FIRST))
     assert not quorum.is_voter("z", ())
