@@ -60,6 +60,8 @@ class Form:
 
 #: What each launch has of its own; what may contain another one of them comes first.
 PER_LAUNCH = ("TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "MASTER_PORT", MARK)
+#: The launcher serves the store where workers are warm, rank 0 does where they are cold.
+SERVER = "TORCHELASTIC_USE_AGENT_STORE"
 MISSING = "nothing"
 IMPORTED_MORE = "the warm parent has imported more"  # restarts begin with that; the first start does not
 COMPILATION = 600.0  # seconds; it takes some ten of a core
@@ -243,7 +245,11 @@ def over(launcher: Launcher, folder: Path, patience: float) -> Ended:
     for path in sorted((folder / "reports").glob("*.json")):
         report = json.loads(path.read_text())
         own = report["start"]["environment"]
+        for seen in report.values():
+            if isinstance(seen, dict) and isinstance(seen.get("environment"), dict):
+                seen["environment"].pop(SERVER, None)
         known = {own[name]: f"<{name}>" for name in PER_LAUNCH}
+        known |= {f"{SERVER}={served}": SERVER for served in (True, False)}
         reports[path.stem] = anonymous(report, {**known, str(folder): "<folder>"})
     ends = frozenset(path.stem for path in (folder / "reports").glob("*.end"))
     out, err = (printed(text, folder) for text in (launcher.out, launcher.err))
