@@ -11,6 +11,7 @@ and anything else is a bug that deserves its traceback::
     │  ├─ WrongJobError         6  the endpoint serves another job id
     │  ├─ WrongVersionError     7  the master runs another elasticrun version
     │  ├─ SupersededError       9  a newer agent joined under the same node name
+    │  ├─ NameInUseError        9  another agent has this node's name
     │  ├─ ExcludedError        13  the job goes on without this node: it is faulty
     │  ├─ DrainedError         14  the job goes on without this node: it was told to leave
     │  ├─ UnauthenticatedError 15  one side cannot prove that it knows the job's token
@@ -70,7 +71,7 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
     " differs, or this node was a spare and the job ran another program",
     ExitCode.WRONG_VERSION: "the master at the endpoint runs another elasticrun version",
     ExitCode.MASTER_LOST: "the master went away and did not return within `--master-timeout`",
-    ExitCode.SUPERSEDED: "another agent joined under this node's name",
+    ExitCode.SUPERSEDED: "another agent has this node's name, or took it over",
     ExitCode.NODE_FAULT: "this node cannot start or stop workers",
     ExitCode.PROTOCOL: "the master and this agent do not understand each other",
     ExitCode.REPEATED_ERROR: "the training program failed again with the same error and no step in between",
@@ -133,6 +134,12 @@ class WrongVersionError(RejectedError):
 
 class SupersededError(RejectedError):
     """A newer incarnation joined under this node's name."""
+
+    exit_code = ExitCode.SUPERSEDED
+
+
+class NameInUseError(RejectedError):
+    """Another agent has this node's name; trying again helps once that one is gone."""
 
     exit_code = ExitCode.SUPERSEDED
 

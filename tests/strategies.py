@@ -276,7 +276,9 @@ agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
 )
 
 master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
-    st.builds(Welcome, epoch=numbers, heartbeat_interval=seconds, proof=tokens),
+    st.builds(
+        Welcome, epoch=numbers, heartbeat_interval=seconds, ticket=tokens, returning=tokens, key=tokens
+    ),
     st.builds(StartRound, epoch=numbers, sequence=numbers, assignment=assignments(), reason=texts),
     st.builds(
         StopRound,
@@ -308,7 +310,7 @@ master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
         checkup=st.lists(checks, max_size=3).map(tuple),
         other_program=st.just("") | names.map(lambda name: name[:100]),
     ),
-    st.builds(Rejected, code=st.sampled_from(RejectCode), message=texts),
+    st.builds(Rejected, code=st.sampled_from(RejectCode), message=texts, proof=tokens),
 )
 
 

@@ -20,12 +20,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from elasticrun.agent.hosting import MasterHost, SteppedDownError
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.agent_events import Broken, Directed, LinkDown, LinkUp
-from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, JournalCopy, Leave, Rejected
+from elasticrun.core.protocol import (
+    AgentMessage,
+    AgentPhase,
+    Heartbeat,
+    Hello,
+    JournalCopy,
+    Leave,
+    Rejected,
+)
 from elasticrun.core.quorum import TAKEOVER_DELAY
 from elasticrun.core.usage import TaskUsage
 from elasticrun.errors import (
@@ -33,12 +41,16 @@ from elasticrun.errors import (
     EndpointTakenError,
     ExitCode,
     MasterUnreachableError,
+    NameInUseError,
     SupersededError,
     TooManyError,
     UnauthenticatedError,
 )
 from elasticrun.rpc.local import LocalStream
 from elasticrun.rpc.stream import Stream, StreamBrokenError
+
+if TYPE_CHECKING:
+    from elasticrun.rpc.tickets import Tickets
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +96,7 @@ class Link:
         self._security = security
         self._usage = usage
         self._stream: Stream | None = None
+        self._tickets: Tickets | None = None  # of the masters that welcomed us through the network
         self._was_up = False
         self._turn_since = 0.0  # when the turn of the endpoint began
         self._leaving = False
@@ -178,13 +191,19 @@ class Link:
 
     async def _open(self, endpoint: Endpoint, timeout: float) -> Stream:
         from elasticrun.rpc.client import MasterStream  # and gRPC, which a node that is alone does not need
+        from elasticrun.rpc.tickets import Tickets
 
-        return await MasterStream.open(endpoint, self._machine.hello(), timeout, self._security)
+        if self._tickets is None:
+            self._tickets = Tickets()
+        hello = self._machine.hello()
+        is_running = hello.status.phase is AgentPhase.RUNNING
+        needs_proof = is_running and not self._host.endpoints.are_several
+        return await MasterStream.open(endpoint, hello, timeout, self._security, self._tickets, needs_proof)
 
     def _is_final(self, error: ElasticRunError, waited: float) -> bool:
         if self._was_up:
             return isinstance(error, SupersededError)
-        if isinstance(error, MasterUnreachableError | TooManyError):
+        if isinstance(error, MasterUnreachableError | TooManyError | NameInUseError):
             return waited >= self._connect_timeout
         # A master that is killed in the middle of a TLS handshake looks like one that refuses it.
         if isinstance(error, EndpointTakenError | UnauthenticatedError):
@@ -239,9 +258,9 @@ class Link:
 async def _pause(seconds: float) -> None:
     """Space out attempts: a refused connection tells nothing of when the next one will succeed."""
     loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
-    timer = loop.call_later(seconds, over.set_result, None)
+    over = asyncio.Event()  # a future that is cancelled in the moment of its timer could not be set
+    timer = loop.call_later(seconds, over.set)
     try:
-        await over
+        await over.wait()
     finally:
         timer.cancel()

@@ -44,6 +44,7 @@ REJECT_STATUS: dict[RejectCode, ExitCode] = {
     RejectCode.MALFORMED: ExitCode.PROTOCOL,
     RejectCode.OUT_OF_ORDER: ExitCode.PROTOCOL,
     RejectCode.OVERSIZED: ExitCode.PROTOCOL,
+    RejectCode.NAME_IN_USE: ExitCode.SUPERSEDED,
 }
 
 

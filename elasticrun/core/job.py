@@ -76,8 +76,8 @@ class JobMachine(JobTasks):
         self._now = now
         self._effects = []
         match event:
-            case MasterStarted(epoch):
-                self._start(epoch)
+            case MasterStarted(epoch, key):
+                self._start(epoch, key)
             case Attached(session, hello):
                 self._attach(session, hello)
             case Reported(session, status):

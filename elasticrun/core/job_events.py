@@ -69,9 +69,13 @@ OUTCOMES: dict[JobPhase, Outcome] = {
 
 @dataclass(frozen=True, slots=True)
 class MasterStarted:
-    """A master took up the job; ``epoch`` is larger than that of any master before it."""
+    """A master took up the job; ``epoch`` is larger than that of any master before it.
+
+    ``key`` is drawn at random, in hex; the first one of a journal holds for all its masters.
+    """
 
     epoch: Annotated[int, EPOCHS]
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from elasticrun.core.protocol import (
     NodeInfo,
     RejectCode,
     Rejected,
+    Trust,
     Waiting,
     Welcome,
 )
@@ -43,7 +44,7 @@ from elasticrun.core.quorum import Quorum, accepts, next_epoch
 from elasticrun.core.recovery import Recovery
 from elasticrun.core.rendezvous import WorldLimits
 from elasticrun.core.restart import Budget, StopCause
-from elasticrun.core.roster import some_lines, superseded
+from elasticrun.core.roster import name_in_use, some_lines, superseded
 from elasticrun.core.round import Round
 from elasticrun.core.round_tasks import Order
 from elasticrun.core.seniority import Seniority
@@ -69,6 +70,7 @@ class JobFacts:
         self.limits = WorldLimits(config.min_nodes, config.max_nodes, config.node_unit)
         self.phase = JobPhase.GATHERING
         self.epoch = 0
+        self.key = ""  # of all masters of this journal, in hex: what agents are given secrets from
         self.round = -1  # the newest round of this job that this master knows the members of
         self.newest = -1  # the highest number that any node has heard of, perhaps from a forgotten master
         self.recovery = Recovery(Budget(config.max_restarts))
@@ -115,8 +117,9 @@ class JobFacts:
 
     # -- facts
 
-    def _start(self, epoch: int) -> None:
+    def _start(self, epoch: int, key: str) -> None:
         endpoints = self.config.endpoints
+        self.key = self.key or key
         self.epoch = epoch if epoch > self.epoch else next_epoch(self.epoch, endpoints, epoch % endpoints)
         self._horizon = Horizon.above(self.epoch, self.newest, self._probes)
         self.quorum.start(self.epoch)
@@ -147,11 +150,10 @@ class JobFacts:
 
     def _attach(self, session: int, hello: Hello) -> None:
         info = hello.info
-        admission = self.members.judge(session, info)
-        if admission in (Admission.STALE, Admission.REFUSED):
-            known = self.members.farewell(info) or superseded(info.node)
-            farewell = known if admission is Admission.REFUSED else None
-            self._effects.append(Drop(session, farewell))
+        is_free = self.ended and hello.trust is Trust.STRANGER  # nobody's name has to be kept any more
+        admission = self.members.judge(session, info, Trust.MEMBER if is_free else hello.trust)
+        if admission in (Admission.STALE, Admission.REFUSED, Admission.IN_USE):
+            self._effects.append(Drop(session, self._farewell(info, admission)))
             return
         if self.quorum.is_blank and not hello.status.seats:
             self._effects.append(Drop(session))  # neither knows of a world: it must look for the first master
@@ -164,7 +166,7 @@ class JobFacts:
         self._overtake(hello)
         missing = self.members.detached
         if admission is Admission.SUPERSEDES:
-            self._supersede(self.members.nodes[info.node])
+            self._lose(self.members.nodes[info.node], "lost: a new incarnation took its place")
         node, replaced = self.members.attach(session, info, hello.status)
         if replaced is not None:
             self._effects.append(Drop(replaced))
@@ -202,16 +204,16 @@ class JobFacts:
         if self.fit.may_tell():
             self._tell([it.node for it in readers if it is not None and it.node in self.members.nodes], line)
 
+    def _farewell(self, info: NodeInfo, admission: Admission) -> Rejected | None:
+        if admission is Admission.REFUSED:
+            return self.members.farewell(info) or superseded(info.node)
+        return name_in_use(info.node) if admission is Admission.IN_USE else None
+
     def _overtake(self, hello: Hello) -> None:
         """Be newer than a master that we know nothing of, whose directives this agent obeyed."""
         foreign = hello.epoch == self.epoch and not self.members.has_met(hello.info)
         if foreign or hello.epoch > self.epoch:
             self.epoch = next_epoch(hello.epoch, self.config.endpoints, self.quorum.position)
-
-    def _supersede(self, old: Node) -> None:
-        if old.session is not None:
-            self._effects.append(Drop(old.session, superseded(old.info.node)))
-        self._lose(old, "lost: a new incarnation took its place")
 
     def _report(self, session: int, status: AgentStatus) -> None:
         node = self.members.node_of(session)

@@ -1,10 +1,15 @@
 """Who is in the job: nodes, their incarnations and their sessions.
 
-One node name has one incarnation, and one incarnation has at most one session (an open stream). The
-newest session wins; what comes from any other session is stale. An incarnation that left, or in whose
-place another one came, is remembered, so that it cannot come back. Within a session, a status counts only if
-its sequence is newer than the last one. These three fences make duplicates, reordering and late
-delivery harmless: every accepted status is the newest fact about a live incarnation.
+One node name has one incarnation, and one incarnation has at most one session (an open stream). What comes
+from any other session is stale. An incarnation that left, or in whose place another one came, is remembered,
+so that it cannot come back. Within a session, a status counts only if its sequence is newer than the last
+one. These three fences make duplicates, reordering and late delivery harmless: every accepted status is the
+newest fact about a live incarnation.
+
+A name belongs to whoever has it. While its session is open, only that incarnation itself may open another
+one, and it has to prove that it is itself (``Trust.RETURNING``). So no Hello ends another node: an agent that
+was started again waits until the stream of the one before is found dead. A node that a restarted master
+waits for has no session to protect it; until that wait is over, a stranger may not have its name either.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
 
-from elasticrun.core.protocol import AgentPhase, AgentStatus, NodeInfo, Rejected
+from elasticrun.core.protocol import AgentPhase, AgentStatus, NodeInfo, Rejected, Trust
 
 #: How many incarnations that may not come back, and names of nodes that are gone, are remembered.
 REMEMBERED = 10_000
@@ -42,6 +47,7 @@ class Admission(Enum):
     SUPERSEDES = "joins in place of its earlier incarnation"
     REFUSED = "is refused"
     STALE = "is late: a newer stream was here first"
+    IN_USE = "has a name that another agent has"
 
 
 class Membership:
@@ -57,7 +63,7 @@ class Membership:
         self._retired: OrderedDict[str, Rejected | None] = OrderedDict()
         self._arrivals = 0
 
-    def judge(self, session: int, info: NodeInfo) -> Admission:
+    def judge(self, session: int, info: NodeInfo, trust: Trust) -> Admission:
         """What a Hello on ``session`` means, before anything is changed."""
         if info.incarnation in self._retired:
             return Admission.REFUSED
@@ -66,9 +72,12 @@ class Membership:
             return Admission.JOINS
         if known.session is not None and session < known.session:
             return Admission.STALE
-        if known.info.incarnation == info.incarnation:
+        is_same = known.info.incarnation == info.incarnation
+        if is_same and trust is Trust.RETURNING:
             return Admission.REATTACHES
-        return Admission.SUPERSEDES
+        if known.session is not None or trust is Trust.STRANGER:
+            return Admission.IN_USE
+        return Admission.REATTACHES if is_same else Admission.SUPERSEDES
 
     def attach(self, session: int, info: NodeInfo, status: AgentStatus) -> tuple[Node, int | None]:
         """Give a node its newest session. Also returns the older session that it replaces, if any."""

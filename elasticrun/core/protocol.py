@@ -37,6 +37,7 @@ from elasticrun.core.failure import FailureKind as FailureKind
 from elasticrun.core.stall import Evidence as Evidence
 from elasticrun.core.stall import Stall as Stall
 from elasticrun.core.tasks import Cluster, Task, TaskReport
+from elasticrun.core.trust import Trust as Trust
 from elasticrun.core.usage import TaskUsage
 
 
@@ -153,8 +154,9 @@ class Hello:
     info: NodeInfo
     status: AgentStatus
     epoch: Annotated[int, EPOCHS_HEARD] = -1  # the newest master epoch this agent has seen
-    nonce: bytes = b""  # of the agent, for the master's proof
+    nonce: bytes = b""  # of the agent, for the master's proofs
     proof: bytes = b""  # that the agent knows the job's token
+    trust: Trust = Trust.STRANGER
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +256,7 @@ class RejectCode(Enum):
     TOO_MANY = "too_many"
     IMPLAUSIBLE = "implausible"
     MISFIT = "misfit"
+    NAME_IN_USE = "name_in_use"  # passes once the agent that has the name is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +265,9 @@ class Welcome:
 
     epoch: int
     heartbeat_interval: float  # seconds
-    proof: bytes = b""  # that the master knows the job's token
+    ticket: bytes = b""  # with which this incarnation comes back; see ``rpc/tickets.py``
+    returning: bytes = b""  # that the master knows the ticket which the agent came with
+    key: bytes = b""  # the number of the key that the ticket was made with
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +358,7 @@ class Rejected:
 
     code: RejectCode
     message: str
+    proof: bytes = b""  # that the master knows the ticket which the agent came with
 
 
 MasterMessage = (

@@ -31,6 +31,15 @@ def superseded(node: str) -> Rejected:
     )
 
 
+def name_in_use(node: str) -> Rejected:
+    """What an agent hears that comes under the name of another one, or may be that one but has no proof."""
+    return Rejected(
+        RejectCode.NAME_IN_USE,
+        f"another agent has the name {node}; give each agent of one host its own --node-rank, or wait until"
+        " that one is gone",
+    )
+
+
 def describe_waiting(present: Sequence[NodeInfo], limits: WorldLimits) -> str:
     """Why no world can be formed: who is there, and who is missing as far as that can be known."""
     needed = limits.smallest

@@ -96,9 +96,9 @@ class MasterLoop:
         self._host_gone = False
         self._last_words = ""
 
-    def start(self, epoch: int) -> None:
-        """Take up the job as the master of ``epoch``."""
-        self._handle(MasterStarted(epoch))
+    def start(self, epoch: int, key: str = "") -> None:
+        """Take up the job as the master of ``epoch``; ``key`` is for a journal that has none yet."""
+        self._handle(MasterStarted(epoch, key))
         self.flush()
 
     def flush(self) -> None:

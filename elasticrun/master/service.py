@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 #: Seconds that streams have to write what is queued when the master ends.
 STOP_GRACE = 2.0
 JOURNAL_NAME = "journal.jsonl"
+_KEY_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,9 @@ async def serve(
         held.callback(journal.close)
         loop = MasterLoop(machine, journal, clock, _listed(config))
         is_own = machine.epoch > 0 and not is_adopted
-        loop.start(first_epoch(machine.epoch, is_own, machine.config.endpoints, config.position))
-        server = _server(loop, config)
+        epoch = first_epoch(machine.epoch, is_own, machine.config.endpoints, config.position)
+        loop.start(epoch, "" if machine.key else os.urandom(_KEY_SIZE).hex())
+        server = _server(loop, config, machine.key)
         try:
             ready(await _listen(server, config))
             _note_openness(config)
@@ -151,7 +153,7 @@ def _listed(config: MasterConfig) -> Listed | None:
     return Listed(config.hosts, config.security.token is not None)
 
 
-def _server(loop: MasterLoop, config: MasterConfig) -> MasterServer | LocalServer:
+def _server(loop: MasterLoop, config: MasterConfig, key: str) -> MasterServer | LocalServer:
     """Imports what carries the streams, and only that."""
     if config.channel >= 0:
         from elasticrun.rpc.local import LocalServer
@@ -165,6 +167,7 @@ def _server(loop: MasterLoop, config: MasterConfig) -> MasterServer | LocalServe
         lambda hello: admit(hello, job_id),
         security=config.security,
         orders=Orders(loop, job_id),
+        key=bytes.fromhex(key),
     )
 
 

@@ -4,23 +4,35 @@
 
     server -> client   challenge    32 fresh random bytes, in the initial metadata; empty without a token
     client -> server   nonce        32 fresh random bytes, in Hello
-                       proof        HMAC-SHA256(token, "agent" | challenge | nonce | job id | incarnation)
-    server -> client   proof        HMAC-SHA256(token, "master" | challenge | nonce), in Welcome
+                       proof        HMAC-SHA256(token, "agent" | challenge | Hello), behind that Hello
+    both ways          every other frame is MAC | message
 
-An operator's order is proven in the same way, except that the proof covers the bytes of the order itself,
-and that of the answer its text. The parts are length-prefixed, so that two different lists of parts never
-give the same bytes, and the first part names who proves what, so that no proof can be sent back to where it
-came from or used for another purpose.
+The parts that a proof covers are length-prefixed, so that two different lists of parts never give the same
+bytes, and the first part names who proves what, so that no proof can be sent back to where it came from or
+used for another purpose.
 
-What this stops: whoever does not know the token can neither join the job, nor give it orders, nor pose as
-its master; what was recorded from one stream is worth nothing on another, since each has a challenge
-and a nonce of its own; and a guess costs a stream, of which the server grants few to who guesses wrong. The
-master proves itself only to somebody who has done so before, so it cannot be asked for proofs.
+**Frames.** The two random strings and the token give a key for each direction, by the construction of
+RFC 5869 (HKDF) with SHA-256::
 
-What it does not stop: whoever sits *between* an agent and the master can let them prove themselves to one
-another and then read and change the stream (an order and its answer excepted, as their proofs cover
-them), and whoever listens can read it and try tokens against what he heard, at his own speed. So a token must
-be long and random, and a network that is not trusted needs TLS as well.
+    PRK          = HMAC(challenge | nonce, token)                      extract; the random part is the salt
+    key of a way = HMAC(PRK, "elasticrun.v1 frames of the ..." | 1)    expand; one block is enough
+    MAC          = the first 16 bytes of HMAC(key of its way, number of the frame | message)
+
+A direction's frames are numbered from 0, and both ends count for themselves. So a frame is accepted only in
+its place: one that is changed, doubled, left out, moved, sent back to where it came from, or taken from
+another stream has another number or another key. Whoever finds such a frame treats the connection as
+lost, and nothing that the frame says is looked at. The first frame of the master's is its own proof: nobody
+makes it without the token.
+
+So whoever does not know the token can neither join the job, nor pose as its master, nor steer a stream
+that passes through his hands. All that he can do is to cut it. A guess costs a stream, of which the server
+grants few to who guesses wrong. The master proves itself only to somebody who has done so before, so it
+cannot be asked for proofs.
+
+An operator's order is proven in the same way as a Hello, and the proof of its answer covers the text.
+
+What this does not stop: whoever listens can read the stream, and try tokens against what he heard, at his own
+speed. So a token must be long and random, and what must stay secret needs TLS.
 """
 
 from __future__ import annotations
@@ -30,7 +42,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from elasticrun.core.protocol import Hello
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc.text import clean
 
@@ -39,9 +50,15 @@ if TYPE_CHECKING:
 
 #: The key of the metadata that carries the challenge; gRPC encodes values of keys in -bin.
 CHALLENGE_KEY = "elasticrun-challenge-bin"
-#: Length of challenges, nonces and proofs in bytes.
+#: Length of challenges, nonces and proofs in bytes, and of the MAC before each message.
 SIZE = 32
+MAC_SIZE = 16
 _PROTOCOL = b"elasticrun.v1"
+_COUNTER_SIZE = 8
+
+
+class ForgedError(Exception):
+    """A frame is not the next one that the other end sent."""
 
 
 def fresh() -> bytes:
@@ -62,6 +79,30 @@ def challenge_in(metadata: Iterable[tuple[str, str | bytes]]) -> bytes | None:
     return None
 
 
+class Seal:
+    """One direction of one stream: makes its frames at one end, and opens them at the other."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._count = 0
+
+    def close(self, message: bytes) -> bytes:
+        """The next frame."""
+        return self._mac(message) + message
+
+    def open(self, frame: bytes) -> bytes:
+        """The message of the next frame; raises ForgedError."""
+        message = frame[MAC_SIZE:]
+        if not same(frame[:MAC_SIZE], self._mac(message)):
+            raise ForgedError
+        return message
+
+    def _mac(self, message: bytes) -> bytes:
+        number = self._count.to_bytes(_COUNTER_SIZE, "big")
+        self._count += 1
+        return hmac_of(self._key, number + message)[:MAC_SIZE]
+
+
 @dataclass(frozen=True, slots=True)
 class Handshake:
     """What both ends of one stream know if both are what they claim to be."""
@@ -69,13 +110,15 @@ class Handshake:
     token: str = field(repr=False)
     challenge: bytes
 
-    def of_agent(self, hello: Hello) -> bytes:
-        """The proof that belongs into ``hello``."""
-        return self._prove(b"agent", hello.nonce, _utf8(hello.job_id), _utf8(hello.info.incarnation))
+    def of_agent(self, hello: bytes) -> bytes:
+        """The proof that belongs behind the bytes of a Hello."""
+        return self._prove(b"agent", hello)
 
-    def of_master(self, nonce: bytes) -> bytes:
-        """The proof that belongs into the Welcome for the agent that drew ``nonce``."""
-        return self._prove(b"master", nonce)
+    def seals(self, nonce: bytes) -> tuple[Seal, Seal]:
+        """For the agent's frames and for the master's, if the agent drew ``nonce``."""
+        secret = hmac_of(self.challenge + nonce, _utf8(self.token))
+        agent, master = (hmac_of(secret, _PROTOCOL + b" frames of the " + who + b"\1") for who in _ENDS)
+        return Seal(agent), Seal(master)
 
     def of_operator(self, hello: ControlHello, request: bytes) -> bytes:
         """The proof that belongs into ``hello`` if the order's bytes are ``request``."""
@@ -86,10 +129,22 @@ class Handshake:
         return self._prove(b"answer", nonce, b"\1" if ok else b"\0", _utf8(text))
 
     def _prove(self, role: bytes, *parts: bytes) -> bytes:
-        import hmac  # not needed by a job without a token
+        return proof_of(_utf8(self.token), role, self.challenge, *parts)
 
-        transcript = b"".join(map(_prefixed, (_PROTOCOL, role, self.challenge, *parts)))
-        return hmac.digest(_utf8(self.token), transcript, "sha256")
+
+_ENDS = (b"agent", b"master")
+
+
+def proof_of(key: bytes, role: bytes, *parts: bytes) -> bytes:
+    """That somebody who knows ``key`` says these parts in this role."""
+    return hmac_of(key, b"".join(map(_prefixed, (_PROTOCOL, role, *parts))))
+
+
+def hmac_of(key: bytes, message: bytes) -> bytes:
+    """HMAC-SHA256."""
+    import hmac  # not needed by a node that is alone
+
+    return hmac.digest(key, message, "sha256")
 
 
 def same(proof: bytes, expected: bytes) -> bool:

@@ -2,6 +2,16 @@
 
 Keeping on trying, and what to do meanwhile, is the agent's business; a new attempt gets a new connection at
 once.
+
+Whose word counts. With a token a master proves itself by the seal of each frame (``auth.py``). Without one,
+the master that welcomed this agent before proves itself by the ticket (``tickets.py``). Whoever refuses us
+without a proof is as good as nobody (``UnprovenError``), so we go on trying. An agent that nobody has
+welcomed yet has nothing to lose: it believes a refusal that a master says before it can prove anything.
+
+A master without our ticket may also be the honest one that lost its journal. So it is followed, unless the
+caller says that there must be a proof: that is an agent whose workers run, of a job whose only master this
+would have to be. Of several listed hosts' masters none can prove itself for another one, unless it has a copy
+of the journal, and it is the votes that keep two worlds apart.
 """
 
 from __future__ import annotations
@@ -16,7 +26,7 @@ import grpc
 import grpc.aio
 
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.protocol import AgentMessage, Hello, MasterMessage, Welcome
+from elasticrun.core.protocol import AgentMessage, Hello, MasterMessage, Rejected, Welcome
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,
@@ -25,11 +35,12 @@ from elasticrun.errors import (
     UnauthenticatedError,
 )
 from elasticrun.rpc import codec
-from elasticrun.rpc.auth import Handshake, challenge_in, fresh, same
+from elasticrun.rpc.auth import ForgedError, Handshake, Seal, challenge_in, fresh, same
 from elasticrun.rpc.outbox import Outbox
 from elasticrun.rpc.reach import reach
 from elasticrun.rpc.slack import relax_soon
 from elasticrun.rpc.stream import StreamBrokenError, attach, rejection, welcome_in
+from elasticrun.rpc.tickets import SAID_TO_STRANGERS, TicketProof, Tickets
 from elasticrun.rpc.transport import PATH, PING_INTERVAL, PING_TIMEOUT, open_channel, rejected_in
 
 _MAX_QUEUED_BYTES = 16 * codec.MAX_MESSAGE_BYTES
@@ -44,13 +55,23 @@ _FOREIGN_CODES = (
 _NO_SECURITY = SecurityConfig()
 
 
+class UnprovenError(MasterUnreachableError):
+    """Who answers does not prove to be our master, so it is as if nobody did."""
+
+
 class MasterStream:
     """An attached stream, as ``Stream`` describes it."""
 
-    def __init__(self, endpoint: Endpoint, target: str, security: SecurityConfig) -> None:
+    def __init__(self, endpoint: Endpoint, target: str, security: SecurityConfig, tickets: Tickets) -> None:
         self.welcome: Welcome
         self._endpoint = endpoint
         self._security = security
+        self._tickets = tickets
+        self._to_master: Seal | None = None  # both from Hello on, if there is a token
+        self._from_master: Seal | None = None
+        self._has_heard = False  # a frame of the master's
+        self._is_sealed = False  # the master's first frame was, so it knows the token
+        self._proof: TicketProof | None = None
         self._closing = False
         self._outbox = Outbox(_MAX_QUEUED_BYTES)
         # Without a bound: the agent takes every message as it comes, and a call of gRPC's cannot be
@@ -64,24 +85,32 @@ class MasterStream:
 
     @classmethod
     async def open(
-        cls, endpoint: Endpoint, hello: Hello, timeout: float, security: SecurityConfig = _NO_SECURITY
+        cls,
+        endpoint: Endpoint,
+        hello: Hello,
+        timeout: float,
+        security: SecurityConfig = _NO_SECURITY,
+        tickets: Tickets | None = None,
+        needs_proof: bool = False,
     ) -> MasterStream:
         """Makes one attempt to attach, of at most ``timeout`` seconds, and returns once welcome.
 
         With a token in ``security`` only a master that proves to know it is accepted; ``hello`` comes
-        without nonce and proof, which belong to one stream.
+        without nonce and proof, which belong to one stream. ``tickets`` are what the same incarnation's
+        earlier streams have brought; with ``needs_proof`` the master must know one of them, or the token.
 
         Raises MasterUnreachableError if nothing answers there, the connection breaks on the way or a
         master is connected but does not answer Hello; EndpointTakenError if another program answers, or
         one that says nothing; UnauthenticatedError if token or certificates do not fit; TooManyError if
         the master has enough of this address, which passes; WrongJobError, WrongVersionError,
-        SupersededError or ProtocolError if it refuses us; UsageError if a file of ``security`` is wrong.
+        NameInUseError, SupersededError or ProtocolError if it refuses us; UnprovenError if it does not prove
+        that it may; UsageError if a file of ``security`` is wrong.
         """
         clock = asyncio.get_running_loop().time
         begun = clock()
         target = await reach(endpoint, timeout, tls=security.tls is not None)
-        stream = cls(endpoint, target, security)
-        await attach(stream, stream._greet(hello), endpoint, timeout, spent=clock() - begun)
+        stream = cls(endpoint, target, security, Tickets() if tickets is None else tickets)
+        await attach(stream, stream._greet(hello, needs_proof), endpoint, timeout, spent=clock() - begun)
         relax_soon()
         return stream
 
@@ -123,28 +152,62 @@ class MasterStream:
             self._writer.cancel()
             await self._channel.close()
 
-    async def _greet(self, hello: Hello) -> Welcome:
+    async def _greet(self, hello: Hello, needs_proof: bool) -> Welcome:
         # Before the first write, also without a token: of a stream that is refused at once, gRPC hands on
         # the reason only to those who are not writing.
-        handshake = self._handshake(await self._call.initial_metadata())
-        if handshake is not None:
-            hello = replace(hello, nonce=fresh())
-            hello = replace(hello, proof=handshake.of_agent(hello))
-        self.send(hello)
+        metadata = tuple(await self._call.initial_metadata())
+        self._say_hello(replace(hello, nonce=fresh()), metadata)
         try:
-            answer = welcome_in(await anext(self), self._endpoint)
+            answer = await anext(self)
         except StreamBrokenError as error:
             raise self._unwelcome(error) from None
-        if self._security.token is not None:
-            self._check_proof(answer.proof, handshake.of_master(hello.nonce) if handshake else None)
-        return answer
+        return self._judge(answer, needs_proof)
 
-    def _check_proof(self, proof: bytes, expected: bytes | None) -> None:
-        if expected is None or not same(proof, expected):
+    def _say_hello(self, hello: Hello, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        handshake = self._handshake(metadata)
+        data = codec.encode_agent(hello)
+        self._proof = self._tickets.proof(metadata, hello.nonce)
+        if self._proof is not None:
+            data = codec.with_proof(data, codec.HelloProof.RETURNING, self._proof.returning(data))
+        if handshake is not None:
+            data = codec.with_proof(data, codec.HelloProof.TOKEN, handshake.of_agent(data))
+            self._to_master, self._from_master = handshake.seals(hello.nonce)
+        self._outbox.put(data)
+
+    def _judge(self, answer: MasterMessage, needs_proof: bool) -> Welcome:
+        """The answer to Hello, if it is a welcome and its sender may say so; else raises."""
+        if isinstance(answer, Rejected) and not self._is_proven(answer):
+            raise self._refused_by_somebody(answer)
+        welcome = welcome_in(answer, self._endpoint)
+        if self._security.token is not None and not self._is_sealed:
             raise UnauthenticatedError(
                 f"the master at {self._endpoint} does not know this node's token: "
                 "give every node the same --token-file"
             )
+        proof = self._proof
+        is_known = self._is_sealed or (proof is not None and same(welcome.returning, proof.welcome()))
+        if needs_proof and self._tickets and not is_known:
+            raise UnprovenError(
+                f"the master at {self._endpoint} cannot prove that it is the one that welcomed this node"
+                " before, so the workers go on without it; if that one has lost its state, restart the job"
+            )
+        self._tickets.keep(welcome.key, welcome.ticket)
+        return welcome
+
+    def _is_proven(self, rejected: Rejected) -> bool:
+        if self._is_sealed or self._security.token is not None:
+            return self._is_sealed
+        return self._proof is not None and same(rejected.proof, self._proof.rejected(rejected))
+
+    def _refused_by_somebody(self, rejected: Rejected) -> ElasticRunError:
+        """The error for a refusal without a proof; the theory is the module's."""
+        is_early = self._security.token is None or rejected.code in SAID_TO_STRANGERS
+        if is_early and not self._tickets:
+            return rejection(rejected)
+        return UnprovenError(
+            f"{self._endpoint} refuses this node, but does not prove to be this job's master:"
+            f" {rejected.message}"
+        )
 
     def _handshake(self, metadata: Iterable[tuple[str, str | bytes]]) -> Handshake | None:
         """What proofs on this stream are made of, if this node has a token and the master speaks of one."""
@@ -171,20 +234,26 @@ class MasterStream:
     async def _write_all(self) -> None:
         # A stream that ends makes writing fail; the reader knows why.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            seal = None
             while (data := await self._outbox.get()) is not None:
-                await self._call.write(data)
+                await self._call.write(data if seal is None else seal.close(data))
+                seal = self._to_master  # after Hello
             await self._call.done_writing()
 
     async def _read_all(self) -> None:
         end: ElasticRunError = StreamBrokenError(f"the stream to {self._endpoint} was cancelled")
         try:
-            while isinstance(data := await self._call.read(), bytes):
+            while isinstance(frame := await self._call.read(), bytes):
+                data = self._message(frame)
                 if data == codec.GOODBYE:
                     self._outbox.close()  # the writer ends our half
                 else:
                     for message in codec.decode_master(data):
                         self._inbox.put_nowait(message)
             end = StreamBrokenError(f"the master at {self._endpoint} ended the stream")
+        except ForgedError:
+            what = f"what the master at {self._endpoint} sent was changed on its way"
+            end = StreamBrokenError(f"{what}: somebody is in between")
         except ProtocolError as error:
             end = ProtocolError(f"the master at {self._endpoint} sent a broken message: {error}")
         except grpc.aio.AioRpcError as error:
@@ -193,10 +262,26 @@ class MasterStream:
             self._outbox.close()
             self._inbox.put_nowait(end)
 
+    def _message(self, frame: bytes) -> bytes:
+        """What is in a frame; of the very first also if it is not sealed, which is for ``_judge``."""
+        if self._from_master is None:
+            return frame
+        if self._has_heard and not self._is_sealed:
+            raise ForgedError  # lest a seal further on be taken for one of the first frame
+        is_first, self._has_heard = not self._has_heard, True
+        try:
+            data = self._from_master.open(frame)
+        except ForgedError:
+            if is_first:
+                return frame
+            raise
+        self._is_sealed = True
+        return data
+
     def _failure(self, error: grpc.aio.AioRpcError) -> ElasticRunError:
         code, details = error.code(), error.details() or ""
         if (rejected := rejected_in(error.trailing_metadata())) is not None:
-            return rejection(rejected)
+            return self._refused_by_somebody(rejected)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than" in details:
             return ProtocolError(f"the master at {self._endpoint} refuses a message: {details}")
         if code in _FOREIGN_CODES:

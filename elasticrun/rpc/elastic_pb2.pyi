@@ -58,6 +58,7 @@ class RejectCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REJECT_CODE_TOO_MANY: _ClassVar[RejectCode]
     REJECT_CODE_IMPLAUSIBLE: _ClassVar[RejectCode]
     REJECT_CODE_MISFIT: _ClassVar[RejectCode]
+    REJECT_CODE_NAME_IN_USE: _ClassVar[RejectCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -104,6 +105,7 @@ REJECT_CODE_UNAUTHENTICATED: RejectCode
 REJECT_CODE_TOO_MANY: RejectCode
 REJECT_CODE_IMPLAUSIBLE: RejectCode
 REJECT_CODE_MISFIT: RejectCode
+REJECT_CODE_NAME_IN_USE: RejectCode
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_SUCCEEDED: Outcome
 OUTCOME_FAILED: Outcome
@@ -150,7 +152,7 @@ class MasterMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., start_round: _Optional[_Union[StartRound, _Mapping]] = ..., stop_round: _Optional[_Union[StopRound, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., job_ended: _Optional[_Union[JobEnded, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., start_probe: _Optional[_Union[StartProbe, _Mapping]] = ..., save_stacks: _Optional[_Union[SaveStacks, _Mapping]] = ..., journal_copy: _Optional[_Union[JournalCopy, _Mapping]] = ..., more: _Optional[_Iterable[_Union[MasterMessage, _Mapping]]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("job_id", "version", "info", "status", "epoch", "nonce", "proof")
+    __slots__ = ("job_id", "version", "info", "status", "epoch", "nonce", "proof", "returning")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INFO_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +160,7 @@ class Hello(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    RETURNING_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     version: str
     info: NodeInfo
@@ -165,7 +168,8 @@ class Hello(_message.Message):
     epoch: int
     nonce: bytes
     proof: bytes
-    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[str] = ..., info: _Optional[_Union[NodeInfo, _Mapping]] = ..., status: _Optional[_Union[AgentStatus, _Mapping]] = ..., epoch: _Optional[int] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    returning: bytes
+    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[str] = ..., info: _Optional[_Union[NodeInfo, _Mapping]] = ..., status: _Optional[_Union[AgentStatus, _Mapping]] = ..., epoch: _Optional[int] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., returning: _Optional[bytes] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("incarnation", "status")
@@ -408,22 +412,28 @@ class Failure(_message.Message):
     def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., role: _Optional[str] = ..., pid: _Optional[int] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., stderr_tail: _Optional[str] = ..., error_file: _Optional[str] = ..., timestamp: _Optional[float] = ..., step: _Optional[int] = ..., oom_kills: _Optional[int] = ..., host_oom: bool = ..., kernel_log: _Optional[str] = ..., stacks: _Optional[str] = ..., stopped: bool = ..., raised: _Optional[float] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("epoch", "heartbeat_interval", "proof")
+    __slots__ = ("epoch", "heartbeat_interval", "ticket", "returning", "key")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
-    PROOF_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    RETURNING_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     heartbeat_interval: float
-    proof: bytes
-    def __init__(self, epoch: _Optional[int] = ..., heartbeat_interval: _Optional[float] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    ticket: bytes
+    returning: bytes
+    key: bytes
+    def __init__(self, epoch: _Optional[int] = ..., heartbeat_interval: _Optional[float] = ..., ticket: _Optional[bytes] = ..., returning: _Optional[bytes] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Rejected(_message.Message):
-    __slots__ = ("code", "message")
+    __slots__ = ("code", "message", "proof")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     code: RejectCode
     message: str
-    def __init__(self, code: _Optional[_Union[RejectCode, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    proof: bytes
+    def __init__(self, code: _Optional[_Union[RejectCode, str]] = ..., message: _Optional[str] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class StartRound(_message.Message):
     __slots__ = ("epoch", "sequence", "assignment", "reason")

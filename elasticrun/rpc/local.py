@@ -20,9 +20,19 @@ import socket
 import termios
 import typing
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Leave, MasterMessage, Report, Welcome
+from elasticrun.core.protocol import (
+    AgentMessage,
+    Heartbeat,
+    Hello,
+    Leave,
+    MasterMessage,
+    Report,
+    Trust,
+    Welcome,
+)
 from elasticrun.rpc.records import from_json, to_json
 from elasticrun.rpc.stream import StreamBrokenError, attach, welcome_in
 from elasticrun.rpc.text import clean
@@ -215,7 +225,7 @@ class LocalServer:
             return
         if isinstance(message, Hello):
             self._is_attached = True
-            self._handler.attached(self, message)
+            self._handler.attached(self, replace(message, trust=Trust.MEMBER))
         else:
             self._handler.received(self, message)
 

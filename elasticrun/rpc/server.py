@@ -16,6 +16,7 @@ import grpc.aio
 
 from elasticrun.config import Endpoint, SecurityConfig, TlsConfig
 from elasticrun.errors import ElasticRunError
+from elasticrun.rpc.auth import fresh
 from elasticrun.rpc.control import Orders, obey
 from elasticrun.rpc.door import Context, enter
 from elasticrun.rpc.limits import Gate, Limits
@@ -23,6 +24,7 @@ from elasticrun.rpc.listening import claim, local_addresses, taken
 from elasticrun.rpc.outbox import Pool
 from elasticrun.rpc.session import Admit, AgentStream, Door, Session, SessionHandler
 from elasticrun.rpc.slack import relax_soon
+from elasticrun.rpc.tickets import TicketIssuer
 from elasticrun.rpc.transport import CONTROL_METHOD, METHOD, SERVER_OPTIONS, SERVICE
 
 __all__ = ["Admit", "Limits", "MasterServer", "Orders", "Session", "SessionHandler"]
@@ -47,12 +49,15 @@ class MasterServer:
         limits: Limits | None = None,
         security: SecurityConfig = _NO_SECURITY,
         orders: Orders | None = None,
+        key: bytes = b"",
     ) -> None:
+        """``key`` makes the tickets of agents; all masters of a journal have the same. b"": a fresh one."""
         self._limits = limits or Limits()
         self._security = security
         self._orders = orders
         pool = Pool(self._limits.queued_bytes, self._limits.queued_bytes_each)
-        self._door = Door(handler, admit, self._limits, security.token, pool)
+        issuer = TicketIssuer(key or fresh())
+        self._door = Door(handler, admit, self._limits, security.token, issuer, pool)
         self._gate = Gate(self._limits)
         self._ids = itertools.count(1)
         self._streams: set[AgentStream] = set()

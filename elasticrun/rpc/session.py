@@ -22,6 +22,11 @@ proof: two versions may prove things differently, and must still be able to tell
 something about the software, nothing about the job. Then comes the proof of the token. Everything about
 the job, beginning with its id, is only for those who pass it, so a wrong ``--rdzv-id`` is explained to
 everybody with the right token and to nobody else. A job without a token answers whoever reaches its port.
+Last comes the ticket of an agent that was here before (``tickets.py``): it changes what the agent may do, not
+what it is told.
+
+With a token every frame after the Hello is sealed (``auth.py``). One that is not the next of its sender ends
+the stream as the loss of the connection does.
 """
 
 from __future__ import annotations
@@ -46,19 +51,22 @@ from elasticrun.core.protocol import (
     RejectCode,
     Rejected,
     Report,
+    Trust,
     Welcome,
 )
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc import codec
-from elasticrun.rpc.auth import CHALLENGE_KEY, Handshake, fresh, same
+from elasticrun.rpc.auth import CHALLENGE_KEY, ForgedError, Handshake, Seal, fresh, same
 from elasticrun.rpc.door import STRANGERS, Context, complain, peer_of, unproven, wrong_version
 from elasticrun.rpc.limits import Allowance, Guest, Limits
 from elasticrun.rpc.outbox import Outbox, Pool
+from elasticrun.rpc.tickets import TicketCheck, TicketIssuer
 from elasticrun.rpc.transport import PING_INTERVAL, PING_TIMEOUT
 
 logger = logging.getLogger(__name__)
 
 _ENDED = "the agent's stream ended"
+_FORGED = "what it sent was changed on its way here: somebody is in between"
 
 
 class Session(Protocol):
@@ -103,6 +111,7 @@ class Door:
     admit: Admit
     limits: Limits
     token: str | None
+    issuer: TicketIssuer
     pool: Pool | None = None  # of what waits for all agents
 
 
@@ -118,6 +127,9 @@ class AgentStream:
         self._admit = door.admit
         self._limits = door.limits
         self._handshake = None if door.token is None else Handshake(door.token, fresh())
+        self._tickets = TicketCheck(door.issuer)
+        self._from_agent: Seal | None = None  # both once the agent has proven the token
+        self._to_agent: Seal | None = None
         self._outbox = Outbox(door.limits.max_queued_bytes, door.pool, self._overflow)
         self._allowance = Allowance(door.limits, 0.0)
         self._is_slowed = False
@@ -132,8 +144,10 @@ class AgentStream:
     # What the handler sees
 
     def send(self, message: MasterMessage) -> None:
-        if isinstance(message, Welcome) and self._handshake is not None and self._hello is not None:
-            message = replace(message, proof=self._handshake.of_master(self._hello.nonce))
+        if isinstance(message, Welcome) and self._hello is not None:
+            message = self._tickets.complete(message, self._hello.info)
+        elif isinstance(message, Rejected):
+            message = self._tickets.sign(message)
         try:
             data = codec.encode_master(message)
         except Exception:  # a bug, or what this agent said of itself: no reason to fail the others
@@ -158,7 +172,7 @@ class AgentStream:
         self._task = asyncio.current_task()
         # By itself, since gRPC cannot end a stream whose first write, metadata included, was cancelled.
         challenge = b"" if self._handshake is None else self._handshake.challenge
-        await self._context.send_initial_metadata(((CHALLENGE_KEY, challenge),))
+        await self._context.send_initial_metadata(((CHALLENGE_KEY, challenge), self._tickets.metadata))
         self._arm(self._limits.hello_timeout, self._give_up_on_hello)
         reader = asyncio.create_task(self._read_all())
         try:
@@ -177,13 +191,13 @@ class AgentStream:
     async def _write_all(self, reader: asyncio.Task[None]) -> None:
         try:
             while (data := await self._outbox.get()) is not None:
-                await self._context.write(self._with_rest(data))
+                await self._write(self._with_rest(data))
             if self._why == _ENDED:
-                await self._context.write(codec.GOODBYE)  # only now we know that it did
+                await self._write(codec.GOODBYE)  # only now we know that it did
                 self._detach()
             else:
                 self._detach()
-                await self._context.write(codec.GOODBYE)
+                await self._write(codec.GOODBYE)
             await asyncio.wait((reader,))
         except asyncio.CancelledError:
             if self._given_up:
@@ -191,6 +205,9 @@ class AgentStream:
             if self._why == _ENDED:  # it is gRPC that cancels: the connection is gone
                 self._why = self._loss()
             raise
+
+    async def _write(self, data: bytes) -> None:
+        await self._context.write(data if self._to_agent is None else self._to_agent.close(data))
 
     def _with_rest(self, data: bytes) -> bytes:
         """What waits for one stream is one write, as far as it fits a message."""
@@ -243,12 +260,17 @@ class AgentStream:
         if self._outbox.closed:
             return
         try:
+            data = data if self._from_agent is None else self._from_agent.open(data)
             message = codec.decode_agent(data)
+        except ForgedError:
+            self.finish(_FORGED)
+            self._abort()
+            return
         except ProtocolError as error:
-            self._reject(self._refusal(data, error))
+            self._reject(_refusal(data, error))
             return
         if self._hello is None:
-            self._attach(message, len(data))
+            self._attach(message, data)
         elif isinstance(message, Hello):
             self._reject(Rejected(RejectCode.OUT_OF_ORDER, "a stream carries only one Hello"))
         elif message.incarnation != self._hello.info.incarnation:
@@ -257,35 +279,36 @@ class AgentStream:
         else:
             self._handler.received(self, message)
 
-    def _attach(self, message: AgentMessage, size: int) -> None:
+    def _attach(self, message: AgentMessage, data: bytes) -> None:
         if not isinstance(message, Hello):
             text = f"the first message must be Hello, got {type(message).__name__}"
             self._reject(Rejected(RejectCode.OUT_OF_ORDER, text))
-        elif (rejected := self._refuse(message)) is not None:
-            self._reject(rejected)
-        else:
-            self._arm(0.0, None)
-            self._guest.weigh(self._heard_at, size)
-            self._guest.attached()
-            self._hello = message
-            # What proved this stream is of no use to anybody else, and the handler keeps a journal.
-            self._handler.attached(self, replace(message, nonce=b"", proof=b""))
+            return
+        trust = self._trust(message, data)
+        refused = trust if isinstance(trust, Rejected) else self._admit(message)
+        if refused is not None:
+            self._reject(refused)
+            return
+        assert isinstance(trust, Trust)
+        self._arm(0.0, None)
+        self._guest.weigh(self._heard_at, len(data))
+        self._guest.attached()
+        self._hello = message
+        # What proved this stream is of no use to anybody else, and the handler keeps a journal.
+        self._handler.attached(self, replace(message, nonce=b"", proof=b"", trust=trust))
 
-    def _refuse(self, hello: Hello) -> Rejected | None:
-        """Why not to let the agent in; the order is the module's theory."""
+    def _trust(self, hello: Hello, data: bytes) -> Trust | Rejected:
+        """What the sender of a Hello has proven, or why it is refused; the order is the module's theory."""
         if hello.version != __version__:
             return wrong_version(hello.version)
-        if self._handshake is not None and not same(hello.proof, self._handshake.of_agent(hello)):
-            return unproven(hello.proof)
-        return self._admit(hello)
-
-    def _refusal(self, data: bytes, error: ProtocolError) -> Rejected:
-        if len(data) > codec.MAX_MESSAGE_BYTES:
-            return Rejected(RejectCode.OVERSIZED, str(error))
-        version = codec.version_in(data)
-        if version is not None and version != __version__:
-            return wrong_version(version)
-        return Rejected(RejectCode.MALFORMED, str(error))
+        trust = Trust.STRANGER
+        if self._handshake is not None:
+            data, proof = codec.split_proof(data, codec.HelloProof.TOKEN)
+            if not same(proof, self._handshake.of_agent(data)):
+                return unproven(proof)
+            self._from_agent, self._to_agent = self._handshake.seals(hello.nonce)
+            trust = Trust.MEMBER
+        return Trust.RETURNING if self._tickets.is_returning(hello, data) else trust
 
     def _reject(self, rejected: Rejected) -> None:
         if self._hello is None and rejected.code in STRANGERS:
@@ -315,3 +338,12 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+def _refusal(data: bytes, error: ProtocolError) -> Rejected:
+    if len(data) > codec.MAX_MESSAGE_BYTES:
+        return Rejected(RejectCode.OVERSIZED, str(error))
+    version = codec.version_in(data)
+    if version is not None and version != __version__:
+        return wrong_version(version)
+    return Rejected(RejectCode.MALFORMED, str(error))

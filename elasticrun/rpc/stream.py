@@ -18,6 +18,7 @@ from elasticrun.errors import (
     ExitCode,
     MasterUnreachableError,
     MisfitError,
+    NameInUseError,
     ProtocolError,
     SupersededError,
     TooManyError,
@@ -39,6 +40,7 @@ _REJECTIONS: dict[RejectCode, type[ElasticRunError]] = {
     RejectCode.OUT_OF_ORDER: ProtocolError,
     RejectCode.OVERSIZED: ProtocolError,
     RejectCode.IMPLAUSIBLE: ProtocolError,
+    RejectCode.NAME_IN_USE: NameInUseError,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
@@ -36,6 +37,7 @@ from elasticrun.errors import (
     EndpointTakenError,
     ExitCode,
     MasterUnreachableError,
+    NameInUseError,
     ProtocolError,
     SupersededError,
     WrongJobError,
@@ -44,6 +46,7 @@ from elasticrun.errors import (
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.server import MasterServer, Session
 from elasticrun.rpc.stream import StreamBrokenError
+from elasticrun.rpc.tickets import Tickets
 
 DEADLINE = 30.0
 ENDPOINT = Endpoint("127.0.0.1", 29400)
@@ -95,11 +98,12 @@ class FakeMachine:
 
     def __init__(self) -> None:
         self.hellos = 0
+        self.phase = AgentPhase.READY
 
     def hello(self) -> Hello:
         self.hellos += 1
         info = NodeInfo("a", "i", "host", "address", 1)
-        return Hello("job", __version__, info, AgentStatus(self.hellos, AgentPhase.READY))
+        return Hello("job", __version__, info, AgentStatus(self.hellos, self.phase))
 
 
 class FakeStream:
@@ -147,6 +151,8 @@ class Bench:
         self.attempts: list[float] = []
         self.asked: list[Endpoint] = []
         self.hellos: list[Hello] = []
+        self.wanted_proofs: list[bool] = []
+        self.tickets: list[Tickets] = []
         self._results = list(results)
         self._changed = asyncio.Event()
         self._on_event = on_event
@@ -158,9 +164,17 @@ class Bench:
         )
 
     async def _open(
-        self, endpoint: Endpoint, hello: Hello, timeout: float, security: SecurityConfig
+        self,
+        endpoint: Endpoint,
+        hello: Hello,
+        timeout: float,
+        security: SecurityConfig,
+        tickets: Tickets,
+        needs_proof: bool,
     ) -> FakeStream:
         assert endpoint in LIST
+        self.wanted_proofs.append(needs_proof)
+        self.tickets.append(tickets)
         assert security == SECURITY
         self.asked.append(endpoint)
         self.attempts.append(timeout)
@@ -538,6 +552,56 @@ def test_after_leaving_there_is_no_other_stream(monkeypatch: pytest.MonkeyPatch)
         await asyncio.wait((bench.link._task,))
         assert len(bench.attempts) == 1
         await bench.link.close()
+
+    run(main())
+
+
+def test_a_pause_that_is_cancelled_in_the_moment_of_its_end() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        errors: list[object] = []
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        task = asyncio.create_task(module._pause(0.0))
+        # One turn later, so that the cancellation stands right before the timer in the loop's queue.
+        loop.call_soon(lambda: loop.call_soon(task.cancel))
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        assert errors == []
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("phase", "several", "needed"),
+    [
+        (AgentPhase.RUNNING, False, True),
+        (AgentPhase.RUNNING, True, False),
+        (AgentPhase.READY, False, False),
+        (AgentPhase.FINISHED, False, False),
+    ],
+)
+def test_only_running_workers_need_a_proof_of_their_only_master(
+    monkeypatch: pytest.MonkeyPatch, phase: AgentPhase, several: bool, needed: bool
+) -> None:
+    async def main() -> None:
+        stream = FakeStream()
+        bench = Bench(monkeypatch, UNREACHABLE, stream)
+        bench.machine.phase = phase
+        bench.host.are_several = several
+        await bench.until(lambda: len(bench.wanted_proofs) == 2)
+        assert bench.wanted_proofs == [needed, needed]
+        assert bench.tickets[0] is bench.tickets[1]
+        await bench.link.close()
+
+    run(main())
+
+
+def test_a_name_in_use_is_waited_for_as_long_as_a_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        bench = Bench(monkeypatch, NameInUseError("another agent"), connect_timeout=0.05)
+        (event,) = await bench.events_until(1)
+        assert event == Broken(ExitCode.SUPERSEDED, "another agent")
+        assert len(bench.hellos) > 1
 
     run(main())
 

@@ -39,6 +39,7 @@ from elasticrun.core.protocol import (
     NodeInfo,
     Report,
     StartRound,
+    Trust,
 )
 
 Kind = TypeVar("Kind")
@@ -62,6 +63,7 @@ class Job:
         self.said: list[JobEffect] = []  # by the newest event
         self.sessions: dict[str, int] = {}
         self.warming: set[str] = set()  # nodes that say so whenever they are READY
+        self.trust = Trust.RETURNING  # of who says Hello: it is itself
         self._newest = 0
         self._sequences: dict[str, int] = {}
         self.do(MasterStarted(epoch))
@@ -77,7 +79,8 @@ class Job:
         return AgentStatus(self._sequences[node], phase, round_, failures, port, warming=warming)
 
     def hello(self, node: str, phase: AgentPhase, round_: int, epoch: int, life: int, **who: Any) -> Hello:
-        return Hello("job", "1", info(node, life, **who), self.status(node, phase, round_), epoch)
+        status = self.status(node, phase, round_)
+        return Hello("job", "1", info(node, life, **who), status, epoch, trust=self.trust)
 
     def attach(
         self,

@@ -359,8 +359,9 @@ def test_a_rejected_agent_stops_its_workers_and_goes(code: RejectCode) -> None:
     assert (agent.finish.reason, agent.finish.outcome) == ("no", None)
     broken = {RejectCode.MALFORMED, RejectCode.OUT_OF_ORDER, RejectCode.OVERSIZED}
     broken.add(RejectCode.IMPLAUSIBLE)
-    name = "WRONG_JOB" if code is RejectCode.MISFIT else code.name
-    expected = ExitCode.PROTOCOL if code in broken else ExitCode[name]
+    other = {RejectCode.NAME_IN_USE: ExitCode.SUPERSEDED, RejectCode.MISFIT: ExitCode.WRONG_JOB}
+    other |= dict.fromkeys(broken, ExitCode.PROTOCOL)
+    expected = other[code] if code in other else ExitCode[code.name]
     assert agent.finish.exit_status == expected
 
 

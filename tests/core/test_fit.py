@@ -93,7 +93,7 @@ def test_a_stranger_cannot_flood_the_others() -> None:
     here = job()
     told = 0
     for life in range(MAX_TOLD + 5):
-        here.attach("b", life=life, program=f"/x/{life}.py")
+        here.attach(f"b{life}", program=f"/x/{life}.py")
         told += len(here.told("a", Waiting))
         assert [it for it in here.of(Decided) if "another program" in it.text]
     assert told == MAX_TOLD

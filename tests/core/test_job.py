@@ -32,10 +32,12 @@ from elasticrun.core.protocol import (
     Rejected,
     StartRound,
     StopRound,
+    Trust,
     Waiting,
     Welcome,
 )
 from tests.core.build import Job, failure, info, message_types, running
+from tests.sim.fingerprint import difference, fingerprint
 
 READY, RUNNING, FINISHED = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.FINISHED
 FAILED, STOPPING, PREPARING = AgentPhase.FAILED, AgentPhase.STOPPING, AgentPhase.PREPARING
@@ -449,21 +451,50 @@ def test_the_newest_stream_of_an_agent_wins() -> None:
     assert job.drops() == [Drop(old)]
     assert [m.assignment.round for m in job.told("a", StartRound)] == [0]
     assert job.do(Detached(old, "replaced")) == []
-    hello = Hello("job", "1", info("a"), job.status("a", RUNNING, 0), 1)
+    hello = Hello("job", "1", info("a"), job.status("a", RUNNING, 0), 1, trust=Trust.RETURNING)
     assert job.do(Attached(old, hello)) == [Drop(old)]  # late; its own agent must not exit because of it
 
 
-def test_a_new_incarnation_takes_the_place_of_the_old_one() -> None:
+@pytest.mark.parametrize("life", [1, 2])
+@pytest.mark.parametrize("trust", [Trust.STRANGER, Trust.MEMBER])
+def test_a_hello_in_the_name_of_a_live_node_changes_nothing_but_is_told_so(trust: Trust, life: int) -> None:
     job = running("ab")
-    old = job.sessions["b"]
-    job.attach("b", life=2)
+    before = fingerprint(job.machine)
+    session, job.trust = job.sessions["b"], trust
+    job.attach("b", life=life)
     [drop] = job.drops()
-    assert drop.session == old
+    assert drop.session == session + 1
     assert isinstance(drop.farewell, Rejected)
-    assert drop.farewell.code is RejectCode.SUPERSEDED
+    assert drop.farewell.code is RejectCode.NAME_IN_USE
+    assert difference(before, fingerprint(job.machine)) == ""
+
+
+def test_after_the_end_nobodys_name_is_kept() -> None:
+    job = running("ab")
+    job.do(MasterStarted(2))
+    job.attach("a", FINISHED, 0, epoch=1)
+    job.trust = Trust.STRANGER
+    job.attach("b", life=2)
+    assert job.drops()[0].farewell is not None
+    job.trust = Trust.RETURNING
+    job.attach("b", FINISHED, 0, epoch=1)
+    job.do(MasterStarted(3))
+    job.trust = Trust.STRANGER
+    job.attach("b", life=2)
+    assert job.told("b", JobEnded)
+
+
+def test_a_new_incarnation_takes_the_place_of_one_that_a_restarted_master_waits_for() -> None:
+    job = running("ab")
+    job.do(MasterStarted(2))
+    job.trust = Trust.MEMBER
+    job.attach("b", life=2)
+    assert job.drops() == []
     assert job.phase() == JobPhase.STOPPING
     job.attach("b", RUNNING, 0, epoch=1, life=1)
-    assert job.drops()[0].farewell is not None
+    [drop] = job.drops()
+    assert isinstance(drop.farewell, Rejected)
+    assert drop.farewell.code is RejectCode.SUPERSEDED
     job.sessions["b"] -= 1
     job.report("a", READY, 0)
     assert job.machine.previous == ("a", "b")

@@ -15,6 +15,7 @@ from elasticrun.core.protocol import (
     Seat,
     StartRound,
     StopRound,
+    Trust,
     Waiting,
     Welcome,
     World,
@@ -40,7 +41,8 @@ class Host(Job):
         self.sessions[node] = self._newest
         who = info(node, position={"a": 0, "b": 1}.get(node, -1))
         epoch = max([seat.world.epoch for seat in self.seats.get(node, ())], default=-1)
-        self.do(Attached(self._newest, Hello("job", "1", who, self.votes(node, phase, round_), epoch)))
+        votes = self.votes(node, phase, round_)
+        self.do(Attached(self._newest, Hello("job", "1", who, votes, epoch, trust=Trust.RETURNING)))
 
     def say(self, node: str, phase: AgentPhase, round_: int) -> None:
         self.do(Reported(self.sessions[node], self.votes(node, phase, round_)))

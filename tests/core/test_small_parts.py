@@ -15,6 +15,7 @@ from elasticrun.core.protocol import (
     Assignment,
     FailureKind,
     RejectCode,
+    Trust,
 )
 from elasticrun.core.ranks import RoundTerms, assign_ranks, order_by_seat, order_members
 from elasticrun.core.rendezvous import Candidate, WorldLimits, choose_world
@@ -23,6 +24,8 @@ from elasticrun.core.roster import describe_spares, describe_waiting, name_some,
 from elasticrun.core.round import Round
 from elasticrun.core.timers import Deadlines
 from tests.core.build import failure, info
+
+STRANGER, MEMBER, RETURNING = Trust
 
 
 @pytest.mark.parametrize(
@@ -211,15 +214,14 @@ def test_the_farewell_of_a_superseded_agent_says_what_to_do() -> None:
 def test_membership_admits_supersedes_and_refuses() -> None:
     members = Membership()
     status = AgentStatus(1, AgentPhase.READY)
-    assert members.judge(1, info("a")) is Admission.JOINS
+    assert members.judge(1, info("a"), STRANGER) is Admission.JOINS
     assert not members.has_met(info("a"))
     node, replaced = members.attach(1, info("a"), status)
     assert (node.session, replaced, node.arrival, members.detached) == (1, None, 1, 0)
     assert members.has_met(info("a"))
-    assert members.judge(0, info("a")) is Admission.STALE
-    assert members.judge(1, info("a")) is Admission.REATTACHES
-    assert members.judge(2, info("a")) is Admission.REATTACHES
-    assert members.judge(2, info("a", 2)) is Admission.SUPERSEDES
+    assert members.judge(0, info("a"), RETURNING) is Admission.STALE
+    assert members.judge(1, info("a"), RETURNING) is Admission.REATTACHES
+    assert members.judge(2, info("a"), RETURNING) is Admission.REATTACHES
     assert members.attach(2, info("a"), AgentStatus(1, AgentPhase.FAILED)) == (node, 1)
     assert node.status is status  # its sequence is not newer
     assert members.attach(2, info("a"), status) == (node, None)
@@ -232,11 +234,39 @@ def test_a_replaced_incarnation_is_refused_even_if_it_was_lost_before() -> None:
     status = AgentStatus(1, AgentPhase.READY)
     members.attach(1, info("a", 1), status)
     members.remove("a")
-    assert members.judge(2, info("a", 1)) is Admission.JOINS  # it may come back as long as no other came
+    # It may come back as long as no other came.
+    assert members.judge(2, info("a", 1), STRANGER) is Admission.JOINS
     members.attach(2, info("a", 2), status)
     members.remove("a")
-    assert members.judge(3, info("a", 1)) is Admission.REFUSED
-    assert members.judge(3, info("a", 2)) is Admission.JOINS
+    assert members.judge(3, info("a", 1), RETURNING) is Admission.REFUSED
+    assert members.judge(3, info("a", 2), STRANGER) is Admission.JOINS
+
+
+@pytest.mark.parametrize("life", [1, 2])
+@pytest.mark.parametrize("trust", [STRANGER, MEMBER])
+def test_nobody_takes_the_name_of_a_node_with_a_session(life: int, trust: Trust) -> None:
+    members = Membership()
+    members.attach(1, info("a", 1), AgentStatus(1, AgentPhase.RUNNING))
+    assert members.judge(2, info("a", life), trust) is Admission.IN_USE
+
+
+@pytest.mark.parametrize(
+    ("life", "trust", "admission"),
+    [
+        (1, STRANGER, Admission.IN_USE),  # the agent itself has a ticket
+        (2, STRANGER, Admission.IN_USE),
+        (1, MEMBER, Admission.REATTACHES),  # it was never welcomed
+        (2, MEMBER, Admission.SUPERSEDES),
+        (1, RETURNING, Admission.REATTACHES),
+    ],
+)
+def test_who_may_have_the_name_of_a_node_that_a_restarted_master_waits_for(
+    life: int, trust: Trust, admission: Admission
+) -> None:
+    members = Membership()
+    members.attach(1, info("a", 1), AgentStatus(1, AgentPhase.RUNNING))
+    members.detach_all()
+    assert members.judge(1, info("a", life), trust) is admission
 
 
 def test_detached_nodes_are_counted() -> None:
@@ -251,7 +281,7 @@ def test_detached_nodes_are_counted() -> None:
     assert members.detached == 1
     assert members.nodes["b"].status.sequence == 2
     members.retire(members.nodes["c"], None)
-    assert members.judge(9, info("c")) is Admission.REFUSED
+    assert members.judge(9, info("c"), RETURNING) is Admission.REFUSED
 
 
 def test_a_round_hears_each_failure_once_and_not_too_many() -> None:

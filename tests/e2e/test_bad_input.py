@@ -222,17 +222,27 @@ def test_a_port_of_the_endpoint_that_is_bound_but_silent(cluster: Cluster) -> No
 
 
 def test_the_same_static_node_twice(cluster: Cluster) -> None:
-    """The later agent takes the place; the one before says so and ends."""
+    """The later agent waits for the name, then says so and ends; the one before does not notice."""
     options = ("--rdzv-backend=static", "--node-rank=0")
     first = cluster.node("1:2", "--last-call-timeout=0", *options)
-    (before,) = cluster.director.round(0, 1)
-    second = cluster.node("1:2", *options)
-    assert first.wait_status() == ExitCode.SUPERSEDED
-    assert re.search(r"another agent joined as \S+/0; .*--node-rank", first.err), first.story()
-    (after,) = cluster.director.round(1, 1)
-    assert before.gone
-    after.tell("exit 0")
-    assert second.wait() == 0
+    (worker,) = cluster.director.round(0, 1)
+    second = cluster.node("1:2", *options, "--rdzv-conf=read_timeout=0.5")
+    assert second.wait_status() == ExitCode.SUPERSEDED
+    assert re.search(r"another agent has the name \S+/0; .*--node-rank", second.err), second.story()
+    worker.tell("exit 0")
+    assert first.wait() == 0
+
+
+def test_a_static_node_that_is_killed_and_started_again_at_once_has_its_name(cluster: Cluster) -> None:
+    options = ("--rdzv-backend=static", "--node-rank=1", "--rdzv-conf=is_host=false")
+    host = cluster.node("2", "--rdzv-backend=static", "--node-rank=0")
+    guest = cluster.node("2", *options)
+    cluster.director.round(0, 2)
+    guest.kill_node()
+    again = cluster.node("2", *options)
+    for worker in cluster.director.round(1, 2):
+        worker.tell("exit 0")
+    assert (host.wait(), again.wait()) == (0, 0)
 
 
 def test_a_master_that_never_comes_back_ends_an_idle_agent_with_8(cluster: Cluster) -> None:

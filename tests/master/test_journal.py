@@ -243,7 +243,10 @@ def test_many_entries_are_read_in_order(path: Path) -> None:
 
 
 POISON = [
-    ({"kind": "MasterStarted", "event": {"epoch": 2**62}}, "4611686018427387904 is not between 0 and"),
+    (
+        {"kind": "MasterStarted", "event": {"epoch": 2**62, "key": ""}},
+        "4611686018427387904 is not between 0 and",
+    ),
     ({"kind": "Left", "event": {"session": -1, "reason": ""}}, "-1 is not between 0 and"),
     ({"at": float("nan"), "kind": "Left", "event": {"session": 1, "reason": ""}}, "time nan is not finite"),
 ]

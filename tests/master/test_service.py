@@ -52,7 +52,7 @@ from elasticrun.core.protocol import (
 )
 from elasticrun.core.quorum import Quorum
 from elasticrun.core.tasks import TaskReport
-from elasticrun.errors import EndpointTakenError, UsageError
+from elasticrun.errors import EndpointTakenError, NameInUseError, UsageError
 from elasticrun.master.journal import Entry, create_journal, read_journal
 from elasticrun.master.loop import MasterLoop
 from elasticrun.master.service import (
@@ -65,6 +65,7 @@ from elasticrun.master.service import (
     serve,
 )
 from elasticrun.rpc.client import MasterStream
+from elasticrun.rpc.tickets import Tickets
 from tests.master.journals import append
 
 DEADLINE = 30.0
@@ -161,7 +162,7 @@ class Life:
             for event in due:
                 self.feed(event)
         self.sequence += 1
-        state = status(self.sequence, phase, self.machine.round + lag, failed)
+        state = status(self.sequence, phase, max(-1, self.machine.round + lag), failed)
         if self.is_tensorflow:
             reports = (TaskReport(0, 0), TaskReport(2, which, failed, FAILURE if failed else None))
             state = replace(state, ports=(1, 2, 3, 4, 5), tasks=reports, failures=())
@@ -351,9 +352,9 @@ def test_a_job_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
 def test_a_master_that_is_started_again_takes_its_agents_back(tmp_path: Path) -> None:
     async def main() -> None:
         first = Master(tmp_path / "first", ONE_NODE)
-        stream = await MasterStream.open(
-            await first.endpoint(), hello("a", status(0, AgentPhase.READY)), DEADLINE
-        )
+        tickets = Tickets()
+        greeting = hello("a", status(0, AgentPhase.READY))
+        stream = await MasterStream.open(await first.endpoint(), greeting, DEADLINE, tickets=tickets)
         round_ = await next_round(stream)
         # What a master leaves that is killed now: it writes before it speaks, and nothing at the end.
         shutil.copy(tmp_path / "first" / JOURNAL_NAME, tmp_path)
@@ -362,7 +363,10 @@ def test_a_master_that_is_started_again_takes_its_agents_back(tmp_path: Path) ->
 
         second = Master(tmp_path, ONE_NODE)
         again = hello("a", status(1, AgentPhase.RUNNING, round_.assignment.round), epoch=round_.epoch)
-        stream = await MasterStream.open(await second.endpoint(), again, DEADLINE)
+        endpoint = await second.endpoint()
+        with pytest.raises(NameInUseError):
+            await MasterStream.open(endpoint, again, DEADLINE)
+        stream = await MasterStream.open(endpoint, again, DEADLINE, tickets=tickets, needs_proof=True)
         assert stream.welcome.epoch == 2
         assert (await next_round(stream)).assignment == round_.assignment
         await stream.close()

@@ -33,6 +33,7 @@ from elasticrun.core.protocol import (
     NodeInfo,
     ProbeReport,
     Seat,
+    Trust,
     World,
 )
 from elasticrun.core.quorum import with_seat
@@ -90,7 +91,11 @@ class Chaos:
         self.session += 1
         position = {"a": 0, "b": 1}.get(name, -1)
         info = NodeInfo(name, f"{name}.{self.lives[name]}", name, f"{name}.net", 1, position=position)
-        self.feed(Attached(self.session, Hello("job", "1", info, self.status(name))))
+        self.feed(
+            Attached(
+                self.session, Hello("job", "1", info, self.status(name), trust=self.rng.choice([*Trust]))
+            )
+        )
 
     def report(self) -> None:
         attached = [node for node in self.machine.members.nodes.values() if node.session is not None]

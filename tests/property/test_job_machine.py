@@ -60,6 +60,7 @@ from elasticrun.core.protocol import (
     StartProbe,
     StartRound,
     StopRound,
+    Trust,
     Waiting,
     Welcome,
     World,
@@ -223,16 +224,22 @@ class JobRules(RuleBasedStateMachine):
     def start(self, name: str, rank: int | None, imports: bool) -> Agent:
         self.lives[name] += 1
         agent = Agent(name, self.lives[name], rank, imports)
-        self.connect(agent)
+        self.connect(agent, Trust.STRANGER)
         return agent
 
-    @rule(agent=agents)
-    def connect(self, agent: Agent) -> None:
+    @rule(agent=agents, trust=st.sampled_from(Trust))
+    def connect(self, agent: Agent, trust: Trust) -> None:
         self.sessions += 1
         agent.session, agent.told = self.sessions, None
         self.live[self.sessions] = agent
-        hello = Hello("job", "1", agent.info, agent.status(), agent.epoch)
+        holder = self.machine.members.nodes.get(agent.info.node)
+        session = holder.session if holder is not None else None
+        hello = Hello("job", "1", agent.info, agent.status(), agent.epoch, trust=trust)
         self.feed(Attached(self.sessions, hello))
+        if holder is not None and session is not None:
+            is_itself = holder.info.incarnation == agent.incarnation and trust is Trust.RETURNING
+            expected = self.sessions if is_itself else session
+            assert holder.session == expected, "no Hello ends another node"
         assert agent.incarnation not in self.gone or self.sessions not in self.live
 
     @rule(agent=agents)

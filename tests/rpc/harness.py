@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -26,15 +27,19 @@ from elasticrun.core.protocol import (
     Welcome,
 )
 from elasticrun.rpc import codec
+from elasticrun.rpc.auth import SIZE, Handshake
 from elasticrun.rpc.door import Context
 from elasticrun.rpc.server import Limits, MasterServer, Orders, Session
+from elasticrun.rpc.tickets import TicketIssuer
 from elasticrun.rpc.transport import PATH, SERVICE
 
 DEADLINE = 30.0  # seconds; generous, since it only bounds a failure
 
 OPEN = SecurityConfig()
-TOKEN = "a token that nobody guesses"
+TOKEN = "5f8a1c93e07b44d2a6c1f09e3b7d8842a917c05e6d3f4b1288e0c7a9d4526fb3"
 LOCKED = SecurityConfig(TOKEN)
+NONCE = b"n" * SIZE
+KEY = b"k" * SIZE  # of the master's journal
 
 _T = TypeVar("_T")
 
@@ -63,6 +68,23 @@ async def impersonating(
 def hello(job_id: str = "job", version: str = __version__, incarnation: str = "i0") -> Hello:
     info = NodeInfo("n0", incarnation, "host", "127.0.0.1", 1)
     return Hello(job_id, version, info, AgentStatus(0, AgentPhase.READY))
+
+
+def welcome(said: Hello) -> Welcome:
+    """What the agent is answered that says Hello for the first time."""
+    issuer = TicketIssuer(KEY)
+    return Welcome(1, 10.0, ticket=issuer.of(said.info), key=issuer.number)
+
+
+def with_proof(data: bytes, proof: bytes) -> bytes:
+    """The bytes of a Hello, with a proof of the token behind them."""
+    return codec.with_proof(data, codec.HelloProof.TOKEN, proof)
+
+
+def proven(shake: Handshake, said: Hello) -> bytes:
+    """The bytes of a Hello, with its proof."""
+    data = codec.encode_agent(replace(said, nonce=NONCE))
+    return with_proof(data, shake.of_agent(data))
 
 
 def report(sequence: int, incarnation: str = "i0") -> Report:
@@ -123,10 +145,11 @@ async def serving(
     security: SecurityConfig = OPEN,
     orders: Orders | None = None,
     host: str = "127.0.0.1",
+    key: bytes = KEY,
 ) -> AsyncIterator[tuple[Recorder, Endpoint]]:
     """A master on a free port of the loopback."""
     recorder = Recorder()
-    server = MasterServer(recorder, admit, limits, security, orders)
+    server = MasterServer(recorder, admit, limits, security, orders, key)
     port = await server.start(host, 0)
     try:
         yield recorder, Endpoint(host, port)

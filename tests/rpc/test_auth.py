@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,78 +24,86 @@ from elasticrun.errors import (
     WrongVersionError,
 )
 from elasticrun.rpc import auth, codec
-from elasticrun.rpc.auth import CHALLENGE_KEY, SIZE, Handshake, challenge_in, fresh
+from elasticrun.rpc.auth import CHALLENGE_KEY, MAC_SIZE, SIZE, Handshake, challenge_in, fresh
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.transport import METHOD
 from tests.rpc.harness import (
     DEADLINE,
     LOCKED,
+    NONCE,
     OPEN,
     TOKEN,
     RawCall,
     hello,
     impersonating,
+    proven,
     raw_calls,
     run,
     serving,
+    with_proof,
 )
 
 OTHER = SecurityConfig("another token, just as long")
 CHALLENGE = bytes(SIZE)
-NONCE = b"n" * SIZE
+KNOWN = [
+    "c42a091bd5f16883e73c7585ab88aeab51269534a67fb16b1b3d50837045e876",
+    "09d5e38e793fcd61ad98305b768d01e86f6e65",
+    "4672a1577c514d397fdb8b2dc334ce0774776f",
+    "9a63410e75fc73d140e060ebefd7d7986f6e65",
+]
 
 
 # Proofs
 
 
-def proofs(token: str, challenge: bytes, nonce: bytes, job_id: str, incarnation: str) -> set[bytes]:
+def proofs(token: str, challenge: bytes, nonce: bytes, said: bytes) -> set[bytes]:
     """One of each kind, over the same things."""
     shake = Handshake(token, challenge)
-    said = replace(hello(job_id, incarnation=incarnation), nonce=nonce)
-    order = ControlHello(job_id, "1", nonce)
+    text = said.decode()
+    order = ControlHello(text, "1", nonce)
     return {
         shake.of_agent(said),
-        shake.of_master(nonce),
-        shake.of_operator(order, incarnation.encode()),
-        shake.of_answer(nonce, True, job_id),
-        shake.of_answer(nonce, False, job_id),
+        shake.of_operator(order, said),
+        shake.of_answer(nonce, True, text),
+        shake.of_answer(nonce, False, text),
+        *(seal.close(said)[:MAC_SIZE] for seal in shake.seals(nonce)),
     }
 
 
 def test_a_proof_is_good_for_one_thing_only() -> None:
-    given = ("token", CHALLENGE, NONCE, "job", "life")
     others = [
-        ("Token", CHALLENGE, NONCE, "job", "life"),
-        ("token", b"c" * SIZE, NONCE, "job", "life"),
-        ("token", CHALLENGE, b"m" * SIZE, "job", "life"),
+        ("Token", CHALLENGE, NONCE, b"hello"),
+        ("token", b"c" * SIZE, NONCE, b"hello"),
+        ("token", CHALLENGE, NONCE, b"hallo"),
     ]
-    mine = proofs(*given)
-    assert len(mine) == 5, "one kind of proof passes for another"
+    mine = proofs("token", CHALLENGE, NONCE, b"hello")
+    assert len(mine) == 6, "one kind of proof passes for another"
     for other in others:
         assert not mine & proofs(*other), other
+    again = proofs("token", CHALLENGE, b"m" * SIZE, b"hello")
+    assert mine & again == {Handshake("token", CHALLENGE).of_agent(b"hello")}, "its nonce is in the Hello"
 
 
-@pytest.mark.parametrize(("job_id", "incarnation"), [("jobl", "ife"), ("jo", "blife"), ("", "joblife")])
-def test_parts_do_not_run_into_one_another(job_id: str, incarnation: str) -> None:
-    shake = Handshake("token", CHALLENGE)
-    assert shake.of_agent(hello("job", incarnation="life")) != shake.of_agent(
-        hello(job_id, incarnation=incarnation)
-    )
-
-
-def test_a_proof_has_a_known_value() -> None:
+def test_proofs_have_known_values() -> None:
     """Both ends may run different Pythons; what a version proves must never change."""
-    said = replace(hello("jöb", incarnation="life"), nonce=NONCE)
-    proof = Handshake("tökén", CHALLENGE).of_agent(said)
-    assert proof.hex() == "0dae9459180cdc60072edd5a781762dc0bddb143bd28d464b70b9e3e48d31c54"
+    shake = Handshake("tökén", CHALLENGE)
+    agent, master = shake.seals(NONCE)
+    assert [shake.of_agent(b"hello").hex(), agent.close(b"one").hex(), agent.close(b"two").hex()] == KNOWN[:3]
+    assert master.close(b"one").hex() == KNOWN[3]
 
 
-def test_a_name_that_utf8_cannot_express_is_proven_as_it_arrives() -> None:
-    said = replace(hello("caf\udce9", incarnation="life"), nonce=NONCE)
-    arrived = codec.decode_agent(codec.encode_agent(said))
-    assert isinstance(arrived, Hello) and arrived.job_id != said.job_id
-    shake = Handshake("token", CHALLENGE)
-    assert shake.of_agent(arrived) == shake.of_agent(said)
+def test_a_frame_is_that_of_the_module_docstring() -> None:
+    """Written down once more, by the words of RFC 5869."""
+
+    def mac(key: bytes, data: bytes) -> bytes:
+        return hmac.new(key, data, hashlib.sha256).digest()
+
+    prk = mac(CHALLENGE + NONCE, b"token")
+    key = mac(prk, b"elasticrun.v1 frames of the agent" + b"\x01")
+    agent, _ = Handshake("token", CHALLENGE).seals(NONCE)
+    for number in range(3):
+        expected = mac(key, number.to_bytes(8, "big") + b"message")[:16] + b"message"
+        assert agent.close(b"message") == expected
 
 
 def test_challenges_and_nonces_are_long_and_never_the_same() -> None:
@@ -194,21 +204,17 @@ async def challenged(call: RawCall) -> Handshake:
     return Handshake(TOKEN, challenge)
 
 
-def proven(shake: Handshake, said: Hello) -> bytes:
-    said = replace(said, nonce=NONCE)
-    return codec.encode_agent(replace(said, proof=shake.of_agent(said)))
-
-
 FORGERIES: dict[str, Callable[[Handshake], bytes]] = {
     "none": lambda shake: codec.encode_agent(hello()),
-    "zeros": lambda shake: codec.encode_agent(replace(hello(), nonce=NONCE, proof=bytes(SIZE))),
+    "zeros": lambda shake: with_proof(codec.encode_agent(hello()), bytes(SIZE)),
     "short": lambda shake: codec.encode_agent(replace(hello(), nonce=NONCE, proof=b"\0")),
     "of another challenge": lambda shake: proven(Handshake(TOKEN, CHALLENGE), hello()),
-    "of another life": lambda shake: codec.encode_agent(
-        replace(hello(), nonce=NONCE, proof=shake.of_agent(replace(hello(incarnation="i1"), nonce=NONCE)))
+    "of another life": lambda shake: with_proof(
+        codec.encode_agent(hello()), proven(shake, hello(incarnation="i1"))[-SIZE:]
     ),
-    "the master's": lambda shake: codec.encode_agent(
-        replace(hello(), nonce=NONCE, proof=shake.of_master(NONCE))
+    "with something behind": lambda shake: proven(shake, hello()) + codec.encode_agent(hello()),
+    "as a field": lambda shake: codec.encode_agent(
+        replace(hello(), proof=shake.of_agent(codec.encode_agent(hello())))
     ),
 }
 
@@ -253,8 +259,8 @@ def test_every_stream_has_a_challenge_of_its_own() -> None:
 
 
 @asynccontextmanager
-async def impostor(challenge: bytes | None, proof: Callable[[Hello], bytes]) -> AsyncIterator[Endpoint]:
-    """A master that does not know the token, and welcomes everybody."""
+async def impostor(challenge: bytes | None, seal: Callable[[Hello], bytes]) -> AsyncIterator[Endpoint]:
+    """A master that does not know the token, and welcomes everybody; ``seal`` stands before its frame."""
 
     async def attach(_: object, context: grpc.aio.ServicerContext[object, bytes]) -> None:
         metadata = () if challenge is None else ((CHALLENGE_KEY, challenge),)
@@ -264,7 +270,7 @@ async def impostor(challenge: bytes | None, proof: Callable[[Hello], bytes]) -> 
         said = codec.decode_agent(data)
         assert isinstance(said, Hello)
         assert TOKEN.encode() not in data
-        await context.write(codec.encode_master(Welcome(1, 10.0, proof(said))))
+        await context.write(seal(said) + codec.encode_master(Welcome(1, 10.0)))
         while isinstance(await context.read(), bytes):
             pass
 
@@ -274,20 +280,20 @@ async def impostor(challenge: bytes | None, proof: Callable[[Hello], bytes]) -> 
 
 @pytest.mark.parametrize("challenge", [None, CHALLENGE, fresh()])
 @pytest.mark.parametrize(
-    "proof",
+    "seal",
     [
         lambda said: b"",
-        lambda said: bytes(SIZE),
-        lambda said: said.proof,  # sent back to where it came from
-        lambda said: Handshake("a guess", CHALLENGE).of_master(said.nonce),
+        lambda said: bytes(MAC_SIZE),
+        lambda said: said.proof[:MAC_SIZE],  # sent back to where it came from
+        lambda said: Handshake("a guess", CHALLENGE).seals(said.nonce)[1].close(b""),
     ],
 )
 def test_a_master_that_does_not_know_the_token_is_left(
-    challenge: bytes | None, proof: Callable[[Hello], bytes]
+    challenge: bytes | None, seal: Callable[[Hello], bytes]
 ) -> None:
     async def main() -> None:
-        async with impostor(challenge, proof) as endpoint:
-            with pytest.raises(UnauthenticatedError, match="does not know this node's token"):
+        async with impostor(challenge, seal) as endpoint:
+            with pytest.raises((UnauthenticatedError, ProtocolError)):
                 await MasterStream.open(endpoint, hello(), DEADLINE, LOCKED)
 
     run(main())
@@ -303,8 +309,6 @@ def test_a_master_with_a_strange_challenge_is_left_before_anything_is_proven() -
 
 
 def test_the_comparison_takes_no_shortcut(monkeypatch: pytest.MonkeyPatch) -> None:
-    import hmac
-
     compared = []
 
     def compare(one: bytes, other: bytes) -> bool:

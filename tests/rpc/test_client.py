@@ -47,7 +47,7 @@ from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.server import MasterServer, Session
 from elasticrun.rpc.stream import StreamBrokenError, rejection
 from elasticrun.rpc.transport import METHOD
-from tests.rpc.harness import DEADLINE, Recorder, admit, hello, impersonating, run, serving
+from tests.rpc.harness import DEADLINE, Recorder, admit, hello, impersonating, run, serving, welcome
 
 #: Seconds for an endpoint that stays silent; nothing in these tests needs as long otherwise.
 SHORT = 0.3
@@ -578,7 +578,7 @@ def test_a_proxy_in_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) 
 
     async def main() -> None:
         async with serving() as (_, endpoint), await MasterStream.open(endpoint, hello(), DEADLINE) as stream:
-            assert stream.welcome == Welcome(1, 10.0)
+            assert stream.welcome == welcome(hello())
 
     run(main())
 

@@ -27,7 +27,19 @@ from elasticrun.rpc.codec.control import encode_control
 from elasticrun.rpc.control import give_order
 from elasticrun.rpc.transport import CONTROL_PATH, PATH
 from tests.rpc import raw_http2 as http2
-from tests.rpc.harness import DEADLINE, LOCKED, TOKEN, RawCall, hello, raw_calls, report, run
+from tests.rpc.harness import (
+    DEADLINE,
+    LOCKED,
+    NONCE,
+    TOKEN,
+    RawCall,
+    hello,
+    proven,
+    raw_calls,
+    report,
+    run,
+    with_proof,
+)
 from tests.rpc.process import ROOT, Master, master_process
 
 SEED = 20_031
@@ -89,8 +101,9 @@ class Attacker:
         """A Hello with a proof of nothing."""
         said = replace(hello(), nonce=self._chance.randbytes(SIZE))
         guess = Handshake(self._chance.randbytes(9).hex(), bytes(SIZE))
-        proof = self._chance.choice([b"", self._chance.randbytes(SIZE), guess.of_agent(said)])
-        return self._say(stream, codec.encode_agent(replace(said, proof=proof)))
+        data = codec.encode_agent(said)
+        proof = self._chance.choice([self._chance.randbytes(SIZE), guess.of_agent(data)])
+        return self._say(stream, self._chance.choice([data, with_proof(data, proof)]))
 
     def replayed(self, stream: int) -> bytes:
         """What a master accepted once, to the byte."""
@@ -147,12 +160,18 @@ async def record(endpoint: Endpoint) -> list[bytes]:
         challenge = challenge_in(await call.call.initial_metadata())
         assert challenge
         fares = tuple(TaskReport(rank, rank) for rank in range(4))
-        said = replace(hello(), nonce=bytes(SIZE))
-        said = replace(said, status=replace(said.status, ports=(7001, 7002), tasks=fares))
-        said = replace(said, proof=Handshake(TOKEN, challenge).of_agent(said))
-        messages = [codec.encode_agent(said), codec.encode_agent(Leave("i0", "recorded"))]
-        answers = await call.say(messages)
-        assert isinstance(answers[0], Welcome)
+        said = replace(hello(), status=replace(hello().status, ports=(7001, 7002), tasks=fares))
+        shake = Handshake(TOKEN, challenge)
+        agent, master = shake.seals(NONCE)
+        messages = [proven(shake, said), agent.close(codec.encode_agent(Leave("i0", "recorded")))]
+        for message in messages:
+            await call.call.write(message)
+        answer = await call.call.read()
+        assert isinstance(answer, bytes)
+        assert isinstance(codec.decode_master(master.open(answer))[0], Welcome)
+        await call.call.done_writing()
+        while isinstance(await call.call.read(), bytes):
+            pass
     return messages
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from elasticrun.core.protocol import (
     MasterMessage,
     RejectCode,
     Rejected,
+    Trust,
     Waiting,
     Welcome,
 )
@@ -56,7 +58,7 @@ def test_messages_come_whole_and_in_order_both_ways() -> None:
         async with serving(recorder) as (server, channel):
             stream = await LocalStream.open(channel, hello(), DEADLINE)
             assert stream.welcome == Welcome(1, 10.0)
-            assert recorder.hellos == [hello()]
+            assert recorder.hellos == [replace(hello(), trust=Trust.MEMBER)]
             said: list[AgentMessage] = [report(1), Heartbeat("i0"), Leave("i0", LONG), report(2)]
             for message in said:
                 stream.send(message)

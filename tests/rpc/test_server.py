@@ -25,25 +25,24 @@ from elasticrun.core.protocol import (
     Report,
     StopRound,
     Waiting,
-    Welcome,
 )
 from elasticrun.errors import EndpointTakenError
 from elasticrun.rpc import codec
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.server import Limits, MasterServer
 from elasticrun.rpc.transport import PATH, SERVICE
-from tests.rpc.harness import DEADLINE, Recorder, admit, hello, raw_calls, report, run, serving
+from tests.rpc.harness import DEADLINE, Recorder, admit, hello, raw_calls, report, run, serving, welcome
 
 HELLO = codec.encode_agent(hello())
-WELCOME = codec.encode_master(Welcome(1, 10.0))
+WELCOME = codec.encode_master(welcome(hello()))
 
 
 def test_an_agent_attaches_talks_and_leaves() -> None:
     async def main() -> None:
         async with serving() as (recorder, endpoint):
             async with await MasterStream.open(endpoint, hello(), DEADLINE) as stream:
-                assert stream.welcome == Welcome(1, 10.0)
-                assert recorder.hellos == [hello()]
+                assert stream.welcome == welcome(hello())
+                assert [said.info for said in recorder.hellos] == [hello().info]
                 assert recorder.sessions[0].peer.startswith("127.0.0.1:")
                 stream.send(Heartbeat("i0"))
                 stream.send(Leave("i0", "done"))
@@ -136,7 +135,7 @@ def test_a_broken_rule_gets_its_typed_answer(kind: str) -> None:
         async with serving() as (recorder, endpoint), raw_calls(endpoint) as opened:
             answers = await opened().say([*payloads, codec.encode_agent(Heartbeat("i0"))])
             assert isinstance(answers[-1], Rejected) and answers[-1].code is code and answers[-1].message
-            assert answers[:-1] == ([Welcome(1, 10.0)] if attached else [])
+            assert answers[:-1] == ([welcome(hello())] if attached else [])
             await recorder.until(lambda: len(recorder.detachments) == len(recorder.sessions))
             assert len(recorder.sessions) == int(attached)
             assert recorder.messages == []
@@ -313,7 +312,7 @@ def test_close_ends_the_stream_after_what_is_queued() -> None:
             session.close()
             session.close()
             session.send(Waiting(1, "too late"))
-            assert await saying == [Welcome(1, 10.0), *expected]
+            assert await saying == [welcome(hello()), *expected]
             await recorder.until(lambda: bool(recorder.detachments))
             assert recorder.detachments == [(session.id, "the master closed the stream")]
 

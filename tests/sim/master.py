@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from elasticrun.config import JobConfig
@@ -18,7 +19,7 @@ from elasticrun.core.job_events import (
     Reported,
     Send,
 )
-from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Leave, Report
+from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Leave, Report, Trust
 from elasticrun.master.snapshot import Snapshot, restore, take
 from tests.sim.fingerprint import fingerprint
 from tests.sim.network import Stream
@@ -137,13 +138,20 @@ class SimMaster:
                 self._sessions += 1
                 stream.session = self._sessions
                 self._streams[stream.session] = stream
-                self.handle(Attached(stream.session, message))
+                stream.key = self.machine.key
+                self.handle(Attached(stream.session, replace(message, trust=self._trust(stream))))
             case Report(_, status):
                 self.handle(Reported(stream.session, status))
             case Heartbeat():
                 self.handle(Beat(stream.session))
             case Leave(_, reason):
                 self.handle(Left(stream.session, reason))
+
+    def _trust(self, stream: Stream) -> Trust:
+        """Half of the jobs have a token."""
+        if stream.key in stream.tickets:
+            return Trust.RETURNING
+        return Trust.MEMBER if self.sim.scenario.seed % 2 else Trust.STRANGER
 
     def stream_ended(self, stream: Stream, reason: str) -> None:
         """Our end of a stream is closed."""
@@ -199,4 +207,5 @@ class SimMaster:
         self._sessions = 0
         self._tick_at = None
         self._offset = (self.journal[-1][1] if self.journal else 0.0) - self.kernel.now
-        self.handle(MasterStarted(self.machine.epoch + 1 if epoch is None else epoch))
+        epoch = self.machine.epoch + 1 if epoch is None else epoch
+        self.handle(MasterStarted(epoch, "" if self.machine.key else f"{epoch} at {self.kernel.now}"))

@@ -28,6 +28,7 @@ class Stream:
         self.master = master
         self.life = master.life
         self.generation = master.sim.rules.generation
+        self.key = ""  # of the master that answers
         self.session = 0  # given by the master when Hello arrives
         self.cut_up = False  # messages to the master are lost from now on
         self.cut_down = False
@@ -36,6 +37,11 @@ class Stream:
         self._agent = agent
         self._last_up = self._first_up = 0.0  # when the newest message arrives, and when the first one does
         self._last_down = self._first_down = 0.0
+
+    @property
+    def tickets(self) -> set[str]:
+        """The keys of the masters that have welcomed the agent."""
+        return self._agent.tickets
 
     def send_up(self, message: AgentMessage) -> None:
         """To the master."""

@@ -44,6 +44,7 @@ from elasticrun.core.protocol import (
     Leave,
     MasterMessage,
     NodeInfo,
+    RejectCode,
     Rejected,
     Stall,
     StartProbe,
@@ -110,6 +111,7 @@ class SimAgent:
         self.preempted = False
         self.stream: Stream | None = None
         self.linked = False  # Welcome was read on ``stream``
+        self.tickets: set[str] = set()  # the keys of the masters that have welcomed it
         self.cuts = 0  # cuts of the network that hold now
         self.frozen = 0
         self.crashed = False
@@ -299,9 +301,12 @@ class SimAgent:
         if isinstance(message, Welcome):
             if stream is self.stream:
                 self.linked, self._fenced = True, False
+                self.tickets.add(stream.key)
                 self._longest_absence, self._down_since = self.longest_absence(), None
                 self.handle(LinkUp(message.epoch))
                 self.kernel.after(message.heartbeat_interval, self._beat, stream, message.heartbeat_interval)
+        elif isinstance(message, Rejected) and message.code is RejectCode.NAME_IN_USE:
+            return  # the link tries again
         elif stream is self.stream:
             self._fenced = self._fenced or isinstance(message, StartRound | StopRound | StartProbe | JobEnded)
             self._leaving = self._leaving or isinstance(message, Rejected)

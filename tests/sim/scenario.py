@@ -102,7 +102,7 @@ class AgentCrash:
 
 @dataclass(frozen=True, slots=True)
 class AgentStarts:
-    """A new incarnation starts under the name, whether or not the old one lives."""
+    """A new incarnation starts under the name; one that lives is killed, and may be missed only later."""
 
     at: float
     node: str

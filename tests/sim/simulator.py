@@ -229,6 +229,8 @@ class Simulator:
             case PortTaken():
                 self._ports_to_take += 1
             case AgentStarts(_, node):
+                if (old := self.newest(node)) is not None:
+                    old.crash()
                 self._spawn(replace(self.specs[node], joins=fault.at))
             case TaskDies() | ScaleRole():
                 self.tf.happen(fault)

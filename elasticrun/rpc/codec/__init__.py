@@ -24,15 +24,19 @@ from elasticrun.rpc.codec.encode import (
     encode_master,
     join_master,
 )
+from elasticrun.rpc.codec.proofs import HelloProof, split_proof, with_proof
 
 __all__ = [
     "GOODBYE",
     "JOINT",
     "MAX_MESSAGE_BYTES",
+    "HelloProof",
     "decode_agent",
     "decode_master",
     "encode_agent",
     "encode_master",
     "join_master",
+    "split_proof",
     "version_in",
+    "with_proof",
 ]

@@ -94,12 +94,11 @@ def decode_master(data: bytes) -> tuple[MasterMessage, ...]:
 def _master(message: pb.MasterMessage) -> MasterMessage:
     match message.WhichOneof("kind"):
         case "welcome":
-            welcome = message.welcome
-            interval = checks.positive("heartbeat_interval", welcome.heartbeat_interval)
-            return Welcome(_epoch(welcome.epoch), interval, token("proof", welcome.proof))
+            return _welcome(message.welcome)
         case "rejected":
-            code = member("code", _CODE_OF, message.rejected.code)
-            return Rejected(code, checks.text("message", message.rejected.message))
+            rejected = message.rejected
+            code, text = member("code", _CODE_OF, rejected.code), checks.text("message", rejected.message)
+            return Rejected(code, text, token("proof", rejected.proof))
         case "start_round":
             return _start(message.start_round)
         case "stop_round":
@@ -120,6 +119,16 @@ def _master(message: pb.MasterMessage) -> MasterMessage:
             return _ended(message.job_ended)
         case _:
             raise ProtocolError(UNKNOWN)
+
+
+def _welcome(welcome: pb.Welcome) -> Welcome:
+    return Welcome(
+        epoch=_epoch(welcome.epoch),
+        heartbeat_interval=checks.positive("heartbeat_interval", welcome.heartbeat_interval),
+        ticket=token("ticket", welcome.ticket),
+        returning=token("returning", welcome.returning),
+        key=token("key", welcome.key),
+    )
 
 
 def version_in(data: bytes) -> str | None:

@@ -200,11 +200,10 @@ def _charter_to_pb(charter: Charter | None) -> pb.Charter | None:
 
 def _master_to_pb(message: MasterMessage) -> pb.MasterMessage:
     match message:
-        case Welcome(epoch, interval, proof):
-            welcome = pb.Welcome(epoch=epoch, heartbeat_interval=interval, proof=proof)
-            return pb.MasterMessage(welcome=welcome)
-        case Rejected(code, text):
-            rejected = pb.Rejected(code=f"REJECT_CODE_{code.name}", message=head(text))
+        case Welcome():
+            return pb.MasterMessage(welcome=_welcome_to_pb(message))
+        case Rejected(code, text, proof):
+            rejected = pb.Rejected(code=f"REJECT_CODE_{code.name}", message=head(text), proof=proof)
             return pb.MasterMessage(rejected=rejected)
         case StartRound(epoch, sequence, assignment, reason):
             start = pb.StartRound(
@@ -227,6 +226,16 @@ def _master_to_pb(message: MasterMessage) -> pb.MasterMessage:
             return pb.MasterMessage(waiting=pb.Waiting(epoch=epoch, text=head(text)))
         case JobEnded():
             return pb.MasterMessage(job_ended=_ended_to_pb(message))
+
+
+def _welcome_to_pb(welcome: Welcome) -> pb.Welcome:
+    return pb.Welcome(
+        epoch=welcome.epoch,
+        heartbeat_interval=welcome.heartbeat_interval,
+        ticket=welcome.ticket,
+        returning=welcome.returning,
+        key=welcome.key,
+    )
 
 
 def _ended_to_pb(ended: JobEnded) -> pb.JobEnded:
