@@ -32,6 +32,7 @@ def folder(tmp_path: Path) -> Path:
     package.mkdir()
     (package / "__init__.py").write_text(textwrap.dedent(TORCH))
     (package / "_dynamo.py").write_text(textwrap.dedent(COMPILER))
+    (package / "distributed.py").write_text("def TCPStore(*args, **rest): return rest\n")
     (tmp_path / "setup_env.py").write_text("import os\nos.environ['OF_THE_PACKAGE'] = '2'\n")
     return tmp_path
 
@@ -190,8 +191,8 @@ def test_what_restarts_have_imported_reads_it_too(cluster: Cluster, folder: Path
     launcher.wait_line("the warm parent has imported more")
     os.kill(int(pid), signal.SIGKILL)
     assert launcher.wait() == 0, launcher.story()
-    launcher.wait_line("round 1 1 False")
-    assert len(cold(launcher)) == 1
+    forked = launcher.wait_line(r"round 1 1 (True|False)")[1]
+    assert len(cold(launcher)) == (forked == "False")  # an heir that was forking is replaced by a parent
 
 
 def test_a_module_that_is_imported_as_well(cluster: Cluster, folder: Path) -> None:
