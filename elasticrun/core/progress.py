@@ -64,6 +64,7 @@ CHECKPOINT_LIMIT = 1800.0  # seconds; a checkpoint that takes longer is silence 
 LAST_BOUND = 1800.0  # seconds of silence that are a hang without further evidence
 MAX_SPAN = 60.0  # seconds between two looks at workers that are stalled, unless more silence is allowed
 RARER = 0.25  # of the silence so far: the time to the next look at them
+MEASURED = 0.5  # of the allowed silence: what has to be measured of activity, though stacks take their time
 ROUNDING = 1e-6  # seconds
 
 
@@ -299,8 +300,8 @@ class HangMachine:
             return Evidence.TIMEOUT, now - self._since
         if self._stillness.is_held:
             return Evidence.NONE, 0.0
-        still = self._stillness.since
-        if still is not None and self._asked_at - still >= self.allowed - ROUNDING:
+        still, measured = self._stillness.since, self._stillness.quiet >= MEASURED * self.allowed
+        if still is not None and measured and self._asked_at - still >= self.allowed - ROUNDING:
             return Evidence.STILL, now - still
         over = now - self._last_instant
         return (Evidence.LAST_BOUND, over) if over >= 0 else (Evidence.NONE, 0.0)

@@ -30,6 +30,9 @@ class Stillness:
 
     def __init__(self) -> None:
         self.since: float | None = None  # None: one could
+        self.quiet = (
+            0.0  # seconds of that which were measured: between two looks, not while stacks were taken
+        )
         self.is_held = False  # somebody debugs it, or is asked for a line
         self._doubt: tuple[int, str] | None = None  # the rank that could, and what it did
         self._before: Mapping[int, Footprint] = {}  # after the last look
@@ -45,9 +48,12 @@ class Stillness:
         self.is_held = bool(held)
         self._doubt = next(iter((*held, *free, *busy)), None)
         if held or free:
-            self.since = None
+            self.since, self.quiet = None, 0.0
         elif busy or self.since is None:
-            self.since = now
+            self.since, self.quiet = now, 0.0
+        else:
+            seen = [before[rank].at - self._before[rank].at for rank in ranks if rank in self._before]
+            self.quiet += min(seen, default=0.0)
         self._before = sight.after
 
     def doubt(self, first_rank: int) -> str:
