@@ -173,10 +173,15 @@ class AgentMachine(AgentFacts):
             self._stop_group(SIGTERM)
         else:
             if self.phase in ENDING and is_own(failure, stopping):
-                self.failures = kept(self.failures, failure)
-                self._say(Level.WARNING, failure.summary)
-                self._report()  # the master judges once all have stopped
+                self._failed_too(failure)
             self._worker_ended(failure.local_rank)
+
+    def _failed_too(self, failure: Failure) -> None:
+        """The master judges once all have stopped; what is not kept would only be said for nothing."""
+        before, self.failures = self.failures, kept(self.failures, failure)
+        self._say(Level.WARNING, failure.summary)
+        if self.failures != before:
+            self._report()
 
     def _worker_finished(self, round_: int, local_rank: int) -> None:
         if round_ != self.round:

@@ -191,6 +191,16 @@ def test_who_failed_of_its_own_while_the_group_stopped_is_reported() -> None:
     assert len(agent.machine.failures) == 2, "what comes after the end of the group is too late"
 
 
+def test_what_is_not_kept_of_many_failures_is_not_reported_either() -> None:
+    """Each report has the texts of all that are kept, and the master counts the bytes of an agent."""
+    agent = running_agent()
+    agent.do(WorkerFailed(0, failure()))
+    for rank in range(1, 64):
+        agent.do(WorkerFailed(0, failure(rank=rank, code=-9), TOLD))
+        assert agent.reported() == ([FAILED] if rank < MAX_FAILURES else [])
+        assert agent.heard() == [failure(rank=rank, code=-9).summary]
+
+
 def test_exits_of_workers_that_we_stop_are_no_failures() -> None:
     agent = running_agent()
     agent.do(stop(0))
