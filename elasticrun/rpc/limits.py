@@ -45,8 +45,8 @@ class Limits:
     queued_bytes_each: int = 64 << 10  # as much more for each stream
     message_burst: float = 2000.0  # of one attached agent
     messages_per_second: float = 50.0
-    bytes_burst: float = 16.0 * MAX_MESSAGE_BYTES
-    bytes_per_second: float = 256.0 * 1024
+    bytes_burst: float = 64.0 * MAX_MESSAGE_BYTES  # 100 tasks that fail at once tell 6 to 30 MiB
+    bytes_per_second: float = 1.0 * MAX_MESSAGE_BYTES
     hello_bytes: int = 16 << 10  # a longer Hello costs a join more for each so many bytes
     streams_per_address: int = 4096
     pending_per_address: int = 2048

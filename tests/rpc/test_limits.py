@@ -8,7 +8,18 @@ from collections import Counter
 import pytest
 
 from elasticrun.config import Endpoint
-from elasticrun.core.protocol import Heartbeat, RejectCode, Rejected
+from elasticrun.core.protocol import (
+    MAX_FAILURE_TEXT,
+    AgentPhase,
+    AgentStatus,
+    Failure,
+    FailureKind,
+    Heartbeat,
+    RejectCode,
+    Rejected,
+    Report,
+)
+from elasticrun.core.tasks import TaskReport
 from elasticrun.errors import MasterUnreachableError, TooManyError, UnauthenticatedError
 from elasticrun.rpc import codec
 from elasticrun.rpc.client import MasterStream
@@ -409,3 +420,18 @@ def test_a_long_hello_costs_joins() -> None:
     assert isinstance(gate.enter("192.0.2.1", 0.0), Guest)
     guest.weigh(0.0, 800)
     assert isinstance(gate.enter("192.0.2.1", 0.0), str)
+
+
+def test_many_tasks_that_fail_at_once_are_told_without_delay() -> None:
+    """Each of them is told in a status of all: the worst honest burst, twice within a minute."""
+    text = "x" * MAX_FAILURE_TEXT
+    failed = [
+        Failure("n", "h", rank, rank, "worker", 1, FailureKind.EXIT, 1, "m", text, text)
+        for rank in range(100)
+    ]
+    told = tuple(TaskReport(rank, 1, True, failure) for rank, failure in enumerate(failed))
+    said, sizes = Allowance(Limits(), 0.0), []
+    for ended in range(1, len(told) + 1):
+        status = AgentStatus(ended, AgentPhase.RUNNING, 0, tasks=told[:ended])
+        sizes.append(len(codec.encode_agent(Report("i", status))))
+    assert [said.delay(now, size) for now in (0.0, 60.0) for size in sizes] == [0.0] * 200
