@@ -14,8 +14,10 @@ from elasticrun.errors import ProtocolError
 
 #: No message is larger, in bytes; an encoded one never is, and the receiver refuses one that is.
 MAX_MESSAGE_BYTES = 1 << 20
-#: Longest name (job, node, incarnation, host, address, role) in characters.
+#: Longest name (job, node, incarnation, host, role) in characters.
 MAX_NAME = 512
+#: Longest address of a node in bytes: a message, and an environment, has room for those of many tasks.
+MAX_ADDRESS = 200
 #: Longest path of an error file in characters.
 MAX_PATH = 4096
 #: Longest sentence about a part of a probe or a row of a table in characters.
@@ -33,6 +35,13 @@ def name(field: str, value: str) -> str:
     if not value:
         raise ProtocolError(f"{field} must not be empty")
     return text(field, value, MAX_NAME)
+
+
+def address(field: str, value: str) -> str:
+    """Where a node is reached, which all others may be told for each of its tasks."""
+    if len(name(field, value).encode()) > MAX_ADDRESS:
+        raise ProtocolError(f"{field} must have at most {MAX_ADDRESS} bytes, got {len(value.encode())}")
+    return value
 
 
 def text(field: str, value: str, limit: int = MAX_FAILURE_TEXT) -> str:

@@ -14,11 +14,13 @@ from elasticrun.config import TaskRole
 from elasticrun.core.protocol import (
     MAX_FAILURE_TEXT,
     MAX_FAILURES,
+    MAX_ROLL,
     MAX_SUMMARY_TEXT,
     AgentMessage,
     AgentPhase,
     AgentStatus,
     Assignment,
+    Charter,
     Failure,
     FailureKind,
     Heartbeat,
@@ -43,7 +45,7 @@ from elasticrun.core.protocol import (
 from elasticrun.core.tasks import MAX_CLUSTER, MAX_PORTS, MAX_TASKS, Task, TaskReport
 from elasticrun.core.usage import TaskUsage
 from elasticrun.errors import ProtocolError
-from elasticrun.rpc import codec
+from elasticrun.rpc import checks, codec
 from elasticrun.rpc import elastic_pb2 as pb
 from elasticrun.rpc.codec.control import decode_control
 from tests import strategies
@@ -154,6 +156,8 @@ BAD_INFOS: list[Bad] = [
     ("incarnation", {"incarnation": ""}),
     ("host", {"host": ""}),
     ("address", {"address": ""}),
+    ("address", {"address": "a" * 201}),
+    ("address", {"address": "\xe9" * 101}),
     ("local_world_size", {"local_world_size": 0}),
     ("role", {"role": ""}),
     ("node_rank", {"node_rank": -1}),
@@ -393,7 +397,7 @@ def test_the_largest_report_fits(letter: str) -> None:
     tasks = tuple(TaskReport(rank, 2**53, True, failure) for rank in range(MAX_TASKS))
     ports = (65535,) * MAX_PORTS
     status = replace(STATUS, failures=(failure,) * (MAX_FAILURES + 5), ports=ports, tasks=tasks)
-    info = NodeInfo(name, name, name, name, 1, name, roles=(TaskRole.PS,) * MAX_TASKS)
+    info = NodeInfo(name, name, name, "h", 1, name, roles=(TaskRole.PS,) * MAX_TASKS)
     hello = Hello(name, name, info, status)
     ended = JobEnded(1, 1, Outcome.FAILED, text, status.failures)
     said, told = codec.encode_agent(hello), codec.encode_master(ended)
@@ -432,11 +436,13 @@ def test_abridged_failures_are_of_the_node_that_the_first_one_names() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "\u4e2d"])
 def test_the_largest_cluster_fits(letter: str) -> None:
-    """Its hosts have nearly the longest names that DNS knows of."""
-    host = letter * (240 // len(letter.encode()))
+    """Its hosts have the longest addresses that a Hello may name, and its charter the longest names."""
+    host = letter * (checks.MAX_ADDRESS // len(letter.encode()))
+    assert checks.address("address", host)
     workers = tuple(f"{host}:{port}" for port in range(10_000, 10_000 + MAX_CLUSTER))
     tasks = tuple(Task(rank, TaskRole.WORKER, rank, 2**62, 65535, True) for rank in range(MAX_TASKS))
-    assignment = replace(ASSIGNMENT, tasks=tasks, cluster=((TaskRole.WORKER, workers),))
+    charter = Charter(World(1, 1, 64), None, None, ("\U0001f600" * checks.MAX_NAME,) * MAX_ROLL)
+    assignment = replace(ASSIGNMENT, tasks=tasks, cluster=((TaskRole.WORKER, workers),), charter=charter)
     start = StartRound(1, 1, assignment, "r" * 20_000)
     data = codec.encode_master(start)
     assert len(data) < codec.MAX_MESSAGE_BYTES

@@ -178,7 +178,7 @@ def _info(info: pb.NodeInfo) -> NodeInfo:
         node=checks.name("node", info.node),
         incarnation=checks.name("incarnation", info.incarnation),
         host=checks.name("host", info.host),
-        address=checks.name("address", info.address),
+        address=checks.address("address", info.address),
         local_world_size=checks.within("local_world_size", info.local_world_size, bounds.LOCAL_SIZES),
         role=checks.name("role", info.role),
         node_rank=node_rank,
