@@ -550,7 +550,7 @@ def test_a_master_that_cannot_lead_ends_and_says_so(tmp_path: Path, monkeypatch:
 
 def test_agents_of_other_listed_hosts_get_copies(tmp_path: Path) -> None:
     job = dataclasses.replace(JOB, endpoints=2)
-    config = MasterConfig(job, "127.0.0.1", 0, str(tmp_path))
+    config = MasterConfig(job, "127.0.0.1", 0, str(tmp_path), hosts=("127.0.0.1", "127.0.0.1"))
 
     async def main() -> None:
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
