@@ -192,6 +192,7 @@ def load(names: str, origin: Origin, control: socket.socket, libc: Any, is_heir:
     origin.printed = imports.take_output(libc)
     origin.files = {**imports.files(), **origin.files}  # what an heir was born with is as old as its parent
     set_title(TITLE)
+    libc.prctl(PR_SET_NAME, NAME, 0, 0, 0)  # torch 2.4 gives its own to whoever imports it
     origin.watch.hide()
 
 
@@ -337,6 +338,7 @@ def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: A
         set_arguments(request["argv"])
     reopen(sys.__stdout__, 1)
     reopen(sys.__stderr__, 2)
+    origin.watch.pid, origin.watch.stdin = os.getpid(), reopen_input(sys.__stdin__)
     for name in [name for name, finder in sys.path_importer_cache.items() if finder is None]:
         del sys.path_importer_cache[name]  # that folder may be there by now
     getattr(threading.main_thread(), "_set_native_id", int)()  # it is the parent's before Python 3.13
@@ -371,6 +373,22 @@ def reopen(stream: Any, number: int) -> None:
         line_buffering=stream.line_buffering,
         write_through=True,
     )
+
+
+def reopen_input(stream: Any) -> Any:
+    """As ``reopen``, with a file that notes whether it was read; None if there is none."""
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    if raw is None:
+        return None
+    fresh = watching.Noted(0, "rb", closefd=False)
+    fresh.name = raw.name
+    stream.__init__(
+        io.BufferedReader(fresh),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        write_through=stream.write_through,
+    )
+    return fresh
 
 
 def show(number: int, output: bytes) -> None:

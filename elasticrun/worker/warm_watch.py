@@ -11,8 +11,9 @@ import runs a second time.
 
 Invariants. A worker goes on cold at most once, and only while its program still begins: at the first import
 of what was asked for, or at a later one that stands at the top of a module. It does not if it has threads or
-children by then, as a new start would lose them, nor under ``--warm on``; then it says in a warning which
-change comes too late. Names that libraries read in C cannot be
+children by then, or has read its standard input, as a new start would lose them, nor under ``--warm on``;
+then it says in a warning which change comes too late. Nor does a child that a worker has forked: it would
+run the whole program beside the worker. Names that libraries read in C cannot be
 seen from here; ``EARLY`` has them, and a test compares it with the installed torch.
 
 Only public names are hidden, four deep at most: to put a module back copies the page that it lies on. It
@@ -22,6 +23,7 @@ lies beside ``warm.py`` and is loaded with it, by its path.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import signal
@@ -116,6 +118,8 @@ class Watch:
         self.expected: dict[str, str] = {}  # the environment, as the imports would find it
         self.command: dict[str, Any] = {}  # argv and env of this worker
         self.is_used = False  # something that was asked for has been put back
+        self.pid = 0  # of the worker; its children have another
+        self.stdin: Noted | None = None
 
     # -- in the parent
 
@@ -201,16 +205,23 @@ class Watch:
         """Why this process cannot be started anew; "" if it can."""
         if self.keeps_warm:
             return "--warm on keeps it"
+        if os.getpid() != self.pid:
+            return "it is a child of the worker"
         if has_threads():
             return "it has threads"
         if has_children():
             return "it has children"
+        if self.stdin is not None and self.stdin.was_read:
+            return "it has read its standard input"
         return "it is at work already" if self.is_used and not is_beginning() else ""
 
     def execute(self) -> None:
         """What the spawner does when it starts a program; the process stays, and so do its standard files."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the script may have put anything in their place
+                stream.flush()
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            signal.setitimer(timer, 0)  # else its signal ends the program before that has a handler
         for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 pathlib takes milliseconds
             if int(number) > 2:
                 with contextlib.suppress(OSError):  # the listing's own
@@ -223,6 +234,20 @@ class Watch:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         argv = self.command["argv"]
         os.execvpe(argv[0], argv, self.command["env"])
+
+
+class Noted(io.FileIO):
+    """A worker's standard input, and whether anything was read from it."""
+
+    was_read = False
+
+    def readinto(self, *args: Any) -> Any:  # what a buffer calls
+        self.was_read = True
+        return super().readinto(*args)
+
+    def readall(self) -> Any:  # the same, when all is wanted
+        self.was_read = True
+        return super().readall()
 
 
 class Loader:

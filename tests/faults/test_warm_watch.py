@@ -32,7 +32,6 @@ def folder(tmp_path: Path) -> Path:
     package.mkdir()
     (package / "__init__.py").write_text(textwrap.dedent(TORCH))
     (package / "_dynamo.py").write_text(textwrap.dedent(COMPILER))
-    (package / "distributed.py").write_text("def TCPStore(*args, **rest): return rest\n")
     (tmp_path / "setup_env.py").write_text("import os\nos.environ['OF_THE_PACKAGE'] = '2'\n")
     return tmp_path
 
@@ -150,8 +149,10 @@ def test_cpus_and_limits_matter_too(cluster: Cluster, folder: Path) -> None:
             "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
             "it has threads",
         ),
+        ("import sys; sys.stdin.read()", "it has read its standard input"),
+        ("import sys; sys.stdin.readline()", "it has read its standard input"),
     ],
-    ids=["children", "threads"],
+    ids=["children", "threads", "stdin", "a line of stdin"],
 )
 def test_what_a_new_start_would_lose_keeps_it_warm(
     cluster: Cluster, folder: Path, busy: str, why: str
@@ -163,6 +164,61 @@ def test_what_a_new_start_would_lose_keeps_it_warm(
         in launcher.err
     )
     assert why in launcher.err
+
+
+def test_a_child_that_the_script_has_forked_does_not_run_the_script(cluster: Cluster, folder: Path) -> None:
+    launcher = run(
+        cluster,
+        folder,
+        """
+        import multiprocessing
+        print("begins", flush=True)
+        def work():
+            import setup_env
+            import torch
+            print("works", flush=True)
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        child.join()
+        import torch
+        """,
+    )
+    assert launcher.process.returncode == 0, launcher.story()
+    assert launcher.out.split() == ["begins", "works"]
+    assert "it is a child of the worker" in launcher.err
+
+
+def test_whatever_the_script_has_put_in_place_of_its_stdout(cluster: Cluster, folder: Path) -> None:
+    launcher = run(
+        cluster,
+        folder,
+        """
+        import sys
+        sys.stdout = None
+        import setup_env
+        import torch
+        print(torch.THREADS, file=sys.__stdout__)
+        """,
+    )
+    assert launcher.process.returncode == 0, launcher.story()
+    assert launcher.out.split() == ["2"]
+
+
+def test_an_alarm_of_the_first_start_does_not_end_the_second(cluster: Cluster, folder: Path) -> None:
+    launcher = run(
+        cluster,
+        folder,
+        """
+        import os, signal
+        print(signal.getitimer(signal.ITIMER_REAL)[0] > 0)
+        signal.signal(signal.SIGALRM, lambda *args: None)
+        signal.alarm(600)
+        import setup_env
+        import torch
+        """,
+    )
+    assert launcher.process.returncode == 0, launcher.story()
+    assert launcher.out.split() == ["False", "False"]
 
 
 def test_warm_on_keeps_it_warm(cluster: Cluster, folder: Path) -> None:
