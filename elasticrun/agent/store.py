@@ -10,8 +10,13 @@ costs neither a fork nor the end of a process.
 An heir of the warm parent shares less memory with what the parent has forked. So a new server is forked from
 the heir, for the rounds to come; the old one ends with its round.
 
-Where there is no warm parent, rank 0 serves the store, as torch has it by default. If a parent is lost after
-this node has offered to serve, the server is started cold: it is late then, but so are the workers.
+Where there is no warm parent, or the user wants it so, rank 0 serves the store, as torch has it by default.
+If a parent is lost after this node has offered to serve, the server is started cold: it is late then, but so
+are the workers.
+
+A server that ends by itself, or cannot be started, has served nobody: this torch cannot do it, say. Many
+programs never ask for the store, and must not be stopped for that. So such a loss is told only once somebody
+knocks, which nobody answers.
 
 Invariants. A sweep spares the server of the next round and no other. The end of the one that serves is told
 once, by ``on_lost``; whether it matters any more is the machine's to say. No event of a server is a worker's.
@@ -19,6 +24,7 @@ once, by ``on_lost``; whether it matters any more is the machine's to say. No ev
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -41,6 +47,8 @@ PROGRAM = os.path.join(
 )
 #: The numbers of servers, downward: workers' are not negative, probes' start at -1.
 FIRST_NUMBER = -(2**40)
+#: Set by those whose rank 0 has to serve stores of its own, as for torchrun.
+NOT_SHARED = ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 #: What a server is told when its round is over.
 CLOSE = b"-"
 _STDERR_BYTES = 65_536
@@ -85,11 +93,13 @@ class RoundStore:
         self._node = node
         self._starter = starter
         self._on_lost = on_lost
-        self._key = torch_key(config)
+        self._key = None if NOT_SHARED in config.env else torch_key(config)
         self._next_number = FIRST_NUMBER
         self._servers: dict[int, _Server] = {}
         self._next: _Server | None = None  # serves the next round
         self._serving: tuple[_Server, Assignment] | None = None
+        self._listener: socket.socket | None = None  # of the round that is served
+        self._awaited = -1  # its descriptor, if the first to knock is waited for
 
     @property
     def is_able(self) -> bool:
@@ -105,10 +115,11 @@ class RoundStore:
         except ConnectionError:  # it has ended, as we are about to hear
             server = self._spawn()
             server.send(order, listener.fileno())
-        self._serving = server, assignment
+        self._serving, self._listener = (server, assignment), listener
 
     def end_round(self) -> tuple[int, ...]:
         """A sweep begins; the numbers of those that it has to spare."""
+        self._await_nobody()
         if self._serving is not None:
             with contextlib.suppress(OSError):  # it has ended
                 self._serving[0].send(CLOSE)
@@ -142,6 +153,7 @@ class RoundStore:
 
     def close(self) -> None:
         """No round follows."""
+        self._await_nobody()
         self._serving = self._next = None
         for number in [*self._servers]:
             self._starter.signal(number, signal.SIGKILL)
@@ -183,14 +195,30 @@ class RoundStore:
         last_words = server.close()
         if self._serving is not None and self._serving[0] is server:
             assignment, self._serving = self._serving[1], None
+            lost = StoreLost(
+                assignment.round, self._failure(assignment, server.pid, exit_code, ending + last_words)
+            )
             if exit_code >= 0:
                 self._key = None  # torch cannot do it here, and would fail again
-            self._on_lost(
-                StoreLost(
-                    assignment.round, self._failure(assignment, server.pid, exit_code, ending + last_words)
-                )
-            )
+                self._await_somebody(lost)
+            else:
+                self._on_lost(lost)
         return True
+
+    def _await_somebody(self, lost: StoreLost) -> None:
+        """Tell of the loss once a worker comes to the store."""
+        assert self._listener is not None
+        self._awaited = self._listener.fileno()
+        asyncio.get_running_loop().add_reader(self._awaited, self._knocked, lost)
+
+    def _await_nobody(self) -> None:
+        if self._awaited >= 0:
+            asyncio.get_running_loop().remove_reader(self._awaited)
+            self._awaited = -1
+
+    def _knocked(self, lost: StoreLost) -> None:
+        self._await_nobody()
+        self._on_lost(lost)
 
     def _failure(self, assignment: Assignment, pid: int, exit_code: int, message: str) -> Failure:
         return Failure(

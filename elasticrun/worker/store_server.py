@@ -64,7 +64,10 @@ def orders(control: socket.socket) -> Iterator[tuple[bytes, list[int]]]:
 def open_store(distributed: Any, port: int, listener: int) -> Any:
     """Torch's store; threads of torch's serve it as long as this value lives."""
     terms: dict[str, Any] = {"is_master": True, "wait_for_workers": False, "master_listen_fd": listener}
-    return distributed.TCPStore(HERE, port, **terms)
+    try:
+        return distributed.TCPStore(HERE, port, **terms)
+    except NotImplementedError:  # torch 2.4: only its older backend serves on a socket that is given
+        return distributed.TCPStore(HERE, port, use_libuv=False, **terms)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -68,8 +70,13 @@ class Bench:
     def __init__(self, config: WorkerConfig = WARM) -> None:
         self.starter = FakeStarter()
         self.lost: list[StoreLost] = []
-        self.store = RoundStore(config, NODE, self.starter, self.lost.append)
+        self.on_lost: Callable[[], None] = lambda: None
+        self.store = RoundStore(config, NODE, self.starter, self._heard)
         self.listener = socket.create_server(("127.0.0.1", 0))
+
+    def _heard(self, lost: StoreLost) -> None:
+        self.lost.append(lost)
+        self.on_lost()
 
     def close(self) -> None:
         self.listener.close()
@@ -78,11 +85,23 @@ class Bench:
             self.starter.close(worker)
 
 
+async def a_turn_of_the_loop() -> None:
+    passed = asyncio.Event()
+    asyncio.get_running_loop().call_soon(passed.set)
+    await passed.wait()
+
+
 @pytest.fixture
 def bench() -> Iterator[Bench]:
     made = Bench()
     yield made
     made.close()
+
+
+def test_none_serves_if_the_user_wants_that_of_rank_0() -> None:
+    bench = Bench(replace(WARM, env=(("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"),)))
+    assert not bench.store.is_able
+    bench.close()
 
 
 def test_one_server_serves_round_after_round_and_sweeps_spare_it(bench: Bench) -> None:
@@ -105,12 +124,43 @@ def test_the_end_of_a_server_that_serves_is_told_once_with_its_last_words(bench:
     assert store.on_started(Started(FIRST_NUMBER, 77))
     os.write(bench.starter.outputs[FIRST_NUMBER], b"Traceback\nRuntimeError: no\n")
     bench.starter.close(FIRST_NUMBER)
-    assert store.on_exited(Exited(FIRST_NUMBER, 1))
-    assert not store.on_exited(Exited(FIRST_NUMBER, 1))
+    assert store.on_exited(Exited(FIRST_NUMBER, -9))
+    assert not store.on_exited(Exited(FIRST_NUMBER, -9))
     (lost,) = bench.lost
     assert (lost.round, lost.failure.kind, lost.failure.pid) == (3, FailureKind.STORE_LOST, 77)
-    assert lost.failure.message == "ended with exit code 1; its last line: RuntimeError: no"
-    assert not store.is_able, "torch cannot do it here"
+    assert lost.failure.message.startswith("killed by SIGKILL")
+    assert lost.failure.message.endswith("; its last line: RuntimeError: no")
+
+
+def test_a_server_that_never_served_is_missed_only_by_who_comes_to_it(bench: Bench) -> None:
+    async def scenario() -> None:
+        store = bench.store
+        store.start(seat(3), bench.listener)
+        assert store.on_exited(Exited(FIRST_NUMBER, 1))
+        assert not store.is_able, "torch cannot do it here"
+        await a_turn_of_the_loop()
+        assert bench.lost == []
+        told = asyncio.Event()
+        bench.on_lost = told.set
+        with socket.create_connection(bench.listener.getsockname()):
+            await asyncio.wait_for(told.wait(), 30)
+            await a_turn_of_the_loop()
+        (lost,) = bench.lost
+        assert (lost.round, lost.failure.message) == (3, "ended with exit code 1")
+
+    asyncio.run(scenario())
+
+
+def test_nobody_comes_to_a_store_of_a_round_that_is_over(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.store.start(seat(0), bench.listener)
+        bench.store.on_spawn_failed(SpawnFailed(FIRST_NUMBER, 11, "no processes"))
+        bench.store.end_round()
+        loop = asyncio.get_running_loop()
+        assert not loop.remove_reader(bench.listener), "as nobody is waited for"
+        assert bench.lost == []
+
+    asyncio.run(scenario())
 
 
 def test_a_server_that_was_killed_is_replaced(bench: Bench) -> None:
@@ -137,10 +187,17 @@ def test_a_server_that_ended_a_moment_ago_is_replaced_before_we_hear_of_it(bench
 
 
 def test_a_server_that_cannot_be_started_loses_the_round(bench: Bench) -> None:
-    bench.store.start(seat(0), bench.listener)
-    assert bench.store.on_spawn_failed(SpawnFailed(FIRST_NUMBER, 11, "no processes"))
-    assert "no processes" in bench.lost[0].failure.message
-    assert not bench.store.is_able
+    async def scenario() -> None:
+        bench.store.start(seat(0), bench.listener)
+        told = asyncio.Event()
+        bench.on_lost = told.set
+        with socket.create_connection(bench.listener.getsockname()):
+            assert bench.store.on_spawn_failed(SpawnFailed(FIRST_NUMBER, 11, "no processes"))
+            await asyncio.wait_for(told.wait(), 30)
+        assert "no processes" in bench.lost[0].failure.message
+        assert not bench.store.is_able
+
+    asyncio.run(scenario())
 
 
 def test_an_end_between_two_rounds_is_nobodys_loss(bench: Bench) -> None:

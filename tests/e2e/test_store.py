@@ -159,3 +159,47 @@ def test_without_a_warm_parent_rank_0_serves_the_store(cluster: Cluster, tmp_pat
     launcher = cluster.launch("--standalone", "--warm=off", script(tmp_path, ROUNDS))
     assert launcher.wait() == 0, launcher.story()
     assert "False" in launcher.out
+
+
+NO_STORE = """
+import os
+if os.environ.get("RANK") is None:  # it is the server's
+    open("server", "w").write(str(os.getpid()))
+raise ImportError("built without it")
+"""
+AFTER_THE_SERVER = """
+import os, select
+print("starts", flush=True)
+if os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True":
+    try:
+        server = select.poll()
+        server.register(os.pidfd_open(int(open("server").read())))
+        server.poll()
+    except ProcessLookupError:
+        pass
+print("ends", flush=True)
+"""
+ASKS = """
+import os, socket, torch
+print("starts", flush=True)
+if os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True":
+    open("server").read()
+    socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))).recv(1)
+print("ends", flush=True)
+"""
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["nobody asks for it", "somebody does"])
+def test_a_torch_that_cannot_serve_stops_nobody_who_does_not_ask(
+    cluster: Cluster, tmp_path: Path, asks: bool
+) -> None:
+    """What stands for torch has no torch.distributed that could be imported."""
+    os.mkfifo(tmp_path / "server")
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (tmp_path / "torch" / "distributed.py").write_text(NO_STORE)
+    (tmp_path / "train.py").write_text(ASKS if asks else "import torch\n" + AFTER_THE_SERVER)
+    launcher = cluster.launch("--standalone", "train.py", cwd=tmp_path)
+    assert launcher.wait() == 0, launcher.story()
+    assert launcher.out.split() == ["starts"] * (1 + asks) + ["ends"], launcher.story()
+    assert ("the workers' store" in launcher.err) == asks
