@@ -338,7 +338,7 @@ def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: A
         set_arguments(request["argv"])
     reopen(sys.__stdout__, 1)
     reopen(sys.__stderr__, 2)
-    origin.watch.pid, origin.watch.stdin = os.getpid(), reopen_input(sys.__stdin__)
+    origin.watch.begin(reopen_input(sys.__stdin__))
     for name in [name for name, finder in sys.path_importer_cache.items() if finder is None]:
         del sys.path_importer_cache[name]  # that folder may be there by now
     getattr(threading.main_thread(), "_set_native_id", int)()  # it is the parent's before Python 3.13

@@ -149,6 +149,11 @@ class Watch:
 
     # -- in a worker
 
+    def begin(self, stdin: Noted | None) -> None:
+        """The script is about to run. Until now its CPUs were the host's affair: a scheduler may move us."""
+        self.pid, self.stdin = os.getpid(), stdin
+        self.cpus = os.sched_getaffinity(0)
+
     def show(self) -> None:
         """Put everything back: there is no script that could have changed anything."""
         for batch in self.batches:

@@ -221,6 +221,36 @@ def test_an_alarm_of_the_first_start_does_not_end_the_second(cluster: Cluster, f
     assert launcher.out.split() == ["False", "False"]
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one CPU only")
+def test_cpus_that_the_host_has_changed_meanwhile_are_as_good(cluster: Cluster, folder: Path) -> None:
+    """As a scheduler does that moves all processes of a container."""
+    launcher = run(
+        cluster,
+        folder,
+        """
+        import os
+        from pathlib import Path
+        cpus = sorted(os.sched_getaffinity(0))
+        print(len(cpus), flush=True)
+        import torch
+        def is_warm_parent(path):
+            try:
+                name, _, rest = path.joinpath("stat").read_text().rpartition(")")
+            except OSError:
+                return False
+            return name.endswith("(elasticrun-warm") and int(rest.split()[1]) == os.getppid()
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            for path in Path("/proc").glob("[0-9]*"):
+                if is_warm_parent(path):
+                    os.sched_setaffinity(int(path.name), cpus[:1])
+            raise SystemExit(1)
+        """,
+        "--max-restarts=1",
+    )
+    assert launcher.process.returncode == 0, launcher.story()
+    assert launcher.out.split()[1:] == ["1"]
+
+
 def test_warm_on_keeps_it_warm(cluster: Cluster, folder: Path) -> None:
     launcher = run(cluster, folder, "import setup_env, torch\nprint(torch.THREADS)\n", "--warm=on")
     assert launcher.out.strip() == "None", launcher.story()
