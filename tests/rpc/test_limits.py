@@ -426,7 +426,7 @@ def test_many_tasks_that_fail_at_once_are_told_without_delay() -> None:
     """Each of them is told in a status of all: the worst honest burst, twice within a minute."""
     text = "x" * MAX_FAILURE_TEXT
     failed = [
-        Failure("n", "h", rank, rank, "worker", 1, FailureKind.EXIT, 1, "m", text, text)
+        Failure("n", "h", rank, rank, "worker", 1, FailureKind.EXIT, 1, text, text, text)
         for rank in range(100)
     ]
     told = tuple(TaskReport(rank, 1, True, failure) for rank, failure in enumerate(failed))
