@@ -63,7 +63,8 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
     " a spare, whose script never ran, says so",
     ExitCode.JOB_FAILED: "a worker failed and the restart budget was spent",
     ExitCode.USAGE: "the command line, the environment or a file it names is wrong; nothing was started",
-    ExitCode.RENDEZVOUS_TIMEOUT: "within `join_timeout` too few nodes came, or their roles made no cluster",
+    ExitCode.RENDEZVOUS_TIMEOUT: "within `join_timeout` too few nodes came, too few of the last"
+    " world were left, or their roles made no cluster",
     ExitCode.MASTER_UNREACHABLE: "nothing answered at the rendezvous endpoint",
     ExitCode.ENDPOINT_TAKEN: "another program, or the launcher of another job, has the rendezvous endpoint or"
     " the given MASTER_PORT",

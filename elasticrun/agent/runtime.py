@@ -86,6 +86,16 @@ KILL_TIMEOUT = 30.0
 LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING}
 
 
+def _terms(config: LaunchConfig) -> AgentTerms:
+    return AgentTerms(
+        config.workers.shutdown_timeout,
+        master_timeout=config.rendezvous.master_timeout,
+        drain_signal=config.workers.drain_signal,
+        join_timeout=config.job.join_timeout,
+        endpoints=config.job.endpoints,
+    )
+
+
 class Agent:
     """One agent from the first event to Finish. Made inside the running loop."""
 
@@ -111,12 +121,7 @@ class Agent:
         self._is_broken = False  # a bug showed; the agent is leaving because of it
         self._timer: asyncio.TimerHandle | None = None
         self._finished: asyncio.Future[Finish] = self._loop.create_future()
-        terms = AgentTerms(
-            workers.shutdown_timeout,
-            master_timeout=config.rendezvous.master_timeout,
-            drain_signal=workers.drain_signal,
-        )
-        self._machine = AgentMachine(config.job.job_id, __version__, node, terms)
+        self._machine = AgentMachine(config.job.job_id, __version__, node, _terms(config))
         master = config.rendezvous.master
         given = master.port if master is not None else 0
         self._ports = NodePorts(random.Random(node.incarnation), workers.roles, given)

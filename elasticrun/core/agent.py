@@ -370,4 +370,6 @@ class AgentMachine(AgentFacts):
 
     def _move(self, trigger: AgentTrigger) -> None:
         self.phase = AGENT_TRANSITIONS[self.phase, trigger]
+        if self.phase is AgentPhase.READY:
+            self._search = self._search.begin(self._now)
         self._report()

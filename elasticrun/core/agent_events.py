@@ -93,6 +93,8 @@ class AgentTerms:
     kill_timeout: float = 30.0  # from SIGKILL to giving up on this node
     master_timeout: float = 60.0  # without a master, while no worker runs
     drain_signal: int = 15  # for workers that stop because another node leaves with grace
+    join_timeout: float = 600.0  # from one master to the next, while none of them can lead
+    endpoints: int = 1  # hosts that may become the master's
 
 
 @dataclass(frozen=True, slots=True)

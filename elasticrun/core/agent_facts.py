@@ -18,6 +18,7 @@ from elasticrun.core.agent_events import (
 from elasticrun.core.agent_group import Group
 from elasticrun.core.agent_leave import Departure
 from elasticrun.core.agent_probe import Probing
+from elasticrun.core.agent_search import Search
 from elasticrun.core.agent_tasks import Tasks
 from elasticrun.core.agent_wishes import Wishes
 from elasticrun.core.hangs import is_hang
@@ -52,6 +53,7 @@ class AgentFacts:
         self._job = (job_id, version)
         self._terms = terms
         self._wishes = Wishes()
+        self._search = Search(terms.join_timeout, terms.endpoints)
         self._probing = Probing()
         self._seats: tuple[Seat, ...] = ()
         self._sequence = 0
@@ -93,6 +95,9 @@ class AgentFacts:
         self._wishes = replace(self._wishes, epoch=max(self.epoch, epoch))
         self._timers.cancel(MASTER)
         self._say_farewell()
+        self._search = self._search.meet(epoch, self._now)
+        if self._search.is_over and self.phase is AgentPhase.READY:
+            self._depart(Departure.leaderless(self._now - self._search.since, self.round >= 0))
         if self._status() != self._greeted:
             self._report()  # what changed between Hello and Welcome was not sent
 
@@ -101,6 +106,7 @@ class AgentFacts:
             goes_on = "; the workers go on" if self.phase is AgentPhase.RUNNING else ""
             self._say(Level.WARNING, f"lost the master ({reason}){goes_on}")
         self._timers.set_default(MASTER, self._now + self._terms.master_timeout)
+        self._search = self._search.lose(self._now)
 
     def _vote(self, given: Assignment) -> None:
         """Refuse a seat offered in ignorance of our newest; what we learn of that one is news in a Hello."""

@@ -73,6 +73,16 @@ class Departure:
         return cls.broken(ExitCode.NODE_FAULT, reason)
 
     @classmethod
+    def leaderless(cls, seconds: float, has_begun: bool) -> Departure:
+        """Masters come and step down, and none of them can form a world."""
+        why, advice = "not all hosts of --rdzv-endpoint were here", "start it anew once they are up"
+        if has_begun:
+            why = "too few nodes of the last one are left, and a host that lost its state is a new node"
+            advice = "start the job anew, with a --state-dir on each host that survives"
+        reason = f"for {seconds:.0f} s no master could form a world, as {why}: {advice}"
+        return cls(Finish(ExitCode.RENDEZVOUS_TIMEOUT, reason), is_farewell=True)
+
+    @classmethod
     def deserted(cls, seconds: float, hangs: bool) -> Departure:
         """The master is gone for good, and there is nothing to keep alive: no workers, or such that hang."""
         hung = ", and the workers make no steps" if hangs else ""

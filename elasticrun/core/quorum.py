@@ -69,7 +69,7 @@ does not answer after ``TAKEOVER_DELAY``: a master that was only killed is back 
 master that cannot get a quorum steps down after its ``patience``. That doubles along the list, so it is
 longer than the patience of all masters before it and the walk along the list together: whatever masters are
 alive and wait for one another's nodes, while the last of them waits, all the others step down and their
-agents come.
+agents come. Where no master can ever lead again, agents do not walk for ever: see ``core/agent_search.py``.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ from elasticrun.core.votes import Roll, Seats, Votes
 TAKEOVER_DELAY = 3.0
 #: Seconds after which a master that waits for the job's first nodes lets them look elsewhere.
 FOUNDING_PATIENCE = 30.0
+#: Seconds in which a master has heard of the nodes that it knows, and of those that look for it.
+SETTLING = 15.0
 #: The most worlds of which agents may name the members. There are a few that matter, and an agent may tell of
 #: any; without the names, votes are counted by seats, which is as safe.
 MAX_ROLLS = 256
@@ -91,6 +93,16 @@ MAX_ROLLS = 256
 def next_epoch(above: int, endpoints: int, position: int) -> int:
     """The smallest epoch larger than ``above`` that belongs to the master on an endpoint."""
     return above + 1 + (position - above - 1) % endpoints
+
+
+def walk(endpoints: int) -> float:
+    """Seconds in which an agent has tried each endpoint, and the first one again."""
+    return TAKEOVER_DELAY * (endpoints + 1)
+
+
+def longest_stay(endpoints: int) -> float:
+    """Seconds after which each master that cannot lead has stepped down, wherever it is in the list."""
+    return SETTLING + max(FOUNDING_PATIENCE, walk(endpoints) * 2.0 ** (endpoints - 1))
 
 
 def newest(seats: Seats) -> World | None:
@@ -142,8 +154,8 @@ class Quorum:
     @property
     def patience(self) -> float:
         """For how many seconds a master without a quorum waits for one."""
-        walk = TAKEOVER_DELAY * (self.endpoints + 1)
-        return FOUNDING_PATIENCE if self.base is None and self._is_founder else walk * 2**self.position
+        is_founding = self.base is None and self._is_founder
+        return FOUNDING_PATIENCE if is_founding else walk(self.endpoints) * 2**self.position
 
     def start(self, epoch: int) -> None:
         """A master takes up the journal, perhaps a copy of another one's."""

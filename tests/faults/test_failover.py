@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from elasticrun.core.protocol import AgentPhase
+from elasticrun.errors import ExitCode
 from tests.support.cluster import Cluster, cluster, free_port
 from tests.support.director import WORKER
 from tests.support.launcher import Launcher
@@ -81,6 +83,20 @@ def test_the_next_host_takes_over_and_the_rest_of_the_world_trains_on(hosts: Hos
     last = hosts.cluster.director.round(2, 2)
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in last} == {"1"}
     end(launchers[1:], last)
+
+
+def test_a_host_that_comes_back_without_its_state_ends_the_job_with_advice(hosts: Hosts) -> None:
+    """Half of the world is lost with the master that formed it: no master can form another one."""
+    launchers = hosts.start("2", 2, "--rdzv-conf=join_timeout=5")
+    hosts.cluster.director.round(0, 2)
+    launchers[0].kill_node()
+    for folder in (hosts.cluster.folder / "tmp").glob(f"elasticrun_master_*{hosts.ports[0]}*"):
+        shutil.rmtree(folder)
+    back = hosts.node("2", "--rdzv-conf=join_timeout=5")
+    for launcher in (back, launchers[1]):
+        assert launcher.wait() == ExitCode.RENDEZVOUS_TIMEOUT, launcher.story()
+        assert "--state-dir" in launcher.err.splitlines()[-1], launcher.story()
+    assert hosts.cluster.director.last_round == 0
 
 
 def test_a_copy_of_the_journal_is_kept_where_it_may_be_needed(hosts: Hosts) -> None:

@@ -21,6 +21,7 @@ from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import JobEffect, JobPhase
 from elasticrun.core.protocol import Assignment, FailureKind, Outcome
 from elasticrun.core.protocol import World as WorldId
+from elasticrun.core.quorum import longest_stay
 from elasticrun.errors import ExitCode
 from tests.sim.fingerprint import fingerprint
 from tests.sim.hosts import HostAgent, HostMaster
@@ -148,10 +149,21 @@ class ChainRules(Rules):
 
     # -- the way out
 
+    def _search_was_in_vain(self, agent: SimAgent) -> None:
+        """A node that no master could use goes, not one that a world waits for or has to spare."""
+        scenario = self.scenario
+        waited = self.sim.kernel.now - agent.idle_since
+        enough = waited > max(scenario.join_timeout, longest_stay(len(scenario.hosts)))
+        require("who goes has waited", enough, f"{agent.incarnation}: {waited:g} s")
+        self.failover.outcomes.add(Outcome.TIMED_OUT)
+        self.failover.judge_timeout()
+
     def exit_status_is_right(self, agent: SimAgent, finish: Finish) -> None:
         status, who = finish.exit_status, f"{agent.incarnation}: {finish}"
         if status == ExitCode.MASTER_LOST:
             require("the master was away", agent.waited_for_a_master(), who)
+        elif status == ExitCode.RENDEZVOUS_TIMEOUT and finish.outcome is None:
+            self._search_was_in_vain(agent)
         elif finish.outcome is None and status not in (ExitCode.MASTER_UNREACHABLE, ExitCode.SUPERSEDED):
             fault = agent.unkillable if status == ExitCode.NODE_FAULT else status - 128 in agent.signalled
             require("it was told to stop", fault, who)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from elasticrun.core.agent import AgentMachine
@@ -104,7 +105,9 @@ class SimAgent:
             position=self._position(),
             roles=spec.roles,
         )
-        self.machine = AgentMachine("job", "1", info, TERMS)
+        terms = replace(TERMS, join_timeout=sim.config.join_timeout, endpoints=sim.config.endpoints)
+        self.machine = AgentMachine("job", "1", info, terms)
+        self.idle_since = self.kernel.now  # nothing has run here
         self.group: Group | None = None
         self.probe: Visit | None = None  # until it is swept
         self.disturbed = -1.0  # when it was frozen last
@@ -421,7 +424,7 @@ class SimAgent:
             return
         if group.alive and self.sim.tf.is_heard(group):
             self.sim.echo(self.name, group)
-        self.group = None
+        self.group, self.idle_since = None, self.kernel.now
         self.handle(GroupGone(group.round, self._free_port(), self._task_ports()))
 
     def _probe_swept(self, visit: Visit, round_: int) -> None:

@@ -18,7 +18,7 @@ from elasticrun.core.health import judge
 from elasticrun.core.job import JobMachine
 from elasticrun.core.job_events import Attached, MasterStarted
 from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, NodeInfo, Outcome
-from elasticrun.core.quorum import Quorum
+from elasticrun.core.quorum import Quorum, longest_stay, walk
 from elasticrun.core.seniority import Seniority
 from elasticrun.master.journal import Entry, create_journal
 from tests.master.journals import append
@@ -29,6 +29,8 @@ from tests.sim.regressions import REGRESSIONS
 from tests.sim.scenario import (
     NEVER,
     AgentCrash,
+    AgentStarts,
+    Fault,
     HostCrash,
     Network,
     NodeSpec,
@@ -118,6 +120,24 @@ def test_a_listed_host_may_be_a_spare() -> None:
     case = Scenario(0, nodes, 2, 2, max_restarts=1, quiet_from=60.0, hosts=("n0", "n1", "n2"), faults=faults)
     result = simulator(case).run()
     assert (result.outcome, result.rounds, result.used) == (Outcome.SUCCEEDED, 3, 1)
+
+
+@pytest.mark.parametrize("cautious", [False, True])
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_host_that_forgets_ends_the_job_within_a_bound(count: int, cautious: bool) -> None:
+    """Half of the last world is lost with the master that formed it; masters come and step down."""
+    names = tuple(f"n{number}" for number in range(count))
+    nodes = tuple(NodeSpec(name) for name in names)
+    faults: tuple[Fault, ...] = (HostCrash(10.0, "n0", 10.5),)
+    if count == 3:
+        faults += (AgentCrash(10.0, "n1"), AgentStarts(10.5, "n1"))
+    for seed in range(3):
+        case = Scenario(seed, nodes, count, count, quiet_from=20.0, hosts=names, faults=faults)
+        sim = simulator(replace(case, cautious=cautious))
+        result = sim.run()
+        assert result.rounds == 1
+        assert {agent.finish.exit_status for agent in sim.agents if agent.finish is not None} == {3}
+        assert 600.0 < result.ended_at - 10.0 < 600.0 + longest_stay(count) + walk(count)
 
 
 @pytest.mark.parametrize("name", MOVES)
