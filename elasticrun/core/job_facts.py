@@ -167,7 +167,7 @@ class JobFacts:
         missing = self.members.detached
         if admission is Admission.SUPERSEDES:
             self._lose(self.members.nodes[info.node], "lost: a new incarnation took its place")
-        node, replaced = self.members.attach(session, info, hello.status)
+        node, replaced = self.members.attach(session, info, hello.status, hello.trust)
         if replaced is not None:
             self._effects.append(Drop(replaced))
         self._effects.append(Send(session, Welcome(self.epoch, self.config.heartbeat_interval)))

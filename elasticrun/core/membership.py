@@ -9,7 +9,9 @@ newest fact about a live incarnation.
 A name belongs to whoever has it. While its session is open, only that incarnation itself may open another
 one, and it has to prove that it is itself (``Trust.RETURNING``). So no Hello ends another node: an agent that
 was started again waits until the stream of the one before is found dead. A node that a restarted master
-waits for has no session to protect it; until that wait is over, a stranger may not have its name either.
+waits for has no session to protect it; until that wait is over, a stranger may not have its name either. Who
+takes a name while its node is away, and proves nothing, only holds it: the earlier incarnation is not sent
+away when it comes back, but waits like everybody else.
 """
 
 from __future__ import annotations
@@ -79,11 +81,16 @@ class Membership:
             return Admission.IN_USE
         return Admission.REATTACHES if is_same else Admission.SUPERSEDES
 
-    def attach(self, session: int, info: NodeInfo, status: AgentStatus) -> tuple[Node, int | None]:
+    def attach(
+        self, session: int, info: NodeInfo, status: AgentStatus, trust: Trust = Trust.MEMBER
+    ) -> tuple[Node, int | None]:
         """Give a node its newest session. Also returns the older session that it replaces, if any."""
         latest = self._latest.setdefault(info.node, info.incarnation)
         if latest != info.incarnation:
-            self._retire(latest, self._retired.get(latest))
+            if (
+                trust is not Trust.STRANGER
+            ):  # who took the name in a gap; who had it is not sent away for that
+                self._retire(latest, self._retired.get(latest))
             self._latest[info.node] = info.incarnation
         if len(self._latest) > REMEMBERED + 2 * len(self.nodes):
             self._forget_names()

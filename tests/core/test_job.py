@@ -455,6 +455,22 @@ def test_the_newest_stream_of_an_agent_wins() -> None:
     assert job.do(Attached(old, hello)) == [Drop(old)]  # late; its own agent must not exit because of it
 
 
+def test_a_stranger_who_takes_the_name_of_a_node_that_is_away_does_not_end_it() -> None:
+    job = running("ab")
+    job.do(Detached(job.sessions["b"], "reset"))
+    job.trust = Trust.STRANGER
+    job.attach("b", life=2)
+    assert job.drops() == []
+    job.trust = Trust.RETURNING
+    job.attach("b", RUNNING, 0, epoch=1)
+    [drop] = job.drops()
+    assert isinstance(drop.farewell, Rejected)
+    assert drop.farewell.code is RejectCode.NAME_IN_USE, "so it tries again, and the workers go on"
+    job.do(Detached(job.sessions["b"] - 1, "the stranger is gone"))
+    job.attach("b", RUNNING, 0, epoch=1)
+    assert job.drops() == []
+
+
 @pytest.mark.parametrize("life", [1, 2])
 @pytest.mark.parametrize("trust", [Trust.STRANGER, Trust.MEMBER])
 def test_a_hello_in_the_name_of_a_live_node_changes_nothing_but_is_told_so(trust: Trust, life: int) -> None:
