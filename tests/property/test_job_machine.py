@@ -230,12 +230,15 @@ class JobRules(RuleBasedStateMachine):
     @rule(agent=agents, trust=st.sampled_from(Trust))
     def connect(self, agent: Agent, trust: Trust) -> None:
         self.sessions += 1
+        before = agent.session, agent.told
         agent.session, agent.told = self.sessions, None
         self.live[self.sessions] = agent
         holder = self.machine.members.nodes.get(agent.info.node)
         session = holder.session if holder is not None else None
         hello = Hello("job", "1", agent.info, agent.status(), agent.epoch, trust=trust)
         self.feed(Attached(self.sessions, hello))
+        if self.sessions not in self.live and before[0] in self.live:
+            agent.session, agent.told = before  # refused, so the stream of before goes on
         if holder is not None and session is not None:
             is_itself = holder.info.incarnation == agent.incarnation and trust is Trust.RETURNING
             expected = self.sessions if is_itself else session
@@ -440,7 +443,7 @@ class JobRules(RuleBasedStateMachine):
         agent.seats = seats
         self.say(agent)
         if self.machine.round + far > self.machine.round:
-            self.connect(agent)
+            self.connect(agent, Trust.RETURNING)
         agent.phase, agent.round, agent.probe, agent.seats = honest
         self.charged_rounds.update(range(-1, self.machine.newest + 5))
 
