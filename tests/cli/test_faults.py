@@ -235,7 +235,14 @@ def test_the_master_gets_the_secrets_and_nobody_who_reads_its_journal(parse: Par
     config = dataclasses.replace(parse(), security=security)
     assert "the-token" not in repr(config)
     settings = master_settings(config, "127.0.0.1", 0, "state")
-    told_by_its_host = {"temporary": False, "resume": False, "position": 0, "copy": "", "channel": -1}
+    told_by_its_host = {
+        "temporary": False,
+        "resume": False,
+        "position": 0,
+        "copy": "",
+        "channel": -1,
+        "hosts": [],
+    }
     got = from_json(MasterConfig, {**settings, **told_by_its_host})
     assert (got.security, got.job) == (security, config.job)
     assert "the-token" not in repr(got)

@@ -28,7 +28,7 @@ def notes(config: LaunchConfig, level: str) -> list[str]:
 
 
 def test_each_job_has_a_tag_of_its_own(parse: Parse) -> None:
-    one, other = parse().job, parse().job
+    one, other = parse("--rdzv-id=job").job, parse("--rdzv-id=job").job
     assert len(one.tag) == 32 and one.tag != other.tag
     assert one == other, "it is the same job to a journal"
 
