@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.director import Worker
-from tests.support.processes import wait_end
 
 #: No test may have to wait for it: whoever needs it to end a test hangs.
 FOREVER = "--shutdown-timeout=3600"
@@ -113,10 +112,8 @@ def test_grandchildren_die_before_the_next_round(cluster: Cluster) -> None:
         with pytest.raises(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, 0)
         os.close(pidfd)
-    last = again.ask("child detached")
     again.tell("exit 0")
     assert launcher.wait() == 0
-    wait_end(last)
 
 
 def test_a_stop_while_the_launcher_waits_for_nodes(cluster: Cluster) -> None:

@@ -120,7 +120,7 @@ import atexit, json, os, signal, sys, threading
 
 round = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 with open(f"reports/{round}-0.json", "w") as file:
-    json.dump({"start": {"torch is there": "torch" in sys.modules, "environment": dict(os.environ)}}, file)
+    json.dump({"start": {"torch is there": "torch._C" in sys.modules, "environment": dict(os.environ)}}, file)
 
 @atexit.register
 def last():

@@ -14,7 +14,7 @@ from tests.support.launcher import MODULE, Launcher
 pytestmark = pytest.mark.root
 
 #: Runs a launcher that sees a file system of a few pages at the directory that comes first.
-MOUNT = 'mount -t tmpfs -o size="$1" none "$2" && shift 2 && exec "$@"'
+MOUNT = 'mount -t tmpfs -o mode=700,size="$1" none "$2" && shift 2 && exec "$@"'
 
 
 def at_once(folder: Path) -> tuple[str | Path, ...]:
@@ -64,7 +64,7 @@ def test_a_disk_too_full_for_any_journal(cluster: Cluster, tmp_path: Path) -> No
     state = tmp_path / "state"
     fill = ("--no-python", "true")
     state.mkdir()
-    full = 'mount -t tmpfs -o size=4k none "$1" && printf x > "$1/x" && shift && exec "$@"'
+    full = 'mount -t tmpfs -o mode=700,size=4k none "$1" && printf x > "$1/x" && shift && exec "$@"'
     command = ("unshare", "--mount", "sh", "-ec", full, "sh", str(state), *MODULE)
     launcher = cluster.launch("--standalone", "--state-dir", state, *fill, command=command)
     assert launcher.wait() == 2
