@@ -238,6 +238,15 @@ def printed(text: str, folder: Path) -> str:
     return re.sub(r"(pid=?|0x)[ \da-f]+", r"\1<number>", text)
 
 
+def dictionaries(value: Any) -> Iterator[dict[str, Any]]:
+    """All that are in this value, itself included: children of the script tell of their environment, too."""
+    if isinstance(value, dict):
+        yield value
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in parts:
+        yield from dictionaries(part)
+
+
 def over(launcher: Launcher, folder: Path, patience: float) -> Ended:
     wait_end(launcher.pid, patience)
     launcher.wait()
@@ -245,9 +254,8 @@ def over(launcher: Launcher, folder: Path, patience: float) -> Ended:
     for path in sorted((folder / "reports").glob("*.json")):
         report = json.loads(path.read_text())
         own = report["start"]["environment"]
-        for seen in report.values():
-            if isinstance(seen, dict) and isinstance(seen.get("environment"), dict):
-                seen["environment"].pop(SERVER, None)
+        for seen in dictionaries(report):
+            seen.pop(SERVER, None)
         known = {own[name]: f"<{name}>" for name in PER_LAUNCH}
         known |= {f"{SERVER}={served}": SERVER for served in (True, False)}
         reports[path.stem] = anonymous(report, {**known, str(folder): "<folder>"})
