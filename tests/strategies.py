@@ -296,6 +296,7 @@ master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
         groups=st.lists(probe_groups(), max_size=3).map(tuple),
         slots=counts,
         timeout=seconds,
+        secret=tokens,
     ),
     st.builds(SaveStacks, epoch=numbers),
     st.builds(JournalCopy, epoch=numbers, first=numbers, lines=st.lists(texts, max_size=3).map(tuple)),

@@ -66,6 +66,7 @@ def probe_settings(order: StartProbe, node: NodeInfo, start: float) -> str:
         "node": node.node,
         "address": node.address,
         "groups": groups,
+        "secret": order.secret.hex(),
     }
     return json.dumps(settings)
 

@@ -29,7 +29,8 @@ def directive(job: JobFacts, node: Node, sequence: int) -> MasterMessage | None:
     if job.checkup is not None and name in job.checkup.pending:
         groups = job.checkup.groups_of(name)
         slots = len(job.checkup.step.slots)
-        return StartProbe(*stamp, job.checkup.number, groups, slots, job.config.health.timeout)
+        number, timeout = job.checkup.number, job.config.health.timeout
+        return StartProbe(*stamp, number, groups, slots, timeout, probe_secret(job.key, number))
     if name in job.current.pending:
         if job.phase is JobPhase.RUNNING or name in job.current.serving:
             return StartRound(*stamp, job.current.seats[name], job.current.start_reason)
@@ -41,6 +42,13 @@ def directive(job: JobFacts, node: Node, sequence: int) -> MasterMessage | None:
         return None
     # Also to a node that runs nothing: from then on an earlier directive that comes late is stale.
     return StopRound(*stamp, job.newest, "this node is not part of the newest round")
+
+
+def probe_secret(key: str, number: int) -> bytes:
+    """The secret of one probe, the same for all its nodes, and again for those that hear of it late."""
+    import hmac  # not needed where nothing is checked
+
+    return hmac.digest(key.encode(), b"elasticrun.v1 probe %d" % number, "sha256")
 
 
 def _ending(job: JobFacts, node: Node, stamp: tuple[int, int]) -> JobEnded:

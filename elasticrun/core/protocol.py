@@ -312,6 +312,7 @@ class StartProbe:
     groups: tuple[ProbeGroup, ...]
     slots: int  # of the whole probe, each as long: their ends are the same for all nodes
     timeout: float  # seconds for the whole probe
+    secret: bytes = b""  # with which the members of its groups prove themselves to one another
 
 
 @dataclass(frozen=True, slots=True)

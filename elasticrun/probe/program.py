@@ -3,6 +3,7 @@
 Settings are one JSON object::
 
     {"check": 7, "start": 1234.5, "timeout": 60.0, "slots": 2, "node": "a", "address": "10.0.0.1",
+     "secret": "3a...",
      "groups": [{"slot": 0, "rank": 0, "names": ["a", "b"], "address": "10.0.0.1", "port": 12345}]}
 
 Results are JSON lines, each written when it is known: first ``{"error": "", "matmul_flops": 3.5e10,
@@ -21,13 +22,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import torch_gather
 from .compute import DURATION, WARM_UP, Engine, benchmark, cpu_engine, gpu_engine
 from .drill import Drill, parse_drill
-from .rendezvous import Door, Group, Meeting, lead, visit
+from .proof import ring_tag
+from .rendezvous import Door, Group, Meeting, Pass, lead, visit
 from .ring import Ring, join_ring
 from .sockets import ProbeError, listen, remaining, why
 from .transport import Measurement, Transport, measure
@@ -60,6 +62,12 @@ class Settings:
     node: str
     address: str  # of this node
     groups: tuple[Group, ...]
+    secret: str = field(default="", repr=False)  # of this check, in hex
+
+    @property
+    def check_pass(self) -> Pass:
+        """What proves to the others that this probe takes part."""
+        return Pass(self.check, bytes.fromhex(self.secret))
 
 
 @dataclass(frozen=True)
@@ -117,7 +125,7 @@ class Probe:
         self._write = write
         self._schedule = Schedule(settings.start, settings.timeout, settings.slots)
         ports = {group.port for group in settings.groups if group.rank == 0}
-        self._doors = {port: Door(port, settings.check) for port in ports}
+        self._doors = {port: Door(port, settings.check, settings.check_pass.secret) for port in ports}
         self._drill = Drill()
         self._torch: Any = None
         self._gpus = 0
@@ -203,7 +211,7 @@ class Probe:
             meeting = lead(group, self._doors[group.port], able, self._host_store, arrival)
         else:
             end = self._schedule.end_of(group.slot)
-            meeting = visit(group, self._settings.check, able, arrival, end)
+            meeting = visit(group, self._settings.check_pass, able, arrival, end)
         with contextlib.closing(meeting):
             others = ", ".join(name for rank, name in enumerate(group.names) if rank != group.rank)
             try:
@@ -221,7 +229,7 @@ class Probe:
                 self._doors[group.port].turn_away(group, problem, deadline)
             else:
                 with contextlib.suppress(ProbeError):  # that is the answer
-                    visit(group, self._settings.check, (), deadline, deadline, problem)
+                    visit(group, self._settings.check_pass, (), deadline, deadline, problem)
 
     def _host_store(self, address: str, deadline: float) -> tuple[Any, int]:
         return torch_gather.host_store(self._torch, address, deadline)
@@ -235,7 +243,8 @@ class Probe:
         end = self._schedule.end_of(group.slot)
         damages = self._drill.kind == "wrong"
         if meeting.transport == "tcp":
-            tag = (self._settings.check, group.slot)
+            secret = self._settings.check_pass.secret
+            tag = (ring_tag(secret, self._settings.check, group.slot), group.slot)
             return join_ring(group.names, group.rank, tag, meeting.ring, meeting.places, end, damages)
         return torch_gather.join_torch(self._torch, group, meeting, self._around.interface, end, damages)
 

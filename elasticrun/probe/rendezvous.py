@@ -7,30 +7,34 @@ node without torch, or without GPUs, does not spoil the all-gather for those tha
 done with what all have.
 
 A guest of a later slot may come early and is kept until then. Anybody else (an earlier probe, a port
-scanner) is turned away. If somebody is missing at the end, rank 0 tells those who came who that is; and who
-cannot take part (its self test failed) comes to say so, that nobody waits for it.
+scanner, somebody who means harm) cannot prove that he takes part (``proof.py``): he is turned away, and of
+many who say nothing those that have waited longest; a member says at once what it has to. If somebody is
+missing at the end, rank 0 tells those who came who that is; and who cannot take part (its self test failed)
+comes to say so, that nobody waits for it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .proof import GUEST, HOST, fresh, number, sealed, text, unsealed, words
 from .sockets import (
     MAX_LINE,
     ProbeError,
     connect,
+    exchange,
     listen,
-    parse_line,
     pause,
     plain_address,
-    receive_line,
+    receive,
     remaining,
-    send_line,
     tuned,
     why,
 )
@@ -39,6 +43,10 @@ from .sockets import (
 TRANSPORTS = ("nccl", "gloo", "tcp")
 #: Seconds for telling the guests that somebody is missing.
 _FAREWELL = 1.0
+#: The most connections that have not proven anything yet.
+MAX_STRANGERS = 100
+#: The most numbers, names and letters in what a member says.
+_MAX_NUMBER, _MAX_PORT, _MAX_WORDS, _MAX_TEXT = 1 << 31, 65_535, 64, 1000
 
 
 @dataclass(frozen=True)
@@ -75,20 +83,21 @@ class Meeting:
 @dataclass
 class _Guest:
     connection: socket.socket
+    challenge: str = field(default_factory=fresh)
     line: bytearray = field(default_factory=bytearray)
-    hello: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def place(self) -> tuple[str, int]:
-        return plain_address(self.connection.getpeername()), int(self.hello["port"])
+    nonce: str = ""  # to which it wants our answers
+    able: tuple[str, ...] = ()
+    error: str = ""
+    place: tuple[str, int] = ("", 0)
 
 
 class Door:
     """Where the guests of all groups come that this node leads through one port."""
 
-    def __init__(self, port: int, check: int) -> None:
+    def __init__(self, port: int, check: int, secret: bytes) -> None:
         self._port = port
         self._check = check
+        self._secret = secret
         self._listener: socket.socket | None = None
         self._strangers: list[_Guest] = []  # they have not said yet who they are
         self._guests: dict[tuple[int, int], _Guest] = {}  # by slot and rank
@@ -135,11 +144,11 @@ class Door:
             return  # the others do not come, or cannot: then nobody is left to be told
 
     def _heed_refusal(self, group: Group, deadline: float) -> None:
-        told = (guest.hello.get("error") for key, guest in self._guests.items() if key[0] == group.slot)
+        told = (guest.error for key, guest in self._guests.items() if key[0] == group.slot)
         problem = next(filter(None, told), None)
         if problem is not None:
-            self.turn_away(group, str(problem), deadline)
-            raise ProbeError(str(problem))
+            self.turn_away(group, problem, deadline)
+            raise ProbeError(problem)
 
     def _insist(self, deadline: float) -> None:
         while (error := self.open()) is not None:
@@ -154,9 +163,24 @@ class Door:
         ready, _, _ = select.select([self._listener, *talkers], [], [], remaining(deadline))
         for connection in ready:
             if connection is self._listener:
-                self._strangers.append(_Guest(tuned(connection.accept()[0])))
-            else:
+                self._greet()
+            elif talkers[connection] in self._strangers:
                 self._hear(talkers[connection])
+
+    def _greet(self) -> None:
+        assert self._listener is not None
+        try:
+            guest = _Guest(tuned(self._listener.accept()[0]))
+            guest.connection.send(guest.challenge.encode() + b"\n")  # there is room in a new connection
+        except OSError:
+            return  # it has gone again
+        self._strangers.append(guest)
+        if len(self._strangers) > MAX_STRANGERS:
+            self._dismiss(self._strangers[0])
+
+    def _dismiss(self, stranger: _Guest) -> None:
+        self._strangers.remove(stranger)
+        stranger.connection.close()
 
     def _hear(self, guest: _Guest) -> None:
         try:
@@ -168,28 +192,42 @@ class Door:
             self._strangers.remove(guest)
             self._admit(guest)
         elif not data or len(guest.line) > MAX_LINE:
-            self._strangers.remove(guest)
-            guest.connection.close()
+            self._dismiss(guest)
 
     def _admit(self, guest: _Guest) -> None:
         try:
-            guest.hello = parse_line(bytes(guest.line))
-            key = int(guest.hello["slot"]), int(guest.hello["rank"])
-            known = guest.hello["check"] == self._check and guest.place is not None
-        except (OSError, KeyError, TypeError, ValueError):
-            known = False
-        if not known:
+            key = self._understand(guest)
+        except (OSError, KeyError, ValueError) as error:
+            print(f"a stranger at the port of the check is ignored: {why(error)}", file=sys.stderr)
             guest.connection.close()
             return
         if (earlier := self._guests.pop(key, None)) is not None:
             earlier.connection.close()
         self._guests[key] = guest
 
+    def _understand(self, guest: _Guest) -> tuple[int, int]:
+        """The guest's slot and rank. Raises for what is not of a member of this check, or absurd."""
+        hello = unsealed(self._secret, GUEST, guest.challenge, bytes(guest.line))
+        number(hello["check"], self._check, self._check)
+        guest.nonce = text(hello["nonce"], _MAX_TEXT)
+        guest.able = words(hello["able"], _MAX_WORDS, _MAX_TEXT)
+        guest.error = text(hello["error"], _MAX_TEXT)
+        address = plain_address(guest.connection.getpeername())
+        guest.place = address, number(hello["port"], 1, _MAX_PORT)
+        return number(hello["slot"], 0, _MAX_NUMBER), number(hello["rank"], 1, _MAX_NUMBER)
+
+    def answer(self, guest: _Guest, message: Mapping[str, Any]) -> None:
+        """Tell a guest; one that has gone shows when the ring, or torch, does not find it."""
+        line = memoryview(sealed(self._secret, HOST, guest.nonce, message))
+        deadline = time.monotonic() + _FAREWELL
+        with contextlib.suppress(OSError):
+            exchange(guest.connection, line, guest.connection, memoryview(b""), deadline)
+
     def _send_away(self, slot: int, problem: str) -> set[tuple[int, int]]:
         keys = {key for key in self._guests if key[0] == slot}
         for key in keys:
             guest = self._guests.pop(key)
-            _answer(guest.connection, {"error": problem})
+            self.answer(guest, {"error": problem})
             guest.connection.close()
         return keys
 
@@ -208,13 +246,13 @@ def lead(
     guests = door.receive(group, deadline)
     connections = [guest.connection for guest in guests]
     own = plain_address(connections[0].getsockname())
-    transport = best([able, *(guest.hello.get("able", ()) for guest in guests)])
+    transport = best([able, *(guest.able for guest in guests)])
     store, store_port = (None, 0) if transport == "tcp" else host_store(own, deadline)
     ring = listen(own, 0)
     places = [("", ring.getsockname()[1]), *(guest.place for guest in guests)]
     meeting = Meeting(transport, store_port, own, own, places, ring, store, connections)
-    for connection in connections:
-        _answer(connection, {"transport": transport, "store": store_port, "places": places})
+    for guest in guests:
+        door.answer(guest, {"transport": transport, "store": store_port, "places": places})
     return meeting
 
 
@@ -223,16 +261,16 @@ def best(abilities: Sequence[Sequence[str]]) -> str:
     return next((name for name in TRANSPORTS if all(name in able for able in abilities)), "tcp")
 
 
-def _answer(connection: socket.socket, message: Mapping[str, Any]) -> None:
-    """Tell a guest; one that has gone shows when the ring, or torch, does not find it."""
-    try:
-        send_line(connection, dict(message), time.monotonic() + _FAREWELL)
-    except OSError:
-        return
+@dataclass(frozen=True)
+class Pass:
+    """What a member of a check knows of it."""
+
+    check: int
+    secret: bytes = field(repr=False)
 
 
 def visit(
-    group: Group, check: int, able: Sequence[str], deadline: float, patience: float, problem: str = ""
+    group: Group, check: Pass, able: Sequence[str], deadline: float, patience: float, problem: str = ""
 ) -> Meeting:
     """Be any other rank: come to rank 0 and hear how to go on. ProbeError if it is not to be found.
 
@@ -254,29 +292,47 @@ def visit(
 
 
 def _visit_once(
-    group: Group, check: int, able: Sequence[str], deadline: float, patience: float, problem: str
+    group: Group, check: Pass, able: Sequence[str], deadline: float, patience: float, problem: str
 ) -> Meeting:
     connection = connect(group.address, group.port, deadline)
     ring = None
     try:
         own = plain_address(connection.getsockname())
         ring = listen(own, 0)
+        nonce = fresh()
         hello = {
-            "check": check,
+            "check": check.check,
+            "nonce": nonce,
             "slot": group.slot,
             "rank": group.rank,
             "able": list(able),
             "port": ring.getsockname()[1],
             "error": problem,
         }
-        send_line(connection, hello, deadline)
-        answer = receive_line(connection, patience)
-        if "error" in answer:
-            raise ProbeError(str(answer["error"]))
-        host = plain_address(connection.getpeername())
-        places = [(str(address) or host, int(port)) for address, port in answer["places"]]
-        return Meeting(answer["transport"], answer["store"], host, own, places, ring, None, [connection])
+        challenge = receive(connection, patience).decode("ascii", "replace").strip()
+        line = memoryview(sealed(check.secret, GUEST, challenge, hello))
+        exchange(connection, line, connection, memoryview(b""), deadline)
+        answer = unsealed(check.secret, HOST, nonce, receive(connection, patience))
+        return _meeting(answer, group, own, ring, connection)
     except BaseException:
         for opened in filter(None, (connection, ring)):
             opened.close()
         raise
+
+
+def _meeting(
+    answer: Mapping[str, Any], group: Group, own: str, ring: socket.socket, connection: socket.socket
+) -> Meeting:
+    """How to go on; ProbeError if there is no all-gather, ConnectionError if that makes no sense."""
+    if "error" in answer:
+        raise ProbeError(str(answer["error"])[:_MAX_TEXT])
+    host = plain_address(connection.getpeername())
+    try:
+        transport = text(answer["transport"], _MAX_TEXT)
+        store = number(answer["store"], 0, _MAX_PORT)
+        places = [(text(a, _MAX_TEXT) or host, number(p, 1, _MAX_PORT)) for a, p in answer["places"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConnectionError("it speaks another protocol") from error
+    if transport not in TRANSPORTS or len(places) != len(group.names):
+        raise ConnectionError("it speaks another protocol")
+    return Meeting(transport, store, host, own, places, ring, None, [connection])

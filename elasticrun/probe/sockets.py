@@ -81,21 +81,15 @@ def tuned(connection: socket.socket) -> socket.socket:
     return connection
 
 
-def send_line(connection: socket.socket, message: dict[str, Any], deadline: float) -> None:
-    """Send one JSON line."""
-    data = json.dumps(message).encode() + b"\n"
-    exchange(connection, memoryview(data), connection, memoryview(b""), deadline)
-
-
-def receive_line(connection: socket.socket, deadline: float) -> dict[str, Any]:
-    """Receive one JSON object on a line of its own; OSError if there is none."""
+def receive(connection: socket.socket, deadline: float) -> bytes:
+    """Receive one line, not too long; OSError if there is none."""
     line = bytearray()
     while not line.endswith(b"\n"):
         wait_for([connection], [], deadline)
         line += received(connection.recv(1))
         if len(line) > MAX_LINE:
             raise ConnectionError("it speaks another protocol")
-    return parse_line(bytes(line))
+    return bytes(line)
 
 
 def parse_line(line: bytes) -> dict[str, Any]:

@@ -536,20 +536,22 @@ class ProbeGroup(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class StartProbe(_message.Message):
-    __slots__ = ("epoch", "sequence", "check", "groups", "timeout", "slots")
+    __slots__ = ("epoch", "sequence", "check", "groups", "timeout", "slots", "secret")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHECK_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     sequence: int
     check: int
     groups: _containers.RepeatedCompositeFieldContainer[ProbeGroup]
     timeout: float
     slots: int
-    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., check: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ProbeGroup, _Mapping]]] = ..., timeout: _Optional[float] = ..., slots: _Optional[int] = ...) -> None: ...
+    secret: bytes
+    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., check: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ProbeGroup, _Mapping]]] = ..., timeout: _Optional[float] = ..., slots: _Optional[int] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class SaveStacks(_message.Message):
     __slots__ = ("epoch",)

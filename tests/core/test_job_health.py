@@ -16,6 +16,7 @@ from elasticrun.config import (
     PolicyRule,
 )
 from elasticrun.core.describe import describe
+from elasticrun.core.directives import probe_secret
 from elasticrun.core.job_events import (
     Beat,
     Decided,
@@ -700,3 +701,9 @@ def test_nothing_is_said_about_agents_that_go_after_the_end() -> None:
     assert job.phase() is JobPhase.SUCCEEDED
     job.do(Detached(job.sessions["a"], "hung up"))
     assert not job.of(Decided)
+
+
+def test_each_probe_has_a_secret_that_a_restarted_master_knows() -> None:
+    assert probe_secret("key", 1) == probe_secret("key", 1)
+    assert len({probe_secret("key", 1), probe_secret("key", 2), probe_secret("other", 1)}) == 3
+    assert len(probe_secret("", 1)) == 32

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from elasticrun.probe.rendezvous import Door, Group, Meeting, best, lead, visit
+from elasticrun.probe.proof import GUEST, HOST, sealed, unsealed
+from elasticrun.probe.rendezvous import MAX_STRANGERS, Door, Group, Meeting, Pass, best, lead, visit
 from elasticrun.probe.sockets import ProbeError, listen
 from tests.probe.harness import free_port
 
 CHECK = 7
+SECRET = b"of this check"
 LONG = 30.0
 SHORT = 0.3
 
@@ -29,7 +31,7 @@ class Place:
 
     def __init__(self) -> None:
         self.port = free_port()
-        self.door = Door(self.port, CHECK)
+        self.door = Door(self.port, CHECK, SECRET)
         self._threads = ThreadPoolExecutor(4)
         self._opened: list[Meeting | socket.socket] = []
 
@@ -49,10 +51,11 @@ class Place:
         check: int = CHECK,
         patience: float = LONG,
         problem: str = "",
+        secret: bytes = SECRET,
     ) -> Future[Meeting]:
         until = self.until(patience)
         return self._threads.submit(
-            visit, self.group(names, rank, slot), check, ("tcp", "gloo"), until, until, problem
+            visit, self.group(names, rank, slot), Pass(check, secret), ("tcp", "gloo"), until, until, problem
         )
 
     def say(self, data: bytes) -> socket.socket:
@@ -61,13 +64,25 @@ class Place:
         self._opened.append(connection)
         return connection
 
+    def come(self, hello: dict[str, Any]) -> Future[bytes]:
+        """Say this as a member, and hear one line."""
+
+        def exchange() -> bytes:
+            said = sealed(SECRET, GUEST, lines.readline().decode().strip(), hello)
+            connection.sendall(said)
+            return lines.readline()
+
+        connection = self.say(b"")
+        lines = connection.makefile("rb")
+        return self._threads.submit(exchange)
+
     @staticmethod
     def until(patience: float) -> float:
         return time.monotonic() + patience
 
     def close(self) -> None:
-        self._threads.shutdown()
         self.door.close()
+        self._threads.shutdown()
         for opened in self._opened:
             opened.close()
 
@@ -100,34 +115,113 @@ def test_a_guest_of_a_later_slot_is_kept(place: Place) -> None:
     early.result(LONG).close()
 
 
-def test_strangers_do_not_disturb(place: Place) -> None:
+HELLO = {"check": CHECK, "nonce": "n", "slot": 0, "rank": 1, "able": [], "port": 1, "error": ""}
+
+
+def test_strangers_do_not_disturb(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
     place.door.open()
-    hello = {"check": CHECK, "slot": 0, "rank": 1, "able": [], "port": 1, "error": ""}
     strangers = [
         place.say(b"GET / HTTP/1.0\r\n"),
         place.say(b"[1]\n"),
-        place.say(json.dumps({**hello, "check": CHECK - 1}).encode() + b"\n"),
-        place.say(json.dumps({**hello, "port": "x"}).encode() + b"\n"),
-        place.say(json.dumps({"check": CHECK}).encode() + b"\n"),
+        place.say(json.dumps({**HELLO, "error": "there is no all-gather"}).encode() + b"\n"),
+        place.say(json.dumps({**HELLO, "able": 5}).encode() + b"\n"),
+        place.say(sealed(b"a guess", GUEST, "", {**HELLO, "error": "there is none"})),
         place.say(b"x" * 100_000),
     ]
+    thief = place.visit("ab", 1, patience=SHORT, secret=b"a guess")
     coming = place.visit("ab", 1)
     place.lead("ab")
     coming.result(LONG).close()
+    with pytest.raises(ProbeError, match="no answer from"):
+        thief.result(LONG)
     for stranger in strangers:
-        with pytest.raises((ConnectionError, AssertionError)):  # it is told nothing
-            assert stranger.recv(1)
+        with pytest.raises((ConnectionError, AssertionError)):
+            stranger.recv(1000)
+            assert stranger.recv(1), "after the challenge it is told nothing"
+    assert "a stranger at the port of the check is ignored" in capfd.readouterr().err
 
 
-def test_of_a_guest_that_comes_twice_the_later_one_counts(place: Place) -> None:
+def test_a_thousand_who_say_nothing_keep_nobody_waiting(place: Place) -> None:
     place.door.open()
-    hello = {"check": CHECK, "slot": 0, "rank": 1, "able": [], "port": 1, "error": ""}
-    before, after = (place.say(json.dumps(hello).encode() + b"\n") for _ in range(2))
+    for _ in range(100):
+        place.say(b"")
+    comings = [place.visit("abc", 1)]
+    leading = place._threads.submit(place.lead, "abc")
+    for _ in range(300):  # which rank 0 takes in as they come
+        place.say(b"")
+    comings.append(place.visit("abc", 2))
+    leading.result(LONG)
+    for coming in comings:
+        coming.result(LONG).close()
+    assert len(place.door._strangers) <= MAX_STRANGERS
+
+
+ABSURD = [
+    {"able": 5},
+    {"able": [5]},
+    {"able": ["tcp"] * 65},
+    {"able": {}},
+    {"port": 0},
+    {"port": 65_536},
+    {"port": "1"},
+    {"port": True},
+    {"slot": -1},
+    {"slot": 1.5},
+    {"slot": 1 << 40},
+    {"rank": 0},
+    {"rank": None},
+    {"check": CHECK - 1},
+    {"check": str(CHECK)},
+    {"nonce": 5},
+    {"error": ["x"]},
+]
+
+
+@pytest.mark.parametrize("absurd", ABSURD, ids=lambda absurd: str(absurd)[:20])
+def test_an_absurd_word_of_a_member_is_no_error_of_the_check(place: Place, absurd: dict[str, Any]) -> None:
+    place.door.open()
+    place.come({**HELLO, **absurd})
+    coming = place.visit("ab", 1)
+    place.lead("ab")
+    coming.result(LONG).close()
+
+
+ANSWERS = [
+    {},
+    {"transport": "rdma", "store": 0, "places": [["", 1], ["", 1]]},
+    {"transport": "tcp", "store": 0, "places": [["", 1]]},
+    {"transport": "tcp", "store": -1, "places": [["", 1], ["", 1]]},
+    {"transport": "tcp", "store": 0, "places": [["", 0], ["", 1]]},
+    {"transport": "tcp", "store": 0, "places": [["", 1], [5, 1]]},
+    {"transport": "tcp", "store": 0, "places": 5},
+    {"transport": 5, "store": 0, "places": [["", 1], ["", 1]]},
+]
+
+
+@pytest.mark.parametrize("said", ANSWERS, ids=str)
+@pytest.mark.parametrize("secret", [SECRET, b"a guess"])
+def test_a_host_that_cannot_be_believed_is_no_host(said: dict[str, Any], secret: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        group = Group(0, 1, ("a", "b"), *listener.getsockname())
+        until = Place.until(SHORT)
+        coming = threads.submit(visit, group, Pass(CHECK, SECRET), ("tcp",), until, until)
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b"c\n")
+            nonce = unsealed(SECRET, GUEST, "c", connection.makefile("rb").readline())["nonce"]
+            connection.sendall(sealed(secret, HOST, nonce, said))
+            with pytest.raises(ProbeError, match="no answer from"):
+                coming.result(LONG)
+
+
+def test_of_a_guest_that_comes_twice_one_counts(place: Place) -> None:
+    place.door.open()
+    before, after = place.come(HELLO), place.come(HELLO)
     with pytest.raises(ProbeError, match=r"^x did not come to a at 127\.0\.0\.1:\d+ in time$"):
         place.door.receive(place.group("abx", 0), place.until(SHORT))
-    assert before.recv(1) == b""
-    with after.makefile() as answer:
-        assert json.loads(answer.readline())["error"].startswith("x did not come")
+    nothing, answer = sorted([before.result(LONG), after.result(LONG)])
+    assert nothing == b""
+    assert unsealed(SECRET, HOST, "n", answer)["error"].startswith("x did not come")
 
 
 def test_a_refusal_reaches_everybody(place: Place) -> None:

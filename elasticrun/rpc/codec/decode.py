@@ -304,6 +304,7 @@ def _start_probe(start: pb.StartProbe) -> StartProbe:
         few("groups", MAX_GROUPS, map(_group, start.groups)),
         checks.integer("slots", start.slots, 0),
         checks.positive("timeout", start.timeout),
+        token("secret", start.secret),
     )
 
 

@@ -270,6 +270,7 @@ def _start_probe_to_pb(start: StartProbe) -> pb.StartProbe:
         groups=[_group_to_pb(group) for group in start.groups],
         slots=start.slots,
         timeout=start.timeout,
+        secret=start.secret,
     )
 
 
