@@ -63,6 +63,7 @@ PURE = frozenset(
         "enum",
         "functools",
         "heapq",
+        "hmac",
         "itertools",
         "math",
         "operator",
