@@ -2,7 +2,7 @@
 
     stepper.py STEPS [RANK:STEP:WHAT:SECONDS]
 
-It needs no torch: the ranks wait for one another by TCP, at the store's address. Before that step, in round 0
+It needs no torch: the ranks wait for one another by a socket with a name. Before that step, in round 0
 only, that rank does WHAT:
 
     stick     waits for a lock that nobody gives back
@@ -34,10 +34,13 @@ class Peers:
     """All ranks of the world; rank 0 collects a byte from each, then answers each."""
 
     def __init__(self) -> None:
-        self._place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        # By a name that is as much their own as the store's port, at which the launcher may serve the store.
+        self._place = f"\0stepper.{os.environ['MASTER_ADDR']}.{os.environ['MASTER_PORT']}"
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if rank == 0:
-            with socket.create_server(self._place) as listener:
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(self._place)
+                listener.listen()
                 self._links = [listener.accept()[0] for _ in range(size - 1)]
         else:
             self._links = [self._reach()]
@@ -45,10 +48,14 @@ class Peers:
 
     def _reach(self) -> socket.socket:
         while True:
+            link = socket.socket(socket.AF_UNIX)
             try:
-                return socket.create_connection(self._place)
+                link.connect(self._place)
             except OSError:
+                link.close()
                 wait(RETRY)
+            else:
+                return link
 
     def barrier(self) -> None:
         """Return once everybody is here."""
