@@ -311,10 +311,14 @@ class Trial:
         self.witness = Witness()
         self.said: Counter[str] = Counter()
         self._opened = raw_calls(master.endpoint)
-        open_call = self.loop.run_until_complete(self._opened.__aenter__())
-        self._task = self.loop.create_task(self.witness.serve(open_call().call))
+        self._task = self.loop.run_until_complete(self._begin())
         self.run(self.witness.trains())
         self._lives = 0
+
+    async def _begin(self) -> asyncio.Task[None]:
+        """In the loop, as gRPC asks for the one that runs."""
+        open_call = await self._opened.__aenter__()
+        return asyncio.ensure_future(self.witness.serve(open_call().call))
 
     def run(self, main: object) -> None:
         self.loop.run_until_complete(main)  # type: ignore[arg-type]
