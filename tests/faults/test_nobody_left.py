@@ -1,4 +1,7 @@
-"""However a launch ends, nothing that it started is alive afterwards, not even what hid itself well."""
+"""However a launch ends, nothing that it started is alive afterwards, not even what hid itself well.
+
+After a good end that is so with ``--kill-leftovers``; what is spared without it has tests of its own.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,8 @@ def kill_spawner(cluster: Cluster, launcher: Launcher, workers: list[Worker]) ->
     [normal, failure, term, interrupt_twice, kill_agent, kill_master, kill_agent_and_master, kill_spawner],
 )
 def test_nobody_is_left(cluster: Cluster, end: End) -> None:
-    launcher = cluster.alone("--nproc-per-node=2")
+    good = end in (normal, kill_master)  # what was detached would outlive it
+    launcher = cluster.alone("--nproc-per-node=2", *(["--kill-leftovers"] if good else []))
     end_of_everybody(cluster, launcher, end, 9)  # agent, master, spawner, 2 workers, 4 children
 
 
