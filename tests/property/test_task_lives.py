@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -59,6 +60,7 @@ from elasticrun.core.protocol import (
     NodeInfo,
     Report,
     StartRound,
+    Trust,
     Welcome,
 )
 from elasticrun.core.round_tasks import RoundTasks
@@ -275,7 +277,7 @@ class TaskRules(RuleBasedStateMachine):
         assert session is not None
         match message:
             case Hello():
-                self.tell_master(Attached(session, message))
+                self.tell_master(Attached(session, replace(message, trust=Trust.RETURNING)))
             case Report(_, status):
                 self.tell_master(Reported(session, status))
             case Leave() | Heartbeat():
