@@ -186,9 +186,10 @@ def kill_agent_while_forking(cluster: Cluster, launcher: Launcher, workers: list
     ids=lambda end: end.__name__,
 )
 def test_nobody_is_left(cluster: Cluster, end: ends.End) -> None:
-    launcher = warm(
-        cluster, "--nproc-per-node=2", *(("--max-restarts=1",) if "forking" in end.__name__ else ())
-    )
+    options = ["--max-restarts=1"] if "forking" in end.__name__ else []
+    if end in (ends.normal, ends.kill_master, kill_warm_parent):
+        options.append("--kill-leftovers")  # what was detached would outlive a good end
+    launcher = warm(cluster, "--nproc-per-node=2", *options)
     ends.end_of_everybody(cluster, launcher, end, 10)  # a warm parent more than without
 
 
