@@ -171,8 +171,7 @@ def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) 
     """
     begun = time.monotonic()
     before, score = dict(os.environ), memory.be_first_to_go()
-    with imports.paced():
-        load(names, origin, control, libc, is_heir=True)
+    load(names, origin, control, libc, is_heir=True)
     gc.unfreeze()
     gc.collect()  # what both imports left: the first start did not wait for that, nor for the next
     gc.freeze()

@@ -35,10 +35,6 @@ FLAGS = 6
 SPOILT = 3  # exit status
 #: Thresholds of the garbage collector, in new objects: no import makes so many.
 RARELY = (10_000_000, 10, 10)
-#: Of the time, for imports that nobody waits for, as long as others want the CPUs: that is so if such an
-#: import waits for one for more than CROWDED of the seconds that it runs. It is looked at after each SLICE.
-SHARE, CROWDED, SLICE = 0.2, 0.1, 0.01
-MOST_PAUSES = 10.0  # seconds; of all pauses
 #: Where an interpreter keeps modules below its prefix. People keep theirs there as well, as in /usr/src.
 LIBRARIES = ("lib", "lib64", "local/lib", "local/lib64")
 
@@ -77,52 +73,6 @@ def rare_collections() -> Iterator[None]:
     finally:
         if gc.get_threshold()[0] == RARELY[0]:  # the last one is always 0 from Python 3.14 on
             gc.set_threshold(*before)
-
-
-class Pace:
-    """A finder that finds nothing, but pauses between imports while others want the CPUs.
-
-    A priority would do, but without a privilege nobody gets back what he has given up, and workers that are
-    forked later would have the low one. How long this process had to wait for a CPU tells whether others do.
-    """
-
-    def __init__(self) -> None:
-        self._ran, self._waited = schedule()
-        self._left = MOST_PAUSES
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Called before each import."""
-        ran, waited = schedule()
-        used = ran - self._ran
-        if used < SLICE:
-            return
-        if waited - self._waited > used * CROWDED and self._left > 0:
-            pause = used * (1 / SHARE - 1)
-            threading.Event().wait(pause)
-            self._left -= pause
-        self._ran, self._waited = schedule()
-
-
-@contextlib.contextmanager
-def paced() -> Iterator[None]:
-    """Import at leisure."""
-    pace: Any = Pace()
-    sys.meta_path.insert(0, pace)
-    try:
-        yield
-    finally:
-        if pace in sys.meta_path:
-            sys.meta_path.remove(pace)
-
-
-def schedule() -> tuple[float, float]:
-    """Seconds that this thread ran, and that it waited for a CPU; zeros if the kernel does not tell."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 pathlib takes milliseconds
-            ran, waited, _ = file.read().split()
-    except (OSError, ValueError):
-        return 0.0, 0.0
-    return int(ran) / 1e9, int(waited) / 1e9
 
 
 def script_folder() -> str | None:

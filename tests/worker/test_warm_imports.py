@@ -95,35 +95,3 @@ def test_who_is_on_the_way_out_is_not_alive() -> None:
     child.wait()
     assert not warm_imports.is_alive(stat)
     assert warm_imports.is_alive("/proc/self/stat")
-
-
-def test_imports_that_nobody_waits_for_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They pause if this process has to wait for a CPU; in the end they go on all the same."""
-    now = {"ran": 0.0, "waited": 0.0}
-    pauses: list[float] = []
-
-    class Pausing:
-        def wait(self, seconds: float) -> None:
-            pauses.append(seconds)
-
-    monkeypatch.setattr(warm_imports, "schedule", lambda: (now["ran"], now["waited"]))
-    monkeypatch.setattr(warm_imports, "threading", types.SimpleNamespace(Event=Pausing))
-    with warm_imports.paced():
-        pace = sys.meta_path[0]
-        for waited in (0.0, 0.0, 0.5, 0.5):
-            now["ran"] += 0.5
-            now["waited"] += waited
-            assert pace.find_spec("any", None) is None
-        assert pauses == pytest.approx([2.0, 2.0])
-        for _ in range(9):
-            now["ran"] += 0.5
-            now["waited"] += 0.5
-            pace.find_spec("any", None)
-    assert sum(pauses) == pytest.approx(10.0)
-    assert not any(isinstance(finder, warm_imports.Pace) for finder in sys.meta_path)
-
-
-def test_how_long_this_thread_ran_and_waited() -> None:
-    ran, waited = warm_imports.schedule()
-    assert ran > 0
-    assert waited >= 0
