@@ -156,7 +156,7 @@ def test_a_program_that_reads_from_a_worker_waits_for_no_line(worker: Worker) ->
     worker.do("child.stdin.write(b'x'); child.stdin.flush()")
     busy = worker.process
     assert busy.stdin is not None
-    busy.stdin.write(b"time.sleep(600)\n")
+    busy.stdin.write(b"import signal; signal.pause()\n")
     busy.stdin.flush()
     worker.wait_for(lambda found: not found.reads_stdin)
 

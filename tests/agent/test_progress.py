@@ -367,7 +367,7 @@ OTHERWISE = {
         "import subprocess\n"
         "cat = subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)\n"
         "def save():\n"
-        "    while True: cat.stdin.write(bytes(10000)); cat.stdin.flush(); time.sleep(0.05)\n"
+        "    while True: cat.stdin.write(bytes(10000)); cat.stdin.flush(); threading.Event().wait(0.05)\n"
         "threading.Thread(target=save, daemon=True).start(); barrier()",
         "",  # told once there was time to measure it
     ),

@@ -16,7 +16,7 @@ from tests.support.launcher import Launcher
 pytest.importorskip("torch")
 
 CHATTY = """
-import os, sys, time, torch
+import os, select, signal, sys, torch
 from torch.distributed import TCPStore
 rank, port = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"])
 hosted = os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True"
@@ -26,11 +26,12 @@ FIRST_ENDS = (
     CHATTY
     + """
 if rank == 0:
-    store.get("hello")
+    store.set("rank 0", str(os.getpid()))
+    store.get("rank 1 watches")
     sys.exit(0)
-store.set("hello", "1")
-while not store.check(["never"]) and not os.path.exists(sys.argv[1]):
-    time.sleep(0.01)
+end = os.pidfd_open(int(store.get("rank 0")))
+store.set("rank 1 watches", "1")
+select.select([end], [], [])
 print("still", store.add("count", 2))
 """
 )
@@ -42,7 +43,7 @@ sys.stdout.write(f"round {os.environ['ELASTICRUN_ROUND']} of {restarts} port {po
 assert store.add("fresh", 1) <= int(os.environ["WORLD_SIZE"]), "another round's store"
 sys.stdout.flush()
 if os.environ["ELASTICRUN_ROUND"] in sys.argv[1:]:
-    time.sleep(1000) if "wait" in sys.argv else sys.exit(3)
+    signal.pause() if "wait" in sys.argv else sys.exit(3)
 """
 )
 
@@ -61,13 +62,12 @@ def servers(launcher: Launcher) -> list[int]:
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_rank_0_may_end_first(cluster: Cluster, tmp_path: Path, nodes: int) -> None:
-    path, gate = script(tmp_path, FIRST_ENDS), tmp_path / "gate"
+    path = script(tmp_path, FIRST_ENDS)
     if nodes == 1:
-        launchers = [cluster.launch("--standalone", "--nproc-per-node=2", path, gate)]
+        launchers = [cluster.launch("--standalone", "--nproc-per-node=2", path)]
     else:
         options = cluster.options("2")
-        launchers = [cluster.launch(*options, f"--node-rank={rank}", path, gate) for rank in (0, 1)]
-    gate.touch()
+        launchers = [cluster.launch(*options, f"--node-rank={rank}", path) for rank in (0, 1)]
     for launcher in launchers:
         assert launcher.wait() == 0, launcher.story()
     assert any("still 2" in launcher.out for launcher in launchers)

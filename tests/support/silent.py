@@ -76,9 +76,9 @@ def write_slowly(seconds: float, save: Callable[[object, Path], object] | None =
         path = Path(folder) / "slow"
         os.mkfifo(path)
         code = (
-            "import sys, time\n"
+            "import sys, threading\n"
             "with open(sys.argv[1], 'rb', buffering=0) as file:\n"
-            f"    time.sleep({seconds})\n"
+            f"    threading.Event().wait({seconds})\n"
             "    while file.read(1 << 16): pass"
         )
         reader = subprocess.Popen([sys.executable, "-c", code, path])
@@ -112,11 +112,11 @@ def burn_with_gil(seconds: float) -> None:
 
 
 DEBUGGER = """
-import ctypes, os, sys, time
+import ctypes, os, sys, threading
 libc, pid = ctypes.CDLL(None, use_errno=True), int(sys.argv[1])
 if libc.ptrace(16, pid, None, None): sys.exit(os.strerror(ctypes.get_errno()))
 os.waitpid(pid, 0x40000000)
-time.sleep(float(sys.argv[2]))
+threading.Event().wait(float(sys.argv[2]))
 libc.ptrace(17, pid, None, None)
 """
 
@@ -129,8 +129,8 @@ def be_debugged(seconds: float) -> None:
 
 def be_stopped(seconds: float) -> None:
     code = (
-        f"import os, signal, time\nos.kill({os.getpid()}, signal.SIGSTOP)\n"
-        f"time.sleep({seconds})\nos.kill({os.getpid()}, signal.SIGCONT)"
+        f"import os, signal, threading\nos.kill({os.getpid()}, signal.SIGSTOP)\n"
+        f"threading.Event().wait({seconds})\nos.kill({os.getpid()}, signal.SIGCONT)"
     )
     threading.Thread(target=subprocess.run, args=([sys.executable, "-c", code],)).start()
     distributed.barrier()
