@@ -57,7 +57,7 @@ class ExitCode(IntEnum):
     INTERNAL = 70  # EX_SOFTWARE of sysexits.h
 
 
-#: One line for each exit code, in the words of the README's table.
+#: One line for each exit code, in the words of the manual's table.
 EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.OK: "every worker of one round ended with 0; in a TensorFlow job, its chief or worker 0;"
     " a spare, whose script never ran, says so",

@@ -33,7 +33,12 @@ ENVIRONMENT_READERS = ("elasticrun/cli/", "elasticrun/probe/main.py", "elasticru
 ENVIRONMENT_NAMES = frozenset({"environ", "environb", "getenv", "getenvb"})
 SLEEPERS = frozenset({"time", "asyncio", "trio", "anyio"})
 
-PAGES = ("README.md", "examples/README.md", "CHANGELOG.md")
+PAGES = (
+    "README.md",
+    "examples/README.md",
+    "CHANGELOG.md",
+    *(f"elasticrun/manual/{name}.md" for name in ("command-line", "security", "speed", "warm-start")),
+)
 
 
 def sources(*folders: str) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Every option of ``elastic-run``, declared once.
 
 The table is the single source of parsing, of the ``PET_<NAME>`` variables, of ``--help`` and of the
-README's option table, so none of them can disagree. A row that has no metavar is a flag. Only this
+manual's option table, so none of them can disagree. A row that has no metavar is a flag. Only this
 module knows an option's name and default; the rest of ``cli`` says ``given.get(options.NNODES)`` and
 gets a value of the row's type.
 """

@@ -1,7 +1,7 @@
-"""The README's tables of options and exit codes, made from the tables in the code.
+"""The manual's tables of options and exit codes, made from the tables in the code.
 
-``python -m elasticrun.cli.table`` prints them; ``--write README.md`` replaces what stands between the
-markers of that file. A test compares, so the README cannot fall behind.
+``python -m elasticrun.cli.table`` prints them; ``--write FILE`` replaces what stands between
+the markers of that file, the page command-line.md. A test compares, so the manual cannot fall behind.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each function takes the text and returns the value, or raises ``ValueError`` whose message is the part
 of the usage error that only it can know ("SIGKILL cannot be caught"); an empty message means that
 there is nothing to add to what is allowed. The option's table row says what is allowed, so that help,
-README and error never disagree. Functions that take limits return such a function.
+manual and error never disagree. Functions that take limits return such a function.
 """
 
 from __future__ import annotations

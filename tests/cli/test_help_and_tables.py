@@ -1,4 +1,4 @@
-"""Help and README come from the option table, so all they can be is incomplete or too wide."""
+"""Help and manual come from the option table, so all they can be is incomplete or too wide."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from elasticrun.cli.options import OPTIONS
 from elasticrun.errors import EXIT_CODE_MEANING, ExitCode
 
 ROOT = Path(__file__).parents[2]
+PAGE = "elasticrun/manual/command-line.md"
 EMPTY = """\
 # Title
 
@@ -121,6 +122,6 @@ def test_wrong_use_of_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "none.md" in capsys.readouterr().err
 
 
-def test_the_readme_has_these_tables() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert table.fill(text) == text, "run: python -m elasticrun.cli.table --write README.md"
+def test_the_manual_has_these_tables() -> None:
+    text = (ROOT / PAGE).read_text()
+    assert table.fill(text) == text, f"run: python -m elasticrun.cli.table --write {PAGE}"

@@ -1,4 +1,4 @@
-"""What is wrong is said in one sentence, with the exit code of the README's table and without a traceback."""
+"""What is wrong is said in one sentence, with the exit code of the manual's table and without a traceback."""
 
 from __future__ import annotations
 
