@@ -5,7 +5,7 @@ and stop at once. What carries the words is one of two.
 
 * ``lean``: as much HTTP/2 as an agent needs, on an asyncio transport, so that two cores can hold the clients
   beside the master that is measured. As the real client does, it looks first who listens, on a connection of
-  its own, and pings on a stream that is silent.
+  its own, and pings on a stream that is silent. With a token it proves itself, and seals and opens frames.
 * ``grpc``: the client of ``elasticrun.rpc``, as agents use it. One process with hundreds of gRPC channels is
   no agent either: it needs several times the time that the master needs for it.
 
@@ -20,11 +20,11 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from elasticrun import __version__
-from elasticrun.config import Endpoint
+from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.agent import AgentMachine
 from elasticrun.core.agent_events import (
     AgentEvent,
@@ -42,6 +42,7 @@ from elasticrun.core.agent_events import (
 )
 from elasticrun.core.protocol import AgentMessage, Heartbeat, MasterMessage, NodeInfo, Welcome
 from elasticrun.rpc import codec
+from elasticrun.rpc.auth import CHALLENGE_KEY, SIZE, Handshake, Seal, fresh
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.transport import PATH, PING_INTERVAL
 from tests.rpc import raw_http2 as http2
@@ -49,10 +50,12 @@ from tests.rpc import raw_http2 as http2
 PORT = 29_400  # where the worlds' stores would be; nobody connects
 TIMEOUT = 120.0  # seconds for one attempt to attach
 _SETTINGS, _PING, _ACK = 4, 6, 1
+#: gRPC's own setting: what metadata has in a -bin key may come as it is, and not in a code of gRPC's.
+_TRUE_BINARY = b"\xfe\3" + (1).to_bytes(4, "big")
 _WINDOW = 1 << 20  # bytes; what the master sends in one measurement is far less
 _BEGIN = (
     http2.PREFACE
-    + http2.frame(_SETTINGS, 0, 0, b"\0\4" + _WINDOW.to_bytes(4, "big"))
+    + http2.frame(_SETTINGS, 0, 0, b"\0\4" + _WINDOW.to_bytes(4, "big") + _TRUE_BINARY)
     + http2.frame(8, 0, 0, _WINDOW.to_bytes(4, "big"))
 )
 
@@ -67,6 +70,7 @@ class LoadConfig:
     first: int  # number of its first agent
     count: int
     client: str  # lean or grpc
+    token: str | None = None
 
 
 class Wire(Protocol):
@@ -112,8 +116,10 @@ class Agent:
 class LeanWire(asyncio.Protocol):
     """A gRPC stream on a connection of its own, without gRPC."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, token: str | None) -> None:
         self._agent = agent
+        self._token = token
+        self._seals: tuple[Seal, Seal] | None = None  # of our frames and of the master's, after Hello
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._message = bytearray()
@@ -127,8 +133,21 @@ class LeanWire(asyncio.Protocol):
         tell({"broken": f"{self._agent.machine.info.node} lost its connection: {exc}"})
 
     def send(self, message: AgentMessage) -> None:
+        data = codec.encode_agent(message)
+        self._write(data if self._seals is None else self._seals[0].close(data))
+
+    def _write(self, data: bytes) -> None:
         assert self._transport is not None
-        self._transport.write(http2.message(1, codec.encode_agent(message)))
+        self._transport.write(http2.message(1, data))
+
+    def _say_hello(self, metadata: bytes) -> None:
+        if self._token is None:
+            self.send(self._agent.machine.hello())
+            return
+        handshake, nonce = Handshake(self._token, _challenge(metadata)), fresh()
+        hello = codec.encode_agent(replace(self._agent.machine.hello(), nonce=nonce))
+        self._write(codec.with_proof(hello, codec.HelloProof.TOKEN, handshake.of_agent(hello)))
+        self._seals = handshake.seals(nonce)
 
     def ping(self) -> None:
         if self._transport is not None:
@@ -149,7 +168,7 @@ class LeanWire(asyncio.Protocol):
         elif kind in (_SETTINGS, _PING) and not flags & _ACK:
             self._transport.write(http2.frame(kind, _ACK, 0, payload if kind == _PING else b""))
         elif kind == http2.HEADERS and not flags & http2.END_STREAM:  # which is when agents say Hello
-            self.send(self._agent.machine.hello())
+            self._say_hello(payload)
             self._agent.wire = self
         elif kind in (http2.HEADERS, http2.RST_STREAM):
             tell({"broken": f"{self._agent.machine.info.node} was refused: {payload!r:.300}"})
@@ -159,9 +178,19 @@ class LeanWire(asyncio.Protocol):
         while len(held) >= 5 and len(held) >= (end := 5 + int.from_bytes(held[1:5], "big")):
             data = bytes(held[5:end])
             del held[:end]
+            if self._seals is not None:
+                data = self._seals[1].open(data)
             if data != codec.GOODBYE:
                 for message in codec.decode_master(data):
                     self._agent.feed(_event(message))
+
+
+def _challenge(metadata: bytes) -> bytes:
+    """The value behind the key: its length, counted with the mark of what is binary, the mark, the bytes."""
+    value = metadata.partition(CHALLENGE_KEY.encode())[2]
+    if value[:2] != bytes((SIZE + 1, 0)):
+        raise ValueError(f"the challenge is not where it is looked for: {metadata!r:.300}")
+    return value[2 : 2 + SIZE]
 
 
 def _event(message: MasterMessage) -> AgentEvent:
@@ -237,7 +266,7 @@ class Swarm:
         where = (self.config.host, self.config.port)
         _, look = await loop.create_connection(Look, *where)
         await look.answered
-        _, wire = await loop.create_connection(lambda: LeanWire(agent), *where)
+        _, wire = await loop.create_connection(lambda: LeanWire(agent, self.config.token), *where)
         self._ping(wire)
 
     def _ping(self, wire: LeanWire) -> None:
@@ -246,7 +275,8 @@ class Swarm:
 
     async def _grpc(self, agent: Agent) -> None:
         endpoint = Endpoint(self.config.host, self.config.port)
-        stream = await MasterStream.open(endpoint, agent.machine.hello(), TIMEOUT)
+        security = SecurityConfig(self.config.token)
+        stream = await MasterStream.open(endpoint, agent.machine.hello(), TIMEOUT, security)
         await GrpcWire(stream).follow(agent)
 
     def _beat(self, interval: float) -> None:

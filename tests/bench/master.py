@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import resource
+import secrets
 import signal
 import statistics
 import subprocess
@@ -25,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from elasticrun.config import JobConfig
+from elasticrun.config import JobConfig, SecurityConfig
 from elasticrun.master.service import JOURNAL_NAME, MasterConfig
 from elasticrun.rpc.records import to_json
 from tests.bench.load import LoadConfig
@@ -99,17 +100,17 @@ class Process:
         self.child.communicate()
 
 
-def measure(agents: int, loads: int, client: str) -> Figures:
+def measure(agents: int, loads: int, client: str, token: str | None = None) -> Figures:
     """One master, its first world of ``agents`` nodes, and the next one without one of them."""
     before = os.getloadavg()[0]
     job = JobConfig("bench", min_nodes=agents - 1, max_nodes=agents, last_call_timeout=600.0)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as held:
-        settings = to_json(MasterConfig(job, HOST, 0, folder))
+        settings = to_json(MasterConfig(job, HOST, 0, folder, security=SecurityConfig(token)))
         master = _started(held, [sys.executable, "-m", "elasticrun.cli.master"], settings)
         port = master.hear("port")["port"]
         swarms = [
             _started(held, [sys.executable, "-m", "tests.bench.load"], asdict(config))
-            for config in _shares(agents, loads, port, client)
+            for config in _shares(agents, loads, port, client, token)
         ]
         for swarm in swarms:
             swarm.hear("ready")
@@ -160,15 +161,15 @@ def _started(held: contextlib.ExitStack, command: Sequence[str], settings: objec
     return process
 
 
-def _shares(agents: int, loads: int, port: int, client: str) -> Iterator[LoadConfig]:
+def _shares(agents: int, loads: int, port: int, client: str, token: str | None) -> Iterator[LoadConfig]:
     """The first process has the one node that will be lost, the others have shares of the rest."""
-    yield LoadConfig(HOST, port, "bench", 0, 1, client)
+    yield LoadConfig(HOST, port, "bench", 0, 1, client, token)
     share, more = divmod(agents - 1, loads)
     first = 1
     for index in range(loads):
         count = share + (index < more)
         if count:
-            yield LoadConfig(HOST, port, "bench", first, count, client)
+            yield LoadConfig(HOST, port, "bench", first, count, client, token)
         first += count
 
 
@@ -233,13 +234,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     _raise_limit_of_descriptors()
     sizes = CURVE if options.curve else (options.agents,)
+    token = secrets.token_hex(32) if options.token else None
     runs = []
     for _ in range(options.runs):
         for agents in sizes:
-            runs.append(measure(agents, options.loads, options.client))
+            runs.append(measure(agents, options.loads, options.client, token))
             print(json.dumps(asdict(runs[-1])), file=sys.stderr, flush=True)
     print(table(runs))
-    print(f"\nmaster and {options.loads} load processes on {os.cpu_count()} cores; clients: {options.client}")
+    clients = f"{options.client}, with a token" if token else options.client
+    print(f"\nmaster and {options.loads} load processes on {os.cpu_count()} cores; clients: {clients}")
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(run) for run in runs], indent=1) + "\n")
     return 0
@@ -258,6 +261,7 @@ def _parser() -> argparse.ArgumentParser:
         help="what the agents speak with: as little HTTP/2 as will do, which leaves the cores to the master,"
         " or the client of elastic-run (default: %(default)s)",
     )
+    parser.add_argument("--token", action="store_true", help="of a job with a token: every frame has a MAC")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run there as well")
     return parser
 

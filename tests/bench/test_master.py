@@ -13,13 +13,14 @@ from tests.bench import master
 from tests.bench.master import BenchError, Process
 
 
+@pytest.mark.parametrize("token", [(), ("--token",)])
 @pytest.mark.parametrize("client", ["lean", "grpc"])
 def test_every_agent_gets_its_seat_in_both_worlds(
-    client: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    client: str, token: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "figures.json"
     arguments = ["--agents", "20", "--runs", "1", "--loads", "2", "--client", client, "--json", str(path)]
-    assert master.main(arguments) == 0
+    assert master.main([*arguments, *token]) == 0
     (run,) = json.loads(path.read_text())
     # The master started and a node was lost; each node said Hello, and those that were not lost said that
     # they run, that they stop and that they have stopped.
