@@ -34,6 +34,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if importlib.util.find_spec("tensorflow") is None:
         reasons["tensorflow"] = "needs tensorflow: pip install 'elasticrun[tensorflow]'"
     for item in items:
+        if shared := _shared_fixtures(item):
+            item.add_marker(pytest.mark.xdist_group(shared))
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _shared_fixtures(item: pytest.Item) -> str:
+    """The module whose tests have to run in one process, as they share a fixture; "" if they share none."""
+    definitions = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 pytest has no public name for it
+    own = [it for found in definitions.values() for it in found if it.baseid == item.nodeid.split("::")[0]]
+    return item.nodeid.split("::")[0] if any(it.scope == "module" for it in own) else ""

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.probe.harness import BARE, FULL, Children, assert_fine, free_port, group, results
+from tests.probe.harness import BARE, FULL, Children, assert_fine, group, results
 from tests.support.hosts import Namespace, why_no_hosts
+from tests.support.ports import free_port
 
 ADDRESSES = ("10.78.0.1", "10.78.0.2")
 

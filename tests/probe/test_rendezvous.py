@@ -14,7 +14,7 @@ import pytest
 from elasticrun.probe.proof import GUEST, HOST, sealed, unsealed
 from elasticrun.probe.rendezvous import MAX_STRANGERS, Door, Group, Meeting, Pass, best, lead, visit
 from elasticrun.probe.sockets import ProbeError, listen
-from tests.probe.harness import free_port
+from tests.support.ports import free_port
 
 CHECK = 7
 SECRET = b"of this check"

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from elasticrun.probe.turns import PLACE, alone, beside
-from tests.probe.harness import Children, free_port, group, results
+from tests.probe.harness import Children, group, results
 from tests.support.cgroups import NoCgroupError, cgroup
+from tests.support.ports import free_port
 
 DEADLINE = 60.0
 Turn = Callable[[float, str], contextlib.AbstractContextManager[bool]]

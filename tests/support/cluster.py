@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,33 +10,13 @@ import pytest
 
 from tests.support.director import WORKER, Director
 from tests.support.launcher import Launcher, private_folders
+from tests.support.ports import free_port
 from tests.support.processes import listener, nobody_left, only, titled
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "torch"
 ENV_REPORT = EXAMPLES / "env_report.py"
 
-__all__ = ["ENV_REPORT", "EXAMPLES", "WORKER", "Cluster", "cluster", "free_port", "free_ports"]
-
-
-def free_port() -> int:
-    """A port that nobody holds, outside the ranges that kernels and agents choose from by themselves."""
-    chooser = random.SystemRandom()
-    while True:
-        port = chooser.randrange(6100, 9900)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-
-
-def free_ports(number: int) -> list[int]:
-    """So many such ports, each another one."""
-    found: set[int] = set()
-    while len(found) < number:
-        found.add(free_port())
-    return list(found)
+__all__ = ["ENV_REPORT", "EXAMPLES", "WORKER", "Cluster", "cluster"]
 
 
 class Cluster:

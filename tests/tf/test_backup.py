@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import free_ports
+from tests.support.ports import free_ports
 from tests.support.tf_forks import Forks, tf_forks
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import free_ports
+from tests.support.ports import free_ports
 from tests.support.processes import TORCH_DEADLINE
 
 CHIEF = Path(__file__).parent.parent / "support" / "tf_chief.py"
