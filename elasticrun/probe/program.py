@@ -132,6 +132,12 @@ class Probe:
 
     def run(self) -> None:
         """Test everything, and write what was found."""
+        with contextlib.ExitStack() as doors:
+            for door in self._doors.values():
+                doors.callback(door.close)
+            self._test()
+
+    def _test(self) -> None:
         try:
             flops, engine = self._test_this_node()
         except (ProbeError, OSError, RuntimeError) as error:

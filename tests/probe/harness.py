@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 import time
@@ -13,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from elasticrun.agent.ports import PortReserve
 
 DEADLINE = 60.0
 PROGRAM = Path(__file__).parents[2] / "elasticrun" / "probe" / "main.py"
@@ -25,14 +22,6 @@ FULL = (sys.executable,)
 Result = dict[str, Any]
 
 
-def free_port() -> int:
-    """A port that nobody uses and that the kernel does not give away by itself."""
-    reserve = PortReserve(random.Random(os.urandom(8)))
-    port = reserve.reserve()
-    reserve.release()
-    return port
-
-
 def group(names: str, node: str, port: int, slot: int = 0, address: str = "127.0.0.1") -> dict[str, Any]:
     """The part of ``node`` in the all-gather of these nodes, one letter each."""
     return {
@@ -41,6 +30,25 @@ def group(names: str, node: str, port: int, slot: int = 0, address: str = "127.0
         "names": list(names),
         "address": address,
         "port": port,
+    }
+
+
+def probe_settings(
+    node: str,
+    groups: Sequence[dict[str, Any]],
+    timeout: float = 60.0,
+    slots: int = 1,
+    address: str = "127.0.0.1",
+) -> dict[str, Any]:
+    """What the agent tells a probe that starts now."""
+    return {
+        "check": 7,
+        "start": time.monotonic(),
+        "timeout": timeout,
+        "slots": slots,
+        "node": node,
+        "address": address,
+        "groups": list(groups),
     }
 
 
@@ -62,15 +70,7 @@ class Children:
         inside: Sequence[str] = (),
         **env: str,
     ) -> subprocess.Popen[str]:
-        settings = {
-            "check": 7,
-            "start": time.monotonic(),
-            "timeout": timeout,
-            "slots": slots,
-            "node": node,
-            "address": address,
-            "groups": list(groups),
-        }
+        settings = probe_settings(node, groups, timeout, slots, address)
         child = subprocess.Popen(
             [*inside, *python, str(PROGRAM)],
             stdin=subprocess.PIPE,
