@@ -1,4 +1,5 @@
-"""How the ranks of a world meet sooner: one that comes before rank 0's store listens waits at its door.
+"""How the ranks of a world meet: sooner, as one that comes before rank 0's store listens waits at its door;
+and again, as those that ended their group and make another one find nothing of the first.
 
 Theory. A client of torch's TCPStore that is refused comes back half a second later or more, however soon the
 store listens. Workers that are forked come within some milliseconds of one another, so that pause would be
@@ -6,6 +7,11 @@ most of a restart. Here a rank other than 0 knocks first: it connects and hangs 
 is refused. A pause between two knocks is a tenth of the time since the first one, so nobody is late by more
 than that, and a store that is long in coming is not stormed; nor is one of many ranks, whose pauses are so
 long that all of them together do not come too often. The store's name is looked up once.
+
+Torch numbers groups from 0 again once all were destroyed. A store that the launcher serves outlives them, so
+a second group would read the addresses of the first one's members, until each has written its own. Hence what
+a rank opens after it ended a world of this size is a part of the store that is named after how many it ended:
+the ranks of one world ended equally many. Before that, the store is the one that torch makes.
 
 Invariants. Torch's own function is called in any case, with the arguments that it was given. Only a refusal
 is waited for, and not for more than a tenth of the store's timeout; whatever else happens is torch's to tell.
@@ -15,8 +21,11 @@ It needs the standard library only, and is loaded by its path.
 
 from __future__ import annotations
 
+import collections
 import functools
+import os
 import socket
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -35,6 +44,11 @@ APART = (
     0.00005  # seconds between two knocks, of whatever ranks: a refusal costs the store's host microseconds
 )
 REACH = 1.0  # seconds; a host that does not even refuse is not waited for
+#: Where torch keeps the world, and the function by which it changes it.
+GROUPS = "torch.distributed.distributed_c10d"
+CHANGE = "_update_default_pg"
+#: Set where the launcher serves the store.
+SERVED = ("TORCHELASTIC_USE_AGENT_STORE", "True")
 
 
 def imported(name: str, module: ModuleType) -> None:
@@ -42,19 +56,65 @@ def imported(name: str, module: ModuleType) -> None:
     create = getattr(module, FUNCTION, None)
     if create is None:
         return  # another torch than those that we know
+    ended = Ended()
 
     @functools.wraps(create)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         knock_first(args, kwargs)
-        return create(*args, **kwargs)
+        ended.watch()
+        return ended.part(create(*args, **kwargs), args, kwargs)
 
     setattr(module, FUNCTION, wrapper)
+
+
+def named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of torch's function by their names."""
+    return {**dict(zip(PARAMETERS, args, strict=False)), **kwargs}
+
+
+class Ended:
+    """How many worlds of each size this process has ended."""
+
+    def __init__(self) -> None:
+        self.worlds: collections.Counter[int] = collections.Counter()
+        self._is_watching = False
+
+    def watch(self) -> None:
+        """Count the worlds that end from now on; called before the first one begins."""
+        groups: Any = sys.modules.get(GROUPS)
+        change = getattr(groups, CHANGE, None)
+        if change is None or self._is_watching:
+            return
+        self._is_watching = True
+
+        @functools.wraps(change)
+        def wrapper(group: Any) -> Any:
+            if group is None:
+                self.note(groups)
+            return change(group)
+
+        setattr(groups, CHANGE, wrapper)
+
+    def note(self, groups: Any) -> None:
+        """The world is about to end, if there is one."""
+        try:
+            self.worlds[groups._world.default_pg.size()] += 1
+        except Exception:  # noqa: BLE001 there is none, or this process was no member
+            return
+
+    def part(self, store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the next world has of the store; all of it if it is the first one, or rank 0 serves it."""
+        name, value = SERVED
+        count = self.worlds[named(args, kwargs).get("world_size", 0)]
+        if not count or os.environ.get(name) != value:
+            return store
+        return sys.modules[GROUPS].PrefixStore(f"again_{count}", store)
 
 
 def knock_first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Wait for the store that a call with these arguments will connect to; return if there is any doubt."""
     try:
-        given = {**dict(zip(PARAMETERS, args, strict=False)), **kwargs}
+        given = named(args, kwargs)
         if given["rank"] > 0:
             patience = given["timeout"].total_seconds() * PATIENCE
             knock(find(given["hostname"], given["port"]), given["world_size"], patience)

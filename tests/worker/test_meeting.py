@@ -7,6 +7,7 @@ import inspect
 import random
 import re
 import socket
+import sys
 import types
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -195,10 +196,64 @@ def test_another_torch_is_left_alone() -> None:
 
 
 @pytest.mark.torch
-def test_the_real_torch_has_the_function_that_is_hooked() -> None:
+def test_the_real_torch_has_the_functions_that_are_hooked() -> None:
     module = importlib.import_module("torch.distributed.rendezvous")
     function = inspect.unwrap(module._create_c10d_store)
     assert tuple(inspect.signature(function).parameters)[: len(meeting.PARAMETERS)] == meeting.PARAMETERS
+    groups = importlib.import_module(meeting.GROUPS)
+    assert len(inspect.signature(getattr(groups, meeting.CHANGE)).parameters) == 1
+    assert groups.PrefixStore
+
+
+class Groups(types.ModuleType):
+    """torch's module of groups, as far as it is hooked."""
+
+    def __init__(self) -> None:
+        super().__init__(meeting.GROUPS)
+        self._world = types.SimpleNamespace(default_pg=None)
+
+    def _update_default_pg(self, group: Any) -> None:
+        self._world.default_pg = group
+
+    def PrefixStore(self, prefix: str, store: str) -> str:
+        return f"{prefix} of {store}"
+
+    def live_once(self, size: int) -> None:
+        self._update_default_pg(types.SimpleNamespace(size=lambda: size))
+        self._update_default_pg(None)
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
+    groups = Groups()
+    monkeypatch.setitem(sys.modules, meeting.GROUPS, groups)
+    monkeypatch.setenv(*meeting.SERVED)
+    return groups
+
+
+def test_a_world_after_another_has_a_part_of_the_store_of_its_own(
+    rendezvous: Rendezvous, door: socket.socket, groups: Groups
+) -> None:
+    def create(size: int) -> str:
+        return rendezvous.create("127.0.0.1", port_of(door), 0, size, LONG)
+
+    assert create(2) == "the store"
+    groups._update_default_pg(None)  # that group was never made: all of its ranks try again
+    assert create(2) == "the store"
+    groups.live_once(2)
+    assert create(2) == "again_1 of the store"
+    assert create(4) == "the store", "another rank may come to a world of 4 without having been in one of 2"
+    groups.live_once(2)
+    assert create(2) == "again_2 of the store"
+
+
+def test_a_store_that_rank_0_serves_ends_with_its_world(
+    rendezvous: Rendezvous, door: socket.socket, groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(meeting.SERVED[0], "False")
+    for _ in range(2):
+        assert rendezvous.create("127.0.0.1", port_of(door), 0, 2, LONG) == "the store"
+        groups.live_once(2)
 
 
 MEET = """
