@@ -5,9 +5,9 @@ limits. A warm parent imports before the script's first line, so what the script
 ``import torch`` would come too late. Hence the parent writes down what is read during its imports, and takes
 the modules out of ``sys.modules`` again. So the script's import comes to a finder, as it would in a cold
 process. If nothing that was read has changed by then, and the module would still be found where the parent
-found it, the modules are put back. Else the worker *goes on cold*: it executes its own command line anew, in
-the same process, with the environment, directory and CPUs that it was given. What the script did before that
-import runs a second time.
+found it, and loaded in the same way, the modules are put back. Else the worker *goes on cold*: it executes
+its own command line anew, in the same process, with the environment, directory and CPUs that it was given.
+What the script did before that import runs a second time.
 
 Invariants. A worker goes on cold at most once, and only while its program still begins: at the first import
 of what was asked for, or at a later one that stands at the top of a module. It does not if it has threads or
@@ -16,14 +16,16 @@ then it says in a warning which change comes too late. Nor does a child that a w
 run the whole program beside the worker. Names that libraries read in C cannot be
 seen from here; ``EARLY`` has them, and a test compares it with the installed torch.
 
-Only public names are hidden, four deep at most: to put a module back copies the page that it lies on. It
-lies beside ``warm.py`` and is loaded with it, by its path.
+To put a module back copies the page that it lies on, and that of its name. So the names are copies that lie
+side by side, and only public ones are hidden that scripts may import first: packages down to the fourth
+level, and modules down to the third. It lies beside ``warm.py`` and is loaded with it, by its path.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import signal
@@ -49,7 +51,8 @@ EARLY = re.compile(
 LATE = "TF_CONFIG"
 #: Limits that libraries meet as they start threads and take memory.
 LIMITS = re.compile(rb"^Max (?:stack size|processes|address space|data size) .*$", re.M)
-DEPTH = 4
+#: Levels of names that are hidden.
+PACKAGES, MODULES = 4, 3
 #: The finder that calls us.
 WITHIN = os.path.join(os.path.dirname(__file__), "inject", "sitecustomize.py")  # noqa: PTH118, PTH120 pathlib takes milliseconds
 ADVICE = "--warm off starts all workers cold, --warm on keeps them warm"
@@ -131,8 +134,9 @@ class Watch:
         new, before = Batch(name), set(sys.modules)
         with reads_noted(new.reads):
             yield
-        found = [it for it in [*sys.modules] if it not in before and may_hide(it, name)]
-        new.modules = {it: sys.modules[it] for it in found}
+        came = {it: module for it, module in [*sys.modules.items()] if it not in before}
+        found = [it for it in came if may_hide(it, name, "__path__" in vars(came[it]))]
+        new.modules = {own: came[own] for own in side_by_side(found)}
         self.batches.append(new)
 
     def hide(self) -> None:
@@ -168,15 +172,19 @@ class Watch:
         spec.loader = Loader(spec.loader, self, spec.origin, then)
         return spec
 
-    def release(self, name: str, origin: str | None) -> None:
+    def release(self, name: str, origin: str | None, loader: Any) -> None:
         """The script imports this now, and finds it there. Returns only if that is what the parent has."""
         batch = self.batch_of(name)
         if batch is None:
             return
         module = batch.modules[name]
         changes = self.changes(batch if self.is_used else None)
-        if changes or origin != getattr(module.__spec__, "origin", origin):
-            self.go_on_cold(name, changes or [f"where {name} is found ({origin})"])
+        if origin != getattr(module.__spec__, "origin", origin):
+            changes.append(f"where {name} is found ({origin})")
+        elif is_hooked(loader, getattr(module.__spec__, "loader", None)):
+            changes.append(f"what loads {name} ({type(loader).__name__})")
+        if changes:
+            self.go_on_cold(name, changes)
         self.is_used = self.is_used or batch.is_meant(name)
         batch.release(batch.part(name))
 
@@ -270,7 +278,7 @@ class Loader:
 
     def create_module(self, spec: Any) -> Any:
         """The module that was hidden."""
-        self._watch.release(spec.name, self._origin)
+        self._watch.release(spec.name, self._origin, self._loader)
         module = sys.modules[spec.name]
         self._spec = module.__spec__  # importlib is about to give it the new one
         return module
@@ -281,12 +289,24 @@ class Loader:
         self._then()
 
 
-def may_hide(name: str, asked: str) -> bool:
+def is_hooked(loader: Any, before: Any) -> bool:
+    """Whether somebody has an import do more than it did: a tracer, in the user's sitecustomize mostly."""
+    return None not in (loader, before) and type(loader) is not type(before)
+
+
+def may_hide(name: str, asked: str, is_package: bool) -> bool:
     """Whether a script may import this first, and an interpreter that was just started would not have it."""
     if top(name) in sys.stdlib_module_names:
         return False
+    deepest = PACKAGES if is_package else MODULES
     below = name[len(asked) :] if f"{name}.".startswith(f"{asked}.") else f".{name}"
-    return ("._" not in below and name.count(".") < DEPTH) or asked.startswith(f"{name}.")
+    return ("._" not in below and name.count(".") < deepest) or asked.startswith(f"{name}.")
+
+
+def side_by_side(names: list[str]) -> list[str]:
+    """Equal strings that are new, so that they share pages with one another and with little else."""
+    own: list[str] = json.loads(json.dumps(names))
+    return own
 
 
 @contextlib.contextmanager

@@ -121,6 +121,43 @@ def test_another_module_of_that_name_comes_first(cluster: Cluster, folder: Path)
     assert "where torch is found" in cold(launcher)[0]
 
 
+HOOKING = """
+    import sys
+    from importlib import machinery
+    class Tracing(machinery.SourceFileLoader):
+        def exec_module(self, module):
+            super().exec_module(module)
+            module.THREADS = "traced"
+    kinds = (
+        (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES), (Tracing, machinery.SOURCE_SUFFIXES)
+    )
+    sys.path_hooks.insert(0, machinery.FileFinder.path_hook(*kinds))
+    sys.path_importer_cache.clear()
+    """
+
+
+def test_a_hook_that_the_users_sitecustomize_puts_on_the_import_is_called(
+    cluster: Cluster, folder: Path
+) -> None:
+    (folder / "site").mkdir()
+    (folder / "site" / "sitecustomize.py").write_text(textwrap.dedent(HOOKING))
+    path = str(folder / "site")
+    launcher = run(cluster, folder, "import torch\nprint(torch.THREADS)\n", PYTHONPATH=path)
+    assert launcher.out.strip() == "traced", launcher.story()
+    assert "what loads torch (Tracing)" in cold(launcher)[0]
+
+
+def test_what_the_users_sitecustomize_sets_holds(cluster: Cluster, folder: Path) -> None:
+    (folder / "site").mkdir()
+    (folder / "site" / "sitecustomize.py").write_text(
+        "import os\nif 'RANK' in os.environ:\n    os.environ['OF_THE_PACKAGE'] = '3'\n"
+    )
+    path = str(folder / "site")
+    launcher = run(cluster, folder, "import torch\nprint(torch.THREADS)\n", PYTHONPATH=path)
+    assert launcher.out.strip() == "3", launcher.story()
+    assert "OF_THE_PACKAGE changed" in cold(launcher)[0]
+
+
 def test_cpus_and_limits_matter_too(cluster: Cluster, folder: Path) -> None:
     launcher = run(
         cluster,

@@ -105,20 +105,22 @@ def test_all_ways_to_read_a_variable_are_noted() -> None:
     ("name", "asked", "hidden"),
     [
         ("torch", "torch", True),
+        ("torch.hub", "torch", True),
+        ("torch.nn.parallel/", "torch", True),  # a package
         ("torch.nn.functional", "torch", True),
+        ("torch.nn.modules.linear", "torch", False),
         ("numpy", "torch", True),
         ("torch._C", "torch", False),
-        ("torch.nn.modules.linear", "torch", True),
-        ("torch.distributed.checkpoint.planner.more", "torch", False),
-        ("torch._dynamo", "torch._dynamo", True),
-        ("torch._dynamo.config", "torch._dynamo", True),
+        ("torch.distributed.fsdp.sharded.more/", "torch", False),
+        ("torch._dynamo/", "torch._dynamo", True),
+        ("torch._dynamo.config/", "torch._dynamo", True),
         ("torch._inductor.config", "torch._dynamo", False),
         ("pickletools", "torch", False),
         ("a", "a.b._c", True),
     ],
 )
 def test_what_is_hidden(name: str, asked: str, hidden: bool) -> None:
-    assert may_hide(name, asked) is hidden
+    assert may_hide(name.rstrip("/"), asked, name.endswith("/")) is hidden
 
 
 def test_a_package_that_came_along_is_put_back_alone() -> None:

@@ -109,9 +109,12 @@ class Finder:
 
     def put_back(self) -> None:
         """Modules that a warm parent has imported are found again: hear of those, as they were executed."""
-        for name in sorted(self.wanted.intersection(sys.modules)):
-            self.wanted.discard(name)
-            imported(name, sys.modules[name])
+        for name in sorted(self.wanted):
+            # One by one: a walk through all modules copies the pages of their names. And not before a script
+            # imports the package, as in a process that has imported nothing.
+            if name in sys.modules and name.partition(".")[0] in sys.modules:
+                self.wanted.discard(name)
+                imported(name, sys.modules[name])
 
     def leave_if_done(self) -> None:
         """Called only where a spec is returned, as importlib is walking the list."""
