@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, IntFlag
 
+from elasticrun.faults import Action as Action
+from elasticrun.faults import FailureClass as FailureClass
+
 
 class Std(IntFlag):
     """Which of a worker's standard streams; the digits of ``--redirects`` and ``--tee``."""
@@ -79,30 +82,6 @@ class NumaBinding(Enum):
     CORE_COMPLEX = "core-complex"
 
 
-class FailureClass(Enum):
-    """What kind of thing made a worker fail; the words are those of a policy file."""
-
-    HOST_OOM = "host_oom"  # the host ran out of memory
-    CGROUP_OOM = "cgroup_oom"  # the container's limit of memory was reached
-    CUDA_OOM = "cuda_oom"
-    USER_ERROR = "user_error"  # an exception of the training program
-    COLLECTIVE_TIMEOUT = "collective_timeout"
-    HARDWARE = "hardware"
-    PREEMPTION = "preemption"
-    NETWORK = "network"
-    HANG = "hang"
-    UNKNOWN = "unknown"
-
-
-class Action(Enum):
-    """What is done about a failure."""
-
-    RESTART = "restart"  # in place
-    RECHECK = "recheck"  # check the node's health, then restart
-    LEAVE = "leave"  # the node leaves, so that the platform replaces it; the others restart
-    GIVE_UP = "give_up"  # the job ends
-
-
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
     """One line of a policy that differs from the default table."""
@@ -113,7 +92,7 @@ class PolicyRule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What failures cost and what is done about them; the default table is ``core/policy.py``."""
+    """What failures cost and what is done about them; the default table is ``faults.py``."""
 
     rules: tuple[PolicyRule, ...] = ()
     same_error_rounds: int = 3  # the same exception without progress in so many rounds ends the job; 0: off
@@ -193,7 +172,7 @@ class JobConfig:
     finish_timeout: float = 60.0  # of a TensorFlow job: seconds to end after the task that leads has
     endpoints: int = 1  # how many hosts may become the master's, one after the other
     tag: str = field(default="", compare=False)  # random: in names that only members of the job can foresee
-    cautious: bool = False  # no token, and strangers may reach the endpoint: see ``core/seniority.py``
+    cautious: bool = False  # no token, so strangers may join: see ``core/seniority.py``
 
 
 @dataclass(frozen=True, slots=True)

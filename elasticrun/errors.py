@@ -18,6 +18,7 @@ and anything else is a bug that deserves its traceback::
     │  ├─ TooManyError         17  this address opens too many streams, or too fast
     │  └─ MisfitError           6  the job has other node bounds, or another framework
     ├─ NodeFaultError          10  this node cannot run workers (cannot be killed, no disk, no processes)
+    ├─ OrderDeclinedError       1  the master declines an operator's order
     └─ ProtocolError           11  a peer sent a message that breaks the protocol
     any other exception      70  a bug in elasticrun; its traceback is shown
     a signal            128 + n  the launcher was asked to stop and did; not an error
@@ -107,6 +108,10 @@ class EndpointTakenError(ElasticRunError):
     """The port is held by a program that does not speak our protocol, or by a launcher of another job."""
 
     exit_code = ExitCode.ENDPOINT_TAKEN
+
+
+class OrderDeclinedError(ElasticRunError):
+    """The master understood an operator's order and declines it; the text says why."""
 
 
 class RejectedError(ElasticRunError):

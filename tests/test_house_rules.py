@@ -1,30 +1,27 @@
 """Rules of the house that ruff and mypy do not know.
 
 Docstrings, blind ``except`` clauses and style are ruff's (.ruff.toml); layers are test_layers'. Here are the
-rest: nothing sleeps, modules and functions stay small, only the command line reads the environment, and
-what the README and the examples tell people to type exists.
+rest: nothing sleeps, modules and functions stay small, and only the command line reads the environment. What
+the README and the manual say is test_pages'.
 """
 
 from __future__ import annotations
 
 import ast
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from elasticrun.cli.ctl import group
 
 ROOT = Path(__file__).parent.parent
 
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_METHODS = 20
-#: One class each on purpose: a whole state machine, whose methods are its transitions.
-STATE_MACHINES = frozenset({"JobFacts", "JobMachine", "AgentMachine"})
+#: Classes of the simulator that are still too large with what they inherit, and how large they may be.
+#: They are to be put together of parts, as the machines are, and then to leave this table.
+STILL_CROWDED = {"ChainRules": 22, "Failover": 28, "HostMaster": 26}
 
 #: Who may read the environment: the composition root, and nobody else in the package. The probe child is a
 #: program of its own, which does not even import the package; its composition root is its main module. The
@@ -32,13 +29,6 @@ STATE_MACHINES = frozenset({"JobFacts", "JobMachine", "AgentMachine"})
 ENVIRONMENT_READERS = ("elasticrun/cli/", "elasticrun/probe/main.py", "elasticrun/worker/", "elasticrun/tf/")
 ENVIRONMENT_NAMES = frozenset({"environ", "environb", "getenv", "getenvb"})
 SLEEPERS = frozenset({"time", "asyncio", "trio", "anyio"})
-
-PAGES = (
-    "README.md",
-    "examples/README.md",
-    "CHANGELOG.md",
-    *(f"elasticrun/manual/{name}.md" for name in ("command-line", "security", "speed", "warm-start")),
-)
 
 
 def sources(*folders: str) -> Iterator[tuple[str, str]]:
@@ -90,11 +80,41 @@ def too_long(source: str) -> list[str]:
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > MAX_FUNCTION_LINES:
                     found.append(f"line {node.lineno}: {name} has {lines} lines of {MAX_FUNCTION_LINES}")
-            case ast.ClassDef(name=name, body=body):
-                methods = sum(isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) for item in body)
-                if methods > MAX_METHODS and name not in STATE_MACHINES:
-                    found.append(f"line {node.lineno}: {name} has {methods} methods, at most {MAX_METHODS}")
     return found
+
+
+@dataclass(frozen=True)
+class Class:
+    """The names of a class's bases, as far as they are plain, and of its own methods."""
+
+    bases: tuple[str, ...]
+    methods: frozenset[str]
+
+
+def classes(source: str) -> Iterator[tuple[str, Class]]:
+    """The classes of a source by name."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            bases = tuple(ast.unparse(base).split("[")[0].rpartition(".")[2] for base in node.bases)
+            functions = (it for it in node.body if isinstance(it, ast.FunctionDef | ast.AsyncFunctionDef))
+            yield node.name, Class(bases, frozenset(function.name for function in functions))
+
+
+def methods_of(name: str, known: Mapping[str, Class]) -> frozenset[str]:
+    """The methods of a class, those that it inherits included."""
+    found = known.get(name, Class((), frozenset()))
+    return found.methods.union(*(methods_of(base, known) for base in found.bases if base != name))
+
+
+def crowded(texts: Iterable[str]) -> list[str]:
+    """Classes of these sources with too many methods, in words."""
+    known = {name: found for text in texts for name, found in classes(text)}
+    counts = {name: len(methods_of(name, known)) for name in known}
+    return [
+        f"{n} has {count} methods, at most {MAX_METHODS}"
+        for n, count in counts.items()
+        if count > STILL_CROWDED.get(n, MAX_METHODS)
+    ]
 
 
 def test_nothing_sleeps() -> None:
@@ -106,6 +126,10 @@ def test_nothing_sleeps() -> None:
 def test_modules_classes_and_functions_stay_small() -> None:
     found = [f"{path}: {what}" for path, text in sources(*SHIPPED) for what in too_long(text)]
     assert not found, "\n" + "\n".join(found)
+
+
+def test_classes_stay_small_with_what_they_inherit() -> None:
+    assert crowded(text for _, text in sources(*SHIPPED)) == []
 
 
 def test_only_the_command_line_reads_the_environment() -> None:
@@ -143,64 +167,10 @@ def test_a_read_of_the_environment_is_found(source: str) -> None:
 def test_what_is_too_long_is_found() -> None:
     assert too_long("x = 1\n" * 401)
     assert too_long("def f():\n" + "    x = 1\n" * 60)
-    assert too_long("class C:\n" + "".join(f"    def f{i}(self): ...\n" for i in range(21)))
+    methods = [
+        "".join(f"    def f{i}(self): ...\n" for i in numbers) for numbers in (range(15), range(10, 21))
+    ]
+    assert crowded(["class A:\n" + methods[0], "class B(a.A[int]):\n" + methods[1]])
+    assert not crowded(["class A:\n" + methods[0], "class B:\n" + methods[1]])
     assert not too_long("x = 1\n" * 400)
     assert not too_long("async def f():\n" + "    x = 1\n" * 59)
-
-
-def commands(page: str) -> Iterator[str]:
-    """The lines of a page's shell blocks, with continued lines joined."""
-    for block in re.findall(r"^```(?:sh|bash|console)\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S):
-        for line in block.replace("\\\n", " ").splitlines():
-            if command := line.split(" #")[0].strip():
-                yield command
-
-
-def test_files_named_in_commands_exist() -> None:
-    named = [
-        (page, name)
-        for page in PAGES
-        for command in commands(page)
-        for name in re.findall(r"(?<![\w/.-])(?:scripts|examples|tests)/[\w./-]+", command)
-    ]
-    assert named
-    assert [(page, name) for page, name in named if not (ROOT / name).exists()] == []
-
-
-def test_links_lead_somewhere() -> None:
-    missing = [
-        (page, link)
-        for page in PAGES
-        for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
-        if not ((ROOT / page).parent / link).exists()
-    ]
-    assert missing == []
-
-
-def test_options_named_in_commands_exist() -> None:
-    text = subprocess.run(
-        [sys.executable, "-m", "elasticrun", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
-    ).stdout
-    known = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", text))
-    named = {
-        (page, option)
-        for page in PAGES
-        for command in commands(page)
-        for option in options_of_the_launcher(command)
-    }
-    assert named
-    assert {(page, option) for page, option in named if option not in known} == set()
-
-
-def options_of_the_launcher(command: str) -> list[str]:
-    """The options in an elastic-run command that come before the script."""
-    _, launcher, rest = command.partition("elastic-run ")
-    before_script = re.split(r"\s\S+\.py\b|\s-m\s", rest)[0]
-    return re.findall(r"(?<![\w-])--?[a-z][\w-]*", before_script) if launcher else []
-
-
-def test_orders_named_in_commands_can_be_given() -> None:
-    orders = [command.split()[1:] for page in PAGES for command in commands(page) if "elastic-ctl" in command]
-    assert orders
-    for verb, *arguments in orders:
-        group.commands[verb].make_context(verb, arguments)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +21,11 @@ ROOT = Path(__file__).parent.parent / PACKAGE
 #: From the bottom up. A part may import itself and the parts of lower layers, but not its neighbours.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("",),  # the package itself, which holds only its version, and names of its FACADE
-    ("errors",),
+    ("errors", "faults"),
     ("config", "clock"),
     ("core",),
-    ("rpc",),
-    ("agent", "master", "worker", "probe", "tf"),
+    ("rpc", "sim"),
+    ("agent", "master", "worker", "probe", "tf", "control"),
     ("ui", "platforms"),
     ("cli",),
     ("__main__",),
@@ -42,7 +42,6 @@ HOMES: dict[str, tuple[str, ...]] = {
     "cryptography": ("elasticrun.cli.authority",),
     "yaml": ("elasticrun.cli",),
     "rich": ("elasticrun.ui",),
-    "psutil": ("elasticrun.agent",),
     "torch": ("elasticrun.worker", "elasticrun.probe"),
     "tensorflow": ("elasticrun.tf",),
 }
@@ -194,6 +193,50 @@ def test_the_package_keeps_its_layers() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def cycles(graph: Mapping[str, Set[str]]) -> list[set[str]]:
+    """The groups of modules that import one another, directly or not."""
+    above = {module: reach(module, graph) for module in graph}
+    groups = {frozenset(other for other in above[module] if module in above[other]) for module in graph}
+    return [{*group} for group in groups if group]
+
+
+def reach(module: str, graph: Mapping[str, Set[str]]) -> set[str]:
+    """Everything that a module imports, and what that imports, and so on."""
+    found, left = set[str](), [module]
+    while left:
+        new = graph[left.pop()] - found
+        found |= new
+        left += new
+    return found
+
+
+def test_no_modules_import_one_another() -> None:
+    """Not even under TYPE_CHECKING. The package itself imports its facade only when that is used.
+
+    The parts of the simulator do: each is told of the simulated job as a whole, whose type it names.
+    """
+    paths = {
+        module: path
+        for path, module in modules()
+        if module != PACKAGE and not module.startswith(f"{PACKAGE}.sim.")
+    }
+    graph = dict[str, set[str]]()
+    for module, path in paths.items():
+        found = imports(ast.parse(path.read_text()), module, path.name == "__init__.py")
+        graph[module] = {known for item in found for known in named(item.target, paths)} - {module}
+    assert cycles(graph) == []
+
+
+def named(target: str, known: Container[str]) -> Iterator[str]:
+    """The module that ``target`` is, or is taken from, if it is one of ours."""
+    yield from [name for name in (target, target.rpartition(".")[0]) if name in known][:1]
+
+
+def test_a_cycle_is_found() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [{"a", "b", "c"}]
+    assert cycles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
 def test_the_checker_reads_the_whole_package() -> None:
     names = {name for _, name in modules()}
     assert {"elasticrun", "elasticrun.errors", "elasticrun.core.protocol", "elasticrun.__main__"} <= names
@@ -212,6 +255,8 @@ def test_the_checker_reads_the_whole_package() -> None:
         ("agent.a", "__import__('elasticrun.cli.main')", "upward"),
         ("errors", "from elasticrun import config", "upward"),
         ("rpc.a", "if TYPE_CHECKING:\n    from elasticrun.master import loop", "upward"),
+        ("sim.a", "from elasticrun.master import journal", "upward"),
+        ("sim.a", "from elasticrun.rpc import records", "sideways"),
         ("agent.a", "from elasticrun.master.loop import Loop", "sideways"),
         ("master.a", "from ..agent import spawner", "sideways"),
         ("tf.a", "import elasticrun.worker", "sideways"),
@@ -223,7 +268,7 @@ def test_the_checker_reads_the_whole_package() -> None:
         ("agent.a", "from google.protobuf import message", "google lives in"),
         ("agent.a", "import click", "click lives in"),
         ("cli.main", "import rich.table", "rich lives in"),
-        ("master.a", "import psutil", "psutil lives in"),
+        ("master.a", "import yaml", "yaml lives in"),
         ("agent.a", "def f():\n    import torch", "torch lives in"),
         ("agent.a", "import torch.distributed as dist", "torch lives in"),
         ("worker.a", "import tensorflow as tf", "tensorflow lives in"),
@@ -251,7 +296,7 @@ def test_a_violation_is_found(module: str, source: str, reason: str) -> None:
         ("config", "from elasticrun.errors import UsageError"),
         ("rpc.codec", "from elasticrun.rpc import elastic_pb2\nfrom google.protobuf.message import Message"),
         ("rpc.elastic_pb2_grpc", "import grpc\nfrom elasticrun.rpc import elastic_pb2"),
-        ("agent.a", "import os, asyncio, psutil\nfrom elasticrun.rpc.client import connect"),
+        ("agent.a", "import os, asyncio\nfrom elasticrun.rpc.client import connect"),
         ("worker.a", "import torch"),
         (
             "cli.main",

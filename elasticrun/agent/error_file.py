@@ -25,7 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from elasticrun.core.protocol import MAX_FAILURE_TEXT, Failure, FailureKind, NodeInfo
+from elasticrun.core.bounds import MAX_FAILURE_TEXT
+from elasticrun.core.protocol import Failure, FailureKind, NodeInfo
 
 SIZE_LIMIT = 4 * 1024 * 1024  # bytes of an error file that are worth parsing
 

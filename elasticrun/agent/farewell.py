@@ -75,8 +75,8 @@ def report(news: WarmNews | LeftAlone) -> None:
             named = ", ".join(f"{pid} ({command})" for pid, command in processes[:MOST_NAMED])
             more = f" and {len(processes) - MOST_NAMED} more" if len(processes) > MOST_NAMED else ""
             logger.warning(
-                "left alone, as workers had put them into sessions of their own: %s%s; what they print is "
-                "lost, and --kill-leftovers ends them with the job",
+                "left alone, as the job ended well: %s%s; what they print may be lost, and --kill-leftovers "
+                "ends them with the job",
                 named,
                 more,
             )

@@ -3,6 +3,9 @@
 Each worker gets a number that is never used again, so a late event of an earlier round finds no one. A task
 of a TensorFlow cluster may start again within the round, under another number: at most one process lives
 under a local rank at any time, and the event of its end comes before its next life is asked for.
+
+What is told of a worker names the round and the attempt that it was started for, not those that run when it
+is told: an error file may be read in between. Whether it still matters is for the agent's machine to say.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from elasticrun.agent.env import worker_argv, worker_environment
 from elasticrun.agent.error_file import ErrorRecord, WorkerExit, make_failure, make_spawn_failure
@@ -29,12 +32,21 @@ from elasticrun.core.agent_events import WorkerFailed, WorkerFinished
 from elasticrun.core.own_failures import Stopping
 from elasticrun.core.protocol import Assignment, Failure, NodeInfo
 from elasticrun.core.tasks import Task
+from elasticrun.errors import ElasticRunError
 
 if TYPE_CHECKING:
     from elasticrun.agent.ps_homes import PsHomes
 
 STDIN = 0
 CpuPlan = tuple[frozenset[int], ...]  # by local rank; empty: no binding
+
+
+class _Place(NamedTuple):
+    """What a worker was started as."""
+
+    round: int
+    local_rank: int
+    attempt: int  # of its task; 0 if it has none
 
 
 class WorkerGroup:
@@ -69,7 +81,7 @@ class WorkerGroup:
         self._stopped_at = 0.0  # wall clock when workers of the round were first told to stop
         self._warm = warm_keys(config, cpus)
         self._facts = FactCollector()
-        self._local_ranks: dict[int, int] = {}  # by worker number, of workers that have not ended
+        self._places: dict[int, _Place] = {}  # by worker number, of workers that have not ended
         self._next_number = 0
         self._assignment: Assignment | None = None
         self._logs: RoundLogs | None = None
@@ -100,18 +112,18 @@ class WorkerGroup:
     def start_task(self, assignment: Assignment, local_rank: int) -> None:
         """Start one task of the round that runs: a further life, or a seat that was added.
 
-        Raises OSError if descriptors run out, ElasticRunError if its place is impossible; then it is not
-        started, and the other tasks are as they were.
+        Unlike that of a round, its bad start is its own failure: the other tasks go on.
         """
         self._assignment = assignment
-        self._start(local_rank)
+        try:
+            self._start(local_rank)
+        except (OSError, ElasticRunError) as error:
+            self._fail_to_start(_place(assignment, local_rank), str(error))
 
-    def start_failed(self, local_rank: int, reason: str) -> None:
-        """A task could not be started; that is its failure, and nobody else's."""
-        assert self._assignment is not None
-        node, rank = self._node_of(local_rank), self._rank(local_rank)
-        failure = make_spawn_failure(node, rank, local_rank, reason, time.time())
-        self._on_event(WorkerFailed(self._assignment.round, failure))
+    def _fail_to_start(self, place: _Place, reason: str) -> None:
+        node, rank = self._node_of(place.local_rank), self._rank(place.local_rank)
+        failure = make_spawn_failure(node, rank, place.local_rank, reason, time.time())
+        self._on_event(WorkerFailed(place.round, failure, attempt=place.attempt))
 
     def _start(self, local_rank: int) -> None:
         assert self._assignment is not None
@@ -123,7 +135,7 @@ class WorkerGroup:
         if self._watch is not None:
             self._watch.start_worker(local_rank, os.path.dirname(self._paths[local_rank].error_file))
         command = self._command(local_rank, task)
-        self._local_ranks[self._next_number] = local_rank
+        self._places[self._next_number] = _place(self._assignment, local_rank)
         self._starter.spawn(self._next_number, command)
         self._logs.started(local_rank)
         self._next_number += 1
@@ -140,17 +152,17 @@ class WorkerGroup:
             watch.stop()
         if watch is not None and drain:
             watch.request_drain(self._config.shutdown_timeout)
-        for number, local_rank in self._local_ranks.items():
-            listens = drain and watch is not None and watch.listens(local_rank)
-            if local_rank not in spared and not listens:
+        for number, place in self._places.items():
+            listens = drain and watch is not None and watch.listens(place.local_rank)
+            if place.local_rank not in spared and not listens:
                 self._starter.signal(number, signum)
 
     def signal_task(self, local_rank: int, signum: int) -> None:
         """Signal the process group of one task, if it is alive. From now on its silence is no hang."""
         if self._watch is not None:
             self._watch.ended(local_rank)
-        for number, of_number in self._local_ranks.items():
-            if of_number == local_rank:
+        for number, place in self._places.items():
+            if place.local_rank == local_rank:
                 self._starter.signal(number, signum)
 
     def sweep(self, spares_detached: bool = False, spare: Sequence[int] = ()) -> None:
@@ -167,7 +179,7 @@ class WorkerGroup:
         if self._logs is not None:
             self._logs.close()
             self._logs = None
-        self._local_ranks.clear()
+        self._places.clear()
         self.pids.clear()
 
     def close(self) -> None:
@@ -177,32 +189,34 @@ class WorkerGroup:
 
     def pid_of(self, number: int) -> int | None:
         """The pid of a worker that has not been reported as ended."""
-        return self.pids.get(self._local_ranks.get(number, -1))
+        place = self._places.get(number)
+        return None if place is None else self.pids.get(place.local_rank)
 
     def on_started(self, event: Started) -> None:
         """A worker runs."""
-        local_rank = self._local_ranks.get(event.worker)
-        if local_rank is not None:
-            self.pids[local_rank] = event.pid
+        place = self._places.get(event.worker)
+        if place is not None:
+            self.pids[place.local_rank] = event.pid
             if self._watch is not None:
-                self._watch.started(local_rank, event.pid)
+                self._watch.started(place.local_rank, event.pid)
 
     def on_spawn_failed(self, event: SpawnFailed) -> None:
         """A worker could not be started."""
-        local_rank = self._local_ranks.pop(event.worker, None)
-        if local_rank is not None:
-            self.start_failed(local_rank, event.message)
+        place = self._places.pop(event.worker, None)
+        if place is not None:
+            self._fail_to_start(place, event.message)
 
     def on_exited(self, event: Exited) -> None:
         """A worker ended."""
-        local_rank = self._local_ranks.pop(event.worker, None)
-        if local_rank is None or self._assignment is None:
+        place = self._places.pop(event.worker, None)
+        if place is None or self._assignment is None:
             return
+        round_, local_rank, attempt = place
         pid = self.pids.pop(local_rank, 0)
         if self._watch is not None:
             self._watch.ended(local_rank)
         if event.exit_code == 0:
-            self._on_event(WorkerFinished(self._assignment.round, local_rank))
+            self._on_event(WorkerFinished(round_, local_rank, attempt))
             return
         assignment, node = self._assignment, self._node_of(local_rank)
         ended = self._describe_exit(local_rank, pid, event)
@@ -212,7 +226,7 @@ class WorkerGroup:
 
         def tell(record: ErrorRecord | None) -> None:
             failure = make_failure(node, ended, port, record)
-            self._on_event(WorkerFailed(assignment.round, self._with_facts(failure), stopping))
+            self._on_event(WorkerFailed(round_, self._with_facts(failure), stopping, attempt))
 
         self._read_error(ended.error_file, tell)
 
@@ -272,6 +286,11 @@ class WorkerGroup:
             warm=self._warm.of(local_rank) if is_script else None,
             alone=task is not None,
         )
+
+
+def _place(assignment: Assignment, local_rank: int) -> _Place:
+    task = assignment.task(local_rank)
+    return _Place(assignment.round, local_rank, 0 if task is None else task.life)
 
 
 def _port_in_question(assignment: Assignment, ended: WorkerExit, step: int) -> int:

@@ -81,6 +81,7 @@ class MasterHost:
         self._process: MasterProcess | None = None
         self._temporary: str | None = None
         self._attention: asyncio.Event | None = None
+        self.incarnation = os.urandom(8).hex()  # of this agent, by which its own master knows it
         self.found = Survey(Place.UNKNOWN)
         self.resume = False  # the job has begun: a master started from now on takes it up again
         self.trouble = ""  # why the master that was started here last does not serve
@@ -220,6 +221,7 @@ class MasterHost:
         directory = self._state_dir()
         settings = {
             **self._command.settings(self.found.listen_host, self.endpoints.current.port, directory),
+            "incarnation": self.incarnation,
             "resume": self.resume,
             "temporary": self._temporary is not None,
             "position": max(self.endpoints.position, 0),

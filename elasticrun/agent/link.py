@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from elasticrun.agent.hosting import MasterHost, SteppedDownError
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.agent_events import Broken, Directed, LinkDown, LinkUp
+from elasticrun.core.agent_events import Broken, Directed, HelloSent, LinkDown, LinkUp
 from elasticrun.core.protocol import (
     AgentMessage,
-    AgentPhase,
     Heartbeat,
     Hello,
     JournalCopy,
     Leave,
     Rejected,
+    StartRound,
 )
 from elasticrun.core.quorum import TAKEOVER_DELAY
 from elasticrun.core.usage import TaskUsage
@@ -68,7 +68,11 @@ CANCEL_TIME = 1.0
 
 
 class Attachable(Protocol):
-    """What the link needs of the agent's machine."""
+    """What the link asks of the agent's machine; what happens to the link, it tells by events."""
+
+    @property
+    def works(self) -> bool:
+        """Whether workers run here, and nothing shows that they cannot go on."""
 
     def hello(self) -> Hello:
         """The first message of a new stream."""
@@ -83,7 +87,7 @@ class Link:
         machine: Attachable,
         incarnation: str,
         connect_timeout: float,
-        on_event: Callable[[LinkUp | LinkDown | Directed | Broken], None],
+        on_event: Callable[[HelloSent | LinkUp | LinkDown | Directed | Broken], None],
         security: SecurityConfig,
         usage: Callable[[], tuple[TaskUsage, ...]] = tuple,
     ) -> None:
@@ -130,7 +134,7 @@ class Link:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        since, delay, told = loop.time(), FIRST_DELAY, False
+        since, delay, told = loop.time(), FIRST_DELAY, set[type[ElasticRunError]]()
         self._turn_since = since
         if await self._look_around():
             since = self._turn_since = loop.time()
@@ -142,15 +146,15 @@ class Link:
                 if self._is_final(error, waited):
                     self._on_event(Broken(error.exit_code, self._explain(error, waited)))
                     return
-                if waited > QUIET_TIME and not told:
-                    told = True
+                if waited > QUIET_TIME and type(error) not in told:
+                    told.add(type(error))
                     logger.warning("%s; still trying after %.0f s", error, waited)
                 if self._host.endpoints.are_several and self._is_turn_over(error):
                     self._host.endpoints.advance()
                     self._turn_since, delay = loop.time(), FIRST_DELAY
             else:
-                await self._follow(stream)
-                since, delay, told = loop.time(), FIRST_DELAY, False
+                await self._listen(stream)
+                since, delay, told = loop.time(), FIRST_DELAY, set[type[ElasticRunError]]()
                 self._turn_since = since
             await _pause(delay)
             delay = min(2 * delay, LONGEST_DELAY)
@@ -171,7 +175,7 @@ class Link:
                 logger.debug("no master to follow: %s", error)
             else:
                 self._host.followed(endpoint)
-                await self._follow(stream)
+                await self._listen(stream)
                 return True
         return False
 
@@ -184,7 +188,7 @@ class Link:
             timeout = min(timeout, TAKEOVER_DELAY)
         channel = self._host.take_channel()
         if channel is not None:  # to a master that may be starting yet, and whose end cannot be missed
-            return await LocalStream.open(channel, self._machine.hello(), self._connect_timeout)
+            return await LocalStream.open(channel, self._say_hello(), self._connect_timeout)
         stream = await self._open(endpoint, timeout)
         self._host.followed(endpoint)
         return stream
@@ -195,10 +199,16 @@ class Link:
 
         if self._tickets is None:
             self._tickets = Tickets()
+        hello, works = self._say_hello(), self._machine.works
+        return await MasterStream.open(
+            endpoint, hello, timeout, self._security, self._tickets, needs_proof=works
+        )
+
+    def _say_hello(self) -> Hello:
+        """The Hello of the moment, which is sent at once."""
         hello = self._machine.hello()
-        is_running = hello.status.phase is AgentPhase.RUNNING
-        needs_proof = is_running and not self._host.endpoints.are_several
-        return await MasterStream.open(endpoint, hello, timeout, self._security, self._tickets, needs_proof)
+        self._on_event(HelloSent(hello.status))
+        return hello
 
     def _is_final(self, error: ElasticRunError, waited: float) -> bool:
         if self._was_up:
@@ -223,7 +233,7 @@ class Link:
             return f"{error} (this node's token is that of {self._security.token_source})"
         return str(error)
 
-    async def _follow(self, stream: Stream) -> None:
+    async def _listen(self, stream: Stream) -> None:
         """Pass on what the master says until the stream ends."""
         self._stream = stream
         self._was_up = True
@@ -236,6 +246,8 @@ class Link:
                 if isinstance(message, JournalCopy):
                     self._host.keep_copy(message)
                     continue
+                if isinstance(message, StartRound) and self._tickets is not None:
+                    self._tickets.rely()
                 self._on_event(Directed(message))
                 self._leaving = self._leaving or isinstance(message, Rejected)
         except ElasticRunError as error:

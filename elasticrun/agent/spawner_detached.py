@@ -1,9 +1,11 @@
-"""Which processes outlive a job that ended well: those that workers have put into sessions of their own.
+"""Which processes outlive a job that ended well: what workers that ended well have left behind.
 
-Theory. A script that starts a helper in a session of its own (an upload, a daemon) says that the helper shall
-not end with it. With torchrun it does not. So the last sweep after a good end spares it, and only that sweep:
-a restart, a failure or a signal kill it as everything else. What stays in a worker's own session was started
-to end with it.
+Theory. A script that starts a helper and does not wait for it (an upload, a daemon) means it to go on. With
+torchrun it does, be it in a session of its own or not. So the last sweep after a good end spares it, and only
+that sweep: a restart, a failure or a signal kill it as everything else. What a worker left that had to be
+stopped, or failed, is killed even then, unless it is in a session of its own. Much of what is left is about
+to end by itself, as multiprocessing's resource tracker: the sweep waits a moment for that, and then tells who
+stays.
 
 Invariants. Each worker leads a session whose number is its pid, and so does nobody else as long as somebody
 is in that session. A warm parent, an heir and the process between two forks are told by their name, as some
@@ -13,27 +15,47 @@ of them have no number yet that we know of. A process whose session cannot be re
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 
 #: What the kernel calls warm parents and their heirs.
 WARM = b"elasticrun-warm"
 MAX_COMMAND = 80  # characters
+#: Seconds for what ends by itself.
+MOMENT = 0.25
 
 
 class Detached:
     """What is spared, once that is wanted."""
 
     def __init__(self) -> None:
-        self.sessions: set[int] = set()  # of all workers that were started
+        self.sessions: set[int] = set()  # of all workers that were started and have not ended well
         self.are_spared = False
+        self._until: float | None = None  # when the sweep goes on, if some are left
         self._told: set[int] = set()
         self.found: dict[int, str] = {}  # command by pid
 
     def take(self) -> list[tuple[int, str]]:
         """Those that were found and not told of yet."""
-        new = [(pid, command) for pid, command in self.found.items() if pid not in self._told]
+        new = [(pid, self.found[pid]) for pid in self._staying() if pid not in self._told]
         self._told.update(self.found)
+        self._until = None
         return new
+
+    def may_leave(self) -> bool:
+        """Whether to wait for those that were found and not told of yet."""
+        if self._told.issuperset(self._staying()):
+            return False
+        if self._until is None:
+            self._until = time.monotonic() + MOMENT
+        return time.monotonic() < self._until
+
+    def time_left(self) -> float | None:
+        """Seconds until that wait is over; None: there is none."""
+        return None if self._until is None else max(self._until - time.monotonic(), 0.0)
+
+    def _staying(self) -> list[int]:
+        return [pid for pid in self.found if _is_there(pid)]
 
     def among(self, children: Iterable[int]) -> set[int]:
         """Those of the spawner's children that are spared."""
@@ -49,6 +71,13 @@ class Detached:
             return os.getsid(pid) not in self.sessions and not _is_over(pid) and _name(pid) != WARM
         except OSError:
             return False
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        return not _is_over(pid)
+    except OSError:
+        return False
 
 
 def _is_over(pid: int) -> bool:

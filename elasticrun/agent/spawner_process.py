@@ -16,7 +16,7 @@ Invariants.
   under an exact pid, and the end of each is what triggers the next look; nothing is polled.
 - A sweep spares warm parents that are not giving birth, and what the agent named; none of them if it is the
   last one.
-- After a good end, what workers have put into sessions of their own is spared (``spawner_detached.py``).
+- After a good end, what workers have left behind is spared (``spawner_detached.py``).
 - The agent's end, however it comes (end of file on the control socket, or its pidfd), is a sweep
   followed by exit. The spawner's own end kills the workers by their parent-death signal.
 - An agent that ends in good order closes one direction of the control socket and waits for that exit. One
@@ -185,8 +185,11 @@ class SpawnerLoop:
     def run(self) -> None:
         """Serve until the agent is gone and nothing is left below."""
         while self._sweeping or not self._agent_gone:
-            self.poller.wait(self._warm.time_left())
+            times = (self._warm.time_left(), self._detached.time_left())
+            self.poller.wait(min((left for left in times if left is not None), default=None))
             self._warm.expire()
+            if self._detached.time_left() == 0.0:
+                self._reap()
 
     def _listen(self, agent_pid: int) -> None:
         wakeup, self._sigchld = socket.socketpair()
@@ -366,6 +369,8 @@ class SpawnerLoop:
         if worker is None:
             return  # a warm parent, or an orphan that we inherited
         self._alone.discard(worker.worker)
+        if exit_code == 0 and not worker.told:
+            self._detached.sessions.discard(pid)
         if worker.error_pipe >= 0:
             self._executed(worker)  # it ended before we heard of its start
         if self._pids.pop(worker.worker, None) is not None:
@@ -386,7 +391,7 @@ class SpawnerLoop:
         children -= self._detached.among(children - self._killed)
         for pid in children - self._killed - self._forbidden:
             (self._killed if _kill(pid, signal.SIGKILL) else self._forbidden).add(pid)
-        if children <= self._forbidden:
+        if children <= self._forbidden and not self._detached.may_leave():
             self._sweeping = False
             self._groups.conclude()
             if told := self._detached.take():

@@ -69,7 +69,7 @@ class Given:
         """The value given, else that of the default, else None."""
         given = self.texts.get(option.name)
         if given is None:
-            return None if option.default is None else option.convert(option.default)
+            return option.fallback
         try:
             return option.convert(given.text)
         except ValueError as error:
@@ -84,6 +84,11 @@ class Given:
     def on(self, flag: Option[bool]) -> bool:
         """Whether a flag is set."""
         return bool(self.find(flag))
+
+    def fields(self, kind: type) -> dict[str, Any]:
+        """What options set of a class of config.py, by field; the others keep its defaults."""
+        rows = [option for option in OPTIONS if option.sets is kind]
+        return {row.field_name: self.find(row) for row in rows if self.has(row) or row.default is not None}
 
     def refuse(self, option: Option[Any], reason: str) -> NoReturn:
         """Raise the usage error for an option that was given and is wrong for a reason found later."""

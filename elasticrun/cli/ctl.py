@@ -16,7 +16,10 @@ import click
 
 from elasticrun import __version__
 from elasticrun.cli.ctl_certs import certs
+from elasticrun.cli.ctl_manual import manual
 from elasticrun.cli.ctl_orders import add_orders
+from elasticrun.cli.ctl_replay import replay
+from elasticrun.cli.ctl_simulate import simulate
 from elasticrun.cli.ctl_token import token
 from elasticrun.cli.options import PRINT_COMPLETION
 
@@ -46,6 +49,9 @@ def version() -> None:
 add_orders(group)
 group.add_command(token)
 group.add_command(certs)
+group.add_command(replay)
+group.add_command(manual)
+group.add_command(simulate)
 
 
 def _print_completion(context: click.Context, shell: str | None) -> None:

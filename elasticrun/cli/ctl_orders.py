@@ -17,29 +17,25 @@ import click
 from elasticrun.cli import values
 from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes, find_token, read_tls
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
-from elasticrun.core.orders import (
-    ControlReply,
-    ControlRequest,
-    DrainNode,
-    SaveAllStacks,
-    ScaleJob,
-    ScaleRole,
-    ShowStatus,
-)
 from elasticrun.core.plain import one_line, plain
 from elasticrun.core.tasks import MAX_CLUSTER
 from elasticrun.core.tf_cluster import SERVERS
 from elasticrun.errors import (
     ElasticRunError,
-    EndpointTakenError,
     ExitCode,
     MasterUnreachableError,
+    OrderDeclinedError,
     UnauthenticatedError,
     UsageError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Coroutine
+
+    from elasticrun.control import JobControl
+
+    #: Gives an order, and returns what is shown for it.
+    Order = Callable[[JobControl], Coroutine[Any, Any, str]]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -108,7 +104,7 @@ def _common(command: F) -> F:
 @_common
 def status(**target: Any) -> None:
     """Show who is there and what the job does."""
-    _run(target, lambda: ShowStatus())
+    _run(target, lambda: _shown_status)
 
 
 @click.command(epilog=EXIT_CODES)
@@ -117,7 +113,7 @@ def status(**target: Any) -> None:
 @_common
 def drain(node: str, reason: str, **target: Any) -> None:
     """Let NODE leave the job with grace, so that its machine can be taken away."""
-    _run(target, lambda: DrainNode(node, reason))
+    _run(target, lambda: lambda job: job.drain(node, reason))
 
 
 @click.command(epilog=EXIT_CODES)
@@ -139,17 +135,26 @@ def scale(nodes: str | None, roles: tuple[str, ...], **target: Any) -> None:
 @_common
 def stacks(**target: Any) -> None:
     """Have every node save the stacks of its workers beside their logs."""
-    _run(target, lambda: SaveAllStacks())
+    _run(target, lambda: lambda job: job.stacks())
 
 
-def _run(given: dict[str, Any], request: Callable[[], ControlRequest]) -> None:
+async def _shown_status(job: JobControl) -> str:
+    from elasticrun.core.status import status_in_words
+
+    return status_in_words(await job.status())
+
+
+def _run(given: dict[str, Any], order: Callable[[], Order]) -> None:
     try:
-        reply = _ask(_target(given), request())
+        text = _give(_target(given), order())
+    except OrderDeclinedError as error:
+        click.echo(plain(str(error)), err=True)
+        sys.exit(error.exit_code)
     except ElasticRunError as error:
         click.echo(f"elastic-ctl: error: {one_line(str(error))}{_advice(error)}", err=True)
         sys.exit(error.exit_code)
-    click.echo(plain(reply.text), err=not reply.ok)
-    sys.exit(ExitCode.OK if reply.ok else ExitCode.JOB_FAILED)
+    click.echo(plain(text))
+    sys.exit(ExitCode.OK)
 
 
 def _advice(error: ElasticRunError) -> str:
@@ -158,7 +163,7 @@ def _advice(error: ElasticRunError) -> str:
     return ""
 
 
-def _scale_order(nodes: str | None, roles: Sequence[str]) -> ScaleJob | ScaleRole:
+def _scale_order(nodes: str | None, roles: Sequence[str]) -> Order:
     if nodes is None and not roles:
         raise UsageError(
             "nothing to scale: give a number of nodes, such as 4 or 1:4, or --role, such as ps=3"
@@ -169,10 +174,14 @@ def _scale_order(nodes: str | None, roles: Sequence[str]) -> ScaleJob | ScaleRol
         )
     if len(roles) > 1:
         raise UsageError(f"--role is given {len(roles)} times: order one change, then the other")
-    return ScaleJob(*_node_range(nodes)) if nodes is not None else _role_order(roles[0])
+    if nodes is None:
+        role, count = _role_count(roles[0])
+        return lambda job: job.scale_role(role, count)
+    low, high = _node_range(nodes)
+    return lambda job: job.scale(low, high)
 
 
-def _role_order(text: str) -> ScaleRole:
+def _role_count(text: str) -> tuple[TaskRole, int]:
     name, _, number = text.partition("=")
     if name not in _SCALABLE:
         known = {role.value for role in TaskRole}
@@ -181,7 +190,7 @@ def _role_order(text: str) -> ScaleRole:
     if not (number.isascii() and number.isdigit() and len(number) <= 9 and 1 <= int(number) <= MAX_CLUSTER):
         example = f"a number from 1 to {MAX_CLUSTER}, such as {name}=3"
         raise UsageError(f"--role {text!r} is not valid: give {example}")
-    return ScaleRole(_SCALABLE[name], int(number))
+    return _SCALABLE[name], int(number)
 
 
 def _node_range(text: str) -> tuple[int, int]:
@@ -222,7 +231,7 @@ def _timeout(text: str) -> float:
         raise UsageError(f"--timeout {text!r} is not valid: give a number of seconds above 0") from None
 
 
-def _ask(target: Target, request: ControlRequest) -> ControlReply:
+def _give(target: Target, order: Order) -> str:
     from elasticrun.cli.lean import import_asyncio_without_ssl, import_hmac_without_openssl
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core would add lines of its own to our sentences
@@ -230,27 +239,16 @@ def _ask(target: Target, request: ControlRequest) -> ControlReply:
     import_hmac_without_openssl()
     import asyncio
 
-    from elasticrun.rpc.control import give_order
+    from elasticrun.control import JobControl
 
-    def attempt(endpoint: Endpoint) -> Awaitable[ControlReply]:
-        return give_order(endpoint, target.job_id, request, target.security, target.timeout)
-
+    job = JobControl(target.endpoints, target.job_id, target.security, target.timeout, _try_next)
     try:
-        return asyncio.run(_first_answer(target.endpoints, attempt))
+        return asyncio.run(order(job))
     except UnauthenticatedError as error:
         if "token" in str(error):  # and not a certificate
             raise UnauthenticatedError(f"{error} (it was that of {target.security.token_source})") from None
         raise
 
 
-async def _first_answer(
-    endpoints: Sequence[Endpoint], attempt: Callable[[Endpoint], Awaitable[ControlReply]]
-) -> ControlReply:
-    """Of the hosts that may be the master's, one is; the others do not listen."""
-    *others, last = endpoints
-    for endpoint in others:
-        try:
-            return await attempt(endpoint)
-        except (MasterUnreachableError, EndpointTakenError) as error:
-            click.echo(f"elastic-ctl: {one_line(str(error))}; trying the next one", err=True)
-    return await attempt(last)
+def _try_next(error: ElasticRunError) -> None:
+    click.echo(f"elastic-ctl: {one_line(str(error))}; trying the next one", err=True)

@@ -24,6 +24,7 @@ Options marked * are elasticrun's own; all others are torchrun's.
 --with-dashes and --with_underscores are the same, and a beginning that fits one option only is
 enough (--redirect=3). Every option has a default in the environment: PET_NNODES for --nnodes,
 PET_REDIRECTS for -r; a flag is 1 or 0 there. The command line wins.
+elastic-ctl manual lists the pages that say more, such as: elastic-ctl manual troubleshooting
 """
 
 _EXAMPLES = """\
@@ -83,5 +84,5 @@ def _row(option: Option[Any]) -> str:
 
 def description(option: Option[Any]) -> str:
     """What an option means, with its default."""
-    default = f" (default: {option.default})" if option.default else ""
+    default = f" (default: {option.default_text})" if option.default_text else ""
     return option.help.removesuffix(".") + default + "." if default else option.help

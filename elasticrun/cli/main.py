@@ -200,7 +200,7 @@ def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:
     from elasticrun.core.protocol import NodeInfo
 
     rendezvous = config.rendezvous
-    incarnation = os.urandom(8).hex()
+    incarnation = host.incarnation
     name = socket.gethostname()
     # Static rendezvous gives each node a rank of its own, so a node that comes back is recognised by it.
     is_named = rendezvous.backend == "static" and rendezvous.node_rank is not None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -42,11 +42,32 @@ class Option(Generic[T_co]):
     metavar: str  # "" for a flag
     help: str
     allowed: str = ""  # completes "give ..." in a usage error
-    default: str | None = None  # text, as a user would give it
+    default: str | None = None  # text, as a user would give it; None: that of the field it sets, if any
     short: str = ""
     origin: Origin = Origin.TORCHRUN
     blank: bool = False  # an empty value on the command line is the same as none
     fallback_env: str = ""  # a variable that is read after PET_<NAME>
+    sets: type | None = None  # the class of config.py that has a field for the value as it is
+    field: str = ""  # its name, if that is not the option's
+
+    @property
+    def field_name(self) -> str:
+        """The field that it sets."""
+        return self.field or self.name.replace("-", "_")
+
+    @property
+    def fallback(self) -> T_co | None:
+        """The value where none is given; None: there is no such value."""
+        if self.default is not None:
+            return self.convert(self.default)
+        return None if self.sets is None else cast("T_co | None", _default_of(self.sets, self.field_name))
+
+    @property
+    def default_text(self) -> str:
+        """The default as a user would give it; "" if there is nothing to show."""
+        if self.default is not None or self.is_flag:
+            return self.default or ""
+        return _as_given(self.fallback)
 
     @property
     def is_flag(self) -> bool:
@@ -70,3 +91,19 @@ class Option(Generic[T_co]):
     @property
     def hidden(self) -> bool:
         return self.origin is Origin.LEGACY
+
+
+def _default_of(kind: Any, name: str) -> object:
+    (default,) = (field.default for field in fields(kind) if field.name == name)
+    return None if default is MISSING else default
+
+
+def _as_given(value: object) -> str:
+    match value:
+        case None | ():
+            return ""
+        case Enum():
+            return str(value.value)
+        case float():
+            return f"{value:g}"
+    return str(value)

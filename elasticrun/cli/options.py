@@ -1,9 +1,10 @@
 """Every option of ``elastic-run``, declared once.
 
 The table is the single source of parsing, of the ``PET_<NAME>`` variables, of ``--help`` and of the
-manual's option table, so none of them can disagree. A row that has no metavar is a flag. Only this
-module knows an option's name and default; the rest of ``cli`` says ``given.get(options.NNODES)`` and
-gets a value of the row's type.
+manual's option table, so none of them can disagree. A row that has no metavar is a flag. A row that
+``sets`` a field of ``config.py`` needs nothing else: the field's default is the option's, and the value
+given is the field's. Of the others only this module knows name and default; the rest of ``cli`` says
+``given.get(options.NNODES)`` and gets a value of the row's type.
 """
 
 # fmt: off
@@ -14,7 +15,17 @@ from typing import Any
 
 from elasticrun.cli import values
 from elasticrun.cli.option import Group, Option, Origin
-from elasticrun.config import HealthCheckMode, NumaBinding, TaskRole
+from elasticrun.config import (
+    HealthCheckMode,
+    HealthConfig,
+    JobConfig,
+    LaunchConfig,
+    LogConfig,
+    NumaBinding,
+    RendezvousConfig,
+    TaskRole,
+    WorkerConfig,
+)
 
 _INTEGER = "an integer, 0 for no and 1 for yes"
 _SECONDS = "a number of seconds, 0 or more"
@@ -25,9 +36,13 @@ _SIGNAL = "the name of a signal that can be caught, such as SIGUSR1"
 
 
 def _flag(
-    name: str, group: Group, help: str, short: str = "", origin: Origin = Origin.TORCHRUN
+    name: str, group: Group, help: str, short: str = "", origin: Origin = Origin.TORCHRUN,
+    sets: type | None = None, field: str = "",
 ) -> Option[bool]:
-    return Option(name, group, values.switch, "", help, allowed=_INTEGER, short=short, origin=origin)
+    return Option(
+        name, group, values.switch, "", help, allowed=_INTEGER, short=short, origin=origin,
+        sets=sets, field=field,
+    )
 
 
 NNODES = Option(
@@ -44,7 +59,7 @@ NPROC_PER_NODE = Option(
 NODE_UNIT = Option(
     "node-unit", Group.SIZE, values.whole(1), "N",
     "Worlds have a multiple of N nodes; nodes left over wait as spares.",
-    allowed="a whole number of 1 or more", default="1", origin=Origin.OURS,
+    allowed="a whole number of 1 or more", origin=Origin.OURS, sets=JobConfig,
 )
 
 STANDALONE = _flag(
@@ -78,6 +93,7 @@ RDZV_CONF = Option(
 NODE_RANK = Option(
     "node-rank", Group.RENDEZVOUS, values.whole(0), "N", "Orders the ranks: nodes with a lower N come first.",
     allowed="a whole number of 0 or more",
+    sets=RendezvousConfig,
 )
 MASTER_ADDR = Option(
     "master-addr", Group.RENDEZVOUS, values.host, "HOST", "Host of the master, with the static backend.",
@@ -91,20 +107,21 @@ MASTER_PORT = Option(
 LOCAL_ADDR = Option(
     "local-addr", Group.RENDEZVOUS, values.plain, "HOST",
     "Address under which other nodes reach this one; used as given, never looked up.",
-    allowed="a host name or an address", blank=True,
+    allowed="a host name or an address", blank=True, sets=RendezvousConfig,
 )
 STATE_DIR = Option(
     "state-dir", Group.RENDEZVOUS, values.plain, "DIR",
     "Where the master keeps its journal, the same for all agents of a host (default: a temporary directory "
     "of the job).",
-    allowed="a directory", origin=Origin.OURS, blank=True,
+    allowed="a directory", origin=Origin.OURS, blank=True, sets=RendezvousConfig,
 )
 
 MAX_RESTARTS = Option(
     "max-restarts", Group.RESTART, values.whole(0), "N",
     "How many times the job may be restarted after failures of workers; nodes that join or leave "
     "cost nothing.",
-    allowed="a whole number of 0 or more", default="0",
+    allowed="a whole number of 0 or more",
+    sets=JobConfig,
 )
 LAST_CALL_TIMEOUT = Option(
     "last-call-timeout", Group.RESTART, values.seconds, "SECONDS",
@@ -115,39 +132,41 @@ LAST_CALL_TIMEOUT = Option(
 MASTER_TIMEOUT = Option(
     "master-timeout", Group.RESTART, values.seconds, "SECONDS",
     "How long a node waits for a master that went away before it gives up; never while its workers run.",
-    allowed=_SECONDS, default="60", origin=Origin.OURS,
+    allowed=_SECONDS, origin=Origin.OURS, sets=RendezvousConfig,
 )
 WAITING_NOTICE_INTERVAL = Option(
     "waiting-notice-interval", Group.RESTART, values.some_seconds, "SECONDS",
     "How often a node that waits says who is there and who is missing.",
-    allowed="a number of seconds above 0", default="10", origin=Origin.OURS,
+    allowed="a number of seconds above 0", origin=Origin.OURS, sets=JobConfig,
 )
 SHUTDOWN_TIMEOUT = Option(
     "shutdown-timeout", Group.RESTART, values.seconds, "SECONDS",
     "Time between the signal that stops workers and SIGKILL, at every stop.",
-    allowed=_SECONDS, default="30", fallback_env="TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+    allowed=_SECONDS, fallback_env="TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+    sets=WorkerConfig,
 )
 KILL_LEFTOVERS = _flag(
     "kill-leftovers", Group.RESTART,
-    "Also after a good end kill processes that workers have put into sessions of their own; after any other "
-    "end they are killed in any case.",
-    origin=Origin.OURS,
+    "Also after a good end kill the processes that workers have left behind; after any other end they are "
+    "killed in any case.",
+    origin=Origin.OURS, sets=WorkerConfig,
 )
 SIGNALS_TO_HANDLE = Option(
     "signals-to-handle", Group.RESTART, values.signal_numbers, "NAME,...",
     "Signals to elastic-run that stop the workers in good order and are passed on to them.",
     allowed="a comma list of signals that can be caught, such as SIGTERM,SIGINT,SIGUSR1",
     default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    sets=WorkerConfig, field="signals",
 )
 DRAIN_SIGNAL = Option(
     "drain-signal", Group.RESTART, values.signal_number, "NAME",
     "What workers get, to save their state, when another node leaves with grace.",
-    allowed=_SIGNAL, default="SIGTERM", origin=Origin.OURS,
+    allowed=_SIGNAL, default="SIGTERM", origin=Origin.OURS, sets=WorkerConfig,
 )
 PREEMPTION_FILE = Option(
     "preemption-file", Group.RESTART, values.plain, "FILE",
     "This node leaves with grace as soon as this file exists; its first line is the reason.",
-    allowed="the path of a file", origin=Origin.OURS, blank=True,
+    allowed="the path of a file", origin=Origin.OURS, blank=True, sets=WorkerConfig,
 )
 MONITOR_INTERVAL = Option(
     "monitor-interval", Group.RESTART, values.seconds, "SECONDS",
@@ -164,21 +183,21 @@ HEALTH_CHECK = Option(
 HEALTH_CHECK_TIMEOUT = Option(
     "health-check-timeout", Group.HEALTH, values.some_seconds, "SECONDS",
     "A node that takes longer than this for one step of a check is faulty.",
-    allowed="a number of seconds above 0", default="60", origin=Origin.OURS,
+    allowed="a number of seconds above 0", origin=Origin.OURS, sets=HealthConfig, field="timeout",
 )
 HEALTH_CHECK_ONLY = _flag(
     "health-check-only", Group.HEALTH,
     "Check the nodes, print a table and end with 0 if all are well; no script is needed.",
-    origin=Origin.OURS,
+    origin=Origin.OURS, sets=HealthConfig, field="only",
 )
 STRAGGLER_RATIO = Option(
     "straggler-ratio", Group.HEALTH, values.ratio, "N",
     "A node slower than the median by more than this factor is a straggler, which is reported.",
-    allowed="a number above 1", default="2", origin=Origin.OURS,
+    allowed="a number above 1", origin=Origin.OURS, sets=HealthConfig,
 )
 EXCLUDE_STRAGGLERS = _flag(
     "exclude-stragglers", Group.HEALTH, "Exclude stragglers from the job, as faulty nodes are.",
-    origin=Origin.OURS,
+    origin=Origin.OURS, sets=HealthConfig,
 )
 POLICY = Option(
     "policy", Group.HEALTH, values.plain, "FILE",
@@ -188,7 +207,8 @@ POLICY = Option(
 NO_AUTO_PROGRESS = _flag(
     "no-auto-progress", Group.HEALTH,
     "Leave torch in workers as it is: optimizer steps are not watched, though elasticrun.report_step() still "
-    "counts, and ranks do not wait at the port of rank 0's store.",
+    "counts, ranks do not wait at the port of rank 0's store, and a second process group shares the store of "
+    "the first one.",
     origin=Origin.OURS,
 )
 HANG_TIMEOUT = Option(
@@ -196,7 +216,7 @@ HANG_TIMEOUT = Option(
     "How long workers may make no step before that is a hang, whatever they do (default: told after a while "
     "that is learnt from the steps, acted upon if nothing can move, or after 30 min; off in a TensorFlow "
     "job).",
-    allowed="a number of seconds above 0, or off", origin=Origin.OURS,
+    allowed="a number of seconds above 0, or off", origin=Origin.OURS, sets=WorkerConfig,
 )
 
 TOKEN_FILE = Option(
@@ -248,16 +268,18 @@ START_METHOD = Option(
 ROLE = Option(
     "role", Group.PROGRAM, values.plain, "NAME",
     "Name of this node's workers in their environment and log lines; no role of TensorFlow (see --tf-role).",
-    allowed="a name", default="default", blank=True,
+    allowed="a name", blank=True, sets=WorkerConfig,
 )
 VIRTUAL_LOCAL_RANK = _flag(
     "virtual-local-rank", Group.PROGRAM,
     "LOCAL_RANK is 0 for every worker, and each sees one CUDA device only.",
+    sets=WorkerConfig,
 )
 NUMA_BINDING = Option(
     "numa-binding", Group.PROGRAM, values.Members(NumaBinding), "MODE",
     "Bind workers to the cores near their device: node, socket, exclusive or core-complex.",
     allowed="node, socket, exclusive or core-complex",
+    sets=WorkerConfig,
 )
 WARM = Option(
     "warm", Group.PROGRAM, values.one_of("auto", "on", "off"), "WHEN",
@@ -295,7 +317,7 @@ TF_FINISH_TIMEOUT = Option(
     "tf-finish-timeout", Group.TENSORFLOW, values.seconds, "SECONDS",
     "How long an evaluator, or other mirrored workers, may take to end after the chief (or worker 0) has "
     "ended with 0; then they are stopped, and the job has succeeded.",
-    allowed=_SECONDS, default="60", origin=Origin.OURS,
+    allowed=_SECONDS, origin=Origin.OURS, sets=JobConfig, field="finish_timeout",
 )
 TF_SERVERS = Option(
     "tf-servers", Group.TENSORFLOW, values.one_of("ready", "script"), "NAME",
@@ -308,33 +330,35 @@ LOG_DIR = Option(
     "log-dir", Group.LOGS, values.plain, "DIR",
     "Where log files go; each run and each round gets a directory of its own (default: a temporary "
     "directory).",
-    allowed="a directory", blank=True,
+    allowed="a directory", blank=True, sets=LogConfig,
 )
 REDIRECTS = Option(
     "redirects", Group.LOGS, values.std_by_rank, "STREAMS",
     "Streams that go to log files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both; or by "
     "local rank, 0:1,1:3.",
     allowed=_STREAMS, default="0", short="r",
+    sets=LogConfig,
 )
 TEE = Option(
     "tee", Group.LOGS, values.std_by_rank, "STREAMS",
     "Streams that go to log files and to the console, written as for -r.",
     allowed=_STREAMS, default="0", short="t",
+    sets=LogConfig,
 )
 LOCAL_RANKS_FILTER = Option(
     "local-ranks-filter", Group.LOGS, values.rank_set, "RANK,...",
     "Show only these local ranks on the console.",
-    allowed="a comma list of local ranks, such as 0,1", blank=True,
+    allowed="a comma list of local ranks, such as 0,1", blank=True, sets=LogConfig,
 )
 DUPLICATE_STDOUT_FILTERS = Option(
     "duplicate-stdout-filters", Group.LOGS, values.filters, "WORD,...",
     "Copy lines of stdout that contain one of these words to filtered_stdout.log; ,, is a literal comma.",
-    allowed=_FILTERS, blank=True,
+    allowed=_FILTERS, blank=True, sets=LogConfig,
 )
 DUPLICATE_STDERR_FILTERS = Option(
     "duplicate-stderr-filters", Group.LOGS, values.filters, "WORD,...",
     "The same for stderr and filtered_stderr.log.",
-    allowed=_FILTERS, blank=True,
+    allowed=_FILTERS, blank=True, sets=LogConfig,
 )
 LOG_LINE_PREFIX_TEMPLATE = Option(
     "log-line-prefix-template", Group.LOGS, values.plain, "TEXT",
@@ -342,11 +366,13 @@ LOG_LINE_PREFIX_TEMPLATE = Option(
     "${rank} and ${hostname} are filled in (default: [${role_name}${local_rank}]:).",
     allowed="a text such as '${hostname}:${rank}: '", blank=True,
     fallback_env="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+    sets=LogConfig, field="line_prefix_template",
 )
 EVENT_LOG_HANDLER = Option(
     "event-log-handler", Group.LOGS, values.one_of("null", "console"), "NAME",
     "null, or console: events as JSON lines on stderr.",
-    allowed="null or console", default="null",
+    allowed="null or console",
+    sets=LaunchConfig,
 )
 LOGS_SPECS = Option(
     "logs-specs", Group.LOGS, values.plain, "NAME",

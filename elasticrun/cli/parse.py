@@ -77,9 +77,9 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
         rendezvous,
         workers if roles is None else _seated(workers, roles, given, job.max_nodes),
         security,
-        event_log_handler=given.get(options.EVENT_LOG_HANDLER),
         log_level=log_level,
         notes=tuple(notes),
+        **given.fields(LaunchConfig),
     )
 
 
@@ -135,20 +135,12 @@ def _workers(given: Given, environ: Mapping[str, str], entrypoint: Entrypoint, n
     return WorkerConfig(
         entrypoint,
         local_world_size=1,
-        role=given.get(options.ROLE),
         logs=_logs(given, notes),
-        numa_binding=given.find(options.NUMA_BINDING),
-        virtual_local_rank=given.on(options.VIRTUAL_LOCAL_RANK),
-        shutdown_timeout=given.get(options.SHUTDOWN_TIMEOUT),
-        kill_leftovers=given.on(options.KILL_LEFTOVERS),
-        signals=given.get(options.SIGNALS_TO_HANDLE),
         file_timer=_file_timer(environ),
         health_check_port=_health_check_port(environ),
         error_file=environ.get("TORCHELASTIC_ERROR_FILE") or None,
         auto_progress=not given.on(options.NO_AUTO_PROGRESS),
-        hang_timeout=given.find(options.HANG_TIMEOUT),
-        drain_signal=given.get(options.DRAIN_SIGNAL),
-        preemption_file=given.find(options.PREEMPTION_FILE),
+        **given.fields(WorkerConfig),
     )
 
 
@@ -216,15 +208,7 @@ def _logs(given: Given, notes: Notes) -> LogConfig:
     logs_specs = given.find(options.LOGS_SPECS)
     if logs_specs is not None:
         _check_logs_specs(given, logs_specs, notes)
-    return LogConfig(
-        log_dir=given.find(options.LOG_DIR),
-        redirects=given.get(options.REDIRECTS),
-        tee=given.get(options.TEE),
-        local_ranks_filter=given.find(options.LOCAL_RANKS_FILTER),
-        duplicate_stdout_filters=given.find(options.DUPLICATE_STDOUT_FILTERS) or (),
-        duplicate_stderr_filters=given.find(options.DUPLICATE_STDERR_FILTERS) or (),
-        line_prefix_template=given.find(options.LOG_LINE_PREFIX_TEMPLATE),
-    )
+    return LogConfig(**given.fields(LogConfig))
 
 
 def _check_logs_specs(given: Given, name: str, notes: Notes) -> None:

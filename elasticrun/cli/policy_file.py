@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from elasticrun.cli.values import MAX_COUNT
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
-from elasticrun.core.policy import DEFAULT_ACTIONS
 from elasticrun.errors import UsageError
 
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ class _PolicyFile:
                 text = f"{ACTIONS}.{failure.value} is {_shown(word)}{_hint(word, _ACTIONS)}"
                 self._refuse(text, f"give {', '.join(_ACTIONS)}")
             action = Action(word)
-            if action is not DEFAULT_ACTIONS[failure]:
+            if action is not failure.action:
                 yield PolicyRule(failure, action)
 
     def _refuse(self, what: str, advice: str) -> NoReturn:

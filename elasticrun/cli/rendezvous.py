@@ -88,6 +88,7 @@ def job_config(given: Given, conf: Conf, alone: bool, notes: Notes) -> JobConfig
     low, high = given.get(options.NNODES)
     if alone:
         high = 1
+    _check_node_unit(given, low, high)
     defaults = JobConfig()
     interval = conf.seconds("keep_alive_interval", defaults.heartbeat_interval)
     attempts = conf.find("keep_alive_max_attempt", values.whole(1))
@@ -96,30 +97,22 @@ def job_config(given: Given, conf: Conf, alone: bool, notes: Notes) -> JobConfig
         job_id=_job_id(given, given.get(options.NNODES)[1]),
         min_nodes=low,
         max_nodes=high,
-        node_unit=_node_unit(given, low, high),
-        max_restarts=given.get(options.MAX_RESTARTS),
         last_call_timeout=_last_call(given, conf, defaults.last_call_timeout),
         join_timeout=conf.seconds("join_timeout", conf.seconds("timeout", defaults.join_timeout)),
         heartbeat_interval=interval,
         heartbeat_timeout=interval * patience,
-        waiting_notice_interval=given.get(options.WAITING_NOTICE_INTERVAL),
         health=_health(given, high, notes),
         tag=os.urandom(16).hex(),
-        finish_timeout=given.get(options.TF_FINISH_TIMEOUT),
+        **given.fields(JobConfig),
     )
 
 
 def _health(given: Given, max_nodes: int, notes: Notes) -> HealthConfig:
     only = given.on(options.HEALTH_CHECK_ONLY)
     _note_unused_checks(given, only, max_nodes, notes)
-    return HealthConfig(
-        # Whoever asks for nothing but a check wants one, even of a single node.
-        mode=HealthCheckMode.START if only else given.get(options.HEALTH_CHECK),
-        timeout=given.get(options.HEALTH_CHECK_TIMEOUT),
-        straggler_ratio=given.get(options.STRAGGLER_RATIO),
-        exclude_stragglers=given.on(options.EXCLUDE_STRAGGLERS),
-        only=only,
-    )
+    # Whoever asks for nothing but a check wants one, even of a single node.
+    mode = HealthCheckMode.START if only else given.get(options.HEALTH_CHECK)
+    return HealthConfig(mode, **given.fields(HealthConfig))
 
 
 def _note_unused_checks(given: Given, only: bool, max_nodes: int, notes: Notes) -> None:
@@ -146,14 +139,13 @@ def _last_call(given: Given, conf: Conf, default: float) -> float:
     return default if by_conf is None else by_conf
 
 
-def _node_unit(given: Given, low: int, high: int) -> int:
+def _check_node_unit(given: Given, low: int, high: int) -> None:
     unit = given.get(options.NODE_UNIT)
     if high // unit * unit < max(low, 1):
         nodes = f"{low}" if low == high else f"{low} to {high}"
         given.refuse(
             options.NODE_UNIT, f"no multiple of {unit} lies in --nnodes, which is {nodes}; give one that fits"
         )
-    return unit
 
 
 def _job_id(given: Given, max_nodes: int) -> str:
@@ -234,13 +226,10 @@ def rendezvous_config(given: Given, conf: Conf, alone: bool, notes: Notes) -> Re
         backend="c10d" if given.on(options.STANDALONE) else backend,
         standalone=alone,
         is_host=None if alone else is_host,
-        node_rank=given.find(options.NODE_RANK),
-        local_addr=given.find(options.LOCAL_ADDR),
         connect_timeout=conf.seconds("read_timeout", defaults.connect_timeout),
-        master_timeout=given.get(options.MASTER_TIMEOUT),
-        state_dir=given.find(options.STATE_DIR),
         successors=tuple(successors),
         master=_master_of_one(given) if alone and not given.on(options.STANDALONE) else None,
+        **given.fields(RendezvousConfig),
     )
 
 

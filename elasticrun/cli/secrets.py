@@ -76,13 +76,8 @@ def _wanted_token(
 
 
 def is_open(rendezvous: RendezvousConfig, security: SecurityConfig) -> bool:
-    """Whether strangers on the network could join: there is no token, and the endpoint is not loopback."""
-    if rendezvous.standalone or security.token is not None:
-        return False
-    from elasticrun.cli.tokens import is_loopback
-
-    endpoints = (rendezvous.endpoint, *rendezvous.successors)
-    return not all(is_loopback(endpoint.host) for endpoint in endpoints)
+    """Whether strangers could join, be it other users of this host: there is a port, and no token."""
+    return not rendezvous.standalone and security.token is None
 
 
 def without_token(environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""The manual's tables of options and exit codes, made from the tables in the code.
+"""The manual's tables of options, exit codes and actions, made from the tables in the code.
 
-``python -m elasticrun.cli.table`` prints them; ``--write FILE`` replaces what stands between
-the markers of that file, the page command-line.md. A test compares, so the manual cannot fall behind.
+``python -m elasticrun.cli.table`` prints them; ``--write FILE...`` replaces what stands between the
+markers of these files, pages of the manual. A test compares, so the manual cannot fall behind.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from elasticrun.cli.option import Group, Option, Origin
 from elasticrun.cli.options import OPTIONS
 from elasticrun.errors import EXIT_CODE_MEANING
+from elasticrun.faults import FailureClass
 
 
 def option_table() -> str:
@@ -30,7 +31,7 @@ def _option_row(option: Option[Any]) -> str:
     spelling = f"{option.flag} {option.metavar}".rstrip()
     short = f"`-{option.short}`, " if option.short else ""
     mark = " \\*" if option.origin is Origin.OURS else ""
-    default = f"`{option.default}`" if option.default else ""
+    default = f"`{option.default_text}`" if option.default_text else ""
     return f"| {short}`{_cell(spelling)}`{mark} | {default} | {_cell(option.help)} |"
 
 
@@ -46,35 +47,47 @@ def exit_code_table() -> str:
     return "\n".join(rows)
 
 
-TABLES = {"options": option_table, "exit-codes": exit_code_table}
+def action_table() -> str:
+    """Markdown, one row for each class of failure."""
+    rows = ["| class of failure | action |", "|---|---|"]
+    rows.extend(f"| `{failure.value}` | `{failure.action.value}` |" for failure in FailureClass)
+    return "\n".join(rows)
+
+
+TABLES = {"options": option_table, "exit-codes": exit_code_table, "actions": action_table}
 
 
 def fill(text: str) -> str:
-    """``text`` with each table put between its markers; raises ValueError if a marker is missing."""
+    """``text`` with each table put between its markers; raises ValueError for half a pair, and for none."""
+    found = False
     for name, table in TABLES.items():
         start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
         head, found_start, rest = text.partition(start)
         _, found_end, tail = rest.partition(end)
-        if not (found_start and found_end):
-            raise ValueError(f"the markers {start} and {end} are missing")
-        text = f"{head}{start}\n{table()}\n{end}{tail}"
+        if found_start and found_end:
+            found = True
+            text = f"{head}{start}\n{table()}\n{end}{tail}"
+        elif start in text or end in text:
+            raise ValueError(f"the markers {start} and {end} have to stand one after the other")
+    if not found:
+        raise ValueError(f"there are no markers, such as <!-- {name}:start --> and <!-- {name}:end -->")
     return text
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the tables, or with ``--write FILE`` put them there."""
+    """Print the tables, or with ``--write FILE...`` put them there."""
     if not argv:
         print("\n\n".join(table() for table in TABLES.values()))
         return 0
-    if len(argv) != 2 or argv[0] != "--write":
-        print("usage: python -m elasticrun.cli.table [--write FILE]", file=sys.stderr)
+    if len(argv) < 2 or argv[0] != "--write":
+        print("usage: python -m elasticrun.cli.table [--write FILE...]", file=sys.stderr)
         return 2
-    path = Path(argv[1])
-    try:
-        path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")
-    except (OSError, ValueError) as error:
-        print(f"{path}: {error}", file=sys.stderr)
-        return 2
+    for path in map(Path, argv[1:]):
+        try:
+            path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")
+        except (OSError, ValueError) as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 2
     return 0
 
 

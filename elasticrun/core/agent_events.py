@@ -1,8 +1,7 @@
-"""What an agent's machine is told, what it answers, and its table of transitions."""
+"""What an agent's machine is told, and what it answers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -10,11 +9,11 @@ from elasticrun.core.own_failures import NOT_STOPPED, Stopping
 from elasticrun.core.protocol import (
     AgentMessage,
     AgentPhase,
+    AgentStatus,
     Assignment,
     Failure,
     MasterMessage,
     NodeCheck,
-    NodeInfo,
     Outcome,
     ProbeReport,
     RejectCode,
@@ -61,26 +60,10 @@ class AgentTrigger(Enum):
     GROUP_GONE = "group gone"
 
 
-#: The whole state machine. A pair that is not here cannot happen, and raises KeyError if it does.
-AGENT_TRANSITIONS: dict[tuple[AgentPhase, AgentTrigger], AgentPhase] = {
-    (AgentPhase.PREPARING, AgentTrigger.PREPARED): AgentPhase.READY,
-    (AgentPhase.READY, AgentTrigger.PROBE_WANTED): AgentPhase.CHECKING,
-    (AgentPhase.CHECKING, AgentTrigger.GROUP_GONE): AgentPhase.READY,
-    (AgentPhase.READY, AgentTrigger.ASSIGNED): AgentPhase.RUNNING,
-    (AgentPhase.RUNNING, AgentTrigger.WORKER_FAILED): AgentPhase.FAILED,
-    (AgentPhase.RUNNING, AgentTrigger.STORE_LOST): AgentPhase.FAILED,
-    (AgentPhase.RUNNING, AgentTrigger.ALL_FINISHED): AgentPhase.FINISHED,
-    (AgentPhase.RUNNING, AgentTrigger.TOLD_TO_STOP): AgentPhase.STOPPING,
-    (AgentPhase.FINISHED, AgentTrigger.TOLD_TO_STOP): AgentPhase.STOPPING,
-    (AgentPhase.FINISHED, AgentTrigger.STORE_LOST): AgentPhase.FAILED,  # others may still need it
-    (AgentPhase.FAILED, AgentTrigger.GROUP_GONE): AgentPhase.READY,
-    (AgentPhase.STOPPING, AgentTrigger.GROUP_GONE): AgentPhase.READY,
-}
-
 #: Phases without a worker, or anything that one left behind.
 IDLE = frozenset({AgentPhase.PREPARING, AgentPhase.READY})
 #: Phases in which a round may have to make way.
-STOPPABLE = frozenset(phase for phase, told in AGENT_TRANSITIONS if told is AgentTrigger.TOLD_TO_STOP)
+STOPPABLE = frozenset({AgentPhase.RUNNING, AgentPhase.FINISHED})
 #: Phases in which the group is on its way out already.
 ENDING = frozenset({AgentPhase.FAILED, AgentPhase.STOPPING})
 
@@ -121,6 +104,13 @@ class ImportsSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class HelloSent:
+    """A Hello that tells this status is on its way to a master."""
+
+    status: AgentStatus
+
+
+@dataclass(frozen=True, slots=True)
 class LinkUp:
     """The master welcomed our Hello."""
 
@@ -148,6 +138,7 @@ class WorkerFailed:
     round: int
     failure: Failure
     stopping: Stopping = NOT_STOPPED  # what the launcher had told it before
+    attempt: int = 0  # of its task; 0 if it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +147,14 @@ class WorkerFinished:
 
     round: int
     local_rank: int
+    attempt: int = 0  # of its task; 0 if it has none
 
 
 @dataclass(frozen=True, slots=True)
 class GroupGone:
     """Nothing that workers or a probe started is alive; the ports are free for the next round."""
 
-    round: int
+    round: int  # under which they were started
     store_port: int
     ports: tuple[int, ...] = ()  # for tasks
     hosts_store: bool = False
@@ -222,6 +214,7 @@ AgentEvent = (
     Prepared
     | PortsOffered
     | ImportsSeen
+    | HelloSent
     | LinkUp
     | LinkDown
     | Directed
@@ -293,6 +286,7 @@ class RunProbe:
     """Start the probe of this node's health, then report ProbeEnded."""
 
     start: StartProbe
+    round: int  # under which it runs: the last one here
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,20 +333,3 @@ AgentEffect = (
     | Say
     | Finish
 )
-
-
-def describe_assignment(assignment: Assignment, info: NodeInfo, reason: str) -> str:
-    """One line about a round that starts on this node."""
-    last = assignment.first_rank + info.local_world_size - 1
-    return (
-        f"round {assignment.round}: node {assignment.group_rank} of {assignment.group_world_size},"
-        f" ranks {assignment.first_rank}-{last} of {assignment.world_size}"
-        f" (restart {assignment.restart_count} of {assignment.max_restarts}; {reason})"
-    )
-
-
-def describe_starts(starts: Sequence[StartTask], reason: str) -> str:
-    """One line about tasks that start while their round runs."""
-    tasks = [start.assignment.task(start.local_rank) for start in starts]
-    names = [f"{task.role.value} {task.index} (life {task.life})" for task in tasks if task is not None]
-    return f"{', '.join(names)} {'starts' if len(names) == 1 else 'start'}: {reason}"

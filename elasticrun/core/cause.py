@@ -11,7 +11,7 @@ order:
    certain, unless it recorded when.
 2. *Time*, among those of one host, whose clock is the same: when the exception was recorded, else when the
    process ended.
-3. Between hosts, whose clocks are not compared: what an error of a peer looks like least (``CAUSES_FIRST``),
+3. Between hosts, whose clocks are not compared: what an error of a peer looks like least (its ``order``),
    then the host that was heard of first.
 
 So the cause is never an echo if there is another failure, and the order in which one host's failures arrive
@@ -29,21 +29,6 @@ from elasticrun.core.diagnosis import Diagnosis, diagnose
 from elasticrun.core.protocol import Failure, FailureKind
 from elasticrun.core.symptoms import TOLD_TO_STOP
 from elasticrun.core.traceback_text import last_raised
-
-#: Of failures on several hosts, the cause is the one whose class stands first. At the end stand those that
-#: the death of a peer, which is often all that UNKNOWN is, makes all others report.
-CAUSES_FIRST = (
-    FailureClass.HARDWARE,
-    FailureClass.CGROUP_OOM,
-    FailureClass.HOST_OOM,
-    FailureClass.CUDA_OOM,
-    FailureClass.USER_ERROR,
-    FailureClass.PREEMPTION,
-    FailureClass.HANG,
-    FailureClass.UNKNOWN,
-    FailureClass.COLLECTIVE_TIMEOUT,
-    FailureClass.NETWORK,
-)
 
 _Diagnosed = tuple[Failure, Diagnosis]
 
@@ -100,4 +85,4 @@ def _moment(pair: _Diagnosed) -> tuple[float, int]:
 
 
 def _rank(pair: _Diagnosed) -> int:
-    return CAUSES_FIRST.index(pair[1].failure_class)
+    return pair[1].failure_class.order

@@ -7,7 +7,7 @@ Evidence is weighed by how well it is tied to this worker's end, not by how loud
 2. The exception that ended the worker, from its error file, else from the end of its stderr. What else stands
    on stderr beside an exception decides nothing: programs print errors that they survive.
 3. Without an exception, the signal where it says enough, then what the output says. Texts are told apart by
-   the table of ``core/symptoms.py``.
+   the table of ``elasticrun/faults.py``.
 4. The kernel's log speaks of the host, perhaps of another program's GPU. It therefore overrules only what a
    broken device would look like from above: errors of CUDA and NCCL, timeouts, broken connections, hangs.
 
@@ -28,14 +28,13 @@ from elasticrun.core.protocol import Failure, FailureKind
 from elasticrun.core.symptoms import (
     BROKEN_HARDWARE,
     BROKEN_XIDS,
-    CHILD_KILLED,
     CORRECTED,
-    SAID,
     SUSPECT_HARDWARE,
     SUSPECT_XIDS,
     XID,
 )
 from elasticrun.core.traceback_text import Raised, last_raised, raised_by_line
+from elasticrun.faults import CHILD_KILLED, SAID, Trait
 
 #: Longest part of a line, in characters, that evidence quotes.
 MAX_QUOTE = 160
@@ -57,16 +56,6 @@ class Diagnosis:
 
 #: What an exception speaks of if a broken device may be behind it.
 _OF_A_DEVICE = r"(?i)\bcuda|nccl|cudnn|cublas|nvml|nvlink"
-
-#: Classes that a broken device looks like from above.
-_LIKE_HARDWARE = frozenset(
-    {
-        FailureClass.HARDWARE,
-        FailureClass.NETWORK,
-        FailureClass.COLLECTIVE_TIMEOUT,
-        FailureClass.HANG,
-    }
-)
 
 
 def diagnose(failure: Failure) -> Diagnosis:
@@ -215,7 +204,7 @@ def _speaks_of_hardware(line: str) -> bool | None:
 def _weigh(own: Diagnosis | None, kernel: Diagnosis | None) -> Diagnosis | None:
     if own is None or kernel is None:
         return own or kernel
-    overruled = not own.sure or (kernel.sure and own.failure_class in _LIKE_HARDWARE)
+    overruled = not own.sure or (kernel.sure and Trait.LIKE_HARDWARE in own.failure_class.traits)
     return kernel if overruled else own
 
 

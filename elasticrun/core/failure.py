@@ -1,12 +1,21 @@
 """How one worker failed, as a value that agents and the master exchange; a part of ``core/protocol.py``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
-from elasticrun.core.bounds import COUNTS, EXIT_CODES, PIDS, RANKS, STEPS, TIMESTAMPS
+from elasticrun.core.bounds import (
+    COUNTS,
+    EXIT_CODES,
+    PIDS,
+    RANKS,
+    STEPS,
+    TIMESTAMPS,
+    Name,
+    Path,
+    Text,
+    TextEnd,
+)
 
 #: Longest part of a failure's message, in characters, that its summary repeats.
 MAX_SUMMARY_TEXT = 200
@@ -27,25 +36,25 @@ class FailureKind(Enum):
 class Failure:
     """One worker that failed of its own; one that the launcher merely stopped never becomes one."""
 
-    node: str
-    host: str
+    node: Name
+    host: Name
     rank: Annotated[int, RANKS]
     local_rank: Annotated[int, RANKS]
-    role: str
+    role: Name
     pid: Annotated[int, PIDS]
     kind: FailureKind
     exit_code: Annotated[int, EXIT_CODES]  # as in subprocess: negative is the number of the signal
-    message: str = ""  # from the error file, else one sentence about the exit
-    traceback: str = ""  # from the error file
-    stderr_tail: str = ""
-    error_file: str = ""
+    message: Text = ""  # from the error file, else one sentence about the exit
+    traceback: TextEnd = ""  # from the error file
+    stderr_tail: TextEnd = ""
+    error_file: Path = ""
     # Wall clock of the worker's host in seconds; compared only within one host.
     timestamp: Annotated[float, TIMESTAMPS] = 0.0
     step: Annotated[int, STEPS] = -1  # the last training step that the worker reported; -1: none
     oom_kills: Annotated[int, COUNTS] = 0  # by how much the cgroup's count of OOM kills grew in this round
     host_oom: bool = False  # the host ran out of memory in this round
-    kernel_log: str = ""  # what the kernel's log said of hardware or memory in this round
-    stacks: str = ""  # of a hang: the directory on its host in which all stacks were saved
+    kernel_log: TextEnd = ""  # what the kernel's log said of hardware or memory in this round
+    stacks: Path = ""  # of a hang: the directory on its host in which all stacks were saved
     stopped: bool = False  # it was failing, but a signal of the launcher reached it before it had ended
     # When its error file was written, on the wall clock of its host in seconds; 0: unknown.
     raised: Annotated[float, TIMESTAMPS] = 0.0

@@ -71,11 +71,13 @@ OUTCOMES: dict[JobPhase, Outcome] = {
 class MasterStarted:
     """A master took up the job; ``epoch`` is larger than that of any master before it.
 
-    ``key`` is drawn at random, in hex; the first one of a journal holds for all its masters.
+    ``key`` is drawn at random, in hex; the first one of a journal holds for all its masters. ``host`` is the
+    incarnation of the agent that started this one, if it is known.
     """
 
     epoch: Annotated[int, EPOCHS]
     key: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,11 @@ class RoleScaled:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class StacksOrdered:
+    """An operator wants the stacks of all workers."""
+
+
 JobEvent = (
     MasterStarted
     | Attached
@@ -160,6 +167,7 @@ JobEvent = (
     | DrainOrdered
     | ScaleOrdered
     | RoleScaled
+    | StacksOrdered
 )
 
 
@@ -203,4 +211,12 @@ class StepDown:
     reason: str
 
 
-JobEffect = Send | Drop | Decided | Ended | StepDown
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What came of an operator's order, for the one who gave it: there is one for each order."""
+
+    ok: bool
+    text: str
+
+
+JobEffect = Send | Drop | Decided | Ended | StepDown | Answered

@@ -24,6 +24,8 @@ from elasticrun.core.protocol import AgentPhase, AgentStatus, NodeInfo, Rejected
 
 #: How many incarnations that may not come back, and names of nodes that are gone, are remembered.
 REMEMBERED = 10_000
+#: How many nodes beyond those that a world takes there may be, if some may be strangers.
+MOST_SPARES = 4096
 
 
 @dataclass(slots=True)
@@ -50,13 +52,19 @@ class Admission(Enum):
     REFUSED = "is refused"
     STALE = "is late: a newer stream was here first"
     IN_USE = "has a name that another agent has"
+    CROWDED = "is one too many"
+
+
+#: Admissions that change nothing.
+REFUSALS = (Admission.STALE, Admission.REFUSED, Admission.IN_USE, Admission.CROWDED)
 
 
 class Membership:
-    """The table of nodes. Every operation but ``detach_all`` is O(1)."""
+    """The table of nodes. Every operation but ``detach_all`` is O(1). A world takes ``max_nodes`` of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_nodes: int = 1) -> None:
         self.nodes: dict[str, Node] = {}
+        self._room = max_nodes + MOST_SPARES  # for nodes that may be strangers
         self.detached = 0  # number of known nodes without a session
         self._by_session: dict[int, str] = {}
         # The incarnation of each node that was admitted last, and those that were retired with what each is
@@ -71,7 +79,8 @@ class Membership:
             return Admission.REFUSED
         known = self.nodes.get(info.node)
         if known is None:
-            return Admission.JOINS
+            is_full = trust is Trust.STRANGER and len(self.nodes) >= self._room
+            return Admission.CROWDED if is_full else Admission.JOINS
         if known.session is not None and session < known.session:
             return Admission.STALE
         is_same = known.info.incarnation == info.incarnation

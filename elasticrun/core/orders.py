@@ -4,21 +4,23 @@ An order is obeyed only if it comes with a proof that the sender knows the job's
 token obeys nobody.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Annotated
 
 from elasticrun.config import TaskRole
+from elasticrun.core.bounds import MAX_REPLY, NODES, Keep, Label, Length, Name, Range, Text, Token
+from elasticrun.core.status import JobStatus
+from elasticrun.core.tasks import MAX_CLUSTER
 
 
 @dataclass(frozen=True, slots=True)
 class ControlHello:
     """First message of somebody who wants to steer the job."""
 
-    job_id: str
-    version: str
-    nonce: bytes = b""
-    proof: bytes = b""
+    job_id: Label
+    version: Name
+    nonce: Token = b""
+    proof: Token = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +32,21 @@ class ShowStatus:
 class DrainNode:
     """Let a node leave with grace."""
 
-    node: str
-    reason: str
+    node: Name
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleJob:
     """Run with another number of nodes."""
 
-    min_nodes: int
-    max_nodes: int
+    min_nodes: Annotated[int, NODES]
+    max_nodes: Annotated[int, NODES]
+
+    def contradiction(self) -> str:
+        """What cannot be true of both numbers, as a sentence; "" if nothing."""
+        low, high = self.min_nodes, self.max_nodes
+        return "" if low <= high else f"max_nodes must be {low} or more, got {high}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class ScaleRole:
     """Run another number of a TensorFlow job's parameter servers, or of the workers that they serve."""
 
     role: TaskRole
-    count: int
+    count: Annotated[int, Range(1, MAX_CLUSTER)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,9 @@ class SaveAllStacks:
     """Have every node save the stacks of its workers."""
 
 
-ControlRequest = ShowStatus | DrainNode | ScaleJob | ScaleRole | SaveAllStacks
+#: What changes something or is to be done by nodes: the job's machine judges it.
+Order = DrainNode | ScaleJob | ScaleRole | SaveAllStacks
+ControlRequest = ShowStatus | Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,5 +72,6 @@ class ControlReply:
     """What came of a request."""
 
     ok: bool
-    text: str
-    proof: bytes = b""  # that the master knows the job's token
+    text: Annotated[str, Length(MAX_REPLY, keep=Keep.HEAD)]
+    proof: Token = b""  # that the master knows the job's token
+    status: JobStatus | None = None  # if that was asked for

@@ -26,44 +26,18 @@ from dataclasses import dataclass, field
 
 from elasticrun.config import Action, FailureClass, Policy
 from elasticrun.core.cause import root_cause
-from elasticrun.core.diagnosis import diagnose, error_signature, error_text, is_from_outside
+from elasticrun.core.diagnosis import Diagnosis, diagnose, error_signature, error_text, is_from_outside
 from elasticrun.core.protocol import Failure
-
-#: What is done where the policy has no rule of its own.
-DEFAULT_ACTIONS: dict[FailureClass, Action] = {
-    # The kill itself has freed the memory, and no check of the node would find anything wrong.
-    FailureClass.HOST_OOM: Action.RESTART,
-    # The same, and the limit is the container's: another node would have it, too.
-    FailureClass.CGROUP_OOM: Action.RESTART,
-    # A fresh process has a GPU without fragments; if the batch is too large, the same error ends the job.
-    FailureClass.CUDA_OOM: Action.RESTART,
-    # It may depend on the data or on chance; if it does not, the same error ends the job.
-    FailureClass.USER_ERROR: Action.RESTART,
-    # Some node or link is slow or stuck, and whoever timed out is seldom the one: measure before going on.
-    FailureClass.COLLECTIVE_TIMEOUT: Action.RECHECK,
-    # No restart mends it, and every round on this node risks a wrong result.
-    FailureClass.HARDWARE: Action.LEAVE,
-    # The agent is told as well if its node is taken, and leaves by itself; a worker alone can start again.
-    FailureClass.PREEMPTION: Action.RESTART,
-    # No peer failed, or that would be the cause: a link may be broken, which the all-gathers would show.
-    FailureClass.NETWORK: Action.RECHECK,
-    # As for a timeout.
-    FailureClass.HANG: Action.RECHECK,
-    # Most are kills from outside and crashes in native code, for which the fastest way back is the best.
-    FailureClass.UNKNOWN: Action.RESTART,
-}
+from elasticrun.faults import Trait
 
 #: Seconds after which workers that report no step are taken to be of a program that reports none.
 MAX_START = 600.0
-
-#: Classes of failures that are exceptions of the program and can come back the same way.
-REPEATABLE = frozenset({FailureClass.USER_ERROR, FailureClass.CUDA_OOM})
 
 
 def action_for(policy: Policy, failure_class: FailureClass, sure: bool = True) -> Action:
     """What to do about a failure of this class; ``sure`` is the diagnosis's."""
     rules = {rule.failure: rule.action for rule in policy.rules}
-    action = rules.get(failure_class, DEFAULT_ACTIONS[failure_class])
+    action = rules.get(failure_class, failure_class.action)
     return Action.RECHECK if action is Action.LEAVE and not sure else action
 
 
@@ -112,11 +86,15 @@ class RepeatedError:
 
 def _errors(failures: Sequence[Failure]) -> list[KnownError]:
     """The exceptions of a round; none if something else was its cause."""
-    if root_cause(failures)[1].failure_class not in REPEATABLE:
+    if not _can_repeat(root_cause(failures)[1]):
         return []
-    found = [failure for failure in failures if diagnose(failure).failure_class in REPEATABLE]
+    found = [failure for failure in failures if _can_repeat(diagnose(failure))]
     errors = [KnownError(error_signature(each), each.step, error_text(each)) for each in found]
     return [error for error in dict.fromkeys(errors) if error.signature]
+
+
+def _can_repeat(found: Diagnosis) -> bool:
+    return Trait.REPEATABLE in found.failure_class.traits
 
 
 def _order(error: KnownError) -> tuple[int, str]:

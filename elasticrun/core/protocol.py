@@ -7,38 +7,65 @@ order cannot leave the two sides apart: the receiver drops anything whose (incar
 (epoch, sequence), is not newer than what it has, and the next message carries everything again.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
 from elasticrun.config import TaskRole
 from elasticrun.core.bounds import (
-    CHECKS,
+    COUNTED_ROUNDS,
     COUNTS,
-    EPOCHS,
+    DELAYS,
     EPOCHS_HEARD,
     LOCAL_SIZES,
+    MAX_MESSAGE_BYTES,
     PIDS,
     PORTS,
     POSITIONS,
     RANKS,
-    RATES,
     ROUNDS,
     ROUNDS_HEARD,
-    SECONDS,
     SEQUENCES,
+    USED_PORTS,
     WORLD_SIZES,
+    Address,
+    Counted,
+    Epoch,
+    Keep,
+    Label,
+    Length,
+    Mark,
+    Name,
+    Sentence,
+    SentenceEnd,
+    Text,
+    Token,
 )
 from elasticrun.core.failure import MAX_SUMMARY_TEXT as MAX_SUMMARY_TEXT
 from elasticrun.core.failure import Failure as Failure
 from elasticrun.core.failure import FailureKind as FailureKind
+from elasticrun.core.probing import MAX_CHECKS as MAX_CHECKS
+from elasticrun.core.probing import MAX_GROUP_NODES as MAX_GROUP_NODES
+from elasticrun.core.probing import MAX_GROUPS as MAX_GROUPS
+from elasticrun.core.probing import GroupReport as GroupReport
+from elasticrun.core.probing import NodeCheck as NodeCheck
+from elasticrun.core.probing import ProbeGroup as ProbeGroup
+from elasticrun.core.probing import ProbeReport as ProbeReport
 from elasticrun.core.stall import Evidence as Evidence
 from elasticrun.core.stall import Stall as Stall
-from elasticrun.core.tasks import Cluster, Task, TaskReport
+from elasticrun.core.tasks import MAX_PORTS, MAX_TASKS, Cluster, Task, TaskReports, Tasks, misfit_of
 from elasticrun.core.trust import Trust as Trust
-from elasticrun.core.usage import TaskUsage
+from elasticrun.core.usage import TaskUsages
+
+#: The most seats that a status carries.
+MAX_SEATS = 64
+#: The most members of a world that its seats name.
+MAX_ROLL = 64
+#: The most failures that one message carries; the rest is counted in its reason.
+MAX_FAILURES = 8
+
+Roll = Annotated[tuple[Name, ...], Length(MAX_ROLL, keep=Keep.HEAD)]
+Failures = Annotated[tuple[Failure, ...], Length(MAX_FAILURES, keep=Keep.HEAD)]
 
 
 class AgentPhase(Enum):
@@ -57,41 +84,21 @@ class AgentPhase(Enum):
 class NodeInfo:
     """Who an agent is; constant for one incarnation."""
 
-    node: str  # name of the node, unique in the job at any time
-    incarnation: str  # fresh at each start of the agent
-    host: str
-    address: str  # where other nodes reach this one
+    node: Name  # name of the node, unique in the job at any time
+    incarnation: Name  # fresh at each start of the agent
+    host: Name
+    address: Address  # where other nodes reach this one
     local_world_size: Annotated[int, LOCAL_SIZES]
-    role: str = "default"
+    role: Name = "default"
     node_rank: Annotated[int, RANKS] | None = None  # only if the user gave one: it orders the ranks
     pid: Annotated[int, PIDS] = 0
     # Of this host in the list of endpoints, if it may become the master's; -1: it may not.
     position: Annotated[int, POSITIONS] = -1
-    roles: tuple[TaskRole, ...] = ()  # of a TensorFlow job's tasks, by local rank; (): no TensorFlow job
-    program: str = ""  # what its workers run, with its path; "": unknown
+    # Of a TensorFlow job's tasks, by local rank; (): no TensorFlow job.
+    roles: Annotated[tuple[TaskRole, ...], Length(MAX_TASKS)] = ()
+    program: SentenceEnd = ""  # what its workers run, with its path; "": unknown
     min_nodes: Annotated[int, COUNTS] = 0  # the bounds that it was started with
     max_nodes: Annotated[int, COUNTS] = 0  # 0: unknown
-
-
-@dataclass(frozen=True, slots=True)
-class GroupReport:
-    """How one all-gather of a probe went, seen from one of its members."""
-
-    error: str = ""  # "" if it was fine
-    bandwidth: Annotated[float, RATES] = 0.0  # bytes per second that this node received
-    latency: Annotated[float, SECONDS] = 0.0  # seconds for an all-gather of a few bytes
-    transport: str = ""  # what carried it, for example gloo; "": unknown
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeReport:
-    """What one probe of a node found."""
-
-    check: Annotated[int, CHECKS]  # the number of the probe, as the master gave it
-    error: str = ""  # of the self test: what is wrong with this node by itself; "" if nothing is
-    matmul_flops: Annotated[float, RATES] = 0.0  # floating point operations per second
-    groups: tuple[GroupReport, ...] = ()  # in the order in which they were asked for
-    engine: str = ""  # what multiplied, for example torch/cpu; "": unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ class World:
     """A world as votes name it; see ``core/quorum.py``."""
 
     round: Annotated[int, ROUNDS]
-    epoch: Annotated[int, EPOCHS]  # of the master that formed it
+    epoch: Epoch  # of the master that formed it
     size: Annotated[int, WORLD_SIZES]  # number of nodes
 
 
@@ -109,7 +116,13 @@ class Seat:
 
     world: World
     base: World | None  # the newest world known to have started everywhere; None: there is none before this
-    roll: tuple[str, ...] = ()  # the members' incarnations, if they are at most MAX_ROLL
+    roll: Roll = ()  # the members' incarnations, if they are at most MAX_ROLL
+
+    def contradiction(self) -> str:
+        """What cannot be true of both worlds, as a sentence; "" if nothing."""
+        if self.base is None or self.base.round <= self.world.round:
+            return ""
+        return f"base must be older: round {self.world.round} has {self.base.round}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +132,7 @@ class Charter:
     world: World
     base: World | None  # as in Seat
     prior: World | None  # the member's newest seat as the master knows it; a member that knows better refuses
-    roll: tuple[str, ...] = ()  # as in Seat
+    roll: Roll = ()  # as in Seat
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,37 +146,43 @@ class AgentStatus:
     sequence: Annotated[int, SEQUENCES]  # grows with each status of one incarnation
     phase: AgentPhase
     round: Annotated[int, ROUNDS_HEARD] = -1
-    failures: tuple[Failure, ...] = ()
+    failures: Failures = ()
     store_port: Annotated[int, PORTS] = 0  # one that is free for the workers' store, offered while READY
     probe: ProbeReport | None = None  # of the newest probe that ended
     stall: Stall | None = None  # while RUNNING
-    seats: tuple[Seat, ...] = ()  # by round, at most MAX_SEATS; only if several hosts may become the master's
+    # By round; only if several hosts may become the master's.
+    seats: Annotated[tuple[Seat, ...], Length(MAX_SEATS, keep=Keep.TAIL)] = ()
     warming: bool = False  # while READY: workers, of which this node has started none, would wait for imports
-    # Held free for tasks, at most MAX_PORTS; only if this node has roles.
-    ports: tuple[Annotated[int, PORTS], ...] = ()
-    tasks: tuple[TaskReport, ...] = ()  # of ``round``, at most MAX_TASKS
+    # Held free for tasks; only if this node has roles.
+    ports: Annotated[tuple[Annotated[int, USED_PORTS], ...], Length(MAX_PORTS, keep=Keep.HEAD)] = ()
+    tasks: TaskReports = ()  # of ``round``
     hosts_store: bool = False  # while READY: a process of its launcher would serve the workers' store
+
+    def contradiction(self) -> str:
+        """What cannot be true of its seats, as a sentence; "" if nothing."""
+        is_later = any(seat.world.round > self.round for seat in self.seats)
+        return f"seats must be of rounds up to {self.round}, the last that was accepted" if is_later else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
     """First message on a stream: who, for which job, and the status to resume from."""
 
-    job_id: str
-    version: str
+    job_id: Label
+    version: Name
     info: NodeInfo
     status: AgentStatus
     epoch: Annotated[int, EPOCHS_HEARD] = -1  # the newest master epoch this agent has seen
-    nonce: bytes = b""  # of the agent, for the master's proofs
-    proof: bytes = b""  # that the agent knows the job's token
-    trust: Trust = Trust.STRANGER
+    nonce: Token = b""  # of the agent, for the master's proofs
+    proof: Token = b""  # that the agent knows the job's token
+    trust: Annotated[Trust, Mark.LOCAL] = Trust.STRANGER
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """The status changed."""
 
-    incarnation: str
+    incarnation: Name
     status: AgentStatus
 
 
@@ -171,16 +190,17 @@ class Report:
 class Heartbeat:
     """The agent's loop is alive."""
 
-    incarnation: str
-    usage: tuple[TaskUsage, ...] = ()  # of tasks that run, at most MAX_TASKS; only if this node has roles
+    incarnation: Name
+    # Of tasks that run; only if this node has roles.
+    usage: TaskUsages = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
     """The agent leaves in good order (it was told to); not a failure."""
 
-    incarnation: str
-    reason: str
+    incarnation: Name
+    reason: Text
 
 
 AgentMessage = Hello | Report | Heartbeat | Leave
@@ -190,22 +210,36 @@ AgentMessage = Hello | Report | Heartbeat | Leave
 class Assignment:
     """What one agent is told about a round. O(1) in the number of nodes, unless there is a ``cluster``."""
 
-    round: int
-    group_rank: int
-    group_world_size: int  # number of nodes
-    first_rank: int  # global rank of this node's local rank 0
-    world_size: int
-    role_first_rank: int
-    role_world_size: int
-    store_address: str
-    store_port: int
-    restart_count: int
-    max_restarts: int
+    round: Counted
+    group_rank: Counted
+    group_world_size: Counted  # number of nodes
+    first_rank: Counted  # global rank of this node's local rank 0
+    world_size: Counted
+    role_first_rank: Counted
+    role_world_size: Counted
+    store_address: Name
+    store_port: Annotated[int, PORTS]
+    restart_count: Counted
+    max_restarts: Counted
     charter: Charter | None = None  # only if several hosts may become the master's
-    tasks: tuple[Task, ...] = ()  # of this node, if it has roles, at most MAX_TASKS
-    cluster: Cluster = ()  # all tasks of all nodes but the evaluator: the one thing here that is O(n)
-    tag: str = ""  # of the job, with a cluster
+    tasks: Tasks = ()  # of this node, if it has roles
+    # All tasks of all nodes but the evaluator: the one thing here that is O(n).
+    cluster: Annotated[Cluster, Mark.SHARED] = ()
+    tag: Label = ""  # of the job, with a cluster
     store_hosted: bool = False  # by the launcher of node 0, until the round is over; else by rank 0
+
+    def contradiction(self) -> str:
+        """What cannot be true of its numbers together, as a sentence; "" if nothing."""
+        for name, number, most in (
+            ("group_rank", self.group_rank, self.group_world_size - 1),
+            ("first_rank", self.first_rank, self.world_size - 1),
+            ("role_first_rank", self.role_first_rank, self.role_world_size - 1),
+            ("group_world_size", self.group_world_size, self.world_size),
+            ("role_world_size", self.role_world_size, self.world_size),
+        ):
+            if number > most:
+                return f"{name} must be at most {most}, got {number}"
+        return f"cluster {fault}" if (fault := misfit_of(self.cluster)) else ""
 
     def task(self, local_rank: int) -> Task | None:
         """The task of a local rank; None if it has none, as on a node without roles."""
@@ -216,19 +250,6 @@ class Assignment:
         if self.cluster:
             return tuple(task.local_rank for task in self.tasks)
         return tuple(range(local_world_size))
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCheck:
-    """What the health check found out about one node, for a table."""
-
-    node: str
-    matmul_flops: float  # per second; 0.0: unknown
-    bandwidth: float  # bytes per second; 0.0: unknown
-    latency: float  # seconds; 0.0: unknown
-    verdict: str  # one word
-    detail: str = ""
-    engine: str = ""  # what multiplied, and what carried the all-gather
 
 
 class Outcome(Enum):
@@ -263,94 +284,84 @@ class RejectCode(Enum):
 class Welcome:
     """Answer to Hello: the agent is attached."""
 
-    epoch: int
-    heartbeat_interval: float  # seconds
-    ticket: bytes = b""  # with which this incarnation comes back; see ``rpc/tickets.py``
-    returning: bytes = b""  # that the master knows the ticket which the agent came with
-    key: bytes = b""  # the number of the key that the ticket was made with
+    epoch: Epoch
+    heartbeat_interval: Annotated[float, DELAYS]  # seconds
+    ticket: Token = b""  # with which this incarnation comes back; see ``rpc/tickets.py``
+    returning: Token = b""  # that the master knows the ticket which the agent came with
+    key: Token = b""  # the number of the key that the ticket was made with
 
 
 @dataclass(frozen=True, slots=True)
 class StartRound:
     """Run the workers of a round."""
 
-    epoch: int
-    sequence: int
+    epoch: Epoch
+    sequence: Counted
     assignment: Assignment
-    reason: str
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
 class StopRound:
     """Stop the workers of ``round`` and of every earlier one, then be ready for the next."""
 
-    epoch: int
-    sequence: int
-    round: int
-    reason: str
+    epoch: Epoch
+    sequence: Counted
+    round: Annotated[int, COUNTED_ROUNDS]
+    reason: Text
     drain: bool = False  # a node leaves with grace: workers may save their state first
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeGroup:
-    """One all-gather that a node takes part in."""
-
-    slot: int  # when: the same number for all its members, who may have nothing to do in others
-    rank: int  # of this node in ``nodes``
-    nodes: tuple[str, ...]
-    address: str  # where rank 0 listens
-    port: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartProbe:
     """Test this node by itself, then with others, in the given order of groups."""
 
-    epoch: int
-    sequence: int
-    check: int  # grows with each probe of the job
-    groups: tuple[ProbeGroup, ...]
-    slots: int  # of the whole probe, each as long: their ends are the same for all nodes
-    timeout: float  # seconds for the whole probe
-    secret: bytes = b""  # with which the members of its groups prove themselves to one another
+    epoch: Epoch
+    sequence: Counted
+    check: Counted  # grows with each probe of the job
+    groups: Annotated[tuple[ProbeGroup, ...], Length(MAX_GROUPS)]
+    slots: Counted  # of the whole probe, each as long: their ends are the same for all nodes
+    timeout: Annotated[float, DELAYS]  # seconds for the whole probe
+    secret: Token = b""  # with which the members of its groups prove themselves to one another
 
 
 @dataclass(frozen=True, slots=True)
 class SaveStacks:
     """Save the stacks of this node's workers beside their logs, because somebody asked for them."""
 
-    epoch: int
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
 class JournalCopy:
     """Lines of the master's journal, for a host that may have to take over; see ``core/quorum.py``."""
 
-    epoch: int
-    first: int  # number of the first line, from 0; 0 means that the copy starts anew
-    lines: tuple[str, ...]
-    whole: int = 0  # with the first line: so many lines are needed before the copy is of any use
+    epoch: Epoch
+    first: Counted  # number of the first line, from 0; 0 means that the copy starts anew
+    lines: Annotated[tuple[Annotated[str, Length(MAX_MESSAGE_BYTES)], ...], Length(MAX_MESSAGE_BYTES)]
+    whole: Counted = 0  # with the first line: so many are needed before the copy is of any use
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Nothing to do yet; says who is there and who is missing. A text for humans, decides nothing."""
 
-    epoch: int
-    text: str
+    epoch: Epoch
+    text: Text
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
     """The job is over: stop workers if any are left, then exit."""
 
-    epoch: int
-    sequence: int
+    epoch: Epoch
+    sequence: Counted
     outcome: Outcome
-    reason: str
-    failures: tuple[Failure, ...] = field(default=())  # the root cause first, at most MAX_FAILURES
-    checkup: tuple[NodeCheck, ...] = field(default=())  # after ``--health-check-only``, at most MAX_CHECKS
-    other_program: str = ""  # what the job ran, if this node was started to run something else
+    reason: Text
+    failures: Failures = ()  # the root cause first
+    # After ``--health-check-only``.
+    checkup: Annotated[tuple[NodeCheck, ...], Length(MAX_CHECKS, keep=Keep.HEAD)] = ()
+    other_program: Sentence = ""  # what the job ran, if this node was started to run something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,26 +369,10 @@ class Rejected:
     """The master refuses this stream; it is closed after this message."""
 
     code: RejectCode
-    message: str
-    proof: bytes = b""  # that the master knows the ticket which the agent came with
+    message: Text
+    proof: Token = b""  # that the master knows the ticket which the agent came with
 
 
 MasterMessage = (
     Welcome | StartRound | StopRound | StartProbe | SaveStacks | JournalCopy | Waiting | JobEnded | Rejected
 )
-
-#: The most seats that a status carries.
-MAX_SEATS = 64
-#: The most members of a world that its seats name.
-MAX_ROLL = 64
-#: The most groups of one probe.
-MAX_GROUPS = 64
-#: The most nodes in one group of a probe.
-MAX_GROUP_NODES = 64
-#: The most rows of a health check's table, the worst first.
-MAX_CHECKS = 500
-#: The most failures that one message carries; the rest is counted in its reason.
-MAX_FAILURES = 8
-#: Longest text of a failure's message, traceback or stderr tail in bytes of UTF-8 on the wire: a report of
-#: MAX_FAILURES failures stays far below the limit of 1 MiB for a message.
-MAX_FAILURE_TEXT = 10_000

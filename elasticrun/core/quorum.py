@@ -69,7 +69,7 @@ does not answer after ``TAKEOVER_DELAY``: a master that was only killed is back 
 master that cannot get a quorum steps down after its ``patience``. That doubles along the list, so it is
 longer than the patience of all masters before it and the walk along the list together: whatever masters are
 alive and wait for one another's nodes, while the last of them waits, all the others step down and their
-agents come. Where no master can ever lead again, agents do not walk for ever: see ``core/agent_search.py``.
+agents come. Where no master can ever lead again, agents do not walk for ever: see ``core/agent/search.py``.
 """
 
 from __future__ import annotations

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from elasticrun.config import Action, FailureClass, Policy
 from elasticrun.core.cause import root_cause
 from elasticrun.core.diagnosis import Diagnosis
 from elasticrun.core.hangs import Restarts
-from elasticrun.core.job_events import Trigger
 from elasticrun.core.policy import RepeatedError, action_for, backoff_delay, count_fast, refilled
 from elasticrun.core.protocol import Failure
 from elasticrun.core.restart import Budget, StopCause
-
-#: Failures of something that nodes do together.
-SHARED = frozenset({FailureClass.COLLECTIVE_TIMEOUT, FailureClass.NETWORK, FailureClass.HANG})
+from elasticrun.faults import Trait
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +32,20 @@ class Recovery:
     trained: float = 0.0  # seconds since the last failure, over all rounds, that gave no restart back yet
 
 
+class Ending(Enum):
+    """Why no round follows."""
+
+    BUDGET_SPENT = "budget spent"
+    ERROR_REPEATED = "error repeated"
+
+
 @dataclass(frozen=True, slots=True)
 class Settlement:
     """What follows a stopped round."""
 
     recovery: Recovery
     reason: str
-    end: Trigger | None = None  # the job ends by this; None: another round
+    end: Ending | None = None  # why the job ends; None: another round
     delay: float = 0.0  # seconds to wait before it
     excluded: str = ""  # the node that has to leave
     suspect: str = ""  # the node that has to be checked first
@@ -81,9 +86,9 @@ def _judge(
     repeated, circles = kept.repeated.after(failures, policy, lasted)
     kept = replace(kept, repeated=repeated, trained=0.0)
     if action is Action.GIVE_UP:
-        return Settlement(kept, why, Trigger.BUDGET_SPENT, failures=failures)
+        return Settlement(kept, why, Ending.BUDGET_SPENT, failures=failures)
     if circles:
-        return Settlement(kept, circles, Trigger.ERROR_REPEATED, failures=failures)
+        return Settlement(kept, circles, Ending.ERROR_REPEATED, failures=failures)
     if action is Action.LEAVE:
         return Settlement(kept, f"free: {why}", excluded=root.node, failures=failures)
     fast = count_fast(before, root, lasted, policy)
@@ -95,7 +100,7 @@ def _judge(
     reason = _join(settlement.reason, patience)
     if action is not Action.RECHECK:
         return replace(settlement, reason=reason, delay=delay)
-    shared = diagnosis.failure_class in SHARED
+    shared = Trait.SHARED in diagnosis.failure_class.traits
     return replace(settlement, reason=reason, delay=delay, suspect=root.node, suspects_all=shared)
 
 
@@ -126,7 +131,7 @@ def _refill(recovery: Recovery, policy: Policy, lasted: float) -> Recovery:
 def _charge(recovery: Recovery, cause: StopCause, diagnosis: Diagnosis | None, why: str) -> Settlement:
     budget, verdict = recovery.budget.settle(cause)
     if budget is None:
-        return Settlement(recovery, _join(verdict, _name(diagnosis)), Trigger.BUDGET_SPENT)
+        return Settlement(recovery, _join(verdict, _name(diagnosis)), Ending.BUDGET_SPENT)
     return Settlement(replace(recovery, budget=budget), _join(verdict, why))
 
 

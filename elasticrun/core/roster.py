@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from elasticrun.core.membership import Admission
 from elasticrun.core.protocol import NodeInfo, RejectCode, Rejected
 from elasticrun.core.rendezvous import WorldLimits
 
@@ -38,6 +39,22 @@ def name_in_use(node: str) -> Rejected:
         f"another agent has the name {node}; give each agent of one host its own --node-rank, or wait until"
         " that one is gone",
     )
+
+
+def too_many(nodes: int) -> Rejected:
+    """What an agent hears that comes without a token while very many nodes wait already."""
+    return Rejected(
+        RejectCode.TOO_MANY, f"{nodes} nodes are in the job, which is the most that it takes without a token"
+    )
+
+
+def answer(admission: Admission, node: str, retired: Rejected | None, nodes: int) -> Rejected | None:
+    """What an agent hears that is not admitted. ``retired``: what was said of its incarnation before."""
+    if admission is Admission.REFUSED:
+        return retired or superseded(node)
+    if admission is Admission.CROWDED:
+        return too_many(nodes)
+    return name_in_use(node) if admission is Admission.IN_USE else None
 
 
 def describe_waiting(present: Sequence[NodeInfo], limits: WorldLimits) -> str:

@@ -24,13 +24,13 @@ STARTED = frozenset({AgentPhase.RUNNING, AgentPhase.FAILED, AgentPhase.FINISHED}
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class Repair:
     """Tasks that were lost and start again while their round goes on, as one event."""
 
     losses: tuple[Loss, ...]
     before: Recovery  # what the job remembered of its failures until then
     at: float  # when the first one was judged, in seconds of the master's clock
-    lasted: float  # seconds since the round started, or was mended before
+    lasted: float  # seconds since the round started, or was repaired before
     verdict: str = ""  # what followed, for those who start again
 
 
@@ -49,9 +49,9 @@ class Round:
     started_at: float = 0.0  # seconds of the master's clock
     lasted: float = 0.0  # seconds until it was told to stop
     stop: tuple[StopCause, str] | None = None
-    tasks: RoundTasks = field(default_factory=RoundTasks)
+    tasks: RoundTasks | None = None  # of TensorFlow; None: its workers make one world of torch
     serving: set[str] = field(default_factory=set)  # members that are told to stop last
-    mended: Mended | None = None  # the last time
+    repair: Repair | None = None  # the last one
     releases: bool = False  # tasks that were kept for the chief alone can be taken away
 
     @property
@@ -70,9 +70,10 @@ class Round:
 
         Members whose tasks make no steps of the training, parameter servers for instance, have no say.
         """
-        finished = self.finished & self.tasks.trainers if self.tasks else self.finished
-        trainers = len(self.tasks.trainers) if self.tasks else len(self.seats)
-        return 0 < len(self.silences) >= trainers - len(finished)
+        busy = len(self.seats) - len(self.finished)
+        if self.tasks is not None:
+            busy = len(self.tasks.trainers) - len(self.finished & self.tasks.trainers)
+        return 0 < len(self.silences) >= busy
 
     @property
     def stop_reason(self) -> str:
@@ -91,7 +92,7 @@ class Round:
         self.silences.hear(name, None if name in self.finished else status.stall, now)
         for failure in status.failures:
             self.hear(failure)
-        if self.tasks.absorb(name, status.tasks):
+        if self.tasks is not None and self.tasks.absorb(name, status.tasks):
             self.releases = True
         if status.phase is AgentPhase.FINISHED:
             if name not in self.finished:
@@ -116,7 +117,8 @@ class Round:
             return StopCause.STORE_LOST
         if not is_hosted and failure.kind is FailureKind.PORT_TAKEN and failure.step < 0:
             return StopCause.PORT_TAKEN  # else the store was there, and it was a port of the script's own
-        return StopCause.SAVED if self.tasks and has_saved(failure) else StopCause.WORKER_FAILED
+        has_tasks = self.tasks is not None
+        return StopCause.SAVED if has_tasks and has_saved(failure) else StopCause.WORKER_FAILED
 
     def blame_hang(self, info: NodeInfo) -> None:
         """No member makes steps any more: that is held against the worker that lags, on the node given."""

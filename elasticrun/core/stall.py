@@ -1,12 +1,10 @@
 """The silence of a node's workers, as a value that agents tell the master; a part of ``core/protocol.py``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
-from elasticrun.core.bounds import RANKS, SECONDS, STEPS, TIMESTAMPS
+from elasticrun.core.bounds import RANKS, SECONDS, STEPS, TIMESTAMPS, Path, Sentence, Unknown
 
 
 class Evidence(Enum):
@@ -28,10 +26,10 @@ class Stall:
     silence: Annotated[float, SECONDS]  # since then
     allowed: Annotated[float, SECONDS]  # seconds that were allowed
     in_collective: bool  # by its stack: it waits for others
-    where: str = ""  # the innermost frame of its stack
-    stacks: str = ""  # the directory on its host in which all stacks were saved; "": they were not
+    where: Sentence = ""  # the innermost frame of its stack
+    stacks: Path = ""  # the directory on its host in which all stacks were saved; "": they were not
     # Wall clock of its host when it was found, in seconds; shown, never compared.
     timestamp: Annotated[float, TIMESTAMPS] = 0.0
-    evidence: Evidence = Evidence.NONE
+    evidence: Annotated[Evidence, Unknown(Evidence.NONE)] = Evidence.NONE
     lasting: Annotated[float, SECONDS] = 0.0  # for which the evidence has held, until this was said
-    doubt: str = ""  # without evidence: what speaks for work
+    doubt: Sentence = ""  # without evidence: what speaks for work

@@ -4,44 +4,43 @@ Only a job with parameter servers changes the number of its tasks while it train
 the new cluster, and nobody else knows the others. Without parameter servers the world is fixed in every
 process, and a job grows by nodes as a torch job does.
 
-The answer is about the facts of the moment in which the order is heard. The machine (``core/job_tasks.py``)
-asks again when it carries the order out, from the same facts.
+The answer is about the facts of the moment in which the order is heard.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from elasticrun.config import TaskRole
-from elasticrun.core.job_events import JobPhase
+from elasticrun.core.round_tasks import RoundTasks
 from elasticrun.core.tasks import MAX_CLUSTER
 from elasticrun.core.tf_cluster import SERVERS, is_served
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from elasticrun.core.job_facts import JobFacts
-    from elasticrun.core.round_tasks import RoundTasks
+#: The ports that each node of the round holds free.
+Ports = Mapping[str, Sequence[int]]
 
 #: What to do instead in a job whose number of tasks is fixed while a round runs.
 _BY_NODES = "change its number of nodes (elastic-ctl scale N)"
 
 
-def scale_refusal(job: JobFacts, role: TaskRole, count: int) -> str:
-    """Why a role cannot have so many tasks, in one sentence that also says what to do; "" if it can."""
+def scale_refusal(tasks: RoundTasks | None, ports: Ports, role: TaskRole, count: int, idle: str = "") -> str:
+    """Why a role cannot have so many tasks, in one sentence that also says what to do; "" if it can.
+
+    ``tasks`` are those of the round, None if it is not TensorFlow's; ``idle`` says what the job is doing in
+    place of running a round, "" if one runs.
+    """
     if role not in SERVERS:
         return f"a cluster has one {role.value} at most; only the numbers of worker and ps can be changed"
     if count < 1:
         return f"{role.value}={count} is not possible: the chief needs at least one; give 1 or more"
-    if job.phase is not JobPhase.RUNNING:
-        return (
-            f"the job is {job.phase.value}, so there is nothing to change; order it again when a round runs"
-        )
-    return _no_room(job, role, count) if job.current.tasks else f"this is no TensorFlow job; {_BY_NODES}"
+    if idle:
+        return f"the job is {idle}, so there is nothing to change; order it again when a round runs"
+    if tasks is None:
+        return f"this is no TensorFlow job; {_BY_NODES}"
+    return _no_room(tasks, ports, role, count)
 
 
-def _no_room(job: JobFacts, role: TaskRole, count: int) -> str:
-    tasks = job.current.tasks
+def _no_room(tasks: RoundTasks, ports: Ports, role: TaskRole, count: int) -> str:
     if not is_served(tasks.cluster):
         return f"the job has no parameter servers, and its workers train in step; {_BY_NODES}"
     if tasks.is_over:
@@ -52,7 +51,7 @@ def _no_room(job: JobFacts, role: TaskRole, count: int) -> str:
     others = sum(len(addresses) for other, addresses in tasks.cluster if other is not role)
     if count + others > MAX_CLUSTER:
         return f"a cluster has at most {MAX_CLUSTER} tasks: give at most {role.value}={MAX_CLUSTER - others}"
-    room = tasks.room(role, offered_ports(job))
+    room = tasks.room(role, ports)
     if count - here <= room:
         return ""
     if not room:
@@ -60,12 +59,6 @@ def _no_room(job: JobFacts, role: TaskRole, count: int) -> str:
     return (
         f"the nodes hold free ports for {room} more of {role.value}: give at most {role.value}={here + room}"
     )
-
-
-def offered_ports(job: JobFacts) -> Mapping[str, Sequence[int]]:
-    """The ports that each node of the round holds free."""
-    nodes = job.members.nodes
-    return {name: nodes[name].status.ports for name in job.current.seats if name in nodes}
 
 
 def scale_promise(tasks: RoundTasks, role: TaskRole, count: int) -> str:

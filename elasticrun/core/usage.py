@@ -8,12 +8,13 @@ Invariants. No difference is taken over the change of a process: counters of ano
 not known is None, never a number that stands for that. A task that is not read any more is forgotten.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 from elasticrun.config import TaskRole
+from elasticrun.core.bounds import BYTES, RANKS, RATES, STEPS_MADE, Distinct, Length
+from elasticrun.core.tasks import MAX_TASKS
 
 #: Seconds that a rate of steps is taken over.
 WINDOW = 60.0
@@ -23,12 +24,16 @@ WINDOW = 60.0
 class TaskUsage:
     """What one task uses, and how fast it goes; None: not known."""
 
-    local_rank: int
-    cpu: float | None = None  # cores that were busy with it since the last heartbeat
-    memory: int | None = None  # bytes that its processes have in memory; what they share counts for each
-    step: int | None = None  # the last one that it reported
-    step_rate: float | None = None  # steps per second
-    graph_time: float | None = None  # seconds that a step took to compute, on average
+    local_rank: Annotated[int, RANKS]
+    cpu: Annotated[float, RATES] | None = None  # cores that were busy with it since the last heartbeat
+    # Bytes that its processes have in memory; what they share counts for each.
+    memory: Annotated[int, BYTES] | None = None
+    step: Annotated[int, STEPS_MADE] | None = None  # the last one that it reported
+    step_rate: Annotated[float, RATES] | None = None  # steps per second
+    graph_time: Annotated[float, RATES] | None = None  # seconds that a step took to compute, on average
+
+
+TaskUsages = Annotated[tuple[TaskUsage, ...], Length(MAX_TASKS), Distinct("local_rank")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,7 @@ def _graph_time(first: Pace | None, last: Pace) -> float | None:
     """Of the steps since ``first``, or all of them; None if none was timed."""
     timed = last.timed - (first.timed if first is not None else 0)
     seconds = last.seconds - (first.seconds if first is not None else 0.0)
-    return seconds / timed if timed > 0 else None
+    return seconds / timed if timed > 0 and seconds >= 0.0 else None  # a sum that has run over is none
 
 
 # -- by role

@@ -20,11 +20,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from elasticrun.core.bounds import MAX_MESSAGE_BYTES
 from elasticrun.core.protocol import JournalCopy
-from elasticrun.master.journal import Journal, snapshot_lines
-from elasticrun.rpc.checks import MAX_MESSAGE_BYTES
+from elasticrun.master.journal import Journal, founding_lines, snapshot_lines
 
 if TYPE_CHECKING:
+    from elasticrun.core.job.state import JobState
     from elasticrun.rpc.session import Session
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,11 @@ class Copies:
         """Send everything to an agent, now and from now on."""
         holder = self._holders[session.id] = _Holder(session)
         self._catch_up(holder)
+
+    def introduce(self, session: Session, state: JobState) -> None:
+        """Send an agent what shows to all others that a master is this job's, and nothing else."""
+        lines = founding_lines(state)
+        session.send(JournalCopy(state.epoch, 0, lines, len(lines)))
 
     def end(self, number: int) -> None:
         """A session is over."""

@@ -1,9 +1,14 @@
-"""Who may keep a copy of the journal: the agent of each other listed host, and nobody else.
+"""Who may keep a copy of the journal, or the key in it: the agent of each other listed host, and nobody else.
 
 A journal tells all that the job's agents ever said, failures' texts included. An agent that wants a copy
 names its place in the list of ``--rdzv-endpoint``. It gets one if it comes from an address of the host that
 stands there. One that comes over the loopback is on this host, where the user's id is the boundary. A host
 whose name nobody knows right now is believed only with the job's token, which its agent has proven.
+
+In a *cautious* job, without a token, the copy is no more than the journal's key, with which a master that
+takes over proves to agents with running workers that it is this job's (``rpc/tickets.py``). And it is only
+for the agent that was on its host first, before the job's first world: later anybody there could take the
+key, and then the port.
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ import logging
 import socket
 from collections.abc import Sequence
 
+from elasticrun.core.protocol import Hello, Trust
+
 logger = logging.getLogger(__name__)
 
 
@@ -23,9 +30,21 @@ class Listed:
     def __init__(self, hosts: Sequence[str], has_token: bool) -> None:
         self._hosts = hosts
         self._has_token = has_token
+        self._first: dict[int, str] = {}  # the incarnation that was given something, by position
 
-    def __contains__(self, position: int) -> bool:
-        return 0 <= position < len(self._hosts)
+    def may_keep(self, hello: Hello, own: int, cautious: bool, has_begun: bool) -> bool:
+        """Whether an agent says to be that of another listed host than ``own``, and may be first there."""
+        position = hello.info.position
+        if position == own or not 0 <= position < len(self._hosts):
+            return False
+        first = self._first.get(position)
+        is_itself = hello.trust is Trust.RETURNING
+        is_early = first is None and not has_begun
+        return not cautious or is_early or (is_itself and first in (None, hello.info.incarnation))
+
+    def is_first(self, position: int, incarnation: str) -> bool:
+        """Whether the agent that is at this place, as is known by now, was the first; it is noted."""
+        return self._first.setdefault(position, incarnation) == incarnation
 
     async def is_at(self, position: int, peer: str) -> bool:
         """Whether ``peer``, an address with a port, is the host on this place of the list."""

@@ -20,9 +20,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elasticrun.clock import Clock
-from elasticrun.core.describe import describe
-from elasticrun.core.job import JobMachine
+from elasticrun.core.job.describe import describe
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.state import JobState
 from elasticrun.core.job_events import (
+    Answered,
     Attached,
     Beat,
     Decided,
@@ -38,8 +40,10 @@ from elasticrun.core.job_events import (
     RoleScaled,
     ScaleOrdered,
     Send,
+    StacksOrdered,
     StepDown,
 )
+from elasticrun.core.plausible import heeded
 from elasticrun.core.protocol import (
     AgentStatus,
     Heartbeat,
@@ -48,13 +52,12 @@ from elasticrun.core.protocol import (
     RejectCode,
     Rejected,
     Report,
-    SaveStacks,
 )
 from elasticrun.master.copies import Copies
 from elasticrun.master.journal import Entry, Journal
 
 if TYPE_CHECKING:
-    from elasticrun.core.orders import ControlReply, ControlRequest
+    from elasticrun.core.orders import ControlReply, ControlRequest, Order
     from elasticrun.core.usage import TaskUsage
     from elasticrun.master.listed import Listed
     from elasticrun.rpc.session import Session
@@ -80,7 +83,7 @@ class MasterLoop:
         self._journal = journal
         self._clock = clock
         self.stepped_down = ""  # why this master ends although there is a job
-        self._copies = Copies(journal, lambda: machine.epoch)
+        self._copies = Copies(journal, lambda: machine.state.epoch)
         self._sessions: dict[int, Session] = {}
         self._usage: dict[int, tuple[TaskUsage, ...]] = {}  # the newest by session; no fact, so not journaled
         self._turn: asyncio.Handle | None = None  # the end of the batch that is being collected
@@ -95,10 +98,14 @@ class MasterLoop:
         self._due = 0.0  # when the timer comes, on the job's clock
         self._host_gone = False
         self._last_words = ""
+        self._answers: list[Answered] = []  # to the order that is being judged
 
-    def start(self, epoch: int, key: str = "") -> None:
-        """Take up the job as the master of ``epoch``; ``key`` is for a journal that has none yet."""
-        self._handle(MasterStarted(epoch, key))
+    def start(self, epoch: int, key: str = "", host: str = "") -> None:
+        """Take up the job as the master of ``epoch``, started by the agent of the incarnation ``host``.
+
+        ``key`` is for a journal that has none yet.
+        """
+        self._handle(MasterStarted(epoch, key, host))
         self.flush()
 
     def flush(self) -> None:
@@ -135,22 +142,25 @@ class MasterLoop:
     def attached(self, session: Session, hello: Hello) -> None:
         """A stream was admitted."""
         self._sessions[session.id] = session
-        position = hello.info.position
-        # Without a token anybody can say that his host is a listed one.
-        is_other = position != self._machine.quorum.position and not self._machine.config.cautious
-        if self._listed is not None and is_other and position in self._listed:
-            self._keepers.append((position, session))
-        self._handle(Attached(session.id, hello))
+        state, listed = self._machine.state, self._listed
+        own, cautious = state.quorum.position, state.config.cautious
+        if listed is not None and listed.may_keep(hello, own, cautious, state.newest >= 0):
+            self._keepers.append((hello.info.position, session))
+        status = heed(state, hello.info.node, hello.status)
+        self._handle(Attached(session.id, replace(hello, status=status)))
 
     def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
         """An attached agent said something."""
+        state = self._machine.state
+        node = state.members.node_of(session.id)
+        name = "" if node is None else node.info.node
         match message:
-            case Report(_, status) if repeats(self._machine, session.id, status):
-                self._handle(Beat(session.id))
             case Report(_, status):
-                self._handle(Reported(session.id, status))
+                status = heed(state, name, status)
+                again = repeats(state, session.id, status)
+                self._handle(Beat(session.id) if again else Reported(session.id, status))
             case Heartbeat(_, usage):
-                if usage:
+                if usage and name in state.current.seats:
                     self._usage[session.id] = usage
                 else:
                     self._usage.pop(session.id, None)
@@ -169,51 +179,15 @@ class MasterLoop:
     # -- ControlHandler
 
     def order(self, request: ControlRequest) -> ControlReply:
-        """Obey an operator who has proven to know the job's token."""
-        reply = self._obey(request)
+        """Obey an operator who has proven to know the job's token, if the machine does."""
+        from elasticrun.core.orders import ControlReply, ShowStatus
+
+        if isinstance(request, ShowStatus):
+            return ControlReply(True, "", status=describe(self._machine.state, self._usage))
+        self._handle(ordered(request))
         self.flush()  # the answer is an effect, too
-        return reply
-
-    def _obey(self, request: ControlRequest) -> ControlReply:
-        from elasticrun.core.orders import (
-            ControlReply,
-            DrainNode,
-            SaveAllStacks,
-            ScaleJob,
-            ScaleRole,
-            ShowStatus,
-        )
-        from elasticrun.core.tf_scale import scale_promise, scale_refusal
-
-        machine = self._machine
-        match request:
-            case ShowStatus():
-                return ControlReply(True, describe(machine, self._usage))
-            case _ if machine.ended:
-                return ControlReply(False, f"the job has ended: {machine.end_reason}")
-            case DrainNode(node, reason):
-                if node not in machine.members.nodes:
-                    known = ", ".join(list(machine.members.nodes)[:8]) or "none"
-                    return ControlReply(False, f"there is no node {node!r}; the nodes are: {known}")
-                self._handle(DrainOrdered(node, reason))
-                return ControlReply(True, f"{node} is asked to leave")
-            case ScaleJob(low, high):
-                if high // machine.limits.node_unit * machine.limits.node_unit < low:
-                    unit = machine.limits.node_unit
-                    return ControlReply(False, f"no multiple of {unit} (--node-unit) lies in {low}:{high}")
-                self._handle(ScaleOrdered(low, high))
-                return ControlReply(True, f"the job now wants {low} to {high} nodes")
-            case ScaleRole(role, count):
-                if refusal := scale_refusal(machine, role, count):
-                    return ControlReply(False, refusal)
-                promise = scale_promise(machine.current.tasks, role, count)
-                self._handle(RoleScaled(role, count))
-                return ControlReply(True, promise)
-            case SaveAllStacks():
-                for session in self._sessions.values():
-                    session.send(SaveStacks(machine.epoch))
-                count = len(self._sessions)
-                return ControlReply(True, f"{count} nodes save the stacks of their workers beside their logs")
+        answer = self._answers.pop()  # each order has one
+        return ControlReply(answer.ok, answer.text)
 
     # -- the loop
 
@@ -251,7 +225,7 @@ class MasterLoop:
         if not self._journal.is_long:
             return
         try:
-            self._journal.compact(self._machine, self._clock.now())
+            self._journal.compact(self._machine.state, self._clock.now())
         except OSError as error:
             logger.warning(
                 "the journal %s cannot be compacted (%s) and grows on", self._journal.path, error.strerror
@@ -271,10 +245,16 @@ class MasterLoop:
     async def _begin_copy(self, position: int, session: Session) -> None:
         assert self._listed is not None
         is_there = await self._listed.is_at(position, session.peer)
-        if is_there and self._machine.members.node_of(session.id) is not None:  # who was welcomed
+        state = self._machine.state
+        node = state.members.node_of(session.id)
+        if not is_there or node is None:  # else it was welcomed
+            return
+        if not state.config.cautious:
             self._copies.end(self._holders.get(position, 0))
             self._holders[position] = session.id
             self._copies.begin(session)
+        elif self._listed.is_first(position, node.info.incarnation):
+            self._copies.introduce(session, state)
 
     def _carry_out(self, effect: JobEffect) -> None:
         match effect:
@@ -293,6 +273,8 @@ class MasterLoop:
                 logger.warning("this host's master steps down: %s", reason)
                 self.stepped_down = reason
                 self.done.set()
+            case Answered():
+                self._answers.append(effect)
             case Ended():
                 asyncio.get_running_loop().call_later(FAREWELL_TIMEOUT, self.done.set)
 
@@ -325,17 +307,38 @@ class MasterLoop:
         self._arm()
 
     def _finish_if_idle(self) -> None:
-        if not self._sessions and (self._host_gone or self._machine.ended):
+        if not self._sessions and (self._host_gone or self._machine.state.ended):
             self.flush()
             self.done.set()
 
 
-def repeats(machine: JobMachine, session: int, status: AgentStatus) -> bool:
+def ordered(request: Order) -> JobEvent:
+    """The event that an operator's order is."""
+    from elasticrun.core.orders import DrainNode, ScaleJob, ScaleRole
+
+    match request:
+        case DrainNode(node, reason):
+            return DrainOrdered(node, reason)
+        case ScaleJob(low, high):
+            return ScaleOrdered(low, high)
+        case ScaleRole(role, count):
+            return RoleScaled(role, count)
+        case _:
+            return StacksOrdered()
+
+
+def heed(state: JobState, name: str, status: AgentStatus) -> AgentStatus:
+    """What is kept of a node's status, in memory and in the journal."""
+    is_probed = state.checkup is not None and state.checkup.involves(name)
+    return heeded(status, name in state.current.seats, is_probed, state.quorum.is_needed)
+
+
+def repeats(state: JobState, session: int, status: AgentStatus) -> bool:
     """Whether an agent only repeats itself; that is no fact, and the journal does not need it.
 
     The machine keeps the older sequence then. What could come between the two says the same as well.
     """
-    node = machine.members.node_of(session)
+    node = state.members.node_of(session)
     if node is None or status.phase is not node.status.phase or status.round != node.status.round:
         return False
     if status.stall is not None:  # one that lasts is told again, and counts again

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import JobConfig, SecurityConfig
-from elasticrun.core.job import JobMachine
-from elasticrun.core.job_events import MasterStarted
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.state import JobState
 from elasticrun.core.quorum import next_epoch
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode, UsageError
 from elasticrun.master.journal import (
@@ -28,7 +28,6 @@ from elasticrun.master.journal import (
     resume_journal,
 )
 from elasticrun.master.loop import MasterLoop, admit
-from elasticrun.master.snapshot import Snapshot
 from elasticrun.rpc.text import clean
 
 if TYPE_CHECKING:
@@ -59,6 +58,7 @@ class MasterConfig:
     hosts: tuple[str, ...] = ()  # of the list of endpoints; () unless there are several
     copy: str = ""  # path of a copy of another host's journal, if one may be there
     security: SecurityConfig = field(default_factory=SecurityConfig)  # goes into no file
+    incarnation: str = ""  # of the agent that starts this master
     channel: int = -1  # descriptor of the stream to the only agent there is; -1: agents come to the port
 
 
@@ -84,10 +84,10 @@ async def serve(
         machine, journal, clock = recover(path, config.job, config.resume, anew)
         held.callback(journal.close)
         loop = MasterLoop(machine, journal, clock, _listed(config))
-        is_own = machine.epoch > 0 and not is_adopted
-        epoch = first_epoch(machine.epoch, is_own, machine.config.endpoints, config.position)
-        loop.start(epoch, "" if machine.key else os.urandom(_KEY_SIZE).hex())
-        server = _server(loop, config, machine.key)
+        is_own = machine.state.epoch > 0 and not is_adopted
+        epoch = first_epoch(machine.state.epoch, is_own, machine.state.config.endpoints, config.position)
+        loop.start(epoch, "" if machine.state.key else os.urandom(_KEY_SIZE).hex(), config.incarnation)
+        server = _server(loop, config, machine.state.key)
         try:
             ready(await _listen(server, config))
             _note_openness(config)
@@ -120,10 +120,14 @@ def first_epoch(last: int, is_own: bool, endpoints: int, position: int) -> int:
 
 
 def adopt(copy: Path, path: Path) -> bool:
-    """Put the copy of another host's journal in the place of ours if it is newer: all of it, or nothing."""
+    """Put the copy of another host's journal in the place of ours if it is newer: all of it, or nothing.
+
+    A journal in which the job has not begun is of a master that nobody followed, so it is older than any.
+    """
     draft = path.with_suffix(".new")
     try:
-        if _last_epoch(copy) <= _last_epoch(path):
+        theirs, ours = _replayed(copy), _replayed(path)
+        if theirs is None or (ours is not None and ours.newest >= 0 and theirs.epoch <= ours.epoch):
             return False
         draft.unlink(missing_ok=True)
         draft.touch(0o600)
@@ -138,10 +142,9 @@ def adopt(copy: Path, path: Path) -> bool:
     return True
 
 
-def _last_epoch(path: Path) -> int:
+def _replayed(path: Path) -> JobState | None:
     found = read_journal(path)
-    events = [entry.event for entry in found[1]] if found is not None else []
-    return max((event.epoch for event in events if isinstance(event, MasterStarted | Snapshot)), default=-1)
+    return None if found is None else replay(path, *found).state
 
 
 def _listed(config: MasterConfig) -> Listed | None:
@@ -203,7 +206,7 @@ def recover(
     config, entries = (None if anew else read_journal(path)) or (None, [])
     if config is not None and (config == job or (resume and config.job_id == job.job_id)):
         machine = replay(path, config, entries)
-        if resume or not machine.ended:
+        if resume or not machine.state.ended:
             at = entries[-1].at if entries else 0.0
             return machine, resume_journal(path), MonotonicClock(at)
     return JobMachine(job), create_journal(path, job), MonotonicClock()

@@ -1,13 +1,13 @@
 """The state of a job's machine as text: what a journal begins with in place of all events before.
 
-What a machine will do follows from its attributes alone. So the text has everything that can be reached from
-the machine, object by object as it is, and no list of names: a field that is new cannot be forgotten. What
-is known to several parts (the table of nodes, say) is written once and stays one object. So a machine that is
-restored, and the one that it was taken from, do the same from then on.
+What a machine will do follows from its state alone (``core/job/state.py``). So the text has everything that
+can be reached from there, object by object as it is, and no list of names: a field that is new cannot be
+forgotten. What is known to several parts (the table of nodes, say) is written once and stays one object. So a
+machine that is restored, and the one that it was taken from, do the same from then on.
 
 Reading makes nothing but classes of ``elasticrun.core`` and ``elasticrun.config``. Immutable values are read
 as the journal's events are: each by its annotations, each number in its range. The shape of the rest belongs
-to one version, so the text names the version that wrote it, and no other one reads it.
+to one version, so the text names the version that wrote it and the shape, and no other one reads it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from typing import Any
 
 from elasticrun import __version__
 from elasticrun.config import JobConfig
-from elasticrun.core.job import JobMachine
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.state import JobState
 from elasticrun.rpc.records import RecordError, from_json, to_json
 
+#: Who can read a snapshot. The number counts changes of the state's shape within one version.
+WRITER = f"{__version__}, shape 2"
 _PACKAGE = "elasticrun."
 _MODULES = ("elasticrun.core.", "elasticrun.config.")
 #: What an event leaves behind and the next one does not look at, or what is counted anew when asked for.
-_PASSING: dict[str, Callable[[], Any]] = {"_now": float, "_effects": list, "_by_roll": dict}
+_PASSING: dict[str, Callable[[], Any]] = {"now": float, "_by_roll": dict}
 _DICTS = (dict, OrderedDict, Counter)
 _CONTAINERS: dict[str, Any] = {kind.__name__: kind for kind in (list, set, *_DICTS)}
 _SCALARS = (bool, int, float, str, type(None))
@@ -47,10 +50,10 @@ class Snapshot:
     state: str  # JSON
 
 
-def take(machine: JobMachine) -> Snapshot:
-    """What ``machine`` knows now."""
-    state = _Writer(machine.config).dump(machine)
-    return Snapshot(__version__, machine.epoch, json.dumps(state, separators=(",", ":")))
+def take(state: JobState) -> Snapshot:
+    """What is known of the job now."""
+    text = json.dumps(_Writer(state.config).dump(state), separators=(",", ":"))
+    return Snapshot(WRITER, state.epoch, text)
 
 
 def restore(config: JobConfig, snapshot: Snapshot) -> JobMachine:
@@ -59,17 +62,17 @@ def restore(config: JobConfig, snapshot: Snapshot) -> JobMachine:
     Raises:
         RecordError: another version took it, or it is damaged.
     """
-    if snapshot.version != __version__:
-        raise RecordError(f"elasticrun {snapshot.version} wrote it, and this is {__version__}")
+    if snapshot.version != WRITER:
+        raise RecordError(f"elasticrun {snapshot.version} wrote it, and this is {WRITER}")
     try:
-        machine = _Reader(config).load(json.loads(snapshot.state))
+        state = _Reader(config).load(json.loads(snapshot.state))
     except RecordError:
         raise
     except Exception as error:  # whatever is wrong with it, nobody took it of a machine
         raise RecordError(f"its state is damaged: {error!r}") from error
-    if not isinstance(machine, JobMachine) or machine.epoch != snapshot.epoch:
+    if not isinstance(state, JobState) or state.epoch != snapshot.epoch:
         raise RecordError("its state is not that of a job")
-    return machine
+    return JobMachine(config, state)
 
 
 class _Writer:

@@ -9,9 +9,8 @@ without a proof is as good as nobody (``UnprovenError``), so we go on trying. An
 welcomed yet has nothing to lose: it believes a refusal that a master says before it can prove anything.
 
 A master without our ticket may also be the honest one that lost its journal. So it is followed, unless the
-caller says that there must be a proof: that is an agent whose workers run, of a job whose only master this
-would have to be. Of several listed hosts' masters none can prove itself for another one, unless it has a copy
-of the journal, and it is the votes that keep two worlds apart.
+caller says that there must be a proof: that is an agent whose workers run, and can go on without a master.
+The masters of several listed hosts can prove themselves for one another.
 """
 
 from __future__ import annotations
@@ -156,17 +155,20 @@ class MasterStream:
         # Before the first write, also without a token: of a stream that is refused at once, gRPC hands on
         # the reason only to those who are not writing.
         metadata = tuple(await self._call.initial_metadata())
-        self._say_hello(replace(hello, nonce=fresh()), metadata)
+        self._say_hello(replace(hello, nonce=fresh()), metadata, needs_proof)
         try:
             answer = await anext(self)
         except StreamBrokenError as error:
             raise self._unwelcome(error) from None
         return self._judge(answer, needs_proof)
 
-    def _say_hello(self, hello: Hello, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+    def _say_hello(
+        self, hello: Hello, metadata: Iterable[tuple[str, str | bytes]], needs_proof: bool
+    ) -> None:
         handshake = self._handshake(metadata)
         data = codec.encode_agent(hello)
-        self._proof = self._tickets.proof(metadata, hello.nonce)
+        is_for_workers = needs_proof and handshake is None  # else it is the token that counts
+        self._proof = self._tickets.proof(metadata, hello.nonce, is_for_workers)
         if self._proof is not None:
             data = codec.with_proof(data, codec.HelloProof.RETURNING, self._proof.returning(data))
         if handshake is not None:

@@ -92,13 +92,18 @@ async def obey(orders: Orders, context: Context, guest: Guest, token: str | None
     guest.attached()
     logger.info("%s orders %s", peer_of(context), request)
     reply = _as_it_arrives(orders.handler.order(request))
-    proof = handshake.of_answer(hello.nonce, reply.ok, reply.text)
+    proof = _proof_of(reply, handshake, hello)
     await context.write(codec.encode_reply(replace(reply, proof=proof)))
 
 
 def _as_it_arrives(reply: ControlReply) -> ControlReply:
     """With the text as long as a reply may be: that is what the proof must cover."""
     return codec.decode_reply(codec.encode_reply(reply))
+
+
+def _proof_of(reply: ControlReply, handshake: Handshake, hello: ControlHello) -> bytes:
+    status = b"" if reply.status is None else codec.encode_status(reply.status)
+    return handshake.of_answer(hello.nonce, reply.ok, reply.text, status)
 
 
 async def _read_all(context: Context) -> list[bytes]:
@@ -176,7 +181,7 @@ async def _exchange(
     if not isinstance(answer, bytes):
         raise await _failure(call, endpoint, security)
     reply = codec.decode_reply(answer)
-    if not same(reply.proof, handshake.of_answer(hello.nonce, reply.ok, reply.text)):
+    if not same(reply.proof, _proof_of(reply, handshake, hello)):
         raise UnauthenticatedError(f"the answer of {endpoint} is not of somebody who knows the job's token")
     return reply
 

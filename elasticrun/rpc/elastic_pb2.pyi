@@ -68,6 +68,19 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_TIMED_OUT: _ClassVar[Outcome]
     OUTCOME_REPEATED_ERROR: _ClassVar[Outcome]
     OUTCOME_UNHEALTHY: _ClassVar[Outcome]
+
+class JobPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    JOB_PHASE_UNSPECIFIED: _ClassVar[JobPhase]
+    JOB_PHASE_GATHERING: _ClassVar[JobPhase]
+    JOB_PHASE_CHECKING: _ClassVar[JobPhase]
+    JOB_PHASE_RUNNING: _ClassVar[JobPhase]
+    JOB_PHASE_STOPPING: _ClassVar[JobPhase]
+    JOB_PHASE_SUCCEEDED: _ClassVar[JobPhase]
+    JOB_PHASE_FAILED: _ClassVar[JobPhase]
+    JOB_PHASE_TIMED_OUT: _ClassVar[JobPhase]
+    JOB_PHASE_HOPELESS: _ClassVar[JobPhase]
+    JOB_PHASE_UNHEALTHY: _ClassVar[JobPhase]
 TASK_ROLE_UNSPECIFIED: TaskRole
 TASK_ROLE_CHIEF: TaskRole
 TASK_ROLE_WORKER: TaskRole
@@ -112,6 +125,16 @@ OUTCOME_FAILED: Outcome
 OUTCOME_TIMED_OUT: Outcome
 OUTCOME_REPEATED_ERROR: Outcome
 OUTCOME_UNHEALTHY: Outcome
+JOB_PHASE_UNSPECIFIED: JobPhase
+JOB_PHASE_GATHERING: JobPhase
+JOB_PHASE_CHECKING: JobPhase
+JOB_PHASE_RUNNING: JobPhase
+JOB_PHASE_STOPPING: JobPhase
+JOB_PHASE_SUCCEEDED: JobPhase
+JOB_PHASE_FAILED: JobPhase
+JOB_PHASE_TIMED_OUT: JobPhase
+JOB_PHASE_HOPELESS: JobPhase
+JOB_PHASE_UNHEALTHY: JobPhase
 
 class AgentMessage(_message.Message):
     __slots__ = ("hello", "report", "heartbeat", "leave")
@@ -680,11 +703,69 @@ class SaveAllStacks(_message.Message):
     def __init__(self) -> None: ...
 
 class ControlReply(_message.Message):
-    __slots__ = ("ok", "text", "proof")
+    __slots__ = ("ok", "text", "proof", "status")
     OK_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     ok: bool
     text: str
     proof: bytes
-    def __init__(self, ok: bool = ..., text: _Optional[str] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    status: JobStatus
+    def __init__(self, ok: bool = ..., text: _Optional[str] = ..., proof: _Optional[bytes] = ..., status: _Optional[_Union[JobStatus, _Mapping]] = ...) -> None: ...
+
+class JobStatus(_message.Message):
+    __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    MIN_NODES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_USED_FIELD_NUMBER: _ClassVar[int]
+    MAX_RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    UNLISTED_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    phase: JobPhase
+    round: int
+    min_nodes: int
+    max_nodes: int
+    restarts_used: int
+    max_restarts: int
+    waiting_for: str
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
+    unlisted: int
+    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[_Union[JobPhase, str]] = ..., round: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., waiting_for: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., unlisted: _Optional[int] = ...) -> None: ...
+
+class NodeStatus(_message.Message):
+    __slots__ = ("name", "rank", "phase", "attached", "doubt", "tasks")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    DOUBT_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    rank: int
+    phase: AgentPhase
+    attached: bool
+    doubt: str
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskStatus]
+    def __init__(self, name: _Optional[str] = ..., rank: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., attached: bool = ..., doubt: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ...) -> None: ...
+
+class TaskStatus(_message.Message):
+    __slots__ = ("role", "index", "life", "state", "address", "usage")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    role: TaskRole
+    index: int
+    life: int
+    state: str
+    address: str
+    usage: TaskUsage
+    def __init__(self, role: _Optional[_Union[TaskRole, str]] = ..., index: _Optional[int] = ..., life: _Optional[int] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., usage: _Optional[_Union[TaskUsage, _Mapping]] = ...) -> None: ...

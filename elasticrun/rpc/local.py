@@ -33,7 +33,7 @@ from elasticrun.core.protocol import (
     Trust,
     Welcome,
 )
-from elasticrun.rpc.records import from_json, to_json
+from elasticrun.rpc.records import fitted, from_json, to_json
 from elasticrun.rpc.stream import StreamBrokenError, attach, welcome_in
 from elasticrun.rpc.text import clean
 
@@ -51,7 +51,8 @@ _KINDS: dict[str, type[AgentMessage | MasterMessage]] = {
 
 
 def _encode(message: AgentMessage | MasterMessage) -> bytes:
-    text = json.dumps([type(message).__name__, to_json(message)], ensure_ascii=False)
+    # What a user's program wrote may be no number that the other end takes, as in ``codec``.
+    text = json.dumps([type(message).__name__, to_json(fitted(message))], ensure_ascii=False)
     return clean(text).encode() + b"\n"
 
 

@@ -13,7 +13,9 @@ import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+from elasticrun.core.bounds import Range
 
 T = TypeVar("T")
 
@@ -60,56 +62,102 @@ def _dump_tuple(value: tuple[object, ...]) -> list[Any]:
     return [to_json(item) for item in value]
 
 
+def fitted(value: T) -> T:
+    """The same with each number in the range that its annotation names; what there is else stays as it is."""
+    if isinstance(value, tuple):
+        return typing.cast("T", tuple(map(fitted, value)))
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    changes = {}
+    for name, ranges in _ranges(type(value)).items():
+        before = after = getattr(value, name)
+        for allowed in ranges if before is not None else ():
+            after = allowed.clip(after)
+        after = fitted(after)
+        if after is not before:
+            changes[name] = after
+    return typing.cast("T", dataclasses.replace(value, **changes)) if changes else value
+
+
+@cache
+def _ranges(kind: type) -> dict[str, tuple[Any, ...]]:
+    """The fields that are numbers with a range, or may have such numbers inside."""
+    return {name: _ranges_of(hint) for name, hint in _fields(kind).items()}
+
+
+def _ranges_of(hint: Any) -> tuple[Any, ...]:
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        hint = typing.get_args(hint)[0]
+    limits = hint.__metadata__ if typing.get_origin(hint) is typing.Annotated else ()
+    return tuple(limit for limit in limits if isinstance(limit, Range))
+
+
+@cache
+def _fields(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
 def from_json(kind: type[T], data: Any) -> T:
     """The value of type ``kind`` that ``to_json`` turned into ``data``.
 
     Raises:
         RecordError: ``data`` does not fit ``kind``.
     """
-    return typing.cast("T", _load(kind, data))
+    found: T = _loader(cast("Any", kind))(data)
+    return found
 
 
-def _load(kind: Any, data: Any) -> Any:
+@cache
+def _loader(kind: Any) -> Callable[[Any], Any]:
+    """What reads values of a type, which may be an annotation."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _load_dataclass(kind, data)
+        return partial(_load_dataclass, kind, _fields(kind))
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return _load_enum(kind, data)
+        return partial(_load_enum, kind)
     origin = typing.get_origin(kind)
     if origin is typing.Annotated:
-        return _load_ranged(kind, data)
+        ranges = tuple(limit for limit in kind.__metadata__ if isinstance(limit, Range))
+        load = _loader(kind.__origin__)
+        return partial(_load_ranged, load, ranges) if ranges else load
     if origin is tuple:
-        return _load_tuple(typing.get_args(kind), _expect(list, data))
+        return partial(_load_tuple, typing.get_args(kind))
     if origin in (types.UnionType, typing.Union):
-        return None if data is None else _load(typing.get_args(kind)[0], data)
+        return partial(_load_optional, _loader(typing.get_args(kind)[0]))
     if kind is bytes:
-        return bytes.fromhex(_expect(str, data))
+        return lambda data: bytes.fromhex(_expect(str, data))
     if kind is float:
-        return float(_expect(int | float, data))
-    return _expect(kind, data)
+        return lambda data: float(_expect(int | float, data))
+    return partial(_expect, kind)
 
 
-def _load_dataclass(kind: type, data: Any) -> Any:
+def _load_dataclass(kind: type, hints: Mapping[str, Any], data: Any) -> Any:
     values: Mapping[str, Any] = _expect(dict, data)
-    fields = _fields(kind)
-    if values.keys() != fields.keys():
-        raise RecordError(f"{kind.__name__} has the fields {sorted(fields)}, not {sorted(values)}")
-    return kind(**{name: _load(fields[name], values[name]) for name in fields})
+    if values.keys() != hints.keys():
+        raise RecordError(f"{kind.__name__} has the fields {sorted(hints)}, not {sorted(values)}")
+    return kind(**{name: _loader(hint)(values[name]) for name, hint in hints.items()})
 
 
-def _load_ranged(kind: Any, data: Any) -> Any:
-    value = _load(kind.__origin__, data)
-    for allowed in kind.__metadata__:
+def _load_optional(load: Callable[[Any], Any], data: Any) -> Any:
+    return None if data is None else load(data)
+
+
+def _load_ranged(load: Callable[[Any], Any], ranges: tuple[Range[Any], ...], data: Any) -> Any:
+    value = load(data)
+    for allowed in ranges:
         if value not in allowed:
             raise RecordError(f"{value!r} is not between {allowed.low} and {allowed.high}")
     return value
 
 
-def _load_tuple(kinds: tuple[Any, ...], data: list[Any]) -> tuple[Any, ...]:
+def _load_tuple(kinds: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
+    entries: list[Any] = _expect(list, data)
     if kinds[-1] is ...:
-        return tuple(_load(kinds[0], entry) for entry in data)
-    if len(kinds) != len(data):
-        raise RecordError(f"{data!r} has {len(data)} parts, not {len(kinds)}")
-    return tuple(_load(kind, entry) for kind, entry in zip(kinds, data, strict=True))
+        load = _loader(kinds[0])
+        return tuple([load(entry) for entry in entries])
+    if len(kinds) != len(entries):
+        raise RecordError(f"{data!r} has {len(entries)} parts, not {len(kinds)}")
+    return tuple(_loader(kind)(entry) for kind, entry in zip(kinds, entries, strict=True))
 
 
 def _load_enum(kind: type[Enum], data: Any) -> Enum:
@@ -123,9 +171,3 @@ def _expect(kind: Any, data: Any) -> Any:
     if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
         raise RecordError(f"{data!r} is no {getattr(kind, '__name__', kind)}")
     return data
-
-
-@cache
-def _fields(kind: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}

@@ -48,6 +48,7 @@ from elasticrun.core.protocol import (
     Hello,
     Leave,
     MasterMessage,
+    NodeInfo,
     RejectCode,
     Rejected,
     Report,
@@ -134,7 +135,7 @@ class AgentStream:
         self._allowance = Allowance(door.limits, 0.0)
         self._is_slowed = False
         self._is_closing = asyncio.Event()
-        self._hello: Hello | None = None
+        self._info: NodeInfo | None = None  # of the agent that is attached
         self._why = ""
         self._heard_at = 0.0  # when the newest message came, on the loop's clock
         self._given_up = False
@@ -144,8 +145,8 @@ class AgentStream:
     # What the handler sees
 
     def send(self, message: MasterMessage) -> None:
-        if isinstance(message, Welcome) and self._hello is not None:
-            message = self._tickets.complete(message, self._hello.info)
+        if isinstance(message, Welcome) and self._info is not None:
+            message = self._tickets.complete(message, self._info)
         elif isinstance(message, Rejected):
             message = self._tickets.sign(message)
         try:
@@ -222,8 +223,8 @@ class AgentStream:
         return f"no answer for {PING_INTERVAL + PING_TIMEOUT:g} s, or the connection to the agent was closed"
 
     def _detach(self) -> None:
-        if self._hello is not None:
-            self._hello = None
+        if self._info is not None:
+            self._info = None
             self._handler.detached(self, self._why)
 
     def finish(self, why: str) -> None:
@@ -241,7 +242,9 @@ class AgentStream:
             while isinstance(data := await self._context.read(), bytes):
                 self._heard_at = now = asyncio.get_running_loop().time()
                 self._take(data)
-                if (wait := self._allowance.delay(now, len(data))) > 0:
+                wait = self._allowance.delay(now, len(data))
+                del data  # else it stays until the next one, which may be long
+                if wait > 0:
                     await self._slow_down(wait)
             self.finish(_ENDED)
         finally:
@@ -269,12 +272,12 @@ class AgentStream:
         except ProtocolError as error:
             self._reject(_refusal(data, error))
             return
-        if self._hello is None:
+        if self._info is None:
             self._attach(message, data)
         elif isinstance(message, Hello):
             self._reject(Rejected(RejectCode.OUT_OF_ORDER, "a stream carries only one Hello"))
-        elif message.incarnation != self._hello.info.incarnation:
-            text = f"the stream is of incarnation {self._hello.info.incarnation}, got {message.incarnation}"
+        elif message.incarnation != self._info.incarnation:
+            text = f"the stream is of incarnation {self._info.incarnation}, got {message.incarnation}"
             self._reject(Rejected(RejectCode.OUT_OF_ORDER, text))
         else:
             self._handler.received(self, message)
@@ -293,7 +296,7 @@ class AgentStream:
         self._arm(0.0, None)
         self._guest.weigh(self._heard_at, len(data))
         self._guest.attached()
-        self._hello = message
+        self._info = message.info
         # What proved this stream is of no use to anybody else, and the handler keeps a journal.
         self._handler.attached(self, replace(message, nonce=b"", proof=b"", trust=trust))
 
@@ -311,7 +314,7 @@ class AgentStream:
         return Trust.RETURNING if self._tickets.is_returning(hello, data) else trust
 
     def _reject(self, rejected: Rejected) -> None:
-        if self._hello is None and rejected.code in STRANGERS:
+        if self._info is None and rejected.code in STRANGERS:
             complain(self._guest, self.peer, rejected)
         self.send(rejected)
         self.finish(f"rejected: {rejected.message}")

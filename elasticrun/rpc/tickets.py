@@ -15,6 +15,11 @@ master's port after it was lost cannot send running workers away. A master that 
 had it, has another key. It knows none of its agents, and proves nothing to them: see ``client.py`` for who
 may follow it.
 
+All masters of a job have one key if they can: each listed host's agent is given it (``master/listed.py``),
+for the case that its host takes over. Who has once been followed by an agent without work has given it a
+ticket as well, and could be anybody. So an agent whose workers run relies on one key only: that of the master
+who told it to start them.
+
 A ticket travels once, in the clear unless there is TLS. Who listens to that Welcome can steal it; with a
 token he still cannot use it, as each Hello and each frame has to be proven with that, too.
 """
@@ -75,6 +80,8 @@ class Tickets:
 
     def __init__(self) -> None:
         self._held: OrderedDict[bytes, bytes] = OrderedDict()
+        self._newest = b""  # the number of the key of the master that welcomed us last
+        self._relied_on = b""  # of the one whose round we run; b"": of none yet
 
     def __bool__(self) -> bool:
         """Whether a master has welcomed this incarnation before."""
@@ -84,14 +91,27 @@ class Tickets:
         """A master gave us a ticket; what we have of that key stays, as only the first one is surely its."""
         if len(number) == _NUMBER_SIZE and len(ticket) == SIZE:
             self._held.setdefault(number, ticket)
+            self._newest = number
             if len(self._held) > _MOST_TICKETS:
                 self._held.popitem(last=False)
 
-    def proof(self, metadata: Iterable[tuple[str, str | bytes]], nonce: bytes) -> TicketProof | None:
-        """What we can prove to the server with this initial metadata; None if nothing."""
+    def rely(self) -> None:
+        """The master that welcomed us last has us start workers: from now on it is their master."""
+        self._relied_on = self._newest
+
+    def proof(
+        self, metadata: Iterable[tuple[str, str | bytes]], nonce: bytes, is_for_workers: bool = False
+    ) -> TicketProof | None:
+        """What we can prove to the server with this initial metadata; None if nothing.
+
+        With ``is_for_workers`` only to one that may be the master of the workers that run here.
+        """
         for key, value in metadata:
             if key == TICKET_KEY and isinstance(value, bytes) and len(value) == _NUMBER_SIZE + SIZE:
-                ticket = self._held.get(value[:_NUMBER_SIZE])
+                number = value[:_NUMBER_SIZE]
+                if is_for_workers and self._relied_on not in (b"", number):
+                    return None
+                ticket = self._held.get(number)
                 return TicketProof(ticket, value[_NUMBER_SIZE:], nonce) if ticket is not None else None
         return None
 

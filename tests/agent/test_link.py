@@ -15,7 +15,7 @@ from elasticrun.agent import link as module
 from elasticrun.agent.hosting import MasterHost, MasterRefusedError, SteppedDownError
 from elasticrun.agent.link import Link
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.agent_events import Broken, Directed, LinkDown, LinkUp
+from elasticrun.core.agent_events import Broken, Directed, HelloSent, LinkDown, LinkUp
 from elasticrun.core.protocol import (
     AgentMessage,
     AgentPhase,
@@ -99,6 +99,7 @@ class FakeMachine:
     def __init__(self) -> None:
         self.hellos = 0
         self.phase = AgentPhase.READY
+        self.works = False
 
     def hello(self) -> Hello:
         self.hellos += 1
@@ -151,6 +152,7 @@ class Bench:
         self.attempts: list[float] = []
         self.asked: list[Endpoint] = []
         self.hellos: list[Hello] = []
+        self.told: list[HelloSent] = []  # to the machine, before it is so
         self.wanted_proofs: list[bool] = []
         self.tickets: list[Tickets] = []
         self._results = list(results)
@@ -179,13 +181,17 @@ class Bench:
         self.asked.append(endpoint)
         self.attempts.append(timeout)
         self.hellos.append(hello)
+        assert [told.status for told in self.told] == [said.status for said in self.hellos]
         self._changed.set()
         result = self._results[0] if len(self._results) == 1 else self._results.pop(0)
         if isinstance(result, Exception):
             raise result
         return result
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, event: Event | HelloSent) -> None:
+        if isinstance(event, HelloSent):
+            self.told.append(event)
+            return
         self.events.append(event)
         self._changed.set()
         if self._on_event is not None:
@@ -571,25 +577,17 @@ def test_a_pause_that_is_cancelled_in_the_moment_of_its_end() -> None:
     run(main())
 
 
-@pytest.mark.parametrize(
-    ("phase", "several", "needed"),
-    [
-        (AgentPhase.RUNNING, False, True),
-        (AgentPhase.RUNNING, True, False),
-        (AgentPhase.READY, False, False),
-        (AgentPhase.FINISHED, False, False),
-    ],
-)
-def test_only_running_workers_need_a_proof_of_their_only_master(
-    monkeypatch: pytest.MonkeyPatch, phase: AgentPhase, several: bool, needed: bool
+@pytest.mark.parametrize(("works", "several"), [(True, False), (True, True), (False, False), (False, True)])
+def test_workers_that_can_go_on_need_a_proof_of_their_master(
+    monkeypatch: pytest.MonkeyPatch, works: bool, several: bool
 ) -> None:
     async def main() -> None:
         stream = FakeStream()
         bench = Bench(monkeypatch, UNREACHABLE, stream)
-        bench.machine.phase = phase
+        bench.machine.works = works
         bench.host.are_several = several
         await bench.until(lambda: len(bench.wanted_proofs) == 2)
-        assert bench.wanted_proofs == [needed, needed]
+        assert bench.wanted_proofs == [works, works]
         assert bench.tickets[0] is bench.tickets[1]
         await bench.link.close()
 
@@ -743,9 +741,12 @@ def test_last_words_reach_a_real_master(monkeypatch: pytest.MonkeyPatch) -> None
         host = FakeHost()
         monkeypatch.setattr(host, "endpoint", lambda: _at(port))
         up = asyncio.Event()
-        link = Link(
-            cast("MasterHost", host), FakeMachine(), "i", 60.0, lambda event: up.set(), SecurityConfig()
-        )
+
+        def hear(event: object) -> None:
+            if isinstance(event, LinkUp):
+                up.set()
+
+        link = Link(cast("MasterHost", host), FakeMachine(), "i", 60.0, hear, SecurityConfig())
         await up.wait()
         link.send(Leave("i", "told to"))
         await link.close()

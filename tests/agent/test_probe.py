@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent.ports import PortReserve
 from elasticrun.agent.probe import (
     MAX_STDERR,
     PROGRAM,
@@ -41,6 +39,7 @@ from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
 from elasticrun.core.protocol import GroupReport, NodeInfo, ProbeGroup, ProbeReport, StartProbe
 from elasticrun.probe.program import parse_settings
 from elasticrun.probe.rendezvous import Group
+from tests.support.ports import free_port
 from tests.support.processes import wait_end
 
 DEADLINE = 60.0
@@ -330,13 +329,6 @@ def test_a_new_probe_takes_the_place_of_the_one_before() -> None:
 
 
 # -- the runner, with real children
-
-
-def free_port() -> int:
-    reserve = PortReserve(random.Random(os.urandom(8)))
-    port = reserve.reserve()
-    reserve.release()
-    return port
 
 
 @pytest.fixture

@@ -17,12 +17,13 @@ from typing import Any, cast
 import pytest
 
 from elasticrun import __version__
-from elasticrun.agent import runtime as module
+from elasticrun.agent import processes as module
 from elasticrun.agent.endpoints import Endpoints
 from elasticrun.agent.health import HealthServer
 from elasticrun.agent.hosting import MasterHost
 from elasticrun.agent.logs import LogRouter
 from elasticrun.agent.ports import SPARE_PORTS, PortReserve
+from elasticrun.agent.processes import Processes
 from elasticrun.agent.runtime import Agent
 from elasticrun.agent.signals import SignalInbox
 from elasticrun.agent.spawner import Imports, SpawnerEvent, SpawnerHandle, fork_spawner, start_warm_parents
@@ -71,8 +72,8 @@ ROLES = (TaskRole.CHIEF, TaskRole.PS)
 def orphanage(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """What the agent asks to be done with orphans; pytest's own children must not be among them."""
     asked: list[tuple[int, ...]] = []
-    monkeypatch.setattr("elasticrun.agent.runtime.adopt_orphans", lambda: asked.append(()))
-    monkeypatch.setattr("elasticrun.agent.runtime.kill_orphans", asked.append)
+    monkeypatch.setattr("elasticrun.agent.processes.adopt_orphans", lambda: asked.append(()))
+    monkeypatch.setattr("elasticrun.agent.processes.kill_orphans", asked.append)
     return asked
 
 
@@ -314,17 +315,17 @@ def test_imports_that_are_done_before_the_health_check_listens_are_known_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = asyncio.Event()
-    hear = Agent._on_spawner
+    hear = Processes._hear
 
-    def heard(agent: Agent, event: SpawnerEvent) -> None:
-        hear(agent, event)
+    def heard(processes: Processes, event: SpawnerEvent) -> None:
+        hear(processes, event)
         if event == Imports(False):
             told.set()
 
     async def start(server: HealthServer) -> None:
         await told.wait()
 
-    monkeypatch.setattr(Agent, "_on_spawner", heard)
+    monkeypatch.setattr(Processes, "_hear", heard)
     monkeypatch.setattr(HealthServer, "start", start)
 
     async def play(bench: Bench) -> None:
@@ -462,10 +463,10 @@ def test_tasks_start_and_end_one_by_one(tmp_path: Path, monkeypatch: pytest.Monk
         assert (await said())[0] == ("ps", "1", "0")
         await master.until(lambda: added.port not in offered())
 
-        def start_task(assignment: Assignment, local_rank: int) -> None:
+        def start(local_rank: int) -> None:
             raise OSError(24, "Too many open files")
 
-        monkeypatch.setattr(bench.agent._group, "start_task", start_task)
+        monkeypatch.setattr(bench.agent._processes.group, "_start", start)
         master.send(seats(chief, ps, added, Task(3, TaskRole.PS, 2, port=offered()[0])))
         await master.until(lambda: any(task.failure is not None for task in master.status.tasks))
         failure = master.status.tasks[-1].failure
@@ -488,7 +489,7 @@ def test_a_start_that_fails_half_way_is_the_nodes_end_at_once(
         def start(assignment: Assignment) -> None:
             raise OSError(24, "Too many open files")
 
-        monkeypatch.setattr(bench.agent._group, "start", start)
+        monkeypatch.setattr(bench.agent._processes.group, "start", start)
         await bench.master.phase(AgentPhase.READY)
         bench.master.start(0)
         await bench.status
@@ -530,7 +531,7 @@ def test_a_bug_that_keeps_coming_ends_all_the_same(tmp_path: Path, monkeypatch: 
 
         await bench.running()
         monkeypatch.setattr(bench.agent._link, "send", bug)
-        monkeypatch.setattr(bench.agent._group, "signal", bug)
+        monkeypatch.setattr(bench.agent._processes.group, "signal", bug)
         bench.master.stop(0)
         await bench.status
 
@@ -555,7 +556,7 @@ def test_a_bug_at_the_end_keeps_neither_the_status_nor_the_other_steps(
             raise ZeroDivisionError("oops")
 
         await bench.running()
-        monkeypatch.setattr(bench.agent._spawner, "close", bug)
+        monkeypatch.setattr(bench.agent._processes._spawner, "close", bug)
         bench.master.end(Outcome.SUCCEEDED)
         await bench.status
         assert bench.host.patience is not None
@@ -574,7 +575,7 @@ def test_workers_that_cannot_be_killed_do_not_keep_the_agent(
             await asyncio.Event().wait()
 
         await bench.master.phase(AgentPhase.READY)
-        monkeypatch.setattr(bench.agent._spawner, "close", stuck)
+        monkeypatch.setattr(bench.agent._processes._spawner, "close", stuck)
         bench.master.end(Outcome.SUCCEEDED)
 
     assert run(tmp_path, play) == 0

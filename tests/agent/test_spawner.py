@@ -30,7 +30,7 @@ from elasticrun.agent.spawner import (
     fork_spawner,
 )
 from elasticrun.agent.spawner_wire import Frames, encode
-from tests.support.processes import is_alive
+from tests.support.processes import is_alive, wait_end
 
 DEADLINE = 30.0  # seconds; an event that takes longer is lost
 
@@ -384,6 +384,7 @@ def test_a_sweep_tells_the_end_of_a_group_that_was_still_ending(
 
     async def scenario(node: Node) -> None:
         node.spawner.spawn(0, replace(command("sh", "-c", "exit 3"), alone=True))
+        wait_end(await node.pid(0))
         node.spawner.spawn(1, command("sh", "-c", "exit 4"))
         assert await node.exit_code(1) == 4
         node.spawner.sweep()

@@ -12,17 +12,17 @@ from elasticrun.agent import whereabouts as module
 from elasticrun.agent.whereabouts import Address, Place, Survey, address_for_others, own_position, survey
 from elasticrun.config import Endpoint
 from elasticrun.errors import UsageError
+from tests.support import ports
 
 ELSEWHERE = "192.0.2.1"  # set aside for documentation: nobody's
 ANY = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
 
 
-@pytest.fixture
-def free_port() -> int:
-    """A port that is free on every loopback address, and that nobody is given unasked."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+@pytest.fixture(name="free_port")
+def drawn_port() -> int:
+    """A port that is free on every address."""
+    return ports.free_port()
 
 
 @pytest.fixture

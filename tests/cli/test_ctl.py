@@ -1,4 +1,4 @@
-"""``elastic-ctl`` has one verb so far."""
+"""What holds for every verb of ``elastic-ctl``."""
 
 from __future__ import annotations
 
@@ -35,3 +35,21 @@ def test_usage_errors(argv: list[str]) -> None:
     done = ctl(*argv)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
+
+
+#: What only single verbs need.
+HEAVY = {
+    "rich",
+    "grpc",
+    "asyncio",
+    "yaml",
+    "elasticrun.core.job",
+    "elasticrun.master",
+    "elasticrun.sim",
+}
+
+
+def test_no_verb_pays_for_another() -> None:
+    code = "import sys; from elasticrun.cli import ctl; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(done.stdout.split())

@@ -11,10 +11,11 @@ from elasticrun.cli import table
 from elasticrun.cli.help import help_text
 from elasticrun.cli.option import Group, Origin
 from elasticrun.cli.options import OPTIONS
+from elasticrun.config import FailureClass
 from elasticrun.errors import EXIT_CODE_MEANING, ExitCode
 
 ROOT = Path(__file__).parents[2]
-PAGE = "elasticrun/manual/command-line.md"
+PAGES = [f"elasticrun/manual/{name}.md" for name in ("options", "exit-codes", "restarts")]
 EMPTY = """\
 # Title
 
@@ -84,6 +85,12 @@ def test_option_table_has_a_row_for_each_option() -> None:
     assert "| `--state-dir DIR` \\* |" in table.option_table()
 
 
+def test_action_table() -> None:
+    rows = table.action_table().splitlines()
+    assert len(rows) == len(FailureClass) + 2
+    assert "| `hardware` | `leave` |" in rows
+
+
 def test_exit_code_table() -> None:
     rows = table.exit_code_table().splitlines()
     assert len(rows) == len(EXIT_CODE_MEANING) + 3
@@ -104,7 +111,8 @@ def test_write_fills_between_the_markers_and_again(tmp_path: Path) -> None:
 
 def test_print(capsys: pytest.CaptureFixture[str]) -> None:
     assert table.main([]) == 0
-    assert capsys.readouterr().out == f"{table.option_table()}\n\n{table.exit_code_table()}\n"
+    tables = table.option_table(), table.exit_code_table(), table.action_table()
+    assert capsys.readouterr().out == "\n\n".join(tables) + "\n"
 
 
 @pytest.mark.parametrize("marker", ["options:start", "options:end", "exit-codes:start", "exit-codes:end"])
@@ -115,6 +123,13 @@ def test_a_missing_marker(marker: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert marker in capsys.readouterr().err
 
 
+def test_a_page_without_markers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("# Title\n")
+    assert table.main(["--write", str(page)]) == 2
+    assert "there are no markers" in capsys.readouterr().err
+
+
 def test_wrong_use_of_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert table.main(["--wirte", "README.md"]) == 2
     assert "usage: " in capsys.readouterr().err
@@ -123,5 +138,7 @@ def test_wrong_use_of_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_the_manual_has_these_tables() -> None:
-    text = (ROOT / PAGE).read_text()
-    assert table.fill(text) == text, f"run: python -m elasticrun.cli.table --write {PAGE}"
+    texts = {page: (ROOT / page).read_text() for page in PAGES}
+    found = [page for page, text in texts.items() if table.fill(text) != text]
+    assert not found, f"run: python -m elasticrun.cli.table --write {' '.join(PAGES)}"
+    assert all(sum(f"<!-- {name}:start -->" in text for text in texts.values()) == 1 for name in table.TABLES)

@@ -153,7 +153,7 @@ def by_us(argv: list[str], environ: dict[str, str]) -> Given | str:
 
 def same(option: Option[Any], given: Given, theirs: object) -> bool:
     """Whether an option's text is what torchrun's parser made of it."""
-    text = given.texts[option.name].text if given.has(option) else option.default
+    text = given.texts[option.name].text if given.has(option) else option.default_text
     if option.is_flag:
         return given.on(option) is theirs
     if option in (options.DUPLICATE_STDOUT_FILTERS, options.DUPLICATE_STDERR_FILTERS):
@@ -162,7 +162,7 @@ def same(option: Option[Any], given: Given, theirs: object) -> bool:
         return theirs in (None, 0)
     if isinstance(theirs, int | float):
         return given.find(option) == theirs
-    return (text or "").removeprefix("=") == (theirs or option.default or "")
+    return (text or "").removeprefix("=") == (theirs or option.default_text)
 
 
 def compare(line: str, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_every_option_of_torchrun_is_in_the_table_with_its_default() -> None:
     assert ours - theirs <= NEWER, "torchrun has none of these"
     for option in KNOWN:
         action = actions[option.name.replace("-", "_")]
-        if option.default is not None:
+        if option.default_text:
             theirs_by_parser = None if option is options.SHUTDOWN_TIMEOUT else str(action.default)
-            assert theirs_by_parser in (None, option.default), option.name
+            assert theirs_by_parser in (None, option.default_text), option.name
         assert not option.short or f"-{option.short}" in action.option_strings

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from elasticrun import __version__
 from elasticrun.cli import options
 from elasticrun.cli.arguments import ShowText, read_arguments
-from elasticrun.cli.option import Group, Origin
+from elasticrun.cli.option import Group, Option, Origin
 from elasticrun.cli.options import OPTIONS
 from elasticrun.cli.parse import parse_command_line
 from elasticrun.config import (
@@ -153,6 +154,15 @@ def test_every_option_has_a_sample() -> None:
     sampled = {sample.name for sample in SAMPLES} | set(WITHOUT_EFFECT) | set(FLAGS) | {*FILES, *TOKENS}
     shown = {option.name for option in OPTIONS if option.group is not Group.ABOUT and not option.hidden}
     assert sampled == shown
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.sets is not None])
+def test_the_default_of_an_option_is_that_of_the_field_it_sets(option: Option[Any]) -> None:
+    assert option.sets is not None
+    (field,) = (field for field in fields(option.sets) if field.name == option.field_name)
+    if option.default is None and not option.is_flag and option.default_text:
+        assert option.convert(option.default_text) == field.default
+    assert option.fallback == field.default or option.default is not None
 
 
 def by_name(sample: Sample) -> str:

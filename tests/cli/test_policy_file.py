@@ -10,7 +10,7 @@ import yaml
 
 from elasticrun.cli.policy_file import MAX_BYTES, SETTINGS, Setting, read_policy
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
-from elasticrun.core.policy import DEFAULT_ACTIONS, action_for
+from elasticrun.core.policy import action_for
 from elasticrun.errors import ExitCode, UsageError
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "policy.yaml"
@@ -48,7 +48,7 @@ def test_the_example_says_the_defaults() -> None:
 
 def test_the_example_has_every_key() -> None:
     content = yaml.safe_load(EXAMPLE.read_text())
-    assert content["actions"] == {each.value: action.value for each, action in DEFAULT_ACTIONS.items()}
+    assert content["actions"] == {each.value: each.action.value for each in FailureClass}
     flat = {key: value for key, value in content.items() if not isinstance(value, dict)}
     flat |= {f"backoff.{key}": value for key, value in content["backoff"].items()}
     assert flat.keys() == {setting.key for setting in SETTINGS}

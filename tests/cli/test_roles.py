@@ -129,7 +129,7 @@ def test_a_mere_check_has_no_tasks(parse: Parse) -> None:
 
 
 def test_the_master_hears_of_the_roles(parse: Parse) -> None:
-    host: Any = SimpleNamespace(endpoints=SimpleNamespace(are_several=False))
+    host: Any = SimpleNamespace(endpoints=SimpleNamespace(are_several=False), incarnation="0123456789abcdef")
     config = parse("--role-counts=chief=1,worker=1,ps=1", "--local-addr=here")
     assert main._describe_node(config, host).roles == (CHIEF, WORKER, PS)
     assert main._describe_node(parse("--local-addr=here"), host).roles == ()

@@ -276,7 +276,7 @@ def test_what_a_generator_makes_is_enough(make: Callable[[], str]) -> None:
         "12345678901234567890123456789012345678901",
         string.ascii_lowercase + string.digits,
         "hunter2" * 20,
-        secrets.token_hex(15),
+        pytest.param(secrets.token_hex(15), id="120 random bits"),
         "===",
     ],
 )

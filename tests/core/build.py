@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from elasticrun.config import JobConfig
-from elasticrun.core.agent import AgentMachine
+from elasticrun.core.agent.machine import AgentMachine
 from elasticrun.core.agent_events import (
     AgentEffect,
     AgentEvent,
     AgentTerms,
     Finish,
+    HelloSent,
     LinkUp,
     Prepared,
     Say,
     Transmit,
 )
-from elasticrun.core.job import JobMachine
+from elasticrun.core.job.describe import Usages, describe
+from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job_events import (
     Attached,
     Decided,
@@ -41,6 +43,7 @@ from elasticrun.core.protocol import (
     StartRound,
     Trust,
 )
+from elasticrun.core.status import status_in_words
 
 Kind = TypeVar("Kind")
 
@@ -124,7 +127,7 @@ class Job:
         return effects
 
     def phase(self) -> JobPhase:
-        return self.machine.phase
+        return self.machine.state.phase
 
     def told(self, node: str, kind: type[Kind]) -> list[Kind]:
         """What the newest event told a node."""
@@ -164,7 +167,14 @@ class Agent:
     def do(self, *events: AgentEvent) -> list[AgentEffect]:
         for event in events:
             self.said = self.machine.handle(event, self.now)
+            self.machine.check()
         return self.said
+
+    def greet(self) -> Hello:
+        """What a new stream begins with, as the link sends it."""
+        hello = self.machine.hello()
+        self.do(HelloSent(hello.status))
+        return hello
 
     def of(self, kind: type[Kind]) -> list[Kind]:
         return [effect for effect in self.said if isinstance(effect, kind)]
@@ -182,6 +192,11 @@ class Agent:
     def finish(self) -> Finish:
         assert isinstance(self.said[-1], Finish)
         return self.said[-1]
+
+
+def described(job: JobMachine, usages: Usages | None = None) -> str:
+    """What an operator is shown."""
+    return status_in_words(describe(job.state, usages))
 
 
 def start(round_: int, sequence: int = 1, epoch: int = 1) -> StartRound:

@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from elasticrun.core.agent.departure import Departure
+from elasticrun.core.agent.echoes import PATIENCE
 from elasticrun.core.agent_events import (
+    AgentEvent,
     AgentTick,
     Broken,
     Directed,
@@ -26,11 +29,11 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
 )
-from elasticrun.core.agent_leave import Departure
 from elasticrun.core.own_failures import Stopping
 from elasticrun.core.protocol import (
     MAX_FAILURES,
     AgentPhase,
+    Assignment,
     FailureKind,
     JobEnded,
     Leave,
@@ -82,7 +85,7 @@ def test_hello_carries_everything() -> None:
 def test_what_changed_before_welcome_is_reported_on_welcome() -> None:
     agent = running_agent()
     agent.do(LinkDown("reset"))
-    hello = agent.machine.hello()
+    hello = agent.greet()
     agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), LinkUp(1))
     [report] = agent.sent()
     assert isinstance(report, Report)
@@ -126,7 +129,7 @@ def test_a_round_is_started_once() -> None:
     assert agent.of(StartWorkers) == [StartWorkers(start(0).assignment)]
     assert agent.reported() == [RUNNING]
     assert agent.of(Say)[0].level is Level.INFO
-    assert agent.machine.assignment == start(0).assignment
+    assert agent.machine.state.assignment == start(0).assignment
     assert agent.heard()[0] == "round 0: node 0 of 1, ranks 0-1 of 2 (restart 0 of 3; because)"
     assert agent.do(Directed(start(0))) == []
     assert agent.do(Directed(start(0, sequence=5))) == []
@@ -165,7 +168,7 @@ def test_a_failure_stops_the_group_at_once_and_is_reported_until_the_next_round(
     agent.do(Directed(start(1, sequence=3)))
     assert agent.of(StartWorkers)[0].assignment.round == 1
     assert agent.of(Say)[0].level is Level.WARNING
-    assert agent.machine.failures == ()
+    assert agent.machine.state.failures == ()
 
 
 def test_the_failure_of_the_only_worker_left_sweeps_at_once() -> None:
@@ -188,7 +191,66 @@ def test_who_failed_of_its_own_while_the_group_stopped_is_reported() -> None:
     assert isinstance(report, Report)
     assert [told.exit_code for told in report.status.failures] == [1, -9]
     agent.do(WorkerFailed(0, failure(rank=1, code=-11), TOLD))
-    assert len(agent.machine.failures) == 2, "what comes after the end of the group is too late"
+    assert len(agent.machine.state.failures) == 2, "what comes after the end of the group is too late"
+
+
+def echo(rank: int = 0) -> WorkerFailed:
+    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nRuntimeError: '
+    lost = replace(failure(rank=rank), stderr_tail=f"{text}Connection closed by peer\n", local_rank=rank)
+    return WorkerFailed(0, lost)
+
+
+def test_a_lost_connection_waits_for_who_is_to_blame_for_it() -> None:
+    agent = running_agent()
+    assert agent.do(echo()) == []
+    cause = replace(failure(rank=1), local_rank=1)
+    agent.do(WorkerFailed(0, cause))
+    assert agent.heard() == [cause.summary, echo().failure.summary]
+    assert set(agent.reported()) == {FAILED}
+    assert agent.of(SweepWorkers) == [SweepWorkers(0)]
+    assert {told.rank for told in agent.machine.state.failures} == {0, 1}
+    agent.do(GroupGone(0, 7002))
+    assert agent.machine.next_deadline() is None
+
+
+def test_a_lost_connection_waits_for_a_moment_and_for_nobody_who_is_gone() -> None:
+    agent = running_agent()
+    agent.do(echo())
+    assert agent.machine.next_deadline() == PATIENCE
+    agent.now = PATIENCE
+    agent.do(AgentTick())
+    assert agent.reported() == [FAILED]
+    assert agent.of(SignalWorkers) == [SignalWorkers(15)]
+    for last in (echo(1), WorkerFinished(0, 1)):
+        agent = running_agent()
+        agent.do(echo(), last)
+        assert agent.reported()[-1] is FAILED
+        assert agent.of(SweepWorkers) == [SweepWorkers(0)]
+        assert agent.machine.state.failures[0] == echo().failure
+
+
+def test_a_rank_that_is_alone_on_its_node_waits_for_the_others() -> None:
+    agent = running_agent()
+    world = Assignment(1, 0, 2, 0, 4, 0, 4, "a.net", 7001, 0, 3)
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), Directed(replace(start(1, 2), assignment=world)))
+    agent.do(GroupGone(0, 7002))
+    both = [replace(echo(rank), round=1) for rank in (0, 1)]
+    agent.do(*both)
+    assert agent.machine.state.phase is RUNNING
+    agent.do(stop(1, sequence=3))
+    assert agent.of(SweepWorkers) == [SweepWorkers(1)]
+    assert agent.machine.state.failures == tuple(event.failure for event in both)
+
+
+@pytest.mark.parametrize("ends", [stop(0), StopSignal(15)], ids=["the master", "a signal"])
+def test_a_lost_connection_keeps_no_round_that_has_to_end(ends: AgentEvent) -> None:
+    agent = running_agent()
+    agent.do(echo(), ends)
+    assert [sent.signum for sent in agent.of(SignalWorkers)] == [15]
+    assert echo().failure.summary in agent.heard()
+    agent.do(WorkerFailed(0, replace(failure(rank=1, code=-15), local_rank=1), TOLD))
+    assert agent.of(SweepWorkers)
+    assert agent.machine.state.failures == (echo().failure,)
 
 
 def test_what_is_not_kept_of_many_failures_is_not_reported_either() -> None:
@@ -209,7 +271,7 @@ def test_exits_of_workers_that_we_stop_are_no_failures() -> None:
     agent.do(WorkerFailed(0, failure(), TOLD), WorkerFinished(0, 1))
     assert agent.of(SweepWorkers) == [SweepWorkers(0)]
     agent.do(GroupGone(0, 7002))
-    assert (agent.machine.failures, agent.machine.phase) == ((), READY)
+    assert (agent.machine.state.failures, agent.machine.state.phase) == ((), READY)
 
 
 def test_what_is_said_of_another_round_is_ignored() -> None:
@@ -232,7 +294,7 @@ def test_failures_are_kept_in_bounds() -> None:
     agent = running_agent()
     assert MAX_FAILURES > 1
     agent.do(WorkerFailed(0, failure()))
-    assert len(agent.machine.failures) == 1
+    assert len(agent.machine.state.failures) == 1
 
 
 def test_workers_that_ignore_the_signal_are_killed() -> None:
@@ -258,7 +320,7 @@ def test_a_group_that_is_gone_before_it_was_swept_leaves_no_deadline_behind() ->
 def test_failures_are_forgotten_with_their_round() -> None:
     agent = running_agent()
     agent.do(WorkerFailed(0, failure()), WorkerFinished(0, 1), GroupGone(0, 7002))
-    assert agent.machine.failures == (failure(),)
+    assert agent.machine.state.failures == (failure(),)
     agent.do(stop(4))
     assert agent.machine.hello().status.failures == ()
 
@@ -269,7 +331,7 @@ def test_workers_that_survive_sigkill_end_the_node() -> None:
     for agent.now in (3.0, 7.0):
         agent.do(AgentTick())
     assert agent.finish.exit_status == ExitCode.NODE_FAULT
-    assert agent.machine.departure == Departure(agent.finish, is_farewell=True)
+    assert agent.machine.state.departure == Departure(agent.finish, is_farewell=True)
     assert isinstance(agent.sent()[0], Leave)
     assert agent.do(GroupGone(0, 7002)) == []
 
@@ -301,7 +363,7 @@ def test_a_stop_before_it_is_prepared_is_remembered() -> None:
     agent = Agent()
     agent.do(LinkUp(1), stop(4))
     agent.do(Prepared(7001))
-    assert agent.machine.round == 4
+    assert agent.machine.state.round == 4
 
 
 def test_a_round_that_was_told_to_stop_never_starts() -> None:
@@ -309,7 +371,7 @@ def test_a_round_that_was_told_to_stop_never_starts() -> None:
     agent.do(stop(5), Directed(start(4, sequence=3)))
     agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
     assert agent.of(StartWorkers) == []
-    assert agent.machine.round == 5
+    assert agent.machine.state.round == 5
 
 
 def test_a_stop_takes_back_a_start_that_waits() -> None:
@@ -317,7 +379,7 @@ def test_a_stop_takes_back_a_start_that_waits() -> None:
     agent.do(Directed(start(2, sequence=2)), stop(1, sequence=3))
     agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
     assert agent.of(StartWorkers) == []
-    assert agent.machine.round == 1
+    assert agent.machine.state.round == 1
 
 
 def test_stop_of_an_earlier_round_stops_nothing() -> None:
@@ -342,7 +404,7 @@ def test_directives_of_an_earlier_epoch_are_dropped_even_if_the_new_one_said_not
     assert agent.heard() == ["one is missing"]
     assert agent.do(Directed(Welcome(2, 1.0))) == []
     agent.do(stop(0, sequence=1, epoch=3))
-    assert agent.machine.epoch == 3
+    assert agent.machine.state.desired.epoch == 3
     assert agent.reported() == [STOPPING]
 
 
@@ -521,7 +583,7 @@ def test_a_lost_store_stops_the_round_at_once() -> None:
     assert agent.of(SignalWorkers) == [SignalWorkers(15)]
     assert agent.heard() == [STORE.summary]
     assert "the workers' store" in STORE.summary
-    assert agent.machine.failures == (STORE,)
+    assert agent.machine.state.failures == (STORE,)
     assert agent.do(StoreLost(0, STORE)) == []
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from elasticrun.core.agent.desired import Desired
 from elasticrun.core.agent_events import (
     AgentTick,
     Directed,
@@ -23,7 +24,6 @@ from elasticrun.core.agent_events import (
     Transmit,
     WorkerFinished,
 )
-from elasticrun.core.agent_wishes import Wishes
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -84,7 +84,7 @@ def test_the_time_of_a_probe_may_end_while_what_it_left_behind_is_swept() -> Non
 def test_a_probe_runs_and_its_report_comes_with_readiness() -> None:
     agent = ready_agent()
     agent.do(Directed(PROBE))
-    assert agent.of(RunProbe) == [RunProbe(PROBE)]
+    assert agent.of(RunProbe) == [RunProbe(PROBE, -1)]
     assert agent.reported() == [CHECKING]
     agent.do(ProbeEnded(FINE))
     assert agent.of(SweepWorkers)
@@ -146,7 +146,7 @@ def test_what_is_left_of_a_probe_is_gone_only_after_a_sweep() -> None:
     agent = ready_agent()
     agent.do(Directed(PROBE))
     assert not agent.do(GroupGone(-1, 7002)), "that was of what ran before"
-    assert agent.machine.phase is CHECKING
+    assert agent.machine.state.phase is CHECKING
 
 
 def test_a_probe_of_the_same_number_with_others_is_another_probe() -> None:
@@ -160,13 +160,13 @@ def test_what_another_probe_found_is_no_answer() -> None:
     agent = ready_agent()
     agent.do(ProbeEnded(FINE))
     agent.do(Directed(PROBE), ProbeEnded(replace(FINE, check=4)))
-    assert agent.machine.phase is CHECKING and not agent.of(SweepWorkers)
+    assert agent.machine.state.phase is CHECKING and not agent.of(SweepWorkers)
 
 
 def test_a_round_starts_after_a_probe() -> None:
     agent = ready_agent()
     agent.do(Directed(PROBE), ProbeEnded(FINE), GroupGone(-1, 7002), Directed(start(0, sequence=2)))
-    assert agent.machine.phase is RUNNING
+    assert agent.machine.state.phase is RUNNING
 
 
 # -- stalls
@@ -197,15 +197,17 @@ def test_workers_that_hang_are_not_kept_for_a_master_that_is_gone() -> None:
     agent.do(LinkDown("silent"))
     agent.now += 61.0
     agent.do(AgentTick())
-    assert agent.machine.phase is RUNNING
+    assert agent.machine.state.phase is RUNNING
     agent.do(StallSeen(0, STALL))
     agent.now += 61.0
     agent.do(AgentTick())
-    assert agent.machine.phase is RUNNING, "it may be work"
+    assert agent.machine.state.phase is RUNNING, "it may be work"
+    works = [agent.machine.works]
     agent.do(StallSeen(0, replace(STALL, evidence=Evidence.TIMEOUT)))
+    assert [*works, agent.machine.works] == [True, False]
     agent.now += 61.0
     agent.do(AgentTick())
-    assert agent.machine.phase is STOPPING
+    assert agent.machine.state.phase is STOPPING
     agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
     assert agent.finish.exit_status == ExitCode.MASTER_LOST
     assert "no steps" in agent.finish.reason
@@ -224,7 +226,8 @@ def test_workers_that_hang_get_less_time_to_end(evidence: Evidence, is_swept: bo
 def test_what_was_true_of_a_stall_is_not_told_again_on_a_new_stream() -> None:
     agent = running_agent()
     agent.do(StallSeen(0, STALL), LinkDown("reset"))
-    assert agent.machine.hello().status.stall is None
+    assert agent.machine.state.stall == STALL
+    assert agent.greet().status.stall is None
     agent.do(LinkUp(1))
     assert not agent.of(Transmit), "nothing has changed since"
     agent.do(StallSeen(0, STALL))
@@ -302,7 +305,7 @@ def test_a_seat_offered_in_ignorance_of_the_newest_one_is_refused() -> None:
     agent = ready_agent()
     agent.do(told(0, 1, charter(0)))
     agent.do(told(3, 2, charter(3, base=World(1, 1, 3), prior=World(1, 1, 3))))
-    assert agent.machine.phase is AgentPhase.RUNNING, "what runs goes on"
+    assert agent.machine.state.phase is AgentPhase.RUNNING, "what runs goes on"
     assert status(agent).seats == (Seat(World(0, 1, 3), None),), "and the master hears why"
 
 
@@ -310,7 +313,7 @@ def test_that_its_world_has_started_everywhere_is_remembered() -> None:
     agent = ready_agent()
     agent.do(told(0, 1, charter(0)))
     agent.do(told(0, 2, charter(0, base=World(0, 1, 3))))
-    assert agent.machine.phase is AgentPhase.RUNNING
+    assert agent.machine.state.phase is AgentPhase.RUNNING
     assert agent.machine.hello().status.seats == (Seat(World(0, 1, 3), World(0, 1, 3)),)
 
 
@@ -324,7 +327,7 @@ def test_that_is_news_to_a_master_that_takes_over_with_a_copy_of_the_journal() -
 
 
 def test_a_directive_counts_once() -> None:
-    wishes = Wishes().hear(PROBE)
-    assert wishes is not None and wishes.probe == PROBE
-    assert wishes.hear(PROBE) is None
-    assert wishes.hear(replace(PROBE, epoch=0, sequence=9)) is None
+    desired = Desired().after(PROBE)
+    assert desired is not None and desired.probe == PROBE
+    assert desired.after(PROBE) is None
+    assert desired.after(replace(PROBE, epoch=0, sequence=9)) is None

@@ -28,7 +28,7 @@ def hop(agent: Agent, epoch: int, stay: float = STAY, gap: float = GAP) -> bool:
     agent.do(LinkDown("stepped down"), AgentTick())
     agent.now += gap
     agent.do(LinkUp(epoch))
-    return agent.machine.departure is not None
+    return agent.machine.state.departure is not None
 
 
 def hops(agent: Agent, first: int = 2, **times: float) -> float:
@@ -127,4 +127,4 @@ def test_a_welcome_without_a_loss_before_it_is_another_master() -> None:
     agent = listed_agent()
     agent.now = 30.0
     agent.do(LinkUp(2))
-    assert agent.machine.departure is None
+    assert agent.machine.state.departure is None

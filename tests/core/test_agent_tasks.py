@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core.agent import AgentMachine
+from elasticrun.core.agent.group import HUNG_GRACE
+from elasticrun.core.agent.machine import AgentMachine
+from elasticrun.core.agent.tasks import SHORT_MESSAGE
 from elasticrun.core.agent_events import (
+    AgentEvent,
     AgentTerms,
     AgentTick,
     Directed,
@@ -28,8 +31,6 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
 )
-from elasticrun.core.agent_group import HUNG_GRACE
-from elasticrun.core.agent_tasks import SHORT_MESSAGE
 from elasticrun.core.own_failures import Stopping
 from elasticrun.core.protocol import (
     MAX_FAILURES,
@@ -46,6 +47,7 @@ from elasticrun.core.protocol import (
 )
 from elasticrun.core.tasks import Cluster, Task, TaskReport
 from elasticrun.errors import ExitCode
+from elasticrun.sim.fingerprint import difference, fingerprint
 from tests.core.build import Agent, info
 from tests.core.tf_build import CHIEF, EVALUATOR, PS, WORKER, died
 
@@ -95,11 +97,15 @@ class TfAgent(Agent):
 
     def die(self, local_rank: int, code: int = 1, told: int = 0) -> None:
         """A task ends, perhaps after the launcher sent it a signal."""
-        stopping = Stopping(frozenset({told} if told else ()), 1.0)
+        stopping, attempt = Stopping(frozenset({told} if told else ()), 1.0), self.newest(local_rank)
         if code:
-            self.do(WorkerFailed(0, died("a", local_rank, code), stopping))
+            self.do(WorkerFailed(0, died("a", local_rank, code), stopping, attempt))
         else:
-            self.do(WorkerFinished(0, local_rank))
+            self.do(WorkerFinished(0, local_rank, attempt))
+
+    def newest(self, local_rank: int) -> int:
+        """The newest attempt at a task that was started."""
+        return {report.local_rank: report.life for report in self.status().tasks}[local_rank]
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
@@ -464,12 +470,21 @@ def test_the_end_of_a_mirrored_worker_is_told_at_once() -> None:
     assert agent.done() == [], "nothing is restarted on a node that is done"
 
 
-def test_a_worker_that_no_seat_knows_is_part_of_the_group() -> None:
+def test_what_is_said_of_an_attempt_that_does_not_run_is_not_heard() -> None:
     agent = served()
-    agent.do(WorkerFinished(0, 9))
-    assert agent.status().phase is RUNNING
-    agent.do(WorkerFailed(0, died("a", 9)))
-    assert agent.status().phase is FAILED
+    agent.die(WORKER_RANK)
+    ended = fingerprint(agent.machine)
+    late: list[AgentEvent] = [WorkerFailed(0, died("a", WORKER_RANK, -9)), WorkerFinished(0, WORKER_RANK)]
+    agent.do(*late)
+    assert difference(ended, fingerprint(agent.machine)) == "", "it has ended already"
+    agent.raise_lives(WORKER_RANK)
+    again = fingerprint(agent.machine)
+    agent.do(*late)
+    assert difference(again, fingerprint(agent.machine)) == "", "another one runs"
+    agent.do(WorkerFinished(0, 9), WorkerFailed(0, died("a", 9)))
+    assert difference(again, fingerprint(agent.machine)) == "", "there is no such task"
+    agent.die(WORKER_RANK)
+    assert agent.lives()[WORKER_RANK] == -2
 
 
 # -- what is told

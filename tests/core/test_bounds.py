@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
 from elasticrun.core import checkup, membership
 from elasticrun.core.bounds import STEPS, TIMESTAMPS, WINDOW, Horizon
-from elasticrun.core.job_events import Attached, JobPhase, Left, MasterStarted, Reported
+from elasticrun.core.job_events import Attached, Drop, JobPhase, Left, MasterStarted, Reported
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -53,19 +54,21 @@ def test_an_absurd_hello_is_refused_and_nothing_is_learnt_from_it(status: AgentS
     (drop,) = job.drops()
     assert drop.session == 9
     assert drop.farewell is not None and drop.farewell.code is RejectCode.IMPLAUSIBLE
-    assert (job.phase(), job.machine.newest, job.machine._probes) == (JobPhase.RUNNING, 0, 0)
-    assert "x" not in job.machine.members.nodes
+    assert (job.phase(), job.machine.state.newest, job.machine.state.probes) == (JobPhase.RUNNING, 0, 0)
+    assert "x" not in job.machine.state.members.nodes
 
 
 def test_absurd_epochs_do_not_add_up() -> None:
     job = Job()
     for session in range(1, 20):
         status = AgentStatus(1, AgentPhase.PREPARING)
-        epoch = job.machine.epoch + WINDOW - 1
+        epoch = job.machine.state.epoch + WINDOW - 1
         job.do(Attached(session, Hello("job", "1", info(f"x{session}"), status, epoch)))
-    assert job.machine.epoch <= 2 * WINDOW
-    job.do(MasterStarted(job.machine.epoch + 1))
-    assert job.attach("a", epoch=job.machine.epoch) and not job.drops(), "whoever followed is let in again"
+    assert job.machine.state.epoch <= 2 * WINDOW
+    job.do(MasterStarted(job.machine.state.epoch + 1))
+    assert job.attach("a", epoch=job.machine.state.epoch) and not job.drops(), (
+        "whoever followed is let in again"
+    )
 
 
 def test_a_member_that_reports_an_absurd_round_is_lost_and_the_others_go_on() -> None:
@@ -103,7 +106,7 @@ def test_an_agent_speaks_of_failures_on_its_own_node_only(in_task: bool) -> None
     (drop,) = job.drops()
     assert drop.session == job.sessions["b"]
     assert drop.farewell is not None and "b tells of failures on other nodes" in drop.farewell.message
-    assert "a" in job.machine.members.nodes
+    assert "a" in job.machine.state.members.nodes
 
 
 def test_who_comes_and_goes_for_ever_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +117,7 @@ def test_who_comes_and_goes_for_ever_is_forgotten(monkeypatch: pytest.MonkeyPatc
         job.do(Left(job.sessions[f"x{number}"], "bye"))
     for life in range(1, 50):
         job.attach("y", AgentPhase.PREPARING, life=life)
-    members = job.machine.members
+    members = job.machine.state.members
     assert len(members._latest) < 30 and len(members._retired) <= 10
     assert members.has_met(info("a")) and members.has_met(info("b"))
     job.attach("y", AgentPhase.PREPARING, life=48)
@@ -131,3 +134,18 @@ def test_hosts_of_suspects_and_rolls_of_worlds_are_bounded(monkeypatch: pytest.M
     for number in range(400):
         quorum.hear((Seat(World(1, number, 2), World(0, 0, 2), ("a", "b")),))
     assert len(quorum._rolls) == MAX_ROLLS
+
+
+@pytest.mark.parametrize("roll", [("a.1", "b.1", "x.1"), ("liar.1", "a.1"), ("liar.1", "liar.1", "a.1")])
+def test_a_seat_in_a_world_that_names_others_is_no_vote(roll: tuple[str, ...]) -> None:
+    """Else a node could say of others that they were members of a world that it makes up."""
+    job = Job(min_nodes=9, max_nodes=9, endpoints=2)
+    liar = job.hello("liar", AgentPhase.READY, 7, -1, 1)
+    seats = (Seat(World(7, 1, 3), None, roll),)
+    told = replace(liar, status=replace(liar.status, seats=seats))
+    (drop,) = [effect for effect in job.do(Attached(1, told)) if isinstance(effect, Drop)]
+    assert drop.farewell is not None and drop.farewell.code is RejectCode.IMPLAUSIBLE
+    assert job.machine.state.quorum.base is None
+    honest = replace(seats[0], roll=("liar.1", "a.1", "b.1"))
+    job.do(Attached(2, replace(told, status=replace(told.status, seats=(honest,)))))
+    assert job.machine.state.quorum.base == World(7, 1, 3)

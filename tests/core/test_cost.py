@@ -65,7 +65,7 @@ class Crowd(Job):
         return replace(super().status(node, phase, round_, *failures), seats=self.seats.get(node, ()))
 
     def come(self, node: str, phase: AgentPhase = READY, round_: int = -1) -> None:
-        self.attach(node, phase, round_, self.machine.epoch, position={"n0": 0, "n1": 1}.get(node, -1))
+        self.attach(node, phase, round_, self.machine.state.epoch, position={"n0": 0, "n1": 1}.get(node, -1))
 
     def come_all(self, nodes: int) -> None:
         for number in range(nodes):
@@ -80,7 +80,7 @@ class Crowd(Job):
         """The nodes pass their check, and take their seats in the world."""
         while self.asked:
             self.answer(f"n{next(iter(self.asked)) - 1}")
-        for node, seat in list(self.machine.current.seats.items()):
+        for node, seat in list(self.machine.state.current.seats.items()):
             self.seats[node] = with_seat(self.seats.get(node, ()), seat.charter)
             self.report(node, RUNNING, seat.round)
         assert self.phase() is JobPhase.RUNNING
@@ -166,9 +166,9 @@ def doubting(nodes: int, endpoints: int, _: bool) -> Story:
     """Nobody knows whether the last two nodes or their link is at fault, and a world needs them."""
     crowd = Crowd(endpoints, True, min_nodes=10, max_nodes=10**6)
     crowd.come_all(9)
-    crowd.machine.health.doubtful |= {f"n{number}": "why" for number in range(1, nodes)}
+    crowd.machine.state.health.doubtful |= {f"n{number}": "why" for number in range(1, nodes)}
     crowd.come_all(nodes)
-    assert crowd.machine.electorate.available == 9
+    assert crowd.machine.state.candidates.available == 9
     return crowd, LOSSES | {"a heartbeat": beats("n9"), "that it is not ready": says("n9", PREPARING, -1)}
 
 
@@ -194,7 +194,7 @@ def starting(nodes: int, *how: Any) -> Story:
     crowd = stopping(nodes, *how)[0]
     for number in range(nodes):
         crowd.report(f"n{number}", READY, 0)
-    assert (crowd.phase(), crowd.machine.round) == (JobPhase.RUNNING, 1)
+    assert (crowd.phase(), crowd.machine.state.round) == (JobPhase.RUNNING, 1)
     return crowd, {"that workers start": says("n5", RUNNING, 1), "that others start": says("n6", RUNNING, 1)}
 
 
@@ -228,7 +228,7 @@ def waiting(nodes: int, *how: Any) -> Story:
 def returning(nodes: int, *how: Any) -> Story:
     """The master has restarted, and half of the nodes are back."""
     crowd = running(nodes, *how)[0]
-    crowd.do(MasterStarted(crowd.machine.epoch + crowd.machine.config.endpoints))
+    crowd.do(MasterStarted(crowd.machine.state.epoch + crowd.machine.state.config.endpoints))
     for number in range(nodes // 2):
         crowd.come(f"n{number}", RUNNING, 0)
     back = f"n{nodes - 2}"
@@ -263,7 +263,7 @@ def usurping(nodes: int, *_: Any) -> Story:
     crowd.seats = {f"n{number}": (last,) for number in range(nodes)}
     for number in range(nodes):
         crowd.come(f"n{number}", READY, 0)
-    assert "another master" in crowd.machine.obstacle
+    assert "another master" in crowd.machine.state.obstacle
     return crowd, ARRIVALS | LOSSES
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from elasticrun.config import TaskRole
 from elasticrun.core.fit import MAX_TOLD, same_program
-from elasticrun.core.job_events import Decided, Drop, JobPhase
+from elasticrun.core.job_events import Decided, Drop, JobPhase, ScaleOrdered
 from elasticrun.core.protocol import AgentPhase, JobEnded, RejectCode, Rejected, Waiting, Welcome
 from tests.core.build import Job, info
 
@@ -40,7 +40,7 @@ def test_other_bounds_are_refused_and_both_sides_hear_of_it(bounds: dict[str, An
     own = f"{low}:{high}" if low < high else f"{low}"
     assert refused.message.startswith(f"b was started with --nnodes {own}, but the job has --nnodes 1:2: ")
     assert [said.text for said in here.told("a", Waiting)] == [f"refused: {refused.message}"]
-    assert list(here.machine.members.nodes) == ["a"]
+    assert list(here.machine.state.members.nodes) == ["a"]
 
 
 def test_the_first_node_has_nobody_to_tell() -> None:
@@ -52,10 +52,10 @@ def test_the_first_node_has_nobody_to_tell() -> None:
 
 def test_bounds_that_an_operator_ordered_fit_as_well() -> None:
     here = job()
-    here.machine._scale(1, 3)
+    here.do(ScaleOrdered(1, 3))
     here.attach("b", min_nodes=1, max_nodes=3)
     here.attach("c", min_nodes=1, max_nodes=2)
-    assert list(here.machine.members.nodes) == ["a", "b", "c"]
+    assert list(here.machine.state.members.nodes) == ["a", "b", "c"]
 
 
 def test_another_framework_is_refused() -> None:
@@ -68,9 +68,9 @@ def test_another_framework_is_refused() -> None:
 
 def test_who_was_admitted_is_not_judged_again() -> None:
     here = job()
-    here.machine._scale(2, 3)
+    here.do(ScaleOrdered(2, 3))
     here.attach("b", min_nodes=2, max_nodes=3)
-    here.machine._scale(1, 2)
+    here.do(ScaleOrdered(1, 2))
     here.attach("b", min_nodes=2, max_nodes=3)
     assert here.told("b", Welcome)
 
@@ -139,5 +139,5 @@ def test_a_spare_hears_what_the_job_ran(program: str, other: str) -> None:
 def test_nothing_has_run_before_the_first_world() -> None:
     here = Job(min_nodes=2, max_nodes=2, join_timeout=5.0)
     here.attach("a", program="/x/a.py")
-    assert here.machine.fit.other_program(info("b", program="/x/b.py")) == ""
+    assert here.machine.state.fit.other_program(info("b", program="/x/b.py")) == ""
     assert not here.of(Drop)

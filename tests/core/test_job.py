@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.config import Policy
+from elasticrun.core.job.attendance import REATTACH_EACH
 from elasticrun.core.job_events import (
     Attached,
     Beat,
@@ -20,7 +21,6 @@ from elasticrun.core.job_events import (
     Reported,
     Send,
 )
-from elasticrun.core.job_facts import REATTACH_EACH
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -36,8 +36,8 @@ from elasticrun.core.protocol import (
     Waiting,
     Welcome,
 )
+from elasticrun.sim.fingerprint import difference, fingerprint
 from tests.core.build import Job, failure, info, message_types, running
-from tests.sim.fingerprint import difference, fingerprint
 
 READY, RUNNING, FINISHED = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.FINISHED
 FAILED, STOPPING, PREPARING = AgentPhase.FAILED, AgentPhase.STOPPING, AgentPhase.PREPARING
@@ -69,14 +69,14 @@ def test_the_first_world_waits_for_a_last_call_that_each_arrival_restarts() -> N
     job.pass_time(0.5)
     assert job.phase() == JobPhase.GATHERING
     job.pass_time(0.5)
-    assert job.machine.previous == ("a", "b")
+    assert job.machine.state.previous == ("a", "b")
 
 
 def test_the_last_call_ends_at_once_when_the_world_is_full() -> None:
     job = Job(min_nodes=1, max_nodes=2, last_call_timeout=2.0)
     job.attach("a")
     job.attach("b")
-    assert job.machine.previous == ("a", "b")
+    assert job.machine.state.previous == ("a", "b")
 
 
 def test_the_last_call_starts_anew_if_too_few_are_left() -> None:
@@ -98,7 +98,7 @@ def test_a_last_call_that_ended_while_nobody_was_back_does_not_count_for_those_w
     job.do(MasterStarted(2))
     job.pass_time(16.0)
     assert not job.drops()
-    assert not job.machine.members.nodes
+    assert not job.machine.state.members.nodes
     job.attach("b")
     assert job.phase() == JobPhase.GATHERING
     job.pass_time(2.0)
@@ -115,7 +115,7 @@ def test_who_waits_is_told_every_so_often_and_at_last_that_it_was_in_vain() -> N
     ended = job.told("a", JobEnded)[0]
     assert (ended.outcome, job.of(Ended)[0].outcome) == (Outcome.TIMED_OUT, Outcome.TIMED_OUT)
     assert ended.reason == "gave up after 25 s: 1 of at least 2 nodes is here (a), 1 missing"
-    assert job.machine.ended
+    assert job.machine.state.ended
     assert not [effect for effect in job.pass_time(1000.0) if isinstance(effect, Send)]
 
 
@@ -164,7 +164,7 @@ def test_a_failure_stops_everybody_and_the_next_round_starts_when_the_last_one_h
     job.report("c", READY, 0)
     start = job.told("a", StartRound)[0].assignment
     assert (start.round, start.restart_count, start.max_restarts) == (1, 1, 2)
-    assert job.machine.previous == ("a", "b", "c")
+    assert job.machine.state.previous == ("a", "b", "c")
 
 
 def test_a_job_without_restarts_left_ends_when_everybody_has_stopped() -> None:
@@ -198,7 +198,7 @@ def test_a_job_that_ends_does_not_promise_another_round() -> None:
     job.report("a", FAILED, 0, failure())
     job.all_report("ab", READY, 0)
     assert job.phase() is JobPhase.FAILED
-    assert "the next one" not in job.machine.end_reason
+    assert "the next one" not in job.machine.state.end_reason
 
 
 def test_a_worker_that_was_killed_from_outside_is_back_at_once() -> None:
@@ -215,7 +215,11 @@ def test_the_echo_of_a_lost_node_is_free() -> None:
     job.report("a", FAILED, 0, failure("a"))
     job.report("a", READY, 0, failure("a"))
     job.do(Detached(job.sessions["b"], "reset"))
-    assert (job.machine.phase, job.machine.round, job.machine.budget.used) == (JobPhase.RUNNING, 1, 0)
+    assert (job.machine.state.phase, job.machine.state.round, job.machine.state.budget.used) == (
+        JobPhase.RUNNING,
+        1,
+        0,
+    )
 
 
 def test_the_echo_of_a_taken_port_is_free() -> None:
@@ -223,7 +227,15 @@ def test_the_echo_of_a_taken_port_is_free() -> None:
     job.report("b", FAILED, 0, failure("b", rank=1))
     job.report("b", READY, 0, failure("b", rank=1))
     job.report("a", READY, 0, failure("a", FailureKind.PORT_TAKEN, code=98))
-    assert (job.machine.round, job.machine.budget.used, job.machine.budget.store_retries) == (1, 0, 1)
+    assert (
+        job.machine.state.round,
+        job.machine.state.budget.used,
+        job.machine.state.budget.store_retries,
+    ) == (
+        1,
+        0,
+        1,
+    )
 
 
 def test_the_store_is_served_where_node_0_offers_it_and_its_loss_is_free() -> None:
@@ -239,7 +251,15 @@ def test_the_store_is_served_where_node_0_offers_it_and_its_loss_is_free() -> No
     job.report("b", FAILED, 0, failure("b", rank=1))
     job.report("b", READY, 0, failure("b", rank=1))
     job.report("a", READY, 0, lost)  # and offers it no more
-    assert (job.machine.round, job.machine.budget.used, job.machine.budget.store_retries) == (1, 0, 1)
+    assert (
+        job.machine.state.round,
+        job.machine.state.budget.used,
+        job.machine.state.budget.store_retries,
+    ) == (
+        1,
+        0,
+        1,
+    )
     assert not job.told("b", StartRound)[0].assignment.store_hosted
 
 
@@ -249,7 +269,7 @@ def test_a_failure_after_a_free_stop_is_an_echo() -> None:
     assert job.told("a", StopRound)[0].reason == "b can join"
     job.report("a", FAILED, 0, failure("a"))
     job.report("a", READY, 0, failure("a"))
-    assert (job.machine.previous, job.machine.budget.used) == (("a", "b"), 0)
+    assert (job.machine.state.previous, job.machine.state.budget.used) == (("a", "b"), 0)
 
 
 def test_a_member_without_workers_stops_the_round_for_free() -> None:
@@ -257,7 +277,7 @@ def test_a_member_without_workers_stops_the_round_for_free() -> None:
     job.report("a", READY, 0)
     assert job.told("b", StopRound)[0].reason == "a has no workers left"
     job.report("b", READY, 0)
-    assert (job.machine.round, job.machine.budget.used) == (1, 0)
+    assert (job.machine.state.round, job.machine.state.budget.used) == (1, 0)
 
 
 # -- nodes come and go
@@ -269,7 +289,7 @@ def test_a_lost_member_is_replaced_by_a_spare_in_its_seat() -> None:
     assert job.phase() == JobPhase.RUNNING
     job.do(Detached(job.sessions["b"], "reset"))
     job.all_report("ac", READY, 0)
-    assert job.machine.previous == ("a", "d", "c")
+    assert job.machine.state.previous == ("a", "d", "c")
 
 
 def test_a_spare_is_told_at_once_and_again_that_the_world_is_full() -> None:
@@ -316,7 +336,7 @@ def test_a_joiner_during_a_stop_is_part_of_the_next_world() -> None:
     job.attach("c")
     job.report("a", READY, 0, failure("a"))
     job.report("b", READY, 0)
-    assert job.machine.previous == ("a", "b", "c")
+    assert job.machine.state.previous == ("a", "b", "c")
 
 
 def test_leaving_is_free_and_for_good() -> None:
@@ -328,7 +348,7 @@ def test_leaving_is_free_and_for_good() -> None:
     job.attach("b", STOPPING, 0, epoch=1)  # its link comes back while its workers still stop
     assert job.drops()[0].farewell is not None
     job.report("a", READY, 0)
-    assert (job.machine.previous, job.machine.budget.used) == (("a",), 0)
+    assert (job.machine.state.previous, job.machine.state.budget.used) == (("a",), 0)
 
 
 def test_a_member_that_leaves_after_it_finished_does_not_hold_up_success() -> None:
@@ -348,7 +368,7 @@ def test_all_nodes_lost_means_gathering_again() -> None:
     assert job.phase() == JobPhase.GATHERING
     job.attach("c")
     job.attach("b", life=2)
-    assert job.machine.previous == ("b", "c")  # b has its place of before, in front of a newcomer
+    assert job.machine.state.previous == ("b", "c")  # b has its place of before, in front of a newcomer
 
 
 def test_a_round_that_everybody_finished_before_hearing_of_a_stop_is_a_success() -> None:
@@ -364,7 +384,7 @@ def test_a_node_declared_lost_that_comes_back_with_workers_must_stop_them() -> N
     job = running("ab", min_nodes=1)
     job.do(Detached(job.sessions["b"], "silent"))
     job.report("a", READY, 0)
-    assert job.machine.previous == ("a",)
+    assert job.machine.state.previous == ("a",)
     job.report("a", RUNNING, 1)
     job.attach("b", RUNNING, 0, epoch=1)
     assert job.told("b", StopRound)[0].round == 1
@@ -439,9 +459,9 @@ def test_a_status_that_is_not_newer_is_dropped() -> None:
 def test_a_status_of_an_earlier_round_says_nothing_about_this_one() -> None:
     job = running("a", max_restarts=1)
     job.report("a", READY, 0, failure("a"))
-    assert job.machine.round == 1
+    assert job.machine.state.round == 1
     job.report("a", FINISHED, 0, failure("a", code=2))
-    assert (job.machine.phase, job.machine.current.failures) == (JobPhase.RUNNING, [])
+    assert (job.machine.state.phase, job.machine.state.current.failures) == (JobPhase.RUNNING, [])
 
 
 def test_the_newest_stream_of_an_agent_wins() -> None:
@@ -475,14 +495,14 @@ def test_a_stranger_who_takes_the_name_of_a_node_that_is_away_does_not_end_it() 
 @pytest.mark.parametrize("trust", [Trust.STRANGER, Trust.MEMBER])
 def test_a_hello_in_the_name_of_a_live_node_changes_nothing_but_is_told_so(trust: Trust, life: int) -> None:
     job = running("ab")
-    before = fingerprint(job.machine)
+    before = fingerprint(job.machine.state)
     session, job.trust = job.sessions["b"], trust
     job.attach("b", life=life)
     [drop] = job.drops()
     assert drop.session == session + 1
     assert isinstance(drop.farewell, Rejected)
     assert drop.farewell.code is RejectCode.NAME_IN_USE
-    assert difference(before, fingerprint(job.machine)) == ""
+    assert difference(before, fingerprint(job.machine.state)) == ""
 
 
 def test_after_the_end_nobodys_name_is_kept() -> None:
@@ -513,8 +533,8 @@ def test_a_new_incarnation_takes_the_place_of_one_that_a_restarted_master_waits_
     assert drop.farewell.code is RejectCode.SUPERSEDED
     job.sessions["b"] -= 1
     job.report("a", READY, 0)
-    assert job.machine.previous == ("a", "b")
-    assert job.machine.budget.used == 0
+    assert job.machine.state.previous == ("a", "b")
+    assert job.machine.state.budget.used == 0
 
 
 # -- the master comes back
@@ -523,7 +543,7 @@ def test_a_new_incarnation_takes_the_place_of_one_that_a_restarted_master_waits_
 def test_a_restarted_master_waits_for_known_agents_and_stops_nothing() -> None:
     job = running("ab")
     job.do(MasterStarted(2))
-    assert (job.machine.epoch, job.machine.phase) == (2, JobPhase.RUNNING)
+    assert (job.machine.state.epoch, job.machine.state.phase) == (2, JobPhase.RUNNING)
     job.attach("a", RUNNING, 0, epoch=1)
     job.attach("b", RUNNING, 0, epoch=1)
     assert message_types(job, "b") == [Welcome, StartRound]
@@ -573,7 +593,7 @@ def test_no_world_forms_while_known_nodes_are_about_to_come_back() -> None:
     assert job.phase() == JobPhase.GATHERING
     job.attach("b", epoch=1)
     job.pass_time(5.0)
-    assert job.machine.previous == ("a", "b")
+    assert job.machine.state.previous == ("a", "b")
 
 
 def test_a_restart_gives_everybody_time_whatever_their_heartbeats_were() -> None:
@@ -581,7 +601,7 @@ def test_a_restart_gives_everybody_time_whatever_their_heartbeats_were() -> None
     job.pass_time(25.0)
     job.do(MasterStarted(2))
     job.pass_time(10.0)
-    assert list(job.machine.members.nodes) == ["a"]
+    assert list(job.machine.state.members.nodes) == ["a"]
     job.attach("a", RUNNING, 0, epoch=1)
     assert "a re-attaches" in [decided.text for decided in job.of(Decided)]
     assert job.phase() == JobPhase.RUNNING
@@ -603,9 +623,9 @@ def test_a_first_master_waits_for_nobody_to_come_back() -> None:
 def test_an_epoch_only_grows() -> None:
     job = Job()
     job.do(MasterStarted(1))
-    assert job.machine.epoch == 2
+    assert job.machine.state.epoch == 2
     job.do(MasterStarted(9))
-    assert job.machine.epoch == 9
+    assert job.machine.state.epoch == 9
 
 
 @pytest.mark.parametrize(("seen", "epoch"), [(0, 1), (1, 2), (7, 8)])
@@ -642,7 +662,11 @@ def test_a_member_that_followed_another_master_is_no_member_any_more() -> None:
     assert "followed another master" in job.told("b", StopRound)[0].reason
     job.report("b", READY, 0)
     job.report("a", READY, 4)
-    assert (job.machine.phase, job.machine.round, job.machine.budget.used) == (JobPhase.RUNNING, 5, 0)
+    assert (job.machine.state.phase, job.machine.state.round, job.machine.state.budget.used) == (
+        JobPhase.RUNNING,
+        5,
+        0,
+    )
 
 
 def test_a_directive_that_was_on_its_way_is_stale_after_a_reattach() -> None:
@@ -666,9 +690,9 @@ def test_an_ended_job_tells_everybody_who_comes_and_forgets_who_stays_away() -> 
     job.attach("a", FINISHED, 0, epoch=1)
     assert job.told("a", JobEnded)
     job.pass_time(15.0)
-    assert list(job.machine.members.nodes) == ["a"]
+    assert list(job.machine.state.members.nodes) == ["a"]
     job.pass_time(100.0)
-    assert not job.machine.members.nodes
+    assert not job.machine.state.members.nodes
     assert job.machine.next_deadline() is None
 
 
@@ -702,6 +726,6 @@ def test_a_stop_that_lasts_is_told_with_those_who_are_waited_for() -> None:
     job.pass_time(10.0)
     assert [said.text for said in job.told("a", Waiting)] == ["round 0 is being stopped; waiting for b"]
     job.report("b", AgentPhase.READY, 0)
-    assert job.machine.round == 1
+    assert job.machine.state.round == 1
     job.pass_time(20.0)
     assert not job.told("a", Waiting)

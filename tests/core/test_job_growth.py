@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from elasticrun.core.job.state import GROWTH, WARMING
 from elasticrun.core.job_events import Decided, Detached, JobPhase, MasterStarted, ScaleOrdered
-from elasticrun.core.job_facts import GROWTH, WARMING
 from elasticrun.core.job_growth import SETTLE, WARMING_LIMIT, Growth, growth
 from elasticrun.core.protocol import AgentPhase, StartRound, StopRound, Waiting
 from elasticrun.core.rendezvous import WorldLimits
@@ -21,8 +21,8 @@ def stopped(job: Job) -> bool:
 def begin_next(job: Job, old: str, round_: int) -> set[str]:
     """The members of ``old`` have stopped their round; who is in the next one."""
     job.all_report(old, READY, round_)
-    assert job.machine.round == round_ + 1
-    return set(job.machine.current.seats)
+    assert job.machine.state.round == round_ + 1
+    return set(job.machine.state.current.seats)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_joiner_that_goes_before_the_others_are_warm_stops_nothing() -> None:
     job.join("b", "c")
     job.warm_up("b")
     job.do(Detached(job.sessions["b"], "reset"))
-    assert (GROWTH, "") not in job.machine._timers
+    assert (GROWTH, "") not in job.machine.state.timers
     job.pass_time(2 * SETTLE)
     assert not stopped(job)
 
@@ -113,9 +113,9 @@ def test_a_worker_fails_while_others_settle() -> None:
     job.report("a", FAILED, 0, failure("a"))
     assert stopped(job)
     job.pass_time(SETTLE)
-    assert job.machine.current.stop_reason.startswith("rank 0"), "growth is not the reason"
+    assert job.machine.state.current.stop_reason.startswith("rank 0"), "growth is not the reason"
     assert begin_next(job, "ab", 0) == {"a", "b", "c"}
-    assert job.machine.budget.used == 1
+    assert job.machine.state.budget.used == 1
 
 
 def test_who_survives_a_failure_does_not_wait_for_an_import() -> None:
@@ -135,15 +135,15 @@ def test_who_is_needed_imports_while_the_round_forms() -> None:
     job.join("c")
     job.do(Detached(job.sessions["b"], "reset"))
     assert begin_next(job, "a", 0) == {"a", "c"}
-    assert job.machine.held.since == {}
+    assert job.machine.state.held.since == {}
 
 
 def test_before_the_first_world_nodes_meet_while_they_import() -> None:
     job = Job(min_nodes=2, max_nodes=2)
     job.join("a", "b")
-    assert job.machine.current.seats.keys() == {"a", "b"}
+    assert job.machine.state.current.seats.keys() == {"a", "b"}
     job.join("c")
-    assert "c" in job.machine.held
+    assert "c" in job.machine.state.held
 
 
 def test_a_spare_of_the_first_world_that_imports_is_held_back() -> None:
@@ -151,7 +151,7 @@ def test_a_spare_of_the_first_world_that_imports_is_held_back() -> None:
     job.join("a", "b", "c")
     assert job.phase() is JobPhase.GATHERING
     job.pass_time(5.0)
-    assert list(job.machine.held.since) == ["c"]
+    assert list(job.machine.state.held.since) == ["c"]
     job.attach("d")
     assert job.phase() is JobPhase.RUNNING
     job.warm_up("c")
@@ -164,9 +164,9 @@ def test_a_node_that_never_says_that_it_is_done_is_taken_for_ready() -> None:
     job.pass_time(1.0)
     job.join("c")
     for node in "abc":
-        job.machine._timers.cancel(("heartbeat", node))
+        job.machine.state.timers.cancel(("heartbeat", node))
     job.pass_time(WARMING_LIMIT - 1.0)
-    assert list(job.machine.ready) == ["b"]
+    assert list(job.machine.state.ready) == ["b"]
     assert not stopped(job), "it waits for the other one, for a moment"
     job.pass_time(SETTLE)
     assert stopped(job)
@@ -175,16 +175,16 @@ def test_a_node_that_never_says_that_it_is_done_is_taken_for_ready() -> None:
 def test_a_node_held_back_that_is_lost_is_forgotten() -> None:
     job = running("a", max_nodes=4)
     job.join("b")
-    assert (WARMING, "") in job.machine._timers
+    assert (WARMING, "") in job.machine.state.timers
     job.do(Detached(job.sessions["b"], "reset"))
-    assert (WARMING, "") not in job.machine._timers
-    assert len(job.machine.held) == 0
+    assert (WARMING, "") not in job.machine.state.timers
+    assert len(job.machine.state.held) == 0
 
 
 def test_a_warm_parent_that_is_replaced_makes_a_spare_wait_again() -> None:
     job = running("a", max_nodes=1)
     job.attach("b")
-    assert "b" in job.machine.ready
+    assert "b" in job.machine.state.ready
     job.warming.add("b")
     job.report("b", READY, -1)
     job.do(ScaleOrdered(1, 2))
@@ -197,11 +197,11 @@ def test_a_master_that_restarts_hears_again_who_imports() -> None:
     job = running("a", max_nodes=2)
     job.join("b")
     job.do(MasterStarted(2))
-    assert len(job.machine.held) == 0
-    assert (WARMING, "") not in job.machine._timers
+    assert len(job.machine.state.held) == 0
+    assert (WARMING, "") not in job.machine.state.timers
     job.attach("b")
     job.attach("a", RUNNING, 0)
-    assert list(job.machine.held.since) == ["b"]
+    assert list(job.machine.state.held.since) == ["b"]
     assert not stopped(job)
     job.warm_up("b")
     assert stopped(job)

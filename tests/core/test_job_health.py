@@ -15,8 +15,7 @@ from elasticrun.config import (
     Policy,
     PolicyRule,
 )
-from elasticrun.core.describe import describe
-from elasticrun.core.directives import probe_secret
+from elasticrun.core.job.directives import probe_secret
 from elasticrun.core.job_events import (
     Beat,
     Decided,
@@ -46,7 +45,7 @@ from elasticrun.core.protocol import (
 )
 from elasticrun.core.recovery import Recovery
 from elasticrun.core.restart import Budget
-from tests.core.build import Job, failure, running
+from tests.core.build import Job, described, failure, running
 
 READY, RUNNING, CHECKING = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.CHECKING
 FINE = GroupReport("", 1e9, 1e-4)
@@ -79,7 +78,7 @@ class Clinic(Job):
         """A node did what it was asked to, among nodes some of which cannot communicate."""
         start = self.asked.pop(node)
         groups = tuple(DEAD if set(group.nodes) & set(dead) else FINE for group in start.groups)
-        status = self.status(node, READY, self.machine.round)
+        status = self.status(node, READY, self.machine.state.round)
         probe = ProbeReport(start.check, error, flops, groups, engine)
         self.do_status(node, replace(status, probe=probe))
         self.hear()
@@ -92,7 +91,7 @@ class Clinic(Job):
             self.answer(node, dead, 4e11 if node in slow else 1e12)
 
     def started(self) -> set[str]:
-        return {node for node in self.sessions if node in self.machine.current.pending}
+        return {node for node in self.sessions if node in self.machine.state.current.pending}
 
 
 def test_nodes_are_checked_before_the_first_round() -> None:
@@ -100,7 +99,7 @@ def test_nodes_are_checked_before_the_first_round() -> None:
     assert job.phase() is JobPhase.CHECKING
     assert [group.nodes for group in job.asked["a"].groups] == [("a", "b")]
     assert (job.asked["b"].groups[0].rank, job.asked["b"].groups[0].address) == (1, "a.net")
-    assert job.asked["b"].groups[0].port == job.machine.members.nodes["a"].status.store_port
+    assert job.asked["b"].groups[0].port == job.machine.state.members.nodes["a"].status.store_port
     job.answer_all()
     assert (job.phase(), job.started()) == (JobPhase.RUNNING, {"a", "b"})
 
@@ -167,7 +166,7 @@ def test_doubtful_nodes_wait_for_another_one_if_a_faulty_one_is_to_be_replaced()
     job.answer_all(dead="bc")
     job.answer_all(dead="bc")
     assert (job.phase(), job.asked) == (JobPhase.GATHERING, {})
-    assert set(job.machine.health.doubtful) == {"b", "c"}
+    assert set(job.machine.state.health.doubtful) == {"b", "c"}
     job.attach("d")
     job.hear()
     assert set(job.asked) == {"b", "c", "d"}
@@ -200,7 +199,7 @@ def test_a_job_that_checks_at_its_start_only_checks_no_suspect() -> None:
     blame(job, "b", "ac")
     job.report("b", READY, 0, failure("b"))
     assert job.started() == {"a", "b", "c"}
-    assert "b" in job.machine.health.suspects
+    assert "b" in job.machine.state.health.suspects
 
 
 def test_a_straggler_is_named_and_stays() -> None:
@@ -243,7 +242,7 @@ def test_a_node_that_never_answers_is_excluded() -> None:
     job.answer("a", dead="c")
     job.answer("b", dead="c")
     for _ in range(10):  # c lives, as its heartbeats say, and does nothing else
-        for node in job.machine.members.nodes:
+        for node in job.machine.state.members.nodes:
             job.do(Beat(job.sessions[node]))
         job.pass_time(10.0)
         job.hear()
@@ -311,7 +310,7 @@ def test_a_node_that_came_back_during_the_check_is_held_back_like_any_other() ->
     del job.asked["c"]
     job.warming.add("c")
     job.attach("c", life=2)
-    assert "c" in job.machine.held
+    assert "c" in job.machine.state.held
     while job.asked:
         job.answer_all(dead="c")
     assert (job.phase(), job.started()) == (JobPhase.RUNNING, {"a", "b"})
@@ -343,7 +342,7 @@ def test_an_answer_to_another_masters_probe_is_no_answer_to_this() -> None:
         job.do(Reported(job.sessions[node], status))
     (start,) = job.told("b", StartProbe)
     assert start.check == 2
-    assert job.machine.checkup is not None and job.machine.checkup.pending == {"a", "b"}
+    assert job.machine.state.checkup is not None and job.machine.state.checkup.pending == {"a", "b"}
 
 
 def test_a_node_that_lost_its_stream_in_a_check_is_not_excluded() -> None:
@@ -355,7 +354,7 @@ def test_a_node_that_lost_its_stream_in_a_check_is_not_excluded() -> None:
     while job.asked:
         job.answer_all()
     assert job.started() == set("abc")
-    assert "d" in job.machine.health.suspects and "d" not in job.machine.health.trusted
+    assert "d" in job.machine.state.health.suspects and "d" not in job.machine.state.health.trusted
     job.report("d", READY, -1)
     job.hear()
     job.all_report("abc", RUNNING, 0)
@@ -381,7 +380,7 @@ def test_a_node_that_followed_another_master_has_no_part_in_a_check_any_more() -
     while job.asked:
         job.answer_all()
     assert job.started() == set("abc")
-    assert "d" in job.machine.members.nodes
+    assert "d" in job.machine.state.members.nodes
 
 
 def test_who_leaves_in_a_check_is_forgotten() -> None:
@@ -393,7 +392,7 @@ def test_who_leaves_in_a_check_is_forgotten() -> None:
     while job.asked:
         job.answer_all()
     assert job.started() == {"b", "c"}
-    assert job.machine.health.trusted == {"b", "c"}
+    assert job.machine.state.health.trusted == {"b", "c"}
 
 
 @pytest.mark.parametrize("how", ["left", "drained", "lost"])
@@ -447,7 +446,7 @@ def test_a_check_alone_that_a_node_left_was_not_passed() -> None:
 def blame(job: Clinic, node: str, others: str) -> None:
     """A worker of the node fails of what makes the node suspect."""
     hint = replace(failure(node), stderr_tail="CUDA error: unspecified launch failure")
-    round_ = job.machine.round
+    round_ = job.machine.state.round
     job.all_report(node + others, RUNNING, round_)
     job.report(node, AgentPhase.FAILED, round_, hint)
     job.all_report(others, READY, round_)
@@ -475,7 +474,7 @@ def test_a_suspect_that_was_lost_is_checked_when_its_host_is_back(host: str) -> 
     assert job.phase() is (JobPhase.CHECKING if host == "b" else JobPhase.RUNNING)
     job.answer_all()
     assert job.started() == {"a", "b", "c"}
-    assert not job.machine.health.hosts or host != "b"
+    assert not job.machine.state.health.hosts or host != "b"
 
 
 def test_an_excluded_node_that_its_platform_starts_again_is_checked_first() -> None:
@@ -499,8 +498,8 @@ def test_a_helper_that_fails_is_trusted_no_more() -> None:
     assert (job.phase(), set(job.asked)) == (JobPhase.CHECKING, {"a", "b"})  # a is trusted, and helps
     while job.asked:
         job.answer_all(dead="a")
-    assert set(job.machine.health.doubtful) == {"a", "b"}
-    assert not job.machine.health.trusted
+    assert set(job.machine.state.health.doubtful) == {"a", "b"}
+    assert not job.machine.state.health.trusted
 
 
 def test_who_hears_late_of_a_probe_meets_the_others_where_they_are() -> None:
@@ -545,12 +544,12 @@ def test_a_hang_needs_every_node_and_names_the_one_that_lags() -> None:
     found = replace(STALL, where="load (data.py:3)", stacks="/logs/attempt_0", timestamp=5.0)
     stalled(job, "b", replace(found, rank=1, in_collective=False))
     assert job.phase() is JobPhase.STOPPING
-    (failed,) = job.machine.current.failures
+    (failed,) = job.machine.state.current.failures
     assert (failed.node, failed.rank, failed.kind, failed.step) == ("b", 1, FailureKind.HANG, 7)
     assert "made no step for 12.0 s after step 7" in failed.summary and "data.py:3" in failed.summary
     assert (failed.stacks, failed.timestamp) == ("/logs/attempt_0", 5.0), "for whoever looks for the cause"
     job.all_report("ab", READY, 0)
-    assert (job.machine.budget.used, job.machine.round) == (1, 1)
+    assert (job.machine.state.budget.used, job.machine.state.round) == (1, 1)
 
 
 def test_a_silence_without_evidence_on_one_node_is_told_once() -> None:
@@ -571,7 +570,7 @@ def test_nodes_that_are_still_at_the_same_time_hang() -> None:
     assert job.phase() is JobPhase.RUNNING, "for 2 of the last 8 seconds: b may have let a go since"
     stalled(job, "a", replace(STILL, silence=28.0, lasting=18.0))
     assert job.phase() is JobPhase.STOPPING
-    (failed,) = job.machine.current.failures
+    (failed,) = job.machine.state.current.failures
     assert "every rank waits for others, and no process below one has used CPU time or I/O" in failed.summary
 
 
@@ -588,7 +587,7 @@ def test_without_any_restart_only_the_users_timeout_stops_a_job(stall: Stall) ->
 @pytest.mark.parametrize(("stall", "phase"), [(STILL, JobPhase.STOPPING), (ENDLESS, JobPhase.RUNNING)])
 def test_patience_alone_takes_no_last_restart(stall: Stall, phase: JobPhase) -> None:
     job = running("a", max_restarts=1)
-    job.machine.recovery = Recovery(Budget(1, used=1))
+    job.machine.state.recovery = Recovery(Budget(1, used=1))
     stalled(job, "a", stall)
     assert job.phase() is phase
 
@@ -627,7 +626,7 @@ def test_a_hang_that_a_lost_node_explains_is_free() -> None:
     stalled(job, "b", STALL)
     job.do(Detached(job.sessions["b"], "silent"))
     job.report("a", READY, 0)
-    assert (job.machine.budget.used, job.machine.round) == (0, 1)
+    assert (job.machine.state.budget.used, job.machine.state.round) == (0, 1)
 
 
 # -- leaving, draining, scaling
@@ -640,7 +639,7 @@ def test_a_node_that_leaves_lets_the_others_save_their_state() -> None:
     assert stop.drain
     job.report("a", READY, 0)
     job.report("c", READY, 0)
-    assert (job.machine.round, job.machine.budget.used) == (1, 0)
+    assert (job.machine.state.round, job.machine.state.budget.used) == (1, 0)
 
 
 def test_a_node_that_is_to_leave_may_have_gone_already() -> None:
@@ -651,8 +650,8 @@ def test_a_node_that_is_to_leave_may_have_gone_already() -> None:
     job.report("a", READY, 0, blame)
     job.do(Detached(job.sessions["a"], "reset"))
     job.report("b", READY, 0)
-    assert (job.phase(), set(job.machine.current.seats)) == (JobPhase.RUNNING, {"b"})
-    assert job.machine.budget.used == 0
+    assert (job.phase(), set(job.machine.state.current.seats)) == (JobPhase.RUNNING, {"b"})
+    assert job.machine.state.budget.used == 0
 
 
 def test_an_operator_drains_a_node() -> None:
@@ -671,18 +670,18 @@ def test_an_operator_scales_in_and_out() -> None:
     job.do(ScaleOrdered(1, 2))
     assert [not stop.drain for stop in job.told("a", StopRound)] == [True]
     job.all_report("abc", READY, 0)
-    assert set(job.machine.current.seats) == {"a", "b"}
+    assert set(job.machine.state.current.seats) == {"a", "b"}
     job.all_report("ab", RUNNING, 1)
     job.do(ScaleOrdered(1, 3))
     assert job.phase() is JobPhase.STOPPING  # c can join
     job.all_report("ab", READY, 1)
-    assert job.told("c", StartRound) or "c" in job.machine.current.seats
+    assert job.told("c", StartRound) or "c" in job.machine.state.current.seats
 
 
 def test_a_job_describes_itself() -> None:
     job = running("ab")
     job.attach("c")
-    assert describe(job.machine).splitlines() == [
+    assert described(job.machine).splitlines() == [
         "job 'none': running, round 0, 3 nodes of 2:2, 0 of 0 restarts used",
         "  a: node 0, running",
         "  b: node 1, running",
@@ -690,9 +689,9 @@ def test_a_job_describes_itself() -> None:
     ]
     waiting = Job(min_nodes=2, max_nodes=2)
     waiting.attach("a")
-    assert "1 missing" in describe(waiting.machine)
-    waiting.machine.recovery = Recovery(Budget(3, used=5, refunded=3))
-    assert "2 of 3 restarts used" in describe(waiting.machine), "what was earned back counts no more"
+    assert "1 missing" in described(waiting.machine)
+    waiting.machine.state.recovery = Recovery(Budget(3, used=5, refunded=3))
+    assert "2 of 3 restarts used" in described(waiting.machine), "what was earned back counts no more"
 
 
 def test_nothing_is_said_about_agents_that_go_after_the_end() -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule, TaskRole
+from elasticrun.core.job.tasks import SERVING_TIME, TOGETHER
 from elasticrun.core.job_events import Detached, DrainOrdered, Ended, JobPhase, MasterStarted, Reported
-from elasticrun.core.job_tasks import SERVING_TIME, TOGETHER
 from elasticrun.core.protocol import (
     AgentPhase,
     Evidence,
@@ -24,7 +24,7 @@ from elasticrun.core.protocol import (
 from elasticrun.core.restart import StopCause
 from elasticrun.core.role_recovery import SERVES
 from elasticrun.core.tasks import TaskReport
-from tests.core.tf_build import CHIEF, EVALUATOR, MIRRORED, PS, SERVED, WORKER, TfJob, died
+from tests.core.tf_build import CHIEF, EVALUATOR, MIRRORED, PS, SERVED, WORKER, TfJob, died, tasks_of
 
 READY, RUNNING, FINISHED = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.FINISHED
 FAILED, STOPPING = AgentPhase.FAILED, AgentPhase.STOPPING
@@ -37,7 +37,7 @@ PATIENT = Policy(fast_failures_free=0, backoff_first=5.0)
 
 
 def test_all_tasks_of_a_cluster_hear_the_tag_of_the_job() -> None:
-    seats = job(tag="drawn").machine.current.seats
+    seats = job(tag="drawn").machine.state.current.seats
     assert {seat.tag for seat in seats.values()} == {"drawn"}
 
 
@@ -66,8 +66,8 @@ def test_a_lost_task_is_restarted_with_what_it_takes_along(
     case = job()
     case.lose(*task, died(*task, code) if code else None)
     assert (case.raised(), case.heard()) == (raised, told)
-    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 0)
-    assert case.machine.budget.used == bool(raised)
+    assert (case.phase(), case.machine.state.round) == (JobPhase.RUNNING, 0)
+    assert case.machine.state.budget.used == bool(raised)
 
 
 def test_a_loss_is_charged_and_told_once() -> None:
@@ -82,12 +82,12 @@ def test_a_loss_is_charged_and_told_once() -> None:
     case.obey("b")
     case.kill(*WORKER_0)
     assert case.raised() == {"worker 0": 2}
-    assert case.machine.budget.used == 2
+    assert case.machine.state.budget.used == 2
 
 
 def test_the_assignment_that_is_told_anew_is_that_of_the_same_round() -> None:
     case = job()
-    before = case.machine.current.seats
+    before = case.machine.state.current.seats
     case.kill(*PS_1)
     (start,) = case.told("b", StartRound)
     assert start.reason == "ps 1 ended; restart 1 of 3"
@@ -103,7 +103,7 @@ def test_losses_that_are_heard_of_moments_apart_are_charged_once() -> None:
     case.pass_time(TOGETHER / 2)
     case.kill(*PS_1)
     assert case.raised() == {"chief 0": 2, "ps 1": 1}
-    assert case.machine.budget.used == 1
+    assert case.machine.state.budget.used == 1
     assert "goes on without chief 0: " in case.decided()
     assert "; ps 1: " in case.decided()
     assert "; restart 1 of 3" in case.decided()
@@ -119,7 +119,7 @@ def test_what_was_started_again_is_lost_for_another_reason(
     case.kill(*first)
     case.run()
     case.kill(*then)
-    assert case.machine.budget.used == 2
+    assert case.machine.state.budget.used == 2
 
 
 def test_losses_far_apart_are_two() -> None:
@@ -127,15 +127,15 @@ def test_losses_far_apart_are_two() -> None:
     case.kill(*WORKER_0)
     case.pass_time(TOGETHER)
     case.kill(*CHIEF_0)
-    assert case.machine.budget.used == 2
+    assert case.machine.state.budget.used == 2
 
 
 def test_a_loss_that_adds_to_one_that_was_free_is_charged() -> None:
     case = job()
     case.lose(*CHIEF_0, died(*CHIEF_0, 42))
-    assert case.machine.budget.used == 0
+    assert case.machine.state.budget.used == 0
     case.kill(*WORKER_0)
-    assert case.machine.budget.used == 1
+    assert case.machine.state.budget.used == 1
 
 
 def test_losses_of_one_report_are_charged_once() -> None:
@@ -143,7 +143,7 @@ def test_losses_of_one_report_are_charged_once() -> None:
     case.tasks["b"] = tuple(TaskReport(rank, 0, True, died("b", rank, -9)) for rank in (0, 1))
     case.say("b")
     assert case.raised() == {"chief 0": 1, "worker 0": 1, "ps 1": 1}
-    assert case.machine.budget.used == 1
+    assert case.machine.state.budget.used == 1
 
 
 @pytest.mark.parametrize("code", [1, 42, -15])
@@ -152,7 +152,7 @@ def test_a_chief_that_ends_because_its_parameter_server_is_gone_is_no_second_los
     case.kill(*PS_1)
     case.lose(*CHIEF_0, died(*CHIEF_0, code))
     assert case.raised() == {"chief 0": 1, "ps 1": 1}
-    assert case.machine.budget.used == 1
+    assert case.machine.state.budget.used == 1
     case.run()
     assert case.raised() == {"chief 0": 1, "ps 1": 1}
 
@@ -170,7 +170,7 @@ def test_what_was_lost_while_the_master_was_away_is_charged_once() -> None:
         assert case.raised() == {}, "more may have been lost"
     case.attach("c", RUNNING, 0, roles=SERVED["c"])
     assert case.raised() == {"chief 0": 1, "ps 1": 1}
-    assert case.machine.budget.used == 1
+    assert case.machine.state.budget.used == 1
 
 
 def test_who_comes_back_late_hears_what_is_wanted_by_then() -> None:
@@ -179,7 +179,7 @@ def test_who_comes_back_late_hears_what_is_wanted_by_then() -> None:
     for node in "abc":
         case.attach(node, RUNNING, 0, epoch=1, roles=SERVED[node])
         (start,) = case.told(node, StartRound)
-        assert start.assignment == case.machine.current.seats[node]
+        assert start.assignment == case.machine.state.current.seats[node]
     assert case.raised() == {"chief 0": 1, "ps 1": 1}
 
 
@@ -190,8 +190,8 @@ def test_without_parameter_servers_a_lost_worker_ends_the_round() -> None:
     assert case.phase() is JobPhase.STOPPING
     assert case.raised() == {}
     case.all_report("ab", READY, 0)
-    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 1)
-    assert case.machine.budget.used == 1
+    assert (case.phase(), case.machine.state.round) == (JobPhase.RUNNING, 1)
+    assert case.machine.state.budget.used == 1
 
 
 def test_an_evaluator_is_lost_alone_beside_mirrored_workers_as_well() -> None:
@@ -244,7 +244,7 @@ def test_a_saved_state_is_free_but_paced() -> None:
     assert case.raised() == {}
     case.pass_time(0.1)
     assert case.raised() == {"chief 0": 1}
-    assert case.machine.budget.used == 0
+    assert case.machine.state.budget.used == 0
     case.obey("a")
     case.pass_time(1000.0)
     case.lose(*CHIEF_0, died(*CHIEF_0, 42))
@@ -255,9 +255,9 @@ def test_a_mirrored_worker_that_has_saved_its_state_is_free() -> None:
     case = TfJob(MIRRORED, max_restarts=0).run()
     case.report("b", FAILED, 0, died("b", 0, 42))
     case.report("a", FAILED, 0, died("a", 0, 1))
-    assert case.machine.current.stop == (StopCause.SAVED, died("b", 0, 42).summary)
+    assert case.machine.state.current.stop == (StopCause.SAVED, died("b", 0, 42).summary)
     case.all_report("ab", READY, 0)
-    assert (case.machine.round, case.machine.budget.used) == (1, 0)
+    assert (case.machine.state.round, case.machine.state.budget.used) == (1, 0)
 
 
 def test_a_mirrored_workers_echo_is_excused_if_another_one_has_saved_its_state() -> None:
@@ -267,13 +267,13 @@ def test_a_mirrored_workers_echo_is_excused_if_another_one_has_saved_its_state()
     case.all_report("ab", READY, 0)
     assert case.phase() is JobPhase.GATHERING, "it failed fast"
     case.pass_time(5.0)
-    assert (case.machine.round, case.machine.budget.used) == (1, 0)
+    assert (case.machine.state.round, case.machine.state.budget.used) == (1, 0)
 
 
 def test_a_status_of_42_means_nothing_in_another_job() -> None:
     case = TfJob({"a": (), "b": ()}).run()
     case.report("a", FAILED, 0, died("a", 0, 42))
-    assert case.machine.current.stop == (StopCause.WORKER_FAILED, died("a", 0, 42).summary)
+    assert case.machine.state.current.stop == (StopCause.WORKER_FAILED, died("a", 0, 42).summary)
 
 
 def test_what_is_lost_while_another_one_waits_comes_at_no_further_cost() -> None:
@@ -285,7 +285,7 @@ def test_what_is_lost_while_another_one_waits_comes_at_no_further_cost() -> None
     assert case.raised() == {}
     case.pass_time(3.0)
     assert case.raised() == {"chief 0": 1, "worker 0": 1, "ps 1": 1}
-    assert case.machine.budget.used == 1
+    assert case.machine.state.budget.used == 1
 
 
 def test_a_chief_that_ends_with_0_during_the_wait_is_not_restarted() -> None:
@@ -305,7 +305,7 @@ def test_a_change_of_size_during_the_wait_leaves_nothing_to_restart() -> None:
     assert case.raised() == {"chief 0": 1}
     case.pass_time(5.0)
     assert (case.raised(), case.heard()) == ({"chief 0": 1}, set())
-    assert case.machine.current.start_reason == "scaled ps: 2 -> 1"
+    assert case.machine.state.current.start_reason == "scaled ps: 2 -> 1"
     case.run()
     assert case.lives == {"chief 0": 1, "ps 0": 0, "worker 0": 0, "evaluator 0": 0}
     case.say("b")
@@ -339,14 +339,14 @@ def test_the_policy_decides(action: Action) -> None:
     case = job(policy=Policy(rules=(PolicyRule(FailureClass.HARDWARE, action),)))
     case.lose(*WORKER_0, died(*WORKER_0, traceback=BAD_MEMORY))
     if action is Action.LEAVE:
-        assert "b" not in case.machine.members.nodes
-        assert case.machine.current.stop is not None
-        assert case.machine.current.stop[0] is StopCause.MEMBER_LEFT
+        assert "b" not in case.machine.state.members.nodes
+        assert case.machine.state.current.stop is not None
+        assert case.machine.state.current.stop[0] is StopCause.MEMBER_LEFT
         case.all_report("ac", READY, 0)
-        assert (case.phase(), case.machine.budget.used) == (JobPhase.GATHERING, 0)
+        assert (case.phase(), case.machine.state.budget.used) == (JobPhase.GATHERING, 0)
     elif action is Action.RECHECK:
         assert case.raised() == {"worker 0": 1}
-        assert case.machine.health.suspects == {"b"}
+        assert case.machine.state.health.suspects == {"b"}
         assert "check the node, then restart, before the next round" in case.decided()
     else:
         case.all_report("abc", READY, 0)
@@ -357,7 +357,7 @@ def test_a_failure_of_what_nodes_do_together_makes_all_of_them_suspects() -> Non
     case = job()
     case.lose(*CHIEF_0, died(*CHIEF_0, traceback=TRACEBACK + "RuntimeError: Connection closed by peer"))
     assert case.raised() == {"chief 0": 1}
-    assert case.machine.health.suspects == {"a", "b", "c"}
+    assert case.machine.state.health.suspects == {"a", "b", "c"}
 
 
 def test_an_evaluator_whose_node_has_to_leave_when_its_workers_are_done() -> None:
@@ -365,9 +365,9 @@ def test_an_evaluator_whose_node_has_to_leave_when_its_workers_are_done() -> Non
     case = TfJob(MIRRORED, policy=policy).run()
     case.tasks["a"] = (TaskReport(0, 0), TaskReport(1, 0, True, died("a", 1, traceback=BAD_MEMORY)))
     case.report("a", FINISHED, 0)
-    assert "a" not in case.machine.members.nodes
+    assert "a" not in case.machine.state.members.nodes
     case.say("b")
-    assert case.machine.budget.used == 0
+    assert case.machine.state.budget.used == 0
 
 
 def test_a_failure_in_the_name_of_another_node_is_the_fault_of_who_tells_it() -> None:
@@ -375,9 +375,9 @@ def test_a_failure_in_the_name_of_another_node_is_the_fault_of_who_tells_it() ->
     for name in ("nobody", "a"):
         case = job(policy=policy)
         case.lose(*WORKER_0, died(name, 0, traceback=BAD_MEMORY))
-        assert WORKER_0[0] not in case.machine.members.nodes
-        assert "a" in case.machine.members.nodes
-        assert not case.machine.health.suspects
+        assert WORKER_0[0] not in case.machine.state.members.nodes
+        assert "a" in case.machine.state.members.nodes
+        assert not case.machine.state.health.suspects
 
 
 # -- the end
@@ -416,7 +416,7 @@ def test_nothing_is_restarted_after_the_chiefs_end() -> None:
     for task in (WORKER_0, PS_1, EVALUATOR_0):
         case.kill(*task)
         assert case.raised() == {}
-    assert (case.phase(), case.machine.budget.used) == (JobPhase.SUCCEEDED, 0)
+    assert (case.phase(), case.machine.state.budget.used) == (JobPhase.SUCCEEDED, 0)
 
 
 def test_a_further_life_of_an_evaluator_has_its_time_as_well() -> None:
@@ -531,7 +531,7 @@ def test_more_servers_are_started_at_once_and_the_chief_anew() -> None:
     case.lose(*CHIEF_0, died(*CHIEF_0, 42))
     case.run()
     assert case.lives["chief 0"] == 1
-    assert case.machine.budget.used == 0
+    assert case.machine.state.budget.used == 0
 
 
 def test_fewer_servers_end_when_the_next_chief_runs() -> None:
@@ -556,7 +556,7 @@ def test_a_server_that_is_about_to_go_is_not_mourned() -> None:
     case.scale(PS, 1)
     case.kill(*PS_1)
     assert case.raised() == {"chief 0": 1}
-    assert case.machine.budget.used == 0
+    assert case.machine.state.budget.used == 0
     case.obey("a")
     assert "ps 1" not in case.lives
 
@@ -569,7 +569,7 @@ def test_a_lost_server_that_is_then_taken_away_is_forgotten() -> None:
     case.pass_time(10.0)
     case.say("b")
     assert case.lives == {"chief 0": 1, "ps 0": 0, "worker 0": 0, "evaluator 0": 0}
-    assert case.machine.budget.used == 1
+    assert case.machine.state.budget.used == 1
 
 
 def test_a_chief_that_fails_at_once_in_its_new_life_takes_nobody_away() -> None:
@@ -618,7 +618,7 @@ def test_a_node_that_is_lost_while_its_servers_are_about_to_go_ends_the_round() 
     case.all_report("ac", READY, 0)
     assert case.phase() is JobPhase.GATHERING
     case.arrive({"b": SERVED["b"]})
-    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 1)
+    assert (case.phase(), case.machine.state.round) == (JobPhase.RUNNING, 1)
     assert set(case.lives) == {"chief 0", "ps 0", "worker 0", "evaluator 0"}
     assert case.raised() == {}
 
@@ -627,7 +627,7 @@ def lose_c(case: TfJob) -> None:
     """The evaluator's node is lost, another one comes in its place: a new round."""
     case.do(Detached(case.sessions["c"], "gone"))
     case.tasks = {}
-    case.all_report("ab", READY, case.machine.round)
+    case.all_report("ab", READY, case.machine.state.round)
     case.arrive({"c": SERVED["c"]}, spare=2)
     assert case.phase() is JobPhase.RUNNING
 
@@ -638,9 +638,9 @@ def test_a_number_that_was_ordered_is_that_of_later_rounds_too(count: int) -> No
     case.scale(PS, count)
     case.run()
     lose_c(case)
-    assert case.machine.current.tasks.count(PS) == count
+    assert tasks_of(case.machine).count(PS) == count
     assert case.raised() == {}
-    assert len(dict(case.machine.current.seats["a"].cluster)[PS]) == count
+    assert len(dict(case.machine.state.current.seats["a"].cluster)[PS]) == count
     case.run()
     assert "ps 1" in case.lives or count == 1
 
@@ -649,24 +649,24 @@ def test_an_order_for_other_nodes_is_forgotten() -> None:
     case = job()
     case.scale(PS, 3)
     case.run()
-    assert case.machine.current.tasks.count(PS) == 3
+    assert tasks_of(case.machine).count(PS) == 3
     case.do(Detached(case.sessions["b"], "gone"))
     case.tasks = {}
     case.all_report("ac", READY, 0)
     case.arrive({"d": (WORKER,)})
-    assert case.machine.current.tasks.count(PS) == 1
+    assert tasks_of(case.machine).count(PS) == 1
 
 
 def test_an_order_that_cannot_be_repeated_is_said_so_and_as_many_start_as_can() -> None:
     case = job()
     case.scale(PS, 6)
-    assert case.machine.current.tasks.count(PS) == 6
+    assert tasks_of(case.machine).count(PS) == 6
     case.ports |= {"a": (8001, 8002, 8003), "b": (8001, 8002, 8003, 8004)}
     lose_c(case)
     lack = "ps=5 instead of ps=6, as the nodes hold too few free ports; order it again when the round runs"
     assert lack in case.decided()
     assert [message.text for name in "ab" for message in case.told(name, Waiting)] == [lack, lack]
-    assert case.machine.current.tasks.count(PS) == 5
+    assert tasks_of(case.machine).count(PS) == 5
 
 
 # -- who makes a cluster
@@ -675,8 +675,8 @@ def test_an_order_that_cannot_be_repeated_is_said_so_and_as_many_start_as_can() 
 def test_nodes_that_make_no_cluster_wait_and_are_told_why() -> None:
     case = TfJob({"a": (PS,), "b": (CHIEF,)})
     assert case.phase() is JobPhase.GATHERING
-    assert "chief=1,ps=1 lacks the worker" in case.machine.obstacle
-    case.pass_time(case.machine.config.join_timeout)
+    assert "chief=1,ps=1 lacks the worker" in case.machine.state.obstacle
+    case.pass_time(case.machine.state.config.join_timeout)
     (ended,) = case.of(Ended)
     assert ended.outcome is Outcome.TIMED_OUT
     assert "lacks the worker" in ended.reason
@@ -685,19 +685,19 @@ def test_nodes_that_make_no_cluster_wait_and_are_told_why() -> None:
 def test_a_job_that_had_parameter_servers_does_not_go_on_without_any() -> None:
     case = TfJob({"a": (CHIEF, WORKER), "b": (PS,)}, min_nodes=2, max_nodes=2).run()
     assert case.phase() is JobPhase.RUNNING
-    case.machine.limits = replace(case.machine.limits, min_nodes=1)
+    case.machine.state.limits = replace(case.machine.state.limits, min_nodes=1)
     case.do(Detached(case.sessions["b"], "gone"))
     case.tasks = {}
     case.report("a", READY, 0)
     assert case.phase() is JobPhase.GATHERING
-    assert case.machine.obstacle.startswith("no node brings a parameter server any more")
+    assert case.machine.state.obstacle.startswith("no node brings a parameter server any more")
     case.arrive({"c": (PS,)})
-    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 1)
+    assert (case.phase(), case.machine.state.round) == (JobPhase.RUNNING, 1)
 
 
 def test_a_node_whose_ports_come_later_is_waited_for() -> None:
     case = TfJob({"a": (CHIEF, WORKER, PS)}, spare=-1)
-    assert case.machine.obstacle == "a has no ports left for its tasks"
+    assert case.machine.state.obstacle == "a has no ports left for its tasks"
     case.ports["a"] = (8001, 8002, 8003)
     case.report("a", READY, -1)
     assert case.phase() is JobPhase.RUNNING
@@ -706,9 +706,9 @@ def test_a_node_whose_ports_come_later_is_waited_for() -> None:
 def test_a_node_that_would_make_a_second_chief_does_not_disturb_those_who_train() -> None:
     case = TfJob({"a": (CHIEF, WORKER, PS)}, max_nodes=3).run()
     case.arrive({"b": (CHIEF,)})
-    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 0)
+    assert (case.phase(), case.machine.state.round) == (JobPhase.RUNNING, 0)
     case.arrive({"c": (WORKER,)})
-    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 0)
+    assert (case.phase(), case.machine.state.round) == (JobPhase.RUNNING, 0)
     case.do(DrainOrdered("b", "an order"))
     assert case.phase() is JobPhase.STOPPING, "the other one can join"
 
@@ -718,13 +718,13 @@ def test_a_node_that_would_make_a_second_chief_does_not_disturb_those_who_train(
 def test_a_node_that_fits_nobody_is_passed_over(extra: tuple[TaskRole, ...], largest: int) -> None:
     case = TfJob({"a": (CHIEF, PS), "b": (WORKER,)}, min_nodes=2, max_nodes=largest).run()
     case.arrive({"c": extra, "d": (WORKER,)})
-    assert case.machine.round == 0
+    assert case.machine.state.round == 0
     case.do(Detached(case.sessions["b"], "gone"))
     case.tasks = {}
     case.report("a", READY, 0)
-    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 1)
-    assert tuple(case.machine.current.seats) == ("a", "d")
-    assert case.machine.obstacle == ""
+    assert (case.phase(), case.machine.state.round) == (JobPhase.RUNNING, 1)
+    assert tuple(case.machine.state.current.seats) == ("a", "d")
+    assert case.machine.state.obstacle == ""
 
 
 def test_a_spare_chief_takes_over() -> None:
@@ -733,19 +733,19 @@ def test_a_spare_chief_takes_over() -> None:
     case.do(Detached(case.sessions["a"], "gone"))
     case.tasks = {}
     case.report("b", READY, 0)
-    assert (case.phase(), case.machine.round) == (JobPhase.RUNNING, 1)
-    assert set(case.machine.current.seats) == {"b", "c"}
+    assert (case.phase(), case.machine.state.round) == (JobPhase.RUNNING, 1)
+    assert set(case.machine.state.current.seats) == {"b", "c"}
 
 
 def test_a_round_that_stops_goes_on_without_a_node_that_does_not_fit() -> None:
     case = TfJob({"a": (WORKER,), "b": (WORKER,)}, min_nodes=2, max_nodes=4).run()
     case.arrive({"c": (EVALUATOR, EVALUATOR)})
-    assert case.machine.round == 0
+    assert case.machine.state.round == 0
     case.report("a", FAILED, 0, died("a", 0))
     case.tasks = {}
     case.all_report("ab", READY, 0)
-    assert case.machine.round == 1
-    assert tuple(case.machine.current.seats) == ("a", "b")
+    assert case.machine.state.round == 1
+    assert tuple(case.machine.state.current.seats) == ("a", "b")
     assert "2 nodes fit together; the nodes' roles make no TensorFlow cluster" in case.decided()
     case.run()
     assert case.phase() is JobPhase.RUNNING, "and it does not stop for that node again"
@@ -754,11 +754,11 @@ def test_a_round_that_stops_goes_on_without_a_node_that_does_not_fit() -> None:
 def test_a_node_of_a_tensorflow_job_does_not_join_another_one() -> None:
     case = TfJob({"a": (), "b": ()}, min_nodes=2, max_nodes=3).run()
     case.arrive({"c": (WORKER,)})
-    assert case.machine.round == 0
+    assert case.machine.state.round == 0
     case.report("a", FAILED, 0, died("a", 0))
     case.all_report("ab", READY, 0)
-    assert tuple(case.machine.current.seats) == ("a", "b")
-    assert not case.machine.current.tasks
+    assert tuple(case.machine.state.current.seats) == ("a", "b")
+    assert not case.machine.state.current.tasks
 
 
 # -- hangs
@@ -805,7 +805,7 @@ def test_an_order_whose_tasks_cannot_be_started_is_withdrawn() -> None:
     case = job(max_restarts=0)
     case.scale(PS, 4)
     case.run()
-    seats = case.machine.current.tasks.wanted.items()
+    seats = tasks_of(case.machine).wanted.items()
     third, fourth = (
         (node, rank)
         for index in (2, 3)
@@ -814,9 +814,9 @@ def test_an_order_whose_tasks_cannot_be_started_is_withdrawn() -> None:
         if (task.role, task.index) == (PS, index)
     )
     case.lose(*fourth, died(*fourth, kind=FailureKind.SPAWN, message="too many open files"))
-    assert case.machine.current.tasks.count(PS) == 3
+    assert tasks_of(case.machine).count(PS) == 3
     assert case.told("a", Waiting)[-1].text.startswith("ps=3 again, as ps 3: ")
     case.run()
-    assert (case.phase(), case.machine.budget.used) == (JobPhase.RUNNING, 0)
+    assert (case.phase(), case.machine.state.budget.used) == (JobPhase.RUNNING, 0)
     case.kill(*third)
     assert case.phase() is JobPhase.STOPPING, "one that ran is lost like any other"

@@ -52,7 +52,7 @@ class Host(Job):
 
     def take(self, node: str) -> None:
         """A node takes the seat that it is offered."""
-        assignment = self.machine.current.seats[node]
+        assignment = self.machine.state.current.seats[node]
         self.seats[node] = with_seat(self.seats.get(node, ()), assignment.charter)
         self.say(node, RUNNING, assignment.round)
 
@@ -109,8 +109,8 @@ def test_a_world_that_started_everywhere_is_told_so() -> None:
     job.say("c", AgentPhase.FAILED, 0)
     for node in "abc":
         job.say(node, READY, 0)
-    assert job.machine.round == 1
-    charter = job.machine.current.seats["a"].charter
+    assert job.machine.state.round == 1
+    charter = job.machine.state.current.seats["a"].charter
     assert charter is not None
     assert (charter.base, charter.prior) == (FIRST, FIRST)
     for node in "abc":
@@ -129,9 +129,9 @@ def test_that_a_world_was_complete_is_noted_while_it_stops_as_well() -> None:
     job.take("b")
     job.say("a", AgentPhase.FAILED, 1)
     job.do(Reported(job.sessions["a"], replace(job.votes("a", READY, 1))))
-    assert job.machine.phase is JobPhase.STOPPING
+    assert job.machine.state.phase is JobPhase.STOPPING
     job.take("c")
-    assert job.machine.quorum.base == World(1, 2, 3)
+    assert job.machine.state.quorum.base == World(1, 2, 3)
     assert not job.told("a", StartRound)
 
 
@@ -139,7 +139,7 @@ def test_a_member_that_followed_another_master_is_lost_for_the_round() -> None:
     job = begun()
     job.seats["c"] = (*job.seats["c"], Seat(World(0, 3, 2), None))
     job.say("c", RUNNING, 0)
-    assert "c followed another master" in job.machine.current.stop_reason
+    assert "c followed another master" in job.machine.state.current.stop_reason
 
 
 def test_a_successor_leads_with_more_than_half_of_the_last_world() -> None:
@@ -148,8 +148,8 @@ def test_a_successor_leads_with_more_than_half_of_the_last_world() -> None:
     assert job.phase() is JobPhase.GATHERING
     job.come("c", READY, 0)
     assert job.phase() is JobPhase.RUNNING
-    assert job.machine.round == 1
-    assert job.machine.epoch % 2 == 1
+    assert job.machine.state.round == 1
+    assert job.machine.state.epoch % 2 == 1
 
 
 def test_a_successor_without_votes_tells_why_and_steps_down() -> None:
@@ -157,10 +157,10 @@ def test_a_successor_without_votes_tells_why_and_steps_down() -> None:
     job.come("b", READY, 0)
     job.pass_time(10.0)
     assert "1 of 3 nodes of the last world is here" in job.told("b", Waiting)[0].text
-    job.pass_time(job.machine.quorum.patience)
+    job.pass_time(job.machine.state.quorum.patience)
     reasons = [down.reason for down in job.of(StepDown)]
     assert ["1 of 3 nodes" in reason for reason in reasons] == [True]
-    assert job.machine.members.nodes == {}
+    assert job.machine.state.members.nodes == {}
 
 
 def test_the_wait_for_votes_ends_some_time_whatever_masters_come_and_go() -> None:
@@ -170,9 +170,9 @@ def test_the_wait_for_votes_ends_some_time_whatever_masters_come_and_go() -> Non
         job.pass_time(8.0)
         job.epoch += 2
         job.do(MasterStarted(job.epoch))
-        if job.machine.ended:
+        if job.machine.state.ended:
             break
-    assert job.machine.phase is JobPhase.TIMED_OUT
+    assert job.machine.state.phase is JobPhase.TIMED_OUT
     job.come("b", READY, 0)
     assert job.told("b", JobEnded)[0].outcome is Outcome.TIMED_OUT
 
@@ -194,26 +194,26 @@ def test_members_of_the_last_world_come_first_even_if_others_came_before() -> No
     job.come("y")
     job.come("c", READY, 0)
     job.say("b", READY, 0)
-    assert sorted(job.machine.current.seats) == ["b", "c"]
+    assert sorted(job.machine.state.current.seats) == ["b", "c"]
 
 
 def test_epochs_stay_the_endpoints_own() -> None:
     job = successor()
     job.seats["b"] = (*job.seats["b"], Seat(World(4, 8, 1), FIRST))
     job.come("b", READY, 4)
-    assert job.machine.epoch == 9
+    assert job.machine.state.epoch == 9
 
 
 def test_a_node_that_is_held_back_is_called_if_there_are_too_few_votes() -> None:
     """It has none itself; but whatever forms then need not wait for it once more."""
     job = begun()
     job.join("d")
-    assert "d" in job.machine.held
+    assert "d" in job.machine.state.held
     for node in "ab":
         job.do(Detached(job.sessions[node], "reset"))
     job.say("c", READY, 0)
-    assert "1 of 3 nodes of the last world is here" in job.machine.obstacle
-    assert set(job.machine.ready) == {"c", "d"}
+    assert "1 of 3 nodes of the last world is here" in job.machine.state.obstacle
+    assert set(job.machine.state.ready) == {"c", "d"}
 
 
 def test_nothing_is_kept_of_the_members_of_old_worlds() -> None:
@@ -222,9 +222,9 @@ def test_nothing_is_kept_of_the_members_of_old_worlds() -> None:
     for round_ in range(5):
         for node in "abc":
             job.say(node, READY, round_)
-        assert job.machine.round == round_ + 1
+        assert job.machine.state.round == round_ + 1
         for node in "abc":
             job.take(node)
-    assert job.machine.quorum.base == World(5, 2, 3)
-    counted = {*job.machine.electorate.able._by_roll, *job.machine.electorate.here._by_roll}
+    assert job.machine.state.quorum.base == World(5, 2, 3)
+    counted = {*job.machine.state.candidates.able._by_roll, *job.machine.state.candidates.here._by_roll}
     assert {world.round for world in counted} <= {4, 5}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from elasticrun.core.describe import describe
 from elasticrun.core.plain import one_line, plain
-from tests.core.build import Job
+from tests.core.build import Job, described
 
 
 @pytest.mark.parametrize(
@@ -26,7 +25,7 @@ def test_nothing_but_letters_is_left(text: str, shown: str) -> None:
 def test_a_node_cannot_forge_a_line_of_the_status() -> None:
     job = Job(min_nodes=1, max_nodes=2)
     job.attach("evil\x1b[2J\n  other: node 0, running")
-    assert describe(job.machine).count("\n") == 1 and "\x1b" not in describe(job.machine)
+    assert described(job.machine).count("\n") == 1 and "\x1b" not in described(job.machine)
 
 
 def test_a_line_stays_one() -> None:

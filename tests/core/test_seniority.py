@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from elasticrun.core.job_events import Attached
+from elasticrun.core.job.state import HEARTBEAT
+from elasticrun.core.job_events import Attached, Expired, MasterStarted
 from elasticrun.core.protocol import AgentPhase, Seat, StartRound, World
 from elasticrun.core.seniority import Seniority
-from tests.core.build import Job, running
+from tests.core.build import Job, failure, running
 
 READY, RUNNING = AgentPhase.READY, AgentPhase.RUNNING
 
@@ -33,7 +34,7 @@ def test_a_later_node_with_rank_0_is_not_the_stores_host(cautious: bool, first: 
 
 def test_the_name_of_a_lost_member_gives_no_rank() -> None:
     job = running("ab", min_nodes=1, cautious=True)
-    job.machine._expire_node("a", "is gone")
+    job.do(Expired(HEARTBEAT, "a"))
     job.report("b", READY, 0)
     assert formed(job, "b").assignment.group_rank == 0
     job.report("b", RUNNING, 1)
@@ -43,11 +44,29 @@ def test_the_name_of_a_lost_member_gives_no_rank() -> None:
     assert formed(job, "b").assignment.store_address == "b.net"
 
 
-def test_ranks_hold_among_those_who_began_the_job() -> None:
-    job = Job(min_nodes=2, max_nodes=2, cautious=True)
-    job.attach("a", node_rank=1)
-    job.attach("b", node_rank=0)
-    assert formed(job, "b").assignment.group_rank == 0
+@pytest.mark.parametrize(("host", "first"), [("", "a"), ("c.1", "c"), ("nobody's", "a")])
+def test_a_stranger_that_comes_before_the_first_round_is_not_rank_0(host: str, first: str) -> None:
+    """Not even in later rounds, though all were members of the first."""
+    job = Job(min_nodes=3, max_nodes=3, max_restarts=3, cautious=True)
+    job.do(MasterStarted(2, host=host))
+    job.attach("a")
+    job.attach("stranger", node_rank=0)
+    job.attach("c")
+    for round_ in range(2):
+        assert job.machine.state.round == round_ and job.machine.state.previous[0] == first
+        for node in ("a", "stranger", "c"):
+            job.report(node, RUNNING, round_)
+        job.report("stranger", AgentPhase.FAILED, round_, failure("stranger"))
+        for node in ("stranger", "c", "a"):
+            job.report(node, READY, round_)
+        job.pass_time(60.0)
+
+
+def test_other_ranks_hold_as_they_were_given() -> None:
+    job = Job(min_nodes=3, max_nodes=3, cautious=True)
+    for node, rank in (("a", 2), ("b", 1), ("c", 0)):
+        job.attach(node, node_rank=rank)
+    assert job.machine.state.previous == ("a", "c", "b")
 
 
 def test_a_new_member_that_outlives_the_others_is_the_oldest() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from elasticrun.core import membership
 from elasticrun.core.membership import Admission, Membership
 from elasticrun.core.orders import ControlHello, ControlReply
 from elasticrun.core.protocol import (
@@ -20,7 +21,14 @@ from elasticrun.core.protocol import (
 from elasticrun.core.ranks import RoundTerms, assign_ranks, order_by_seat, order_members
 from elasticrun.core.rendezvous import Candidate, WorldLimits, choose_world
 from elasticrun.core.restart import MAX_STORE_RETRIES, Budget, StopCause, excused
-from elasticrun.core.roster import describe_spares, describe_waiting, name_some, some_lines, superseded
+from elasticrun.core.roster import (
+    answer,
+    describe_spares,
+    describe_waiting,
+    name_some,
+    some_lines,
+    superseded,
+)
 from elasticrun.core.round import Round
 from elasticrun.core.timers import Deadlines
 from tests.core.build import failure, info
@@ -240,6 +248,18 @@ def test_a_replaced_incarnation_is_refused_even_if_it_was_lost_before() -> None:
     members.remove("a")
     assert members.judge(3, info("a", 1), RETURNING) is Admission.REFUSED
     assert members.judge(3, info("a", 2), STRANGER) is Admission.JOINS
+
+
+def test_there_is_room_for_so_many_nodes_that_may_be_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "MOST_SPARES", 2)
+    members = Membership(max_nodes=1)
+    for number, node in enumerate("abc"):
+        members.attach(number, info(node), AgentStatus(1, AgentPhase.READY), STRANGER)
+    assert members.judge(3, info("d"), STRANGER) is Admission.CROWDED
+    assert members.judge(3, info("d"), MEMBER) is Admission.JOINS
+    assert members.judge(3, info("a"), RETURNING) is Admission.REATTACHES
+    told = answer(Admission.CROWDED, "d", None, 3)
+    assert told is not None and told.code is RejectCode.TOO_MANY and "3 nodes" in told.message
 
 
 @pytest.mark.parametrize("life", [1, 2])

@@ -9,14 +9,14 @@ import pytest
 
 from elasticrun.config import TaskRole
 from elasticrun.core import round_tasks, tf_scale
-from elasticrun.core.describe import describe
+from elasticrun.core.job.tasks import SingleTasks
 from elasticrun.core.job_events import Decided, JobPhase, RoleScaled
 from elasticrun.core.protocol import AgentPhase, StartRound
 from elasticrun.core.tasks import TaskReport
 from elasticrun.core.tf_scale import scale_promise
 from elasticrun.core.usage import TaskUsage
-from tests.core.build import Job, failure
-from tests.core.tf_build import CHIEF, EVALUATOR, MIRRORED, PS, SERVED, TORCH, WORKER, Roles, TfJob
+from tests.core.build import Job, described, failure
+from tests.core.tf_build import CHIEF, EVALUATOR, MIRRORED, PS, SERVED, TORCH, WORKER, Roles, TfJob, tasks_of
 
 
 @pytest.mark.parametrize("role", [CHIEF, EVALUATOR])
@@ -84,7 +84,7 @@ def test_the_ports_of_nodes_with_the_role_are_the_room_for_more(monkeypatch: pyt
 
 def test_a_lost_node_offers_no_ports() -> None:
     job = TfJob(SERVED, spare=2).run()
-    job.machine.members.remove("b")
+    job.machine.state.members.remove("b")
     assert job.refusal(WORKER, 2).startswith("the nodes hold no free port for another worker: it stays at 1")
 
 
@@ -103,7 +103,7 @@ def test_a_lost_node_offers_no_ports() -> None:
 )
 def test_what_an_order_promises_is_what_it_does(role: TaskRole, count: int, promise: str) -> None:
     job = TfJob(SERVED, spare=2).run()
-    tasks = job.machine.current.tasks
+    tasks = tasks_of(job.machine)
     assert scale_promise(tasks, role, count).startswith(promise)
     assert job.refusal(role, count) == ""
     job.do(RoleScaled(role, count))
@@ -115,7 +115,7 @@ def test_what_an_order_promises_is_what_it_does(role: TaskRole, count: int, prom
 
 def shown(job: Job) -> list[str]:
     """The lines about tasks in what an operator is shown."""
-    return [line.strip() for line in describe(job.machine).splitlines() if line.startswith("    ")]
+    return [line.strip() for line in described(job.machine).splitlines() if line.startswith("    ")]
 
 
 def test_the_tasks_of_a_job_are_shown_with_their_lives() -> None:
@@ -131,21 +131,21 @@ def test_the_tasks_of_a_job_are_shown_with_their_lives() -> None:
 
 def test_what_tasks_use_is_shown_for_each_and_for_each_role() -> None:
     job = TfJob(SERVED).run()
-    first, second = (job.machine.members.nodes[name].session or 0 for name in "ab")
+    first, second = (job.machine.state.members.nodes[name].session or 0 for name in "ab")
     usages = {
         first: (TaskUsage(0, 0.5, 3 << 20, 7, 2.0, 0.25), TaskUsage(1, 0.25, 4 << 20), TaskUsage(9, 1.0)),
         second: (TaskUsage(1, 0.5, 6 << 20),),
         -1: (TaskUsage(0, 9.0),),  # of a stream that is over
     }
-    *_, chief, servers = describe(job.machine, usages).splitlines()
+    *_, chief, servers = described(job.machine, usages).splitlines()
     assert chief == "  chief, 1 task: 0.50 cores, 3 MiB, step 7, 2 steps/s, 250 ms per step"
     assert servers == "  ps, 2 tasks: 0.75 cores, 10 MiB"
-    lines = describe(job.machine, usages).splitlines()
+    lines = described(job.machine, usages).splitlines()
     assert "    ps 0 at a.net:8002: life 0, running; 0.25 cores, 4 MiB" in lines
     assert "    worker 0 at b.net:8001: life 0, running" in lines, "nothing was heard of it"
     job.tasks["a"] = (TaskReport(0, 0, True), TaskReport(1, 0))
     job.report("a", AgentPhase.RUNNING, 0)
-    lines = describe(job.machine, usages).splitlines()
+    lines = described(job.machine, usages).splitlines()
     assert "    chief 0 at a.net:8001: life 0, ended with 0" in lines, "what it used is past"
     assert not any(line.startswith("  chief, ") for line in lines)
 
@@ -176,7 +176,7 @@ def test_a_life_that_is_wanted_starts_after_the_one_before(reports: Sequence[Tas
 def test_a_task_that_failed_is_shown_with_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     job = TfJob(SERVED).run()
     job.tasks["c"] = (TaskReport(0, 0, True, failure("c", code=3)),)
-    monkeypatch.setattr(job.machine, "_advance", lambda: None)  # else it is wanted again in the same instant
+    monkeypatch.setattr(SingleTasks, "watch", lambda _: None)  # else it is wanted again in the same instant
     job.report("c", AgentPhase.RUNNING, 0)
     assert shown(job)[-1] == "evaluator 0: life 0, rank 0 (local rank 0, pid 1, c) exited with 3"
 

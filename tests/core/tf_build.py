@@ -6,8 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from elasticrun.config import TaskRole
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.tasks import idle, offered_ports
 from elasticrun.core.job_events import Decided, RoleScaled
 from elasticrun.core.protocol import AgentPhase, AgentStatus, Failure, FailureKind, NodeInfo, StartRound
+from elasticrun.core.round_tasks import RoundTasks
 from elasticrun.core.tasks import TaskReport
 from elasticrun.core.tf_scale import scale_refusal
 from tests.core.build import Job, info
@@ -29,6 +32,11 @@ def died(node: str, local_rank: int, code: int = 1, **changes: Any) -> Failure:
     kind = FailureKind.EXIT if code > 0 else FailureKind.SIGNAL
     values: dict[str, Any] = {"kind": kind, "step": 7} | changes
     return Failure(node, node, local_rank, local_rank, "default", 1, exit_code=code, **values)
+
+
+def tasks_of(machine: JobMachine) -> RoundTasks:
+    """The tasks of the newest round; none if there is no round yet."""
+    return machine.state.current.tasks or RoundTasks()
 
 
 class TfJob(Job):
@@ -58,7 +66,7 @@ class TfJob(Job):
 
     def run(self) -> TfJob:
         """All nodes run what they were told to."""
-        for name in self.machine.current.seats:
+        for name in self.machine.state.current.seats:
             self.obey(name)
         return self
 
@@ -66,7 +74,7 @@ class TfJob(Job):
         """A node runs what it was told to; what it took away, or ended in its newest life, is as it was."""
         before = {report.local_rank: report for report in self.tasks.get(node, ())}
         reports = []
-        for task in self.machine.current.tasks.of(node):
+        for task in tasks_of(self.machine).of(node):
             fresh = TaskReport(task.local_rank, task.life)
             old = before.get(task.local_rank, fresh)
             reports.append(old if old.life >= task.life else fresh)
@@ -74,7 +82,7 @@ class TfJob(Job):
         self.say(node)
 
     def say(self, node: str) -> None:
-        self.report(node, AgentPhase.RUNNING, self.machine.round)
+        self.report(node, AgentPhase.RUNNING, self.machine.state.round)
 
     def lose(self, node: str, local_rank: int, failure: Failure | None) -> None:
         """A task ended in the newest life that its node has started; None: with 0."""
@@ -92,12 +100,13 @@ class TfJob(Job):
 
     def refusal(self, role: TaskRole, count: int) -> str:
         """What an operator is told who orders this; "" if it is obeyed."""
-        return scale_refusal(self.machine, role, count)
+        state = self.machine.state
+        return scale_refusal(state.current.tasks, offered_ports(state), role, count, idle(state))
 
     @property
     def lives(self) -> dict[str, int]:
         """The wanted life of each task, by its name."""
-        wanted = self.machine.current.tasks.wanted
+        wanted = tasks_of(self.machine).wanted
         tasks = [task for of_node in wanted.values() for task in of_node.values()]
         return {f"{task.role.value} {task.index}": task.life for task in tasks}
 

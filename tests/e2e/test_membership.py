@@ -89,6 +89,17 @@ def test_without_a_token_a_stranger_never_becomes_the_stores_host(cluster: Clust
     cluster.wait_all()
 
 
+def test_without_a_token_the_masters_node_is_rank_0_of_the_first_round(cluster: Cluster) -> None:
+    anywhere = ("--no-token", "--health-check=off")
+    owner = cluster.node("2", *anywhere, "--waiting-notice-interval=0.1")
+    owner.wait_line("1 of at least 2 nodes is here")
+    cluster.node("2", *anywhere, "--node-rank=0", "--local-addr=127.0.0.9")
+    for worker in cluster.director.round(0, 2):
+        assert worker.env["MASTER_ADDR"] == "127.0.0.1"
+        worker.tell("exit 0")
+    cluster.wait_all()
+
+
 def test_a_node_with_other_bounds_is_refused_and_both_are_told(cluster: Cluster) -> None:
     """The user of the second line wanted another job, and forgot to give it an endpoint of its own."""
     host = cluster.node("1:2", "--last-call-timeout=0")

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import Cluster, free_port
+from tests.support.cluster import Cluster
 from tests.support.launcher import Launcher
+from tests.support.ports import free_port
 
 pytest.importorskip("torch")
 
@@ -132,6 +133,32 @@ def test_a_second_store_that_wants_to_be_the_master_is_a_client(cluster: Cluster
     launcher = cluster.launch("--standalone", path)
     assert launcher.wait() == 0, launcher.story()
     assert "fine" in launcher.out
+
+
+AGAIN = """
+import os, torch, torch.distributed as dist
+assert os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+for number in range(3):
+    dist.init_process_group("gloo")
+    store = dist.distributed_c10d._get_default_store()
+    assert not store.check(["met"]), f"group {number} is in the store of another"
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == dist.get_world_size()
+    dist.barrier()
+    store.set("met", "yes")
+    dist.barrier()
+    dist.destroy_process_group()
+print("fine")
+"""
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_that_end_their_group_meet_again(cluster: Cluster, tmp_path: Path, size: int) -> None:
+    """Nobody finds the addresses that the members of the first group had."""
+    launcher = cluster.launch("--standalone", f"--nproc-per-node={size}", script(tmp_path, AGAIN))
+    assert launcher.wait() == 0, launcher.story()
+    assert launcher.out.count("fine") == size
 
 
 @pytest.mark.parametrize("warm", ["auto", "off"])

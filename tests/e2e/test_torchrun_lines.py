@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import free_port
+from tests.support.ports import free_port
 
 LAUNCHERS = {
     "elastic-run": [sys.executable, "-m", "elasticrun"],

@@ -18,11 +18,18 @@ ROOT = Path(__file__).parents[2]
 NO_NETWORK = re.compile("NewConnectionError|Temporary failure in name resolution|Network is unreachable")
 
 
-def first_blocks() -> list[str]:
-    """The commands under the README's first heading that has some to install, block by block."""
-    section = (
-        (ROOT / "README.md").read_text().partition("## Use it instead of torchrun")[2].partition("\n## ")[0]
-    )
+#: What works from the wheel as well, without a word on torch or another package.
+TOOLS = """
+elastic-ctl manual troubleshooting > page.txt
+elastic-run --standalone --state-dir state --no-python true
+elastic-ctl replay state
+elastic-ctl simulate --seeds 2
+"""
+
+
+def blocks(heading: str) -> list[str]:
+    """The commands under a heading of the README, block by block."""
+    section = (ROOT / "README.md").read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return re.findall(r"```sh\n(.*?)```", section, re.S)
 
 
@@ -39,7 +46,8 @@ def test_the_first_block_in_an_empty_environment(tmp_path: Path) -> None:
         "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PIP_CONSTRAINT": str(ROOT / "scripts/constraints.txt"),
     }
-    command = ["bash", "-ec", first_blocks()[0]]
+    minute = blocks("The first minute")[0]
+    command = ["bash", "-ec", f"pip install .\ncd ..\nln -s tree/examples\n{minute}{TOOLS}"]
     done = subprocess.run(
         command, cwd=tree, env=env, capture_output=True, text=True, timeout=280, check=False
     )
@@ -49,11 +57,14 @@ def test_the_first_block_in_an_empty_environment(tmp_path: Path) -> None:
     assert "worker 1 kills itself" in done.stdout
     assert "worker 1 is back: step 5 was saved" in done.stdout
     assert "worker 1, step 10 of 10" in done.stdout
+    assert "=> round 0 starts with" in done.stdout
+    assert "every rule held after every step" in done.stdout
 
 
 def test_what_later_blocks_need_was_installed_above() -> None:
-    installed: set[str] = set()
-    for block in first_blocks():
+    assert blocks("Install") == ["pip install '.[torch]'\n"]
+    installed = {"torch"}
+    for block in blocks("The first minute"):
         for line in block.splitlines():
             words = line.split()
             if words[:2] == ["pip", "install"]:

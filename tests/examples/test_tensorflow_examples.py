@@ -16,7 +16,7 @@ from tests.support.processes import TORCH_DEADLINE
 
 __all__ = ["cluster"]
 
-PAGES = ("README.md", "examples/README.md")
+PAGES = ("README.md", "examples/README.md", "elasticrun/manual/tensorflow.md")
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
@@ -30,7 +30,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def command(script: str) -> list[str]:
     """How the pages start an example on one box, the same on all of them."""
     line = re.compile(rf"^elastic-run (?!.*--rdzv)(.* \S*/{re.escape(script)})$", re.M)
-    found = [said for page in PAGES for said in line.findall((ROOT / page).read_text())]
+    texts = [re.sub(r" *\\\n *", " ", (ROOT / page).read_text()) for page in PAGES]
+    found = [said for text in texts for said in line.findall(text)]
     assert len(found) == len(PAGES), found
     (said,) = set(found)
     *options, path = shlex.split(said)

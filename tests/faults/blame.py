@@ -9,6 +9,7 @@
     kill      rank 1 of four is killed by SIGKILL, while other programs use all cores twice over
     two       ranks 1 and 2 of three raise at once; either is right
     nodes     as slow, with the two ranks on two nodes: the summaries of both nodes have to be right
+    finallynodes  as finally, on two nodes
     nodekill  as kill, with two ranks on two nodes
 
 Rank 0 only ever loses its connection, so it is never right. Prints ``CASE: right k of N`` for each, and of a
@@ -23,7 +24,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -37,6 +37,7 @@ if str(ROOT) not in sys.path:
 
 
 from tests.support.launcher import clean_environment  # noqa: E402
+from tests.support.ports import free_port  # noqa: E402
 
 BAD = "the data are bad"  # as blamed.py says
 WORKERS = ROOT / "tests" / "support"
@@ -65,6 +66,7 @@ CASES = {
     "kill": Case("kill", 4, says="", exit_code=-signal.SIGKILL, load=2),
     "two": Case("two", 3, ranks=(1, 2)),
     "nodes": Case("slow", 1, nodes=2),
+    "finallynodes": Case("finally", 1, nodes=2),
     "nodekill": Case("kill", 1, nodes=2, says="", exit_code=-signal.SIGKILL, load=2),
 }
 
@@ -81,7 +83,7 @@ class Tried:
         os.mkfifo(directory / "gate")
         script = "blamed_ddp.py" if case.worker == "ddp" else "blamed.py"
         shared = [f"--nproc-per-node={case.local}", str(WORKERS / script), case.worker, str(directory)]
-        port = _free_port()
+        port = free_port()
         nodes = ["--nnodes=2", f"--rdzv-endpoint=localhost:{port}"]
         members = [[*nodes, f"--node-rank={n}"] for n in range(2)] if case.nodes > 1 else [["--standalone"]]
         running = [self._start([*member, *shared], directory) for member in members]
@@ -121,12 +123,6 @@ def load(programs: int) -> Iterator[None]:
         for program in busy:
             program.kill()
             program.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])
 
 
 def count_right(name: str, tried: Tried, count: int) -> int:

@@ -1,16 +1,19 @@
-"""What workers put into sessions of their own outlives a good end, and no other."""
+"""What workers leave behind outlives a good end, and no other."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from elasticrun.agent import spawner_detached
 from tests.support.cluster import Cluster
 from tests.support.launcher import Launcher
 from tests.support.processes import wait_end
@@ -19,7 +22,7 @@ SCRIPT = """
     import os, subprocess, sys
     HELPER = "import os, sys; open(sys.argv[1]).read(); open(sys.argv[2], 'w').write('done')"
     def helper(name, **rest):
-        process = subprocess.Popen([sys.executable, "-c", HELPER, "gate", name], **rest)
+        process = subprocess.Popen([sys.executable, "-c", HELPER, f"{name} gate", name], **rest)
         print(name, process.pid, flush=True)
     helper("detached", start_new_session=True)
     helper("attached")
@@ -31,7 +34,8 @@ SCRIPT = """
 
 def launch(cluster: Cluster, folder: Path, end: str, *options: str) -> tuple[Launcher, dict[str, int]]:
     (folder / "train.py").write_text(textwrap.dedent(SCRIPT))
-    os.mkfifo(folder / "gate")
+    for name in ("detached", "attached"):
+        os.mkfifo(folder / f"{name} gate")
     launcher = cluster.launch("--standalone", *options, "train.py", end, cwd=folder)
     pids = {name: int(launcher.wait_line(rf"{name} (\d+)")[1]) for name in ("detached", "attached")}
     return launcher, pids
@@ -41,15 +45,12 @@ def launch(cluster: Cluster, folder: Path, end: str, *options: str) -> tuple[Lau
 def test_an_upload_goes_on_after_a_good_end(cluster: Cluster, tmp_path: Path, warm: str) -> None:
     launcher, pids = launch(cluster, tmp_path, "end", warm, "--warm-import=colorsys")
     assert launcher.wait_status() == 0
-    wait_end(pids["attached"], 0.0)
-    os.kill(pids["detached"], 0)
-    launcher.wait_line(
-        rf"left alone, as workers .*: {pids['detached']} \({re.escape(sys.executable)} -c import"
-    )
-    assert str(pids["attached"]) not in launcher.err
-    (tmp_path / "gate").write_text("")
-    wait_end(pids["detached"])
-    assert (tmp_path / "detached").read_text() == "done"
+    launcher.wait_line(r"left alone, as the job ended well: ")
+    for name, pid in pids.items():
+        assert f"{pid} ({sys.executable} -c import" in launcher.err, launcher.story()
+        (tmp_path / f"{name} gate").write_text("")
+        wait_end(pid)
+        assert (tmp_path / name).read_text() == "done"
     assert launcher.wait() == 0
     cluster.nobody_left()
 
@@ -79,3 +80,25 @@ def test_a_restart_kills_what_was_detached_before(cluster: Cluster, tmp_path: Pa
     assert found[0] == pids["detached"]
     for pid in found:
         wait_end(pid, 0.0)
+
+
+def test_who_is_about_to_end_is_waited_for_and_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [5.0]
+    monkeypatch.setattr(spawner_detached, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    detached = spawner_detached.Detached()
+    detached.are_spared = True
+    with (
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as brief,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as lasting,
+    ):
+        assert detached.among([brief.pid, lasting.pid]) == {brief.pid, lasting.pid}
+        assert detached.may_leave()
+        assert detached.time_left() == spawner_detached.MOMENT
+        brief.communicate()
+        assert detached.may_leave()
+        clock[0] += spawner_detached.MOMENT
+        assert not detached.may_leave()
+        assert detached.take() == [(lasting.pid, "cat")]
+        assert detached.time_left() is None
+        assert not detached.may_leave(), "it was told of"
+        lasting.communicate()

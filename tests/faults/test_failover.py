@@ -14,9 +14,10 @@ import pytest
 
 from elasticrun.core.protocol import AgentPhase
 from elasticrun.errors import ExitCode
-from tests.support.cluster import Cluster, cluster, free_port
+from tests.support.cluster import Cluster, cluster
 from tests.support.director import WORKER
 from tests.support.launcher import Launcher
+from tests.support.ports import free_port
 from tests.support.processes import listener, titled
 
 __all__ = ["cluster"]

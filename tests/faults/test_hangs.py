@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.leftovers import files_left
-from tests.support.cluster import Cluster, free_port
+from tests.support.cluster import Cluster
 from tests.support.launcher import ROOT, Launcher
+from tests.support.ports import free_port
 
 SUPPORT = ROOT / "tests" / "support"
 STEPPER = SUPPORT / "stepper.py"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from elasticrun.errors import ExitCode
-from tests.support.cluster import cluster
-from tests.support.hosts import Hosts, blank_hosts, hosts, network
+from tests.support.cluster import WORKER, cluster
+from tests.support.hosts import PORT, Hosts, blank_hosts, hosts, network
 from tests.support.launcher import ROOT, clean_environment, private_folders
 from tests.support.processes import DEADLINE
 
@@ -70,3 +71,39 @@ def test_a_token_in_a_shared_home_is_all_that_two_hosts_need(hosts: Hosts) -> No
     for worker in workers:
         worker.tell("exit 0")
     assert [hosts[index].launchers[0].wait() for index in (0, 1)] == [0, 0]
+
+
+def launch_all(hosts: Hosts, *args: str) -> list[Any]:
+    """The workers of a job without a token on all three hosts, two of which may become the master's."""
+    endpoints = ",".join(f"{hosts[index].address}:{PORT}" for index in (0, 1))
+    for index in range(3):
+        own = ("--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-endpoint={endpoints}", "--nnodes=2:3")
+        hosts.launch(index, *own, "--last-call-timeout=3", f"--node-rank={index}", *args, WORKER)
+    return hosts.director.round(0, 3)
+
+
+def test_without_a_token_the_next_host_proves_to_workers_that_run_that_it_may_stop_them(hosts: Hosts) -> None:
+    launch_all(hosts)
+    hosts.lose(0)
+    after = hosts.director.round(1, 2)
+    for launcher in (hosts[1].launchers[0], hosts[2].launchers[0]):
+        assert "cannot prove" not in launcher.err, launcher.story()
+    for worker in after:
+        worker.tell("exit 0")
+    assert [hosts[index].launchers[0].wait() for index in (1, 2)] == [0, 0]
+
+
+def test_without_a_token_who_takes_a_listed_port_stops_no_workers(hosts: Hosts) -> None:
+    command = (*hosts[1].namespace.enter, sys.executable, "-m", "tests.support.thief", hosts[1].address)
+    workers = launch_all(hosts)
+    with subprocess.Popen(
+        (*command, str(PORT)), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as thief:
+        assert thief.stdout is not None and thief.stdout.readline() == "serving\n"
+        hosts.lose(0)
+        for index in (1, 2):
+            hosts[index].launchers[0].wait_line("cannot prove that it is the one")
+            assert workers[index].ask("out still here") == "printed"
+        for index in (1, 2):
+            workers[index].tell("exit 0")
+        thief.communicate(timeout=DEADLINE)

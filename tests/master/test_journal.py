@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticrun import __version__
 from elasticrun.config import JobConfig, TaskRole
-from elasticrun.core.job import JobMachine
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.state import JobState
 from elasticrun.core.job_events import (
     Attached,
     Detached,
     DrainOrdered,
     Expired,
     JobEvent,
+    JobPhase,
     Left,
     MasterStarted,
     Reported,
@@ -33,7 +34,7 @@ from elasticrun.errors import ExitCode, UsageError
 from elasticrun.master import journal as module
 from elasticrun.master import snapshot as snapshot_module
 from elasticrun.master.journal import Entry, Journal, create_journal, read_journal, replay, resume_journal
-from elasticrun.master.snapshot import Snapshot, restore
+from elasticrun.master.snapshot import WRITER, Snapshot, restore
 from elasticrun.rpc.records import RecordError
 from tests.master.journals import append
 from tests.strategies import counts, hellos, names, numbers, statuses
@@ -244,7 +245,7 @@ def test_many_entries_are_read_in_order(path: Path) -> None:
 
 POISON = [
     (
-        {"kind": "MasterStarted", "event": {"epoch": 2**62, "key": ""}},
+        {"kind": "MasterStarted", "event": {"epoch": 2**62, "key": "", "host": ""}},
         "4611686018427387904 is not between 0 and",
     ),
     ({"kind": "Left", "event": {"session": -1, "reason": ""}}, "-1 is not between 0 and"),
@@ -269,13 +270,21 @@ def test_an_entry_that_cannot_be_replayed_is_refused_with_its_line(path: Path) -
         replay(path, JobConfig(), entries)
 
 
+@pytest.mark.parametrize("key", ["no hex", "ab", "AB" * 32, "ab" * 33])
+def test_a_key_that_no_master_drew_is_refused_with_its_line(path: Path, key: str) -> None:
+    found = read_journal(written(path, LEFT, Entry(1.0, MasterStarted(1, key))))
+    assert found is not None
+    with pytest.raises(UsageError, match=r"line 3 of the master's journal .* key in it .* move it away"):
+        replay(path, *found)
+
+
 # -- compaction
 
 
-def state(number: int) -> JobMachine:
+def state(number: int) -> JobState:
     machine = JobMachine(CONFIG)
     machine.handle(MasterStarted(number), 1.0)
-    return machine
+    return machine.state
 
 
 def test_a_compacted_journal_has_the_state_and_what_came_later(path: Path) -> None:
@@ -288,7 +297,7 @@ def test_a_compacted_journal_has_the_state_and_what_came_later(path: Path) -> No
     assert found is not None
     config, (first, last) = found
     assert (config, first.at, last, last.line) == (CONFIG, 1.0, LEFT, 3)
-    assert replay(path, config, found[1]).epoch == 7
+    assert replay(path, config, found[1]).state.epoch == 7
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     resumed = resume_journal(path)
     append(resumed, LEFT)
@@ -302,7 +311,7 @@ def test_a_snapshot_is_cut_into_lines_that_can_be_copied(path: Path, monkeypatch
     whole = path.read_bytes()
     assert module.snapshot_lines(path) == whole.count(b"\n") > 10
     found = read_journal(path)
-    assert found is not None and replay(path, *found).epoch == 7
+    assert found is not None and replay(path, *found).state.epoch == 7
     for damaged in (
         b"".join(whole.splitlines(keepends=True)[:-1]),
         b"".join(line for number, line in enumerate(whole.splitlines(keepends=True)) if number != 3),
@@ -331,16 +340,16 @@ def test_a_crash_at_any_moment_of_a_compaction_leaves_a_whole_journal(
         with pytest.raises(Killed):
             journal.compact(state(7), 1.0)
     found = read_journal(path)
-    assert found is not None and replay(path, *found).epoch == 7
+    assert found is not None and replay(path, *found).state.epoch == 7
     create_journal(path.with_name("other"), CONFIG).close()
     resume_journal(path).compact(state(7), 1.0)
     found = read_journal(path)
-    assert found is not None and replay(path, *found).epoch == 7
+    assert found is not None and replay(path, *found).state.epoch == 7
 
 
 def test_a_snapshot_of_another_version_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create_journal(path, CONFIG).compact(state(7), 1.0)
-    monkeypatch.setattr(snapshot_module, "__version__", "99.0")
+    monkeypatch.setattr(snapshot_module, "WRITER", "99.0")
     found = read_journal(path)
     assert found is not None
     with pytest.raises(UsageError, match=r"elasticrun .* wrote it, and this is 99.0\); move it away"):
@@ -349,7 +358,7 @@ def test_a_snapshot_of_another_version_is_refused(path: Path, monkeypatch: pytes
 
 DAMAGE = [
     '{"object":["os:path",{},[]]}',
-    '{"object":["core.job:Any",{},[]]}',
+    '{"object":["core.job.machine:Any",{},[]]}',
     '{"record":["core.protocol:World",{"round":1,"epoch":-1,"size":1}]}',
     '{"enum":["core.membership:Node",1]}',
     '{"set":[1]}',
@@ -361,4 +370,21 @@ DAMAGE = [
 @pytest.mark.parametrize("state", DAMAGE)
 def test_a_snapshot_that_nobody_took_is_refused(state: str) -> None:
     with pytest.raises(RecordError):
-        restore(CONFIG, Snapshot(__version__, 1, state))
+        restore(CONFIG, Snapshot(WRITER, 1, state))
+
+
+#: Written before the machine was built from parts: a journal of events, and a compacted one.
+BEFORE = sorted((Path(__file__).parent / "journals_of_before").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("path", BEFORE, ids=[path.stem for path in BEFORE])
+def test_a_journal_of_an_earlier_version_is_read_as_it_was_or_refused_in_a_sentence(path: Path) -> None:
+    try:
+        found = read_journal(path)
+        assert found is not None
+        after = replay(path, *found).state
+    except UsageError as error:
+        assert str(error).endswith("; move it away to start the job anew")
+    else:
+        assert (after.phase, after.round, after.epoch) == (JobPhase.GATHERING, 2, 2)
+        assert (after.limits.max_nodes, after.budget.used, list(after.members.nodes)) == (2, 1, [])

@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from elasticrun import __version__
 from elasticrun.config import JobConfig, TaskRole
-from elasticrun.core.job import JobMachine
+from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job_events import (
     Attached,
     Detached,
@@ -24,11 +25,15 @@ from elasticrun.core.job_events import (
     Reported,
     RoleScaled,
     ScaleOrdered,
+    StacksOrdered,
 )
 from elasticrun.core.orders import ControlReply, DrainNode, SaveAllStacks, ScaleJob, ScaleRole, ShowStatus
+from elasticrun.core.plausible import heeded
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
+    Failure,
+    FailureKind,
     Heartbeat,
     Hello,
     JobEnded,
@@ -37,14 +42,19 @@ from elasticrun.core.protocol import (
     MasterMessage,
     NodeInfo,
     Outcome,
+    ProbeReport,
     RejectCode,
     Rejected,
     Report,
     SaveStacks,
+    Seat,
     StartRound,
+    Trust,
     Waiting,
     Welcome,
+    World,
 )
+from elasticrun.core.status import status_in_words
 from elasticrun.core.tasks import Task, TaskReport
 from elasticrun.core.usage import TaskUsage
 from elasticrun.master import journal as journal_module
@@ -54,10 +64,12 @@ from elasticrun.master.listed import Listed
 from elasticrun.master.loop import MasterLoop, admit
 from elasticrun.master.snapshot import Snapshot
 from elasticrun.rpc.server import Session
-from tests.sim.fingerprint import difference, fingerprint
+from elasticrun.sim.fingerprint import difference, fingerprint
 
 DEADLINE = 30.0
 HOSTS = ("localhost", "localhost")
+KEY = "ab" * 32
+CAUTIOUS = JobConfig(job_id="job", min_nodes=9, max_nodes=9, cautious=True)
 
 
 class FakeClock:
@@ -112,7 +124,7 @@ class Bench:
         self.machine = JobMachine(config)
         self.journal = create_journal(self.path, config)
         self.loop = MasterLoop(self.machine, self.journal, self.clock, Listed(HOSTS, has_token=False))
-        self.loop.start(1)
+        self.loop.start(1, KEY)
         self._sessions = 0
 
     def come(
@@ -122,12 +134,13 @@ class Bench:
         life: str = "1",
         position: int = -1,
         session: FakeSession | None = None,
+        trust: Trust = Trust.STRANGER,
     ) -> FakeSession:
         """An agent attaches; others may do so in the same turn."""
         self._sessions += 1
         session = session or FakeSession(self._sessions)
         info = NodeInfo(node, f"{node}-{life}", "host", "address", 1, position=position)
-        hello = Hello("job", __version__, info, AgentStatus(0, phase, store_port=1))
+        hello = Hello("job", __version__, info, AgentStatus(0, phase, store_port=1), trust=trust)
         self.loop.attached(session, hello)
         return session
 
@@ -281,10 +294,57 @@ def test_copies_have_the_whole_batch_before_its_effects_leave(tmp_path: Path) ->
 
 def test_without_a_token_nobody_gets_a_copy(tmp_path: Path) -> None:
     async def main() -> None:
-        bench = Bench(tmp_path, JobConfig(job_id="job", min_nodes=9, max_nodes=9, cautious=True))
-        stranger = bench.come("keeper", position=1)
+        bench = Bench(tmp_path, CAUTIOUS)
+        bench.attach("a")
+        keeper = bench.attach("keeper", position=1)
+        await bench.lookups()
+        copies = [message for message in keeper.sent if isinstance(message, JournalCopy)]
+        assert [len(copy.lines) for copy in copies] == [2] and copies[0].whole == 2
+        path = tmp_path / "copy.jsonl"
+        path.write_text("".join(f"{line}\n" for line in copies[0].lines))
+        found = read_journal(path)
+        assert found is not None and replay(path, *found).state.key == KEY
+        bench.attach("b")
+        assert keeper.copied == 2, "nobody is told what agents say"
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("life", "trust", "begun", "given"),
+    [
+        ("2", Trust.STRANGER, False, False),  # another one was there first
+        ("2", Trust.RETURNING, True, False),
+        ("1", Trust.STRANGER, True, False),  # who says so
+        ("1", Trust.RETURNING, True, True),
+    ],
+)
+def test_without_a_token_only_the_first_agent_of_a_listed_host_gets_the_key(
+    tmp_path: Path, life: str, trust: Trust, begun: bool, given: bool
+) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, replace(CAUTIOUS, min_nodes=1, max_nodes=2))
+        first = bench.attach("keeper", AgentPhase.PREPARING, position=1)
+        await bench.lookups()
+        assert first.copied == 2
+        bench.lose(first)
+        if begun:
+            bench.attach("a")
+        again = bench.come("keeper", AgentPhase.PREPARING, life, position=1, trust=trust)
         bench.loop.flush()
-        assert [type(message) for message in stranger.sent] == [Welcome]
+        await bench.lookups()
+        assert again.copied == (2 if given else 0)
+
+    run(main())
+
+
+def test_after_the_first_round_the_key_is_for_nobody_new(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, replace(CAUTIOUS, min_nodes=1, max_nodes=1))
+        bench.attach("a")
+        late = bench.attach("keeper", position=1)
+        await bench.lookups()
+        assert late.copied == 0
 
     run(main())
 
@@ -322,7 +382,9 @@ def test_only_listed_hosts_get_copies(tmp_path: Path, position: int, peer: str, 
 def test_of_several_on_one_place_only_the_last_gets_what_follows(tmp_path: Path) -> None:
     async def main() -> None:
         bench = Bench(tmp_path, JobConfig(job_id="job", min_nodes=9, max_nodes=9))
-        first, second = bench.attach("a", position=1), bench.attach("b", position=1)
+        first = bench.attach("a", position=1)
+        await bench.lookups()
+        second = bench.attach("b", position=1)
         await bench.lookups()
         before = first.copied
         bench.attach("c")
@@ -359,7 +421,7 @@ def test_a_long_journal_is_compacted_and_copied_anew(tmp_path: Path, monkeypatch
         found = read_journal(bench.path)
         assert found is not None and isinstance(found[1][0].event, Snapshot)
         restored = replay(bench.path, *found)
-        assert difference(fingerprint(bench.machine), fingerprint(restored)) == ""
+        assert difference(fingerprint(bench.machine.state), fingerprint(restored.state)) == ""
         copies = [message for message in keeper.sent if isinstance(message, JournalCopy)]
         starts = [number for number, message in enumerate(copies) if message.first == 0]
         assert len(starts) > 1 and copies[starts[-1]].whole == 2
@@ -629,14 +691,15 @@ def test_an_order_that_cannot_be_obeyed_changes_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         bench = Bench(tmp_path, JobConfig(job_id="job", max_nodes=4, node_unit=2))
         bench.attach("a")
-        before = bench.journaled
+        before = fingerprint(bench.machine.state)
         for order, words in (
             (DrainNode("b", ""), "there is no node 'b'; the nodes are: a"),
             (ScaleJob(3, 3), "no multiple of 2 (--node-unit) lies in 3:3"),
         ):
             reply = bench.loop.order(order)
             assert not reply.ok and reply.text == words
-        assert bench.journaled == before
+        assert difference(before, fingerprint(bench.machine.state)) == ""
+        assert bench.journaled[-2:] == [DrainOrdered("b", ""), ScaleOrdered(3, 3)]
 
     run(main())
 
@@ -692,19 +755,27 @@ def test_a_role_that_cannot_be_scaled_so_changes_nothing(
     async def main() -> None:
         bench = Bench(tmp_path, ONE)
         session, start = cluster(bench)
-        before = bench.journaled
+        before = fingerprint(bench.machine.state)
         reply = bench.loop.order(order)
         assert not reply.ok and reply.text.startswith(words)
-        assert (bench.journaled, session.last()) == (before, start)
+        assert difference(before, fingerprint(bench.machine.state)) == ""
+        assert session.last() == start
 
     run(main())
+
+
+def shown_lines(bench: Bench) -> list[str]:
+    """What an operator is shown."""
+    status = bench.loop.order(ShowStatus()).status
+    assert status is not None
+    return status_in_words(status).splitlines()
 
 
 def test_the_status_shows_the_tasks(tmp_path: Path) -> None:
     async def main() -> None:
         bench = Bench(tmp_path, ONE)
         cluster(bench)
-        lines = bench.loop.order(ShowStatus()).text.splitlines()
+        lines = shown_lines(bench)
         assert lines[1:4] == [
             "  a: node 0, running",
             "    chief 0 at address:7001: life 0, running",
@@ -721,7 +792,7 @@ def test_the_status_shows_what_tasks_use_and_no_journal_has_it(tmp_path: Path) -
         before = bench.journaled
 
         def shown() -> list[str]:
-            lines = bench.loop.order(ShowStatus()).text.splitlines()
+            lines = shown_lines(bench)
             return [line.rpartition("; ")[2] for line in lines if "cores" in line]
 
         for cores in (2.0, 0.5):
@@ -748,6 +819,7 @@ def test_questions_are_answered_and_orders_declined_after_the_end(tmp_path: Path
         session = bench.attach("a")
         assert bench.loop.order(SaveAllStacks()).text.startswith("1 ")
         assert session.last() == SaveStacks(1)
+        assert bench.journaled[-1] == StacksOrdered()
         bench.report(session, "a", 1, AgentPhase.RUNNING, 0)
         bench.report(session, "a", 2, AgentPhase.FINISHED, 0)
         assert bench.loop.order(ShowStatus()).ok
@@ -766,3 +838,40 @@ def test_who_is_admitted() -> None:
     rejected = admit(HELLO, "other")
     assert rejected is not None and rejected.code is RejectCode.WRONG_JOB
     assert "serves the job 'other', not 'job'" in rejected.message
+
+
+def test_strangers_cannot_make_the_master_keep_what_they_say(tmp_path: Path) -> None:
+    """Whose words are of no consequence costs a few kilobytes, however much he says."""
+
+    async def main() -> None:
+        bench = Bench(tmp_path, TWO)
+        said = Failure("a", "h", 0, 0, "default", 1, FailureKind.EXIT, 1, traceback="t" * 9_000)
+        for number in range(100):
+            stranger = bench.attach(f"n{number}", AgentPhase.PREPARING)
+            seats = (Seat(World(1, 1, 64), None, tuple(f"{number}.{n}" for n in range(64))),)
+            failures = tuple(replace(said, node=f"n{number}", rank=rank) for rank in range(8))
+            probe = ProbeReport(number, "e" * 9_000)
+            told = AgentStatus(2, AgentPhase.PREPARING, 1, failures, probe=probe, seats=seats)
+            bench.hear(stranger, Report(f"n{number}-1", told))
+            bench.hear(stranger, Heartbeat(f"n{number}-1", (TaskUsage(0, 1.0),)))
+        kept = [node.status for node in bench.machine.state.members.nodes.values()]
+        assert kept == [
+            AgentStatus(2, AgentPhase.PREPARING, 1, probe=ProbeReport(number)) for number in range(100)
+        ]
+        assert bench.loop._usage == {}
+        assert bench.path.stat().st_size < 200_000
+
+    run(main())
+
+
+def test_of_the_seats_of_a_node_outside_of_the_round_names_are_kept_as_far_as_there_is_room() -> None:
+    rolls = [tuple(f"{number}.{n:0250}" for n in range(16)) for number in range(8)]
+    seats = tuple(Seat(World(n, 1, 16), None, roll) for n, roll in enumerate(rolls))
+    status = AgentStatus(1, AgentPhase.READY, 7, seats=seats)
+    kept = heeded(status, in_round=False, is_probed=False, votes=True).seats
+    assert [seat.world for seat in kept] == [seat.world for seat in seats]
+    assert [bool(seat.roll) for seat in kept] == [False] * 6 + [True] * 2
+    assert heeded(status, in_round=True, is_probed=False, votes=True) == status
+    probe = ProbeReport(3, "no GPU")
+    checked = replace(status, probe=probe)
+    assert heeded(checked, in_round=False, is_probed=True, votes=True).probe == probe

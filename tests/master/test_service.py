@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from elasticrun import __version__
 from elasticrun.config import Endpoint, JobConfig, TaskRole
-from elasticrun.core.job import JobMachine
+from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job_events import (
     Attached,
     Beat,
@@ -53,7 +53,7 @@ from elasticrun.core.protocol import (
 from elasticrun.core.quorum import Quorum
 from elasticrun.core.tasks import TaskReport
 from elasticrun.errors import EndpointTakenError, NameInUseError, UsageError
-from elasticrun.master.journal import Entry, create_journal, read_journal
+from elasticrun.master.journal import Entry, create_journal, read_journal, resume_journal
 from elasticrun.master.loop import MasterLoop
 from elasticrun.master.service import (
     JOURNAL_NAME,
@@ -162,7 +162,7 @@ class Life:
             for event in due:
                 self.feed(event)
         self.sequence += 1
-        state = status(self.sequence, phase, max(-1, self.machine.round + lag), failed)
+        state = status(self.sequence, phase, max(-1, self.machine.state.round + lag), failed)
         if self.is_tensorflow:
             reports = (TaskReport(0, 0), TaskReport(2, which, failed, FAILURE if failed else None))
             state = replace(state, ports=(1, 2, 3, 4, 5), tasks=reports, failures=())
@@ -176,7 +176,7 @@ class Life:
             roles = ROLES[which] if self.is_tensorflow else ()
             self.feed(Attached(self.sessions, replace(said, info=replace(said.info, roles=roles))))
         elif what == "master":
-            self.feed(MasterStarted(self.machine.epoch + 1))
+            self.feed(MasterStarted(self.machine.state.epoch + 1))
         elif what != "wait":
             kinds: dict[str, Callable[[], JobEvent]] = {
                 "report": lambda: Reported(session, state),
@@ -206,8 +206,8 @@ def test_a_replay_gives_the_state_of_the_living(
         assert clock.now() >= (read_journal(Path(directory, JOURNAL_NAME)) or (config, []))[1][-1].at
     # Heartbeats are not in the journal; a master that starts forgets whose was due when.
     for each in (machine, life.machine):
-        each.handle(MasterStarted(life.machine.epoch + 1), life.now)
-    assert plain(machine) == plain(life.machine)
+        each.handle(MasterStarted(life.machine.state.epoch + 1), life.now)
+    assert plain(machine.state) == plain(life.machine.state)
 
 
 # -- recovery
@@ -218,11 +218,11 @@ def test_three_restarts_grow_the_epoch_and_the_clock(tmp_path: Path) -> None:
     at = 0.0
     for epoch in range(1, 5):
         machine, journal, clock = recover(path, JOB, resume=False)
-        assert machine.epoch == epoch - 1
+        assert machine.state.epoch == epoch - 1
         assert clock.now() >= at
         at = clock.now() + 1000.0
-        machine.handle(MasterStarted(machine.epoch + 1), at)
-        append(journal, Entry(at, MasterStarted(machine.epoch)))
+        machine.handle(MasterStarted(machine.state.epoch + 1), at)
+        append(journal, Entry(at, MasterStarted(machine.state.epoch)))
         journal.close()
 
 
@@ -247,10 +247,10 @@ def test_a_job_that_has_ended_is_resumed_only_if_asked(tmp_path: Path) -> None:
     ended_job(path, ONE_NODE)
     machine, journal, _ = recover(path, ONE_NODE, resume=True)
     journal.close()
-    assert machine.phase is JobPhase.SUCCEEDED
+    assert machine.state.phase is JobPhase.SUCCEEDED
     machine, journal, clock = recover(path, ONE_NODE, resume=False)
     journal.close()
-    assert (machine.phase, machine.epoch) == (JobPhase.GATHERING, 0)
+    assert (machine.state.phase, machine.state.epoch) == (JobPhase.GATHERING, 0)
     assert clock.now() < 1.0
     assert read_journal(path) == (ONE_NODE, [])
 
@@ -273,7 +273,7 @@ def test_another_job_starts_anew(tmp_path: Path, other: JobConfig, resume: bool,
     append(create_journal(path, JOB), Entry(1.0, MasterStarted(7)))
     machine, journal, _ = recover(path, other, resume, anew)
     journal.close()
-    assert (machine.config, machine.epoch) == (other, 0)
+    assert (machine.state.config, machine.state.epoch) == (other, 0)
     assert read_journal(tmp_path / "journal.1.jsonl") == (JOB, [Entry(1.0, MasterStarted(7))])
 
 
@@ -282,7 +282,7 @@ def test_an_agent_with_other_options_resumes_the_job_as_it_was(tmp_path: Path) -
     append(create_journal(path, JOB), Entry(1.0, MasterStarted(7)))
     machine, journal, _ = recover(path, another(max_restarts=5), resume=True)
     journal.close()
-    assert (machine.config, machine.epoch) == (JOB, 7)
+    assert (machine.state.config, machine.state.epoch) == (JOB, 7)
 
 
 # -- serving
@@ -480,10 +480,19 @@ def test_a_newer_copy_takes_the_place_of_the_journal(tmp_path: Path) -> None:
 
 def test_an_older_copy_and_none_at_all_change_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.jsonl", 5)
-    before = path.read_bytes()
     assert not adopt(tmp_path / "copy.jsonl", path)
+    running = Attached(1, hello("a", status(1, AgentPhase.RUNNING, 0)))
+    append(resume_journal(path), Entry(0.0, running))
+    before = path.read_bytes()
     assert not adopt(written(tmp_path / "copy.jsonl", 2, 4), path)
     assert path.read_bytes() == before
+
+
+def test_a_journal_without_a_round_is_older_than_any_copy(tmp_path: Path) -> None:
+    """Its epoch was drawn at random by a master that nobody could follow."""
+    path = written(tmp_path / "journal.jsonl", 5)
+    append(resume_journal(path), Entry(0.0, Attached(1, hello("a", status(1, AgentPhase.READY)))))
+    assert adopt(written(tmp_path / "copy.jsonl", 2), path)
 
 
 def test_a_damaged_copy_is_of_no_use(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -516,7 +525,7 @@ def test_a_disk_that_is_full_leaves_the_journal_as_it_was(
 def test_where_a_copy_may_be_without_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     assert adopt(written(tmp_path / "copy.jsonl", 2), path)
-    assert recover(path, JOB, resume=True)[0].epoch == 2
+    assert recover(path, JOB, resume=True)[0].state.epoch == 2
 
 
 def test_the_epochs_of_a_host_are_its_own_and_without_its_own_journal_drawn_anew() -> None:

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from elasticrun.core.agent import AgentMachine
+from elasticrun.core.agent.machine import AgentMachine
 from elasticrun.core.agent_events import (
     ENDING,
     IDLE,
@@ -17,6 +17,7 @@ from elasticrun.core.agent_events import (
     Directed,
     Finish,
     GroupGone,
+    HelloSent,
     LinkDown,
     LinkUp,
     Prepared,
@@ -46,7 +47,7 @@ from elasticrun.core.protocol import (
     Waiting,
     Welcome,
 )
-from tests.sim.fingerprint import difference, fingerprint
+from elasticrun.sim.fingerprint import difference, fingerprint
 
 TERMS = AgentTerms(shutdown_timeout=3.0, kill_timeout=4.0, master_timeout=60.0)
 ranks = st.integers(0, 2)
@@ -90,6 +91,7 @@ class AgentRules(RuleBasedStateMachine):
     def feed(self, event: AgentEvent) -> None:
         effects = self.machine.handle(event, self.now)
         assert self.finish is None or not effects, "nothing happens after Finish"
+        self.machine.check()
         for index, effect in enumerate(effects):
             match effect:
                 case StartWorkers(assignment):
@@ -128,7 +130,7 @@ class AgentRules(RuleBasedStateMachine):
 
     @rule()
     def prepare(self) -> None:
-        if self.machine.phase is AgentPhase.PREPARING:
+        if self.machine.state.phase is AgentPhase.PREPARING:
             self.feed(Prepared(7000))
 
     @rule(epoch=epochs, sequence=sequences, round_=rounds, kind=st.sampled_from(["start", "start", "stop"]))
@@ -146,7 +148,7 @@ class AgentRules(RuleBasedStateMachine):
     def direct_what_is_new(self, far: int, kind: str) -> None:
         """As an honest master would: the next stamp, and a round that is not over."""
         epoch, sequence = max(self.epoch, 1), self.stamp[1] + far
-        self.direct(epoch, sequence, self.machine.round + (far if kind == "start" else 0), kind)
+        self.direct(epoch, sequence, self.machine.state.round + (far if kind == "start" else 0), kind)
 
     @rule(kind=st.sampled_from(["start", "stop", "end"]), back=st.integers(0, 3), round_=rounds)
     def direct_what_is_stale(self, kind: str, back: int, round_: int) -> None:
@@ -172,7 +174,7 @@ class AgentRules(RuleBasedStateMachine):
     @rule(rank=ranks, back=st.integers(1, 3))
     def news_of_an_earlier_round(self, rank: int, back: int) -> None:
         before = fingerprint(self.machine)
-        old = self.machine.round - back
+        old = self.machine.state.round - back
         failure = Failure("a", "a", rank, rank, "r", 1, FailureKind.EXIT, 1)
         for event in (WorkerFinished(old, rank), WorkerFailed(old, failure), GroupGone(old, 7001)):
             self.feed(event)
@@ -187,7 +189,10 @@ class AgentRules(RuleBasedStateMachine):
 
     @rule()
     def say_hello(self) -> None:
+        before = fingerprint(self.machine)
         self.greeted = self.machine.hello().status
+        assert difference(before, fingerprint(self.machine)) == "", "to ask changes nothing"
+        self.feed(HelloSent(self.greeted))
 
     @rule(epoch=epochs)
     def link_up(self, epoch: int) -> None:
@@ -196,7 +201,7 @@ class AgentRules(RuleBasedStateMachine):
         self.feed(LinkUp(epoch))
         if self.finish is None and not self.leaving:
             known = self.greeted if self.reported is before else self.reported
-            assert known == self.machine._status(), "what Hello did not tell is told now"
+            assert known == self.machine._outbox.status(), "what Hello did not tell is told now"
 
     @rule()
     def link_down(self) -> None:
@@ -237,41 +242,41 @@ class AgentRules(RuleBasedStateMachine):
     def the_phase_says_what_is_there(self) -> None:
         if self.finish is not None:
             return
-        phase = self.machine.phase
+        phase = self.machine.state.phase
         assert (phase in IDLE) == (not self.group)
         if self.group:
-            assert self.machine.round == self.round
+            assert self.machine.state.round == self.round
             assert self.workers <= self.machine.group.alive
         if phase is AgentPhase.RUNNING:
             assert self.workers
         elif phase is AgentPhase.FINISHED:
             assert not self.workers
-            assert not self.machine.failures
+            assert not self.machine.state.failures
         elif phase in ENDING:
             assert self.swept or self.workers, "somebody is waited for, or swept"
 
     @invariant()
     def what_was_told_was_done(self) -> None:
         """Level-triggered: nothing that is wanted waits for another event."""
-        if self.finish is not None or self.machine.phase in ENDING:
+        if self.finish is not None or self.machine.state.phase in ENDING:
             return
-        assert self.machine.departure is None, "who wants to go stops its workers or goes"
+        assert self.machine.state.departure is None, "who wants to go stops its workers or goes"
         if self.group:
             assert self.round > self.told_to_stop
-        elif self.machine.phase is AgentPhase.READY and isinstance(self.newest, StartRound):
+        elif self.machine.state.phase is AgentPhase.READY and isinstance(self.newest, StartRound):
             wanted = self.newest.assignment.round
-            assert wanted <= max(self.machine.round, self.told_to_stop)
+            assert wanted <= max(self.machine.state.round, self.told_to_stop)
 
     @invariant()
     def the_master_knows(self) -> None:
         if self.reported is not None and self.finish is None and not self.leaving:
-            status = self.machine._status()
+            status = self.machine._outbox.status()
             assert status == self.reported
             assert (status.store_port > 0) == (status.phase is AgentPhase.READY)
 
     @invariant()
     def an_end_is_bounded(self) -> None:
-        if self.finish is None and self.machine.phase in ENDING:
+        if self.finish is None and self.machine.state.phase in ENDING:
             assert self.machine.next_deadline() is not None
 
 

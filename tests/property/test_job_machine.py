@@ -23,9 +23,11 @@ from elasticrun.config import (
     Policy,
     PolicyRule,
 )
-from elasticrun.core.job import JobMachine
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.state import BACKOFF, CHECK, GROWTH
 from elasticrun.core.job_events import (
     OUTCOMES,
+    Answered,
     Attached,
     Beat,
     Decided,
@@ -41,7 +43,6 @@ from elasticrun.core.job_events import (
     ScaleOrdered,
     Send,
 )
-from elasticrun.core.job_facts import BACKOFF, CHECK, GROWTH
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -66,8 +67,8 @@ from elasticrun.core.protocol import (
     World,
 )
 from elasticrun.master.snapshot import Snapshot, restore, take
-from tests.sim.count_rules import counts_are_exact
-from tests.sim.fingerprint import difference, fingerprint
+from elasticrun.sim.count_rules import counts_are_exact
+from elasticrun.sim.fingerprint import difference, fingerprint
 
 BUSY = (AgentPhase.RUNNING, AgentPhase.FINISHED)
 TEXTS = [
@@ -163,7 +164,7 @@ class JobRules(RuleBasedStateMachine):
         self.seen = (-1, -1, 0)  # round, epoch, used
         self.charged_rounds: set[int] = set()
         self.gone: set[str] = set()  # incarnations that were excluded or drained
-        self.known = self.machine.current
+        self.known = self.machine.state.current
         self.feed(MasterStarted(1))
 
     # -- feeding
@@ -183,22 +184,22 @@ class JobRules(RuleBasedStateMachine):
                 if agent is not None and agent.session == effect.session:
                     agent.session = None
             else:
-                assert isinstance(effect, Decided | Ended)
-                assert not isinstance(effect, Ended) or self.machine.ended
-        if self.machine.current is not self.known:
-            self.known = self.machine.current
+                assert isinstance(effect, Decided | Ended | Answered)
+                assert not isinstance(effect, Ended) or self.machine.state.ended
+        if self.machine.state.current is not self.known:
+            self.known = self.machine.state.current
             self.welcome_world()
 
     def welcome_world(self) -> None:
         """A world was formed, or, by a replay, put in place of an equal one."""
         machine = self.machine
-        size, limits = len(machine.current.seats), machine.limits
+        size, limits = len(machine.state.current.seats), machine.state.limits
         assert limits.min_nodes <= size <= limits.max_nodes
         assert size % limits.node_unit == 0
-        members = {machine.members.nodes[name].info.incarnation for name in machine.current.seats}
+        members = {machine.state.members.nodes[name].info.incarnation for name in machine.state.current.seats}
         assert not members & self.gone, "who had to go is no member again"
-        assert not machine.current.seats.keys() & machine.health.doubtful.keys()
-        phases = {machine.members.nodes[name].status.phase for name in machine.current.seats}
+        assert not machine.state.current.seats.keys() & machine.state.health.doubtful.keys()
+        phases = {machine.state.members.nodes[name].status.phase for name in machine.state.current.seats}
         assert phases == {AgentPhase.READY}, "no member is being probed"
 
     def deliver(self, effect: Send) -> None:
@@ -233,7 +234,7 @@ class JobRules(RuleBasedStateMachine):
         before = agent.session, agent.told
         agent.session, agent.told = self.sessions, None
         self.live[self.sessions] = agent
-        holder = self.machine.members.nodes.get(agent.info.node)
+        holder = self.machine.state.members.nodes.get(agent.info.node)
         session = holder.session if holder is not None else None
         hello = Hello("job", "1", agent.info, agent.status(), agent.epoch, trust=trust)
         self.feed(Attached(self.sessions, hello))
@@ -358,11 +359,12 @@ class JobRules(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def drain(self, name: str) -> None:
-        node = self.machine.members.nodes.get(name)
-        if node is not None:
+        node = self.machine.state.members.nodes.get(name)
+        has_ended = self.machine.state.ended
+        if node is not None and not has_ended:
             self.gone.add(node.info.incarnation)
         self.feed(DrainOrdered(name, "an order"))
-        assert name not in self.machine.members.nodes
+        assert has_ended or name not in self.machine.state.members.nodes
 
     @rule(smallest=st.integers(1, 3), more=st.integers(0, 2))
     def scale(self, smallest: int, more: int) -> None:
@@ -386,9 +388,9 @@ class JobRules(RuleBasedStateMachine):
     @rule()
     def compact_journal(self) -> None:
         """Whatever the moment, a snapshot stands for all events before it."""
-        self.snapshot, self.journal = take(self.machine), []
+        self.snapshot, self.journal = take(self.machine.state), []
         restored = restore(self.config, self.snapshot)
-        assert difference(fingerprint(self.machine), fingerprint(restored)) == ""
+        assert difference(fingerprint(self.machine.state), fingerprint(restored.state)) == ""
 
     @rule()
     def restart_master(self) -> None:
@@ -396,33 +398,35 @@ class JobRules(RuleBasedStateMachine):
         replayed = restore(self.config, self.snapshot) if self.snapshot else JobMachine(self.config)
         for event, now in self.journal:
             replayed.handle(event, now)
-        assert difference(fingerprint(self.machine), fingerprint(replayed)) == ""
+        assert difference(fingerprint(self.machine.state), fingerprint(replayed.state)) == ""
         self.machine = replayed
-        self.known = replayed.current
+        self.known = replayed.state.current
         for agent in self.live.values():
             agent.session = None
         self.live.clear()
         self.sessions = 0
-        self.feed(MasterStarted(self.machine.epoch + 1))
+        self.feed(MasterStarted(self.machine.state.epoch + 1))
 
     # -- what is not honest, or late
 
     @rule(status=st.builds(AgentStatus, st.integers(0, 99), st.sampled_from(AgentPhase), st.integers(-1, 9)))
     def stale_session(self, status: AgentStatus) -> None:
         stale = next(number for number in range(10**6) if number not in self.live)
-        before = fingerprint(self.machine)
+        before = fingerprint(self.machine.state)
         for event in (Reported(stale, status), Beat(stale), Left(stale, ""), Detached(stale, "")):
             assert self.machine.handle(event, self.now) == []
-        assert difference(before, fingerprint(self.machine)) == ""
+        assert difference(before, fingerprint(self.machine.state)) == ""
 
     @rule(agent=agents, phase=st.sampled_from(AgentPhase), back=st.integers(0, 5))
     def stale_sequence(self, agent: Agent, phase: AgentPhase, back: int) -> None:
         if agent.session is None:
             return
-        late = replace(agent.status(), sequence=agent.sequence - back, phase=phase, round=self.machine.round)
-        before = fingerprint(self.machine)
+        late = replace(
+            agent.status(), sequence=agent.sequence - back, phase=phase, round=self.machine.state.round
+        )
+        before = fingerprint(self.machine.state)
         assert self.machine.handle(Reported(agent.session, late), self.now) == []
-        assert difference(before, fingerprint(self.machine)) == ""
+        assert difference(before, fingerprint(self.machine.state)) == ""
 
     @rule(
         agent=agents,
@@ -436,76 +440,77 @@ class JobRules(RuleBasedStateMachine):
     ) -> None:
         """A status that no honest agent sends; the machine must stay within its own rules."""
         honest = (agent.phase, agent.round, agent.probe, agent.seats)
-        agent.phase, agent.round = phase, max(-1, self.machine.round + far)
+        agent.phase, agent.round = phase, max(-1, self.machine.state.round + far)
         if check is not None:
             groups = (GroupReport("no"),) * check
-            agent.probe = ProbeReport(self.machine._probes + check - 1, "", 1.0, groups)
+            number = max(0, self.machine.state.probes + check - 1)  # others are refused before
+            agent.probe = ProbeReport(number, "", 1.0, groups)
         agent.seats = seats
         self.say(agent)
-        if self.machine.round + far > self.machine.round:
+        if self.machine.state.round + far > self.machine.state.round:
             self.connect(agent, Trust.RETURNING)
         agent.phase, agent.round, agent.probe, agent.seats = honest
-        self.charged_rounds.update(range(-1, self.machine.newest + 5))
+        self.charged_rounds.update(range(-1, self.machine.state.newest + 5))
 
     # -- what holds
 
     @invariant()
     def ranks_are_exact(self) -> None:
-        seats = list(self.machine.current.seats.values())
+        seats = list(self.machine.state.current.seats.values())
         if not seats:
             return
         assert [seat.group_rank for seat in seats] == list(range(len(seats)))
-        assert {seat.round for seat in seats} == {self.machine.round}
+        assert {seat.round for seat in seats} == {self.machine.state.round}
         assert len({(seat.store_address, seat.store_port) for seat in seats}) == 1
         assert seats[0].store_port == 7000
-        assert tuple(self.machine.current.seats) == self.machine.previous
+        assert tuple(self.machine.state.current.seats) == self.machine.state.previous
 
     @invariant()
     def numbers_only_grow(self) -> None:
         machine = self.machine
-        now = (machine.round, machine.epoch, machine.budget.used)
+        now = (machine.state.round, machine.state.epoch, machine.state.budget.used)
         assert all(new >= old for new, old in zip(now, self.seen, strict=True))
-        assert machine.budget.spent <= self.config.max_restarts
-        assert machine.newest >= machine.round
+        assert machine.state.budget.spent <= self.config.max_restarts
+        assert machine.state.newest >= machine.state.round
         self.seen = now
 
     @invariant()
     def only_failures_are_charged(self) -> None:
         """Too few steps for a port to be taken more often than is free."""
-        assert self.machine.budget.used <= len(self.charged_rounds)
+        assert self.machine.state.budget.used <= len(self.charged_rounds)
 
     @invariant()
     def facts_fit_the_phase(self) -> None:
-        machine, current = self.machine, self.machine.current
+        machine, current = self.machine, self.machine.state.current
         assert current.pending <= current.seats.keys()
-        if machine.phase is JobPhase.GATHERING:
+        if machine.state.phase is JobPhase.GATHERING:
             assert not current.pending
-            waits = machine.members.detached or (BACKOFF, "") in machine._timers
+            waits = machine.state.members.detached or (BACKOFF, "") in machine.state.timers
             assert waits or not self.could_form(), "a world that can form is formed"
-        elif machine.phase is JobPhase.CHECKING:
-            assert machine.checkup is not None
+        elif machine.state.phase is JobPhase.CHECKING:
+            assert machine.state.checkup is not None
             assert not current.pending
-            assert machine.checkup.pending
-            assert machine.checkup.pending <= machine.members.nodes.keys()
-            assert (CHECK, "") in machine._timers
-        elif machine.phase is JobPhase.RUNNING:
+            assert machine.state.checkup.pending
+            assert machine.state.checkup.pending <= machine.state.members.nodes.keys()
+            assert (CHECK, "") in machine.state.timers
+        elif machine.state.phase is JobPhase.RUNNING:
             assert current.stop is None
             assert not current.all_finished
-        elif machine.phase is JobPhase.STOPPING:
+        elif machine.state.phase is JobPhase.STOPPING:
             assert current.pending
             assert current.stop is not None
-            assert current.pending <= machine.members.nodes.keys()
+            assert current.pending <= machine.state.members.nodes.keys()
         else:
-            assert machine.phase in OUTCOMES
-        assert (machine.checkup is not None) == (machine.phase is JobPhase.CHECKING)
+            assert machine.state.phase in OUTCOMES
+        assert (machine.state.checkup is not None) == (machine.state.phase is JobPhase.CHECKING)
 
     @invariant()
     def a_larger_world_is_waited_for_only_while_one_runs(self) -> None:
-        assert self.machine.phase is JobPhase.RUNNING or (GROWTH, "") not in self.machine._timers
+        assert self.machine.state.phase is JobPhase.RUNNING or (GROWTH, "") not in self.machine.state.timers
 
     @invariant()
     def what_is_known_of_health_is_of_nodes_that_are_here(self) -> None:
-        health, here = self.machine.health, self.machine.members.nodes.keys()
+        health, here = self.machine.state.health, self.machine.state.members.nodes.keys()
         assert health.trusted <= here
         assert health.suspects <= here
         assert health.doubtful.keys() <= here
@@ -513,17 +518,22 @@ class JobRules(RuleBasedStateMachine):
         assert not health.trusted & health.suspects
 
     @invariant()
+    def each_part_keeps_its_invariants(self) -> None:
+        assert self.machine.check() == []
+
+    @invariant()
     def what_is_counted_is_exact(self) -> None:
         counts_are_exact(self.machine)
 
     def could_form(self) -> bool:
-        machine = self.machine
-        calls = machine._wants_last_call()
-        return machine.limits.usable(machine.electorate.available) > 0 and not calls
+        state = self.machine.state
+        calls = not state.previous and not state.last_called and len(state.ready) < state.limits.largest
+        calls = calls and state.config.last_call_timeout > 0
+        return state.limits.usable(state.candidates.available) > 0 and not calls
 
     @invariant()
     def the_tables_agree(self) -> None:
-        members = self.machine.members
+        members = self.machine.state.members
         sessions = {node.session: name for name, node in members.nodes.items() if node.session is not None}
         assert sessions == members._by_session
         assert members.detached == sum(node.session is None for node in members.nodes.values())
@@ -534,19 +544,19 @@ class JobRules(RuleBasedStateMachine):
         """Level-triggered: the newest directive of each attached member is the one that holds now."""
         machine = self.machine
         for agent in self.live.values():
-            if machine.ended:
+            if machine.state.ended:
                 assert isinstance(agent.told, JobEnded)
-            elif machine.checkup is not None and agent.name in machine.checkup.pending:
+            elif machine.state.checkup is not None and agent.name in machine.state.checkup.pending:
                 assert isinstance(agent.told, StartProbe)
-                assert agent.told.check == machine.checkup.number
-            elif agent.name in machine.current.pending:
-                wanted = StartRound if machine.phase is JobPhase.RUNNING else StopRound
+                assert agent.told.check == machine.state.checkup.number
+            elif agent.name in machine.state.current.pending:
+                wanted = StartRound if machine.state.phase is JobPhase.RUNNING else StopRound
                 assert isinstance(agent.told, wanted)
 
     @invariant()
     def somebody_will_act(self) -> None:
         """While nothing runs, a deadline bounds the wait."""
-        if self.machine.phase in (JobPhase.GATHERING, JobPhase.CHECKING):
+        if self.machine.state.phase in (JobPhase.GATHERING, JobPhase.CHECKING):
             assert self.machine.next_deadline() is not None
 
 

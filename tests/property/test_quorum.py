@@ -147,7 +147,7 @@ class Adversary:
                 self.take(name, charter)
 
     def take(self, name: str, charter: Charter) -> None:
-        """As core/agent.py does."""
+        """As core/agent/intake.py does."""
         node = next((node for node in self.nodes if node.name == name), None)
         if node is None or not accepts(node.seats, charter):
             return

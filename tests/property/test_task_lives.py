@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from elasticrun.config import JobConfig, Policy, TaskRole
-from elasticrun.core.agent import AgentMachine
+from elasticrun.core.agent.machine import AgentMachine
 from elasticrun.core.agent_events import (
     AgentEffect,
     AgentEvent,
@@ -20,6 +20,7 @@ from elasticrun.core.agent_events import (
     Directed,
     Finish,
     GroupGone,
+    HelloSent,
     LinkDown,
     LinkUp,
     PortsOffered,
@@ -33,7 +34,7 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
 )
-from elasticrun.core.job import JobMachine
+from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job_events import (
     Attached,
     Detached,
@@ -65,7 +66,8 @@ from elasticrun.core.protocol import (
 )
 from elasticrun.core.round_tasks import RoundTasks
 from elasticrun.core.tasks import Cluster
-from tests.sim.fingerprint import difference, fingerprint
+from elasticrun.sim.fingerprint import difference, fingerprint
+from tests.core.tf_build import tasks_of
 
 CHIEF, WORKER, PS, EVALUATOR = TaskRole
 SHAPES: list[dict[str, tuple[TaskRole, ...]]] = [
@@ -140,10 +142,10 @@ class TaskRules(RuleBasedStateMachine):
 
     def tell_master(self, event: JobEvent) -> None:
         self.journal.append((event, self.now))
-        used = self.job.budget.used
+        used = self.job.state.budget.used
         effects = self.job.handle(event, self.now)
-        assert self.job.budget.used <= used + 1
-        assert self.job.budget.used <= self.deaths, "each loss is charged at most once"
+        assert self.job.state.budget.used <= used + 1
+        assert self.job.state.budget.used <= self.deaths, "each loss is charged at most once"
         self.watch(event)
         for effect in effects:
             self.carry_out_masters(effect)
@@ -161,7 +163,7 @@ class TaskRules(RuleBasedStateMachine):
 
     def watch(self, event: JobEvent) -> None:
         """What changed in what the master wants, and whether it may."""
-        tasks = self.job.current.tasks
+        tasks = tasks_of(self.job)
         lives = {(name, rank): task.life for name, of in tasks.wanted.items() for rank, task in of.items()}
         if tasks is self.tasks:
             is_changed, self.cluster = tasks.cluster != self.cluster, tasks.cluster
@@ -170,7 +172,7 @@ class TaskRules(RuleBasedStateMachine):
             self.only_the_lost_are_restarted(raised, event)
             assert not is_changed or tasks.leader in raised, "the chief knows the cluster"
             assert not (raised and self.was_over), "who is done is not restarted"
-            waits = self.job.members.detached and not isinstance(event, RoleScaled | Expired)
+            waits = self.job.state.members.detached and not isinstance(event, RoleScaled | Expired)
             assert not (raised and waits), "all losses are judged together"
             for key in self.lives.keys() - lives.keys():
                 self.may_go(key)
@@ -184,7 +186,7 @@ class TaskRules(RuleBasedStateMachine):
         self.lives, self.was_over = lives, tasks.is_over
 
     def only_the_lost_are_restarted(self, raised: set[Key], event: JobEvent) -> None:
-        tasks = self.job.current.tasks
+        tasks = tasks_of(self.job)
         roles = {key: tasks.wanted[key[0]][key[1]].role for key in raised}
         takes_chief = isinstance(event, RoleScaled) or PS in roles.values()
         for name, rank in raised:
@@ -196,14 +198,16 @@ class TaskRules(RuleBasedStateMachine):
 
     def may_go(self, key: Key) -> None:
         """Only the chief's next life lets go of what was taken away."""
-        name, rank = self.job.current.tasks.leader
+        name, rank = tasks_of(self.job).leader
         assert self.nodes[name].born[rank] >= self.retiring.pop(key)
 
     # -- the agents
 
     def tell(self, node: Node, event: AgentEvent) -> None:
         if node.finish is None:
-            for effect in node.machine.handle(event, self.now):
+            effects = node.machine.handle(event, self.now)
+            node.machine.check()
+            for effect in effects:
                 self.carry_out(node, effect)
 
     def carry_out(self, node: Node, effect: AgentEffect) -> None:
@@ -216,7 +220,7 @@ class TaskRules(RuleBasedStateMachine):
                 for task in assignment.tasks:
                     self.start(node, assignment, task.local_rank)
             case StartTask(assignment, local_rank):
-                assert node.machine.phase is AgentPhase.RUNNING
+                assert node.machine.state.phase is AgentPhase.RUNNING
                 self.start(node, assignment, local_rank)
             case SignalTask(local_rank, _):
                 wanted = {task.local_rank: task.life for task in node.told.tasks} if node.told else {}
@@ -226,7 +230,8 @@ class TaskRules(RuleBasedStateMachine):
             case SignalWorkers(_, _, spared):
                 node.dying |= set(node.running) - spared
             case SweepWorkers():
-                asked = node.dying | node.machine.tasks.servers  # who serves only is told last, if at all
+                # Who serves only is told last, if at all.
+                asked = node.dying | node.machine.state.scope.servers
                 assert set(node.running) <= asked, "nobody is killed who was not told to end"
                 node.swept = True
             case Finish():
@@ -244,22 +249,24 @@ class TaskRules(RuleBasedStateMachine):
 
     def end(self, node: Node, local_rank: int, code: int) -> None:
         was_asked = local_rank in node.dying
-        del node.running[local_rank]
+        attempt = node.running.pop(local_rank)
         node.dying.discard(local_rank)
         self.deaths += not was_asked
         if code == 0:
-            self.tell(node, WorkerFinished(node.machine.round, local_rank))
+            self.tell(node, WorkerFinished(node.machine.state.round, local_rank, attempt))
             return
         kind = FailureKind.EXIT if code > 0 else FailureKind.SIGNAL
         failure = Failure(node.name, node.name, 0, local_rank, "default", 1, kind, code)
-        self.tell(node, WorkerFailed(node.machine.round, failure))
+        self.tell(node, WorkerFailed(node.machine.state.round, failure, attempt=attempt))
 
     def connect(self, node: Node) -> None:
         self.sessions += 1
         node.session = self.sessions
         node.up.clear()
         node.down.clear()
-        node.up.append(node.machine.hello())
+        hello = node.machine.hello()
+        self.tell(node, HelloSent(hello.status))
+        node.up.append(hello)
 
     def receive(self, node: Node) -> None:
         """The agent hears the next message."""
@@ -288,7 +295,7 @@ class TaskRules(RuleBasedStateMachine):
     @rule(count=st.integers(1, 2), order=st.integers(-1, 1), seconds=st.sampled_from([0.0, 2.0]))
     def servers_die_and_are_counted_anew(self, count: int, order: int, seconds: float) -> None:
         """The last ones die, and before they are back another number is ordered."""
-        listed = [key for key, _ in self.job.current.tasks._listed(PS)]
+        listed = [key for key, _ in tasks_of(self.job)._listed(PS)]
         for name, rank in listed[-count:]:
             if rank in self.nodes[name].running:
                 self.end(self.nodes[name], rank, 1)
@@ -301,18 +308,18 @@ class TaskRules(RuleBasedStateMachine):
         alive = [(name, rank) for name, node in self.nodes.items() for rank in sorted(node.running)]
         if alive:
             name, rank = data.draw(st.sampled_from(alive))
-            is_leader = (name, rank) == self.job.current.tasks.leader
+            is_leader = (name, rank) == tasks_of(self.job).leader
             self.end(self.nodes[name], rank, 1 if code == 0 and is_leader else code)
 
     @rule(chance=st.integers(0, 7))
     def leader_ends_with_0(self, chance: int) -> None:
-        name, rank = self.job.current.tasks.leader
+        name, rank = tasks_of(self.job).leader
         if chance == 7 and name in self.nodes and rank in self.nodes[name].running:
             self.end(self.nodes[name], rank, 0)
 
     @rule(role=st.sampled_from([PS, PS, WORKER, CHIEF]), more=st.sampled_from([-2, -1, -1, 0, 1, 1, 2]))
     def scale(self, role: TaskRole, more: int) -> None:
-        self.tell_master(RoleScaled(role, self.job.current.tasks.count(role) + more))
+        self.tell_master(RoleScaled(role, tasks_of(self.job).count(role) + more))
 
     @rule(more=st.sampled_from([-1, 1]), again=st.sampled_from([-1, 0, 1]), is_settled=st.booleans())
     def scale_at_leisure(self, more: int, again: int, is_settled: bool) -> None:
@@ -359,7 +366,7 @@ class TaskRules(RuleBasedStateMachine):
     @rule(name=st.sampled_from("abc"))
     def offer_ports(self, name: str) -> None:
         node = self.nodes.get(name)
-        if node is not None and node.machine.phase is AgentPhase.RUNNING:
+        if node is not None and node.machine.state.phase is AgentPhase.RUNNING:
             self.tell(node, PortsOffered(node.fresh_ports(2)))
 
     @rule()
@@ -367,14 +374,14 @@ class TaskRules(RuleBasedStateMachine):
         replayed = JobMachine(self.config)
         for event, now in self.journal:
             replayed.handle(event, now)
-        assert difference(fingerprint(self.job), fingerprint(replayed)) == ""
-        self.job, self.tasks = replayed, replayed.current.tasks
+        assert difference(fingerprint(self.job.state), fingerprint(replayed.state)) == ""
+        self.job, self.tasks = replayed, tasks_of(replayed)
         self.sessions = 0
         for node in self.nodes.values():
             node.session = None
             node.up.clear()
             node.down.clear()
-        self.tell_master(MasterStarted(self.job.epoch + 1))
+        self.tell_master(MasterStarted(self.job.state.epoch + 1))
         for node in self.nodes.values():
             if node.finish is None:
                 self.tell(node, LinkDown("reset"))
@@ -400,7 +407,7 @@ class TaskRules(RuleBasedStateMachine):
                 if node.swept:
                     self.end_round(node)
             self.wait(6.0)
-        if self.job.phase is JobPhase.RUNNING:
+        if self.job.state.phase is JobPhase.RUNNING:
             for node in self.nodes.values():
                 self.all_is_as_wanted(node)
 
@@ -420,11 +427,11 @@ class TaskRules(RuleBasedStateMachine):
         node.swept = False
         node.running.clear()
         node.dying.clear()
-        self.tell(node, GroupGone(node.machine.round, 7000, node.fresh_ports(6)))
+        self.tell(node, GroupGone(node.machine.state.round, 7000, node.fresh_ports(6)))
 
     def all_is_as_wanted(self, node: Node) -> None:
-        tasks = self.job.current.tasks
-        assert node.machine.phase in (AgentPhase.RUNNING, AgentPhase.FINISHED)
+        tasks = tasks_of(self.job)
+        assert node.machine.state.phase in (AgentPhase.RUNNING, AgentPhase.FINISHED)
         for rank, life in node.running.items():
             assert tasks.wanted[node.name][rank].life == life, "what runs is wanted"
         for rank, task in tasks.wanted[node.name].items():
@@ -436,8 +443,12 @@ class TaskRules(RuleBasedStateMachine):
     # -- what holds
 
     @invariant()
+    def each_part_of_the_master_keeps_its_invariants(self) -> None:
+        assert self.job.check() == []
+
+    @invariant()
     def a_cluster_is_exact(self) -> None:
-        tasks = self.job.current.tasks
+        tasks = tasks_of(self.job)
         addresses = [address for _, places in tasks.cluster for address in places]
         assert len(set(addresses)) == len(addresses)
         kept = [
@@ -453,17 +464,17 @@ class TaskRules(RuleBasedStateMachine):
 
     @invariant()
     def what_is_told_is_what_is_wanted(self) -> None:
-        current = self.job.current
-        for name, seat in current.seats.items():
-            assert seat.tasks == current.tasks.of(name)
-            if not current.tasks._retiring:
-                assert seat.cluster == current.tasks.cluster
+        tasks = tasks_of(self.job)
+        for name, seat in self.job.state.current.seats.items():
+            assert seat.tasks == tasks.of(name)
+            if not tasks._retiring:
+                assert seat.cluster == tasks.cluster
 
     @invariant()
     def a_loss_waits_for_something(self) -> None:
-        tasks = self.job.current.tasks
-        if self.job.phase is JobPhase.RUNNING and tasks.lost and not tasks.is_over:
-            assert self.job.members.detached or ("mending", "") in self.job._timers
+        tasks = tasks_of(self.job)
+        if self.job.state.phase is JobPhase.RUNNING and tasks.lost and not tasks.is_over:
+            assert self.job.state.members.detached or ("mending", "") in self.job.state.timers
         assert not tasks.lost.keys() & tasks._retiring
 
 

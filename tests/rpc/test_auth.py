@@ -278,7 +278,7 @@ async def impostor(challenge: bytes | None, seal: Callable[[Hello], bytes]) -> A
         yield endpoint
 
 
-@pytest.mark.parametrize("challenge", [None, CHALLENGE, fresh()])
+@pytest.mark.parametrize("challenge", [None, CHALLENGE, fresh()], ids=["none", "usual", "fresh"])
 @pytest.mark.parametrize(
     "seal",
     [

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from elasticrun.config import TaskRole
+from elasticrun.core.bounds import MAX_ADDRESS, MAX_FAILURE_TEXT, MAX_NAME
 from elasticrun.core.protocol import (
-    MAX_FAILURE_TEXT,
     MAX_FAILURES,
     MAX_ROLL,
     MAX_SUMMARY_TEXT,
@@ -45,7 +45,7 @@ from elasticrun.core.protocol import (
 from elasticrun.core.tasks import MAX_CLUSTER, MAX_PORTS, MAX_TASKS, Task, TaskReport
 from elasticrun.core.usage import TaskUsage
 from elasticrun.errors import ProtocolError
-from elasticrun.rpc import checks, codec
+from elasticrun.rpc import codec
 from elasticrun.rpc import elastic_pb2 as pb
 from elasticrun.rpc.codec.control import decode_control
 from tests import strategies
@@ -120,59 +120,55 @@ def test_any_bytes_from_a_master_decode_or_are_refused(data: bytes) -> None:
 Bad = tuple[str, dict[str, Any]]
 
 BAD_FAILURES: list[Bad] = [
-    ("failure.node", {"node": ""}),
-    ("failure.host", {"host": "h" * 513}),
-    ("failure.rank", {"rank": -1}),
-    ("failure.local_rank", {"local_rank": -1}),
-    ("failure.role", {"role": ""}),
-    ("failure.pid", {"pid": -1}),
+    ("status.failures.node", {"node": ""}),
+    ("status.failures.host", {"host": "h" * 513}),
+    ("status.failures.rank", {"rank": -1}),
+    ("status.failures.local_rank", {"local_rank": -1}),
+    ("status.failures.role", {"role": ""}),
+    ("status.failures.pid", {"pid": -1}),
 ]
 BAD_STATUSES: list[Bad] = [
-    ("sequence", {"sequence": 2**62}),
-    ("round", {"round": 2**62}),
-    ("probe.check", {"probe": ProbeReport(2**62)}),
-    ("stall.rank", {"stall": Stall(-1, 0, 2, 1.0, 1.0, False)}),
-    ("world.epoch", {"seats": (Seat(World(1, 2**62, 1), None),), "round": 1}),
-    ("world.size", {"seats": (Seat(World(1, 1, 2**30), None),), "round": 1}),
-    ("seats", {"seats": (Seat(World(4, 1, 1), None),), "round": 3}),
-    ("seats", {"seats": (Seat(World(4, 1, 1), World(5, 1, 1)),), "round": 9}),
-    ("sequence", {"sequence": -1}),
-    ("round", {"round": -2}),
-    ("store_port", {"store_port": -1}),
-    ("store_port", {"store_port": 65536}),
-    ("ports", {"ports": (7000, 0)}),
-    ("ports", {"ports": (65536,)}),
-    ("tasks", {"tasks": tuple(TaskReport(rank, 0) for rank in range(MAX_TASKS + 1))}),
-    ("tasks", {"tasks": (TaskReport(4, 0), TaskReport(4, 1))}),
-    ("task.local_rank", {"tasks": (TaskReport(-1, 0),)}),
-    ("task.life", {"tasks": (TaskReport(0, -1),)}),
-    ("failure.node", {"tasks": (TaskReport(0, 0, True, replace(FAILURE, node="")),)}),
-    ("failure.rank", {"tasks": (TaskReport(0, 0, True, replace(FAILURE, rank=-1)),)}),
+    ("status.sequence", {"sequence": 2**62}),
+    ("status.round", {"round": 2**62}),
+    ("status.probe.check", {"probe": ProbeReport(2**62)}),
+    ("status.stall.rank", {"stall": Stall(-1, 0, 2, 1.0, 1.0, False)}),
+    ("status.seats.world.epoch", {"seats": (Seat(World(1, 2**62, 1), None),), "round": 1}),
+    ("status.seats.world.size", {"seats": (Seat(World(1, 1, 2**30), None),), "round": 1}),
+    ("status.seats", {"seats": (Seat(World(4, 1, 1), None),), "round": 3}),
+    ("status.seats.base", {"seats": (Seat(World(4, 1, 1), World(5, 1, 1)),), "round": 9}),
+    ("status.sequence", {"sequence": -1}),
+    ("status.round", {"round": -2}),
+    ("status.store_port", {"store_port": -1}),
+    ("status.store_port", {"store_port": 65536}),
+    ("status.ports", {"ports": (7000, 0)}),
+    ("status.ports", {"ports": (65536,)}),
+    ("status.tasks", {"tasks": tuple(TaskReport(rank, 0) for rank in range(MAX_TASKS + 1))}),
+    ("status.tasks", {"tasks": (TaskReport(4, 0), TaskReport(4, 1))}),
+    ("status.tasks.local_rank", {"tasks": (TaskReport(-1, 0),)}),
+    ("status.tasks.life", {"tasks": (TaskReport(0, -1),)}),
+    ("status.tasks.failure.node", {"tasks": (TaskReport(0, 0, True, replace(FAILURE, node="")),)}),
+    ("status.tasks.failure.rank", {"tasks": (TaskReport(0, 0, True, replace(FAILURE, rank=-1)),)}),
 ]
 BAD_INFOS: list[Bad] = [
-    ("local_world_size", {"local_world_size": 2**31 - 1}),
-    ("position", {"position": 2**20}),
-    ("node", {"node": ""}),
-    ("incarnation", {"incarnation": ""}),
-    ("host", {"host": ""}),
-    ("address", {"address": ""}),
-    ("address", {"address": "a" * 201}),
-    ("address", {"address": "\xe9" * 101}),
-    ("local_world_size", {"local_world_size": 0}),
-    ("role", {"role": ""}),
-    ("node_rank", {"node_rank": -1}),
-    ("pid", {"pid": -1}),
-    ("roles", {"roles": (TaskRole.PS,) * (MAX_TASKS + 1)}),
+    ("info.local_world_size", {"local_world_size": 2**31 - 1}),
+    ("info.position", {"position": 2**20}),
+    ("info.node", {"node": ""}),
+    ("info.incarnation", {"incarnation": ""}),
+    ("info.host", {"host": ""}),
+    ("info.address", {"address": ""}),
+    ("info.address", {"address": "a" * 201}),
+    ("info.address", {"address": "\xe9" * 101}),
+    ("info.local_world_size", {"local_world_size": 0}),
+    ("info.role", {"role": ""}),
+    ("info.node_rank", {"node_rank": -1}),
+    ("info.pid", {"pid": -1}),
+    ("info.roles", {"roles": (TaskRole.PS,) * (MAX_TASKS + 1)}),
 ]
+
 BAD_USAGES: list[tuple[str, tuple[TaskUsage, ...]]] = [
     ("usage", tuple(TaskUsage(rank) for rank in range(MAX_TASKS + 1))),
     ("usage", (TaskUsage(3), TaskUsage(3, 0.5))),
     ("usage.local_rank", (TaskUsage(-1),)),
-    ("usage.cpu", (TaskUsage(0, cpu=-0.5),)),
-    ("usage.memory", (TaskUsage(0, memory=-1),)),
-    ("usage.step", (TaskUsage(0, step=-1),)),
-    ("usage.step_rate", (TaskUsage(0, step_rate=-0.5),)),
-    ("usage.graph_time", (TaskUsage(0, graph_time=-0.5),)),
 ]
 BAD_AGENT_MESSAGES: list[tuple[str, AgentMessage]] = [
     *[(field, replace(HELLO, info=replace(INFO, **bad))) for field, bad in BAD_INFOS],
@@ -202,29 +198,32 @@ def test_a_figure_that_is_no_number_is_not_known(number: float) -> None:
 
 
 BAD_ASSIGNMENTS: list[Bad] = [
-    ("round", {"round": -1}),
-    ("group_rank", {"group_rank": -1}),
-    ("group_rank", {"group_rank": 2}),
-    ("group_world_size", {"group_world_size": 5}),
-    ("first_rank", {"first_rank": 4}),
-    ("first_rank", {"first_rank": -1}),
-    ("role_first_rank", {"role_first_rank": 4}),
-    ("role_world_size", {"role_world_size": 5}),
-    ("store_address", {"store_address": ""}),
-    ("store_port", {"store_port": 65536}),
-    ("restart_count", {"restart_count": -1}),
-    ("max_restarts", {"max_restarts": -1}),
-    ("tasks", {"tasks": tuple(Task(rank, TaskRole.WORKER, rank) for rank in range(MAX_TASKS + 1))}),
-    ("tasks", {"tasks": (Task(1, TaskRole.PS, 0), Task(1, TaskRole.PS, 1))}),
-    ("task.local_rank", {"tasks": (Task(-1, TaskRole.PS, 0),)}),
-    ("task.index", {"tasks": (Task(0, TaskRole.PS, -1),)}),
-    ("task.life", {"tasks": (Task(0, TaskRole.PS, 0, -1),)}),
-    ("task.port", {"tasks": (Task(0, TaskRole.PS, 0, 0, 65536),)}),
-    ("cluster", {"cluster": ((TaskRole.PS, ()), (TaskRole.PS, ()))}),
-    ("cluster", {"cluster": ((TaskRole.PS, ("h:1",)), (TaskRole.WORKER, ("h:2",) * MAX_CLUSTER))}),
-    ("cluster.addresses", {"cluster": ((TaskRole.WORKER, ("h:2",) * (MAX_CLUSTER + 1)),)}),
+    ("assignment.round", {"round": -1}),
+    ("assignment.group_rank", {"group_rank": -1}),
+    ("assignment.group_rank", {"group_rank": 2}),
+    ("assignment.group_world_size", {"group_world_size": 5}),
+    ("assignment.first_rank", {"first_rank": 4}),
+    ("assignment.first_rank", {"first_rank": -1}),
+    ("assignment.role_first_rank", {"role_first_rank": 4}),
+    ("assignment.role_world_size", {"role_world_size": 5}),
+    ("assignment.store_address", {"store_address": ""}),
+    ("assignment.store_port", {"store_port": 65536}),
+    ("assignment.restart_count", {"restart_count": -1}),
+    ("assignment.max_restarts", {"max_restarts": -1}),
+    (
+        "assignment.tasks",
+        {"tasks": tuple(Task(rank, TaskRole.WORKER, rank) for rank in range(MAX_TASKS + 1))},
+    ),
+    ("assignment.tasks", {"tasks": (Task(1, TaskRole.PS, 0), Task(1, TaskRole.PS, 1))}),
+    ("assignment.tasks.local_rank", {"tasks": (Task(-1, TaskRole.PS, 0),)}),
+    ("assignment.tasks.index", {"tasks": (Task(0, TaskRole.PS, -1),)}),
+    ("assignment.tasks.life", {"tasks": (Task(0, TaskRole.PS, 0, -1),)}),
+    ("assignment.tasks.port", {"tasks": (Task(0, TaskRole.PS, 0, 0, 65536),)}),
+    ("assignment.cluster", {"cluster": ((TaskRole.PS, ()), (TaskRole.PS, ()))}),
+    ("assignment.cluster", {"cluster": ((TaskRole.PS, ("h:1",)), (TaskRole.WORKER, ("h:2",) * MAX_CLUSTER))}),
+    ("assignment.cluster.addresses", {"cluster": ((TaskRole.WORKER, ("h:2",) * (MAX_CLUSTER + 1)),)}),
     *[
-        ("cluster.address", {"cluster": ((TaskRole.PS, (address,)),)})
+        ("assignment.cluster.addresses", {"cluster": ((TaskRole.PS, (address,)),)})
         for address in (
             "",
             "h",
@@ -295,27 +294,33 @@ UNSENDABLE = [
     ("no kind", pb.AgentMessage()),
     ("status is missing", pb.AgentMessage(report=pb.Report(incarnation="i"))),
     ("info is missing", pb.AgentMessage(hello=pb.Hello(version="1", status=pb.AgentStatus()))),
-    ("status is missing", pb.AgentMessage(hello=pb.Hello(version="1", info=pb.NodeInfo(node="n")))),
-    ("phase has the value 0", _status(phase=0)),
-    ("phase has the value 99", _status(phase=99)),
-    ("failure.kind has the value 0", _failure(kind=0)),
-    ("failure.kind has the value 99", _failure(kind=99)),
-    ("failure.message must have at most", _failure(message="m" * (MAX_FAILURE_TEXT + 1))),
-    ("failure.error_file must have at most", _failure(error_file="m" * 4097)),
-    ("failure.stacks must have at most", _failure(stacks="m" * 4097)),
-    ("failure.timestamp must be between", _failure(timestamp=float("nan"))),
+    ("status is missing", pb.AgentMessage(hello=pb.Hello(version="1", info=_info()))),
+    ("status.phase has the value 0", _status(phase=0)),
+    ("status.phase has the value 99", _status(phase=99)),
+    ("status.failures.kind has the value 0", _failure(kind=0)),
+    ("status.failures.kind has the value 99", _failure(kind=99)),
+    ("status.failures.message must have at most", _failure(message="m" * (MAX_FAILURE_TEXT + 1))),
+    ("status.failures.error_file must have at most", _failure(error_file="m" * 4097)),
+    ("status.failures.stacks must have at most", _failure(stacks="m" * 4097)),
+    ("status.failures.timestamp must be between", _failure(timestamp=float("nan"))),
     (
-        "roles has the value 9",
+        "info.roles has the value 9",
         pb.AgentMessage(hello=pb.Hello(version="1", info=_info(roles=[9]), status=STARTED)),
     ),
     (
-        "roles has the value 0",
+        "info.roles has the value 0",
         pb.AgentMessage(hello=pb.Hello(version="1", info=_info(roles=[0]), status=STARTED)),
     ),
-    ("ports must be at most 256", _status(ports=[1] * (MAX_PORTS + 1))),
-    ("failure.node must not be empty", _status(tasks=[pb.TaskReport(failure=_abridged())])),
-    ("failure.host must not be empty", _status(tasks=[pb.TaskReport(failure=_abridged(node="n"))])),
-    ("failures must be at most", _status(failures=[*_failure().report.status.failures] * (MAX_FAILURES + 1))),
+    ("status.ports must have at most 256", _status(ports=[1] * (MAX_PORTS + 1))),
+    ("status.tasks.failure.node must not be empty", _status(tasks=[pb.TaskReport(failure=_abridged())])),
+    (
+        "status.tasks.failure.host must not be empty",
+        _status(tasks=[pb.TaskReport(failure=_abridged(node="n"))]),
+    ),
+    (
+        "status.failures must have at most",
+        _status(failures=[*_failure().report.status.failures] * (MAX_FAILURES + 1)),
+    ),
 ]
 
 
@@ -331,9 +336,9 @@ def test_what_we_never_send_is_refused(sentence: str, message: pb.AgentMessage) 
         ("no kind", pb.MasterMessage()),
         ("code has the value 0", pb.MasterMessage(rejected=pb.Rejected())),
         ("outcome has the value 77", pb.MasterMessage(job_ended=pb.JobEnded(outcome=77))),  # type: ignore[arg-type]
-        ("task.role has the value 0", _start(tasks=[pb.Task()])),
-        ("task.role has the value 5", _start(tasks=[pb.Task(role=5)])),  # type: ignore[arg-type]
-        ("cluster.role has the value 0", _start(cluster=[pb.ClusterRole()])),
+        ("assignment.tasks.role has the value 0", _start(tasks=[pb.Task()])),
+        ("assignment.tasks.role has the value 5", _start(tasks=[pb.Task(role=5)])),  # type: ignore[arg-type]
+        ("assignment.cluster.role has the value 0", _start(cluster=[pb.ClusterRole()])),
         ("assignment is missing", pb.MasterMessage(start_round=pb.StartRound())),
     ],
 )
@@ -359,6 +364,22 @@ def test_what_no_master_sends_is_refused(sentence: str, message: pb.MasterMessag
 def test_what_no_operator_sends_is_refused(sentence: str, order: pb.ControlMessage) -> None:
     with pytest.raises(ProtocolError, match=sentence):
         decode_control(order.SerializeToString())
+
+
+@pytest.mark.parametrize("name", ["cpu", "memory", "step", "step_rate", "graph_time"])
+def test_figures_below_zero_are_refused_with_their_name(name: str) -> None:
+    usage = pb.TaskUsage(local_rank=0)
+    setattr(usage, name, -1)
+    said = pb.AgentMessage(heartbeat=pb.Heartbeat(incarnation="i", usage=[usage]))
+    with pytest.raises(ProtocolError, match=rf"^usage\.{name} must be between 0"):
+        codec.decode_agent(said.SerializeToString())
+
+
+def test_figures_that_a_worker_made_up_cost_no_node_its_place() -> None:
+    """The page in which workers count their steps is theirs to write."""
+    absurd = TaskUsage(0, cpu=-0.5, memory=2**70, step=-3, step_rate=float("nan"), graph_time=-1e300)
+    told = codec.decode_agent(codec.encode_agent(Heartbeat("i", (absurd,))))
+    assert told == Heartbeat("i", (TaskUsage(0, memory=2**60, step=0),))
 
 
 def test_a_message_of_an_unknown_kind_is_refused() -> None:
@@ -437,11 +458,10 @@ def test_abridged_failures_are_of_the_node_that_the_first_one_names() -> None:
 @pytest.mark.parametrize("letter", ["x", "\u4e2d"])
 def test_the_largest_cluster_fits(letter: str) -> None:
     """Its hosts have the longest addresses that a Hello may name, and its charter the longest names."""
-    host = letter * (checks.MAX_ADDRESS // len(letter.encode()))
-    assert checks.address("address", host)
+    host = letter * (MAX_ADDRESS // len(letter.encode()))
     workers = tuple(f"{host}:{port}" for port in range(10_000, 10_000 + MAX_CLUSTER))
     tasks = tuple(Task(rank, TaskRole.WORKER, rank, 2**62, 65535, True) for rank in range(MAX_TASKS))
-    charter = Charter(World(1, 1, 64), None, None, ("\U0001f600" * checks.MAX_NAME,) * MAX_ROLL)
+    charter = Charter(World(1, 1, 64), None, None, ("\U0001f600" * MAX_NAME,) * MAX_ROLL)
     assignment = replace(ASSIGNMENT, tasks=tasks, cluster=((TaskRole.WORKER, workers),), charter=charter)
     start = StartRound(1, 1, assignment, "r" * 20_000)
     data = codec.encode_master(start)

@@ -12,6 +12,7 @@ import pytest
 
 from elasticrun import __version__
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
+from elasticrun.core.bounds import MAX_FAILURE_TEXT, MAX_NAME, MAX_REPLY
 from elasticrun.core.orders import (
     ControlHello,
     ControlReply,
@@ -22,7 +23,7 @@ from elasticrun.core.orders import (
     ScaleRole,
     ShowStatus,
 )
-from elasticrun.core.protocol import MAX_FAILURE_TEXT, RejectCode
+from elasticrun.core.protocol import RejectCode
 from elasticrun.core.tasks import MAX_CLUSTER
 from elasticrun.errors import (
     EndpointTakenError,
@@ -32,7 +33,6 @@ from elasticrun.errors import (
     WrongJobError,
 )
 from elasticrun.rpc.auth import CHALLENGE_KEY, SIZE, Handshake, challenge_in
-from elasticrun.rpc.checks import MAX_NAME, MAX_REPLY
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
 from elasticrun.rpc.codec import control as codec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -53,6 +54,19 @@ def opened(seal: Seal, frames: Sequence[bytes]) -> list[bytes]:
 
 
 messages = st.lists(st.binary(max_size=40), max_size=6)
+
+
+@given(st.binary(max_size=64), st.lists(st.binary(max_size=300), max_size=6))
+def test_the_mac_of_a_frame_is_that_of_hmac(key: bytes, said: list[bytes]) -> None:
+    seal = Seal(key)
+    for number, message in enumerate(said):
+        mac = hmac.digest(key, number.to_bytes(8, "big") + message, "sha256")[:MAC_SIZE]
+        assert seal.close(message) == mac + message
+
+
+def test_a_seal_takes_no_key_that_is_longer_than_a_block() -> None:
+    with pytest.raises(ValueError, match="at most 64 bytes, got 65"):
+        Seal(bytes(65))
 
 
 @given(messages)

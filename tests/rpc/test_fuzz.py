@@ -393,4 +393,4 @@ def test_no_sequence_of_messages_stops_another_node_or_grows_the_master(
             assert witness.stops == 0
     found = read_journal(tmp_path / JOURNAL_NAME)
     assert found is not None
-    assert not replay(tmp_path / JOURNAL_NAME, *found).ended
+    assert not replay(tmp_path / JOURNAL_NAME, *found).state.ended

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from elasticrun.config import Endpoint
+from elasticrun.core.bounds import MAX_FAILURE_TEXT
 from elasticrun.core.protocol import (
-    MAX_FAILURE_TEXT,
     AgentPhase,
     AgentStatus,
     Failure,

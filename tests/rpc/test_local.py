@@ -12,16 +12,23 @@ from hypothesis import given
 
 from elasticrun.core.protocol import (
     AgentMessage,
+    AgentPhase,
+    AgentStatus,
+    Failure,
+    FailureKind,
     Heartbeat,
     Hello,
     Leave,
     MasterMessage,
     RejectCode,
     Rejected,
+    Report,
+    Stall,
     Trust,
     Waiting,
     Welcome,
 )
+from elasticrun.core.tasks import TaskReport
 from elasticrun.errors import ExcludedError, MasterUnreachableError, ProtocolError
 from elasticrun.rpc import local as module
 from elasticrun.rpc.local import LocalServer, LocalStream
@@ -38,6 +45,20 @@ def test_every_message_survives(message: AgentMessage | MasterMessage) -> None:
     line = module._encode(message)
     assert line.count(b"\n") == 1
     assert module._decode(line) == message
+
+
+def test_numbers_that_a_program_made_up_do_not_break_the_stream() -> None:
+    """Of an error file, or the page in which workers count their steps."""
+    failure = Failure("a", "a", 0, 0, "r", 1, FailureKind.EXIT, 1, timestamp=-1e300, step=2**63, oom_kills=-1)
+    stall = Stall(0, 0, -7, float("inf"), float("nan"), True, timestamp=-1.0)
+    tasks = (TaskReport(0, 0, True, failure),)
+    status = AgentStatus(1, AgentPhase.RUNNING, 0, (failure,), stall=stall, tasks=tasks)
+    said = module._decode(module._encode(Report("i", status)))
+    assert isinstance(said, Report) and said.status.stall is not None
+    (told,) = said.status.failures
+    assert (told.timestamp, told.step, told.oom_kills) == (0.0, 2**53, 0)
+    assert said.status.tasks[0].failure == told
+    assert (said.status.stall.step, said.status.stall.silence, said.status.stall.allowed) == (-1, 1e9, 0.0)
 
 
 @asynccontextmanager

@@ -148,6 +148,24 @@ def test_a_master_that_lost_its_journal_is_followed_unless_there_must_be_a_proof
     run(main())
 
 
+def test_who_was_followed_without_work_is_not_the_master_of_workers() -> None:
+    """A master that welcomed the agent while nothing ran has a ticket of it, too, and may be anybody."""
+
+    async def main() -> None:
+        tickets = Tickets()
+        async with serving(key=b"o" * SIZE) as (_, other):
+            await (await MasterStream.open(other, hello(), DEADLINE, tickets=tickets)).close()
+            async with serving() as (_, endpoint):
+                await (await MasterStream.open(endpoint, hello(), DEADLINE, tickets=tickets)).close()
+                tickets.rely()  # it has the agent start workers
+                await (await MasterStream.open(other, hello(), DEADLINE, tickets=tickets)).close()
+                with pytest.raises(UnprovenError, match="cannot prove that it is the one"):
+                    await MasterStream.open(other, hello(), DEADLINE, OPEN, tickets, needs_proof=True)
+                await (await MasterStream.open(endpoint, hello(), DEADLINE, OPEN, tickets, True)).close()
+
+    run(main())
+
+
 def test_with_a_token_a_master_without_its_journal_needs_no_ticket() -> None:
     async def main() -> None:
         tickets = Tickets()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from elasticrun.config import Action, FailureClass, HealthCheckMode, HealthConfig, Policy, PolicyRule
-from tests.sim.ills import Bug, Drain, FallsIll, Hang, Illness, LinkBreaks, Preempt
-from tests.sim.scenario import (
+from elasticrun.sim.ills import Bug, Drain, FallsIll, Hang, Illness, LinkBreaks, Preempt
+from elasticrun.sim.scenario import (
     AgentCrash,
     AgentStarts,
     Cut,

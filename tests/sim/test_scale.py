@@ -7,11 +7,12 @@ import re
 import pytest
 
 from elasticrun.cli import master
-from elasticrun.core.electorate import Standing
+from elasticrun.core.candidates import Standing
+from elasticrun.sim import scale
+from elasticrun.sim.kernel import Violation
+from elasticrun.sim.scale import Crowd, Stage
 from tests.core.lines import lines_of
-from tests.sim import run, scale
-from tests.sim.kernel import Violation
-from tests.sim.scale import Crowd, Stage
+from tests.sim.command import simulate
 
 NODES = 100
 
@@ -40,7 +41,7 @@ def test_another_seed_is_another_order() -> None:
     def order(seed: int) -> list[str]:
         crowd = Crowd(NODES, False, seed)
         crowd.run()
-        return list(crowd.machine.members.nodes)
+        return list(crowd.machine.state.members.nodes)
 
     assert order(1) == order(1) != order(2)
 
@@ -49,7 +50,7 @@ def test_what_does_not_hold_is_found_at_the_end_of_a_stage() -> None:
     crowd = Crowd(NODES, False)
     crowd.run()
     crowd._holds(2)
-    crowd.machine.electorate.standings[Standing.UNKNOWN] += 1
+    crowd.machine.state.candidates.standings[Standing.UNKNOWN] += 1
     with pytest.raises(Violation, match="numbers of standings"):
         crowd._holds(2)
     next(iter(crowd.nodes.values())).seat = None
@@ -58,7 +59,7 @@ def test_what_does_not_hold_is_found_at_the_end_of_a_stage() -> None:
 
 
 def test_the_command_line_measures_a_large_job(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["--nodes", str(NODES)]) == 0
+    assert simulate("--nodes", str(NODES)) == 0
     printed = capfd.readouterr().out
     assert re.findall(r"^(\d+) nodes, (\w+) a health check$", printed, re.MULTILINE) == [
         (str(NODES), "without"),
@@ -84,7 +85,7 @@ def test_a_curve_has_a_line_for_each_size(
             for is_checked in (False, True)
         ],
     )
-    assert run.main(["--nodes", "1000", "--curve"]) == 0
+    assert simulate("--nodes", "1000", "--curve") == 0
     *_, header, first, second, third, fourth, _, _, _, last = capsys.readouterr().out.splitlines()
     words = ["us", "a", "node", "check", "first", "world", "after", "a", "lost", "node", "peak", "MB"]
     assert header.split() == words
@@ -97,5 +98,5 @@ def test_a_curve_has_a_line_for_each_size(
 def test_seeds_that_are_asked_for_are_run_however_many_nodes_there_are(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run.main(["--nodes", "65", *arguments]) == 0
+    assert simulate("--nodes", "65", *arguments) == 0
     assert "1 seeds of 65 nodes" in capsys.readouterr().out

@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 
 from elasticrun import config
-from elasticrun.config import JobConfig
-from elasticrun.core import checkup, job
+from elasticrun.core import checkup, rendezvous
 from elasticrun.core.checkup import HealthBook
 from elasticrun.core.health import judge
-from elasticrun.core.job import JobMachine
-from elasticrun.core.job_events import Attached, MasterStarted
-from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, NodeInfo, Outcome
+from elasticrun.core.job import growing
+from elasticrun.core.job.attendance import Attendance
+from elasticrun.core.job.formation import Formation
+from elasticrun.core.job.world import Decision, Step
+from elasticrun.core.protocol import Outcome
 from elasticrun.core.quorum import Quorum, longest_stay, walk
 from elasticrun.core.seniority import Seniority
-from elasticrun.master.journal import Entry, create_journal
-from tests.master.journals import append
-from tests.sim import ills, run, scenario
-from tests.sim.failover import simulator
-from tests.sim.kernel import Violation
-from tests.sim.regressions import REGRESSIONS
-from tests.sim.scenario import (
+from elasticrun.sim import ills, run, scenario
+from elasticrun.sim.draw import generate
+from elasticrun.sim.failover import simulator
+from elasticrun.sim.kernel import Violation
+from elasticrun.sim.literal import literal
+from elasticrun.sim.scenario import (
     NEVER,
     AgentCrash,
     AgentStarts,
@@ -36,9 +36,10 @@ from tests.sim.scenario import (
     NodeSpec,
     Scenario,
     WorkerFails,
-    generate,
 )
-from tests.sim.simulator import Simulator
+from elasticrun.sim.simulator import Simulator
+from tests.sim.command import REAL, simulate
+from tests.sim.regressions import REGRESSIONS
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 300
@@ -48,9 +49,9 @@ CHUNK = 25
 def hold_every_rule(case: Scenario) -> Outcome | None:
     """Run; a failure shows its trace and the scenario as a literal."""
     try:
-        return simulator(case).run().outcome
+        return simulator(case, saving=REAL).run().outcome
     except Exception:
-        print(run.explain(case))
+        print(run.explain(case, REAL))
         raise
 
 
@@ -207,34 +208,36 @@ def test_a_node_whose_import_hangs_is_taken_in_at_last() -> None:
 
 
 def test_without_holding_back_a_world_would_wait_for_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(JobMachine, "_hold_back", lambda job, node: job._enlist(node))
+    monkeypatch.setattr(Attendance, "hold_back", Attendance.admit)
     assert violated([joiners(20.0)]) == {"no world is stopped for an import"}
     assert violated([replace(joiners(20.0), faults=(WorkerFails(0.9, "n0"),))])
 
 
 def test_a_joiner_that_waited_for_others_without_bound_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "SETTLE", 5.0)
+    monkeypatch.setattr(growing, "SETTLE", 5.0)
     assert violated([joiners(2.0, 20.0)]) == {"who could join does"}
 
 
 def test_a_world_that_waited_for_an_import_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    form = JobMachine._try_seat
+    decide = Formation._decide
 
-    def form_of_all(machine: JobMachine) -> None:
-        for name in list(machine.held.since):
-            machine._enlist(machine.members.nodes[name])
-        form(machine)
+    def decide_for_all(part: Formation) -> Decision:
+        decision = decide(part)
+        if decision.step is not Step.FORM:
+            return decision
+        part._attendance.admit_held()
+        return decide(part)
 
     case = replace(joiners(20.0), faults=(WorkerFails(12.0, "n0"),))
     assert violated([case]) == set()
-    monkeypatch.setattr(JobMachine, "_try_seat", form_of_all)
+    monkeypatch.setattr(Formation, "_decide", decide_for_all)
     assert violated([case]) == {"nobody waits for an import"}
 
 
 def test_the_same_seed_gives_the_same_trace_under_any_hash_seed() -> None:
     traces = [
         subprocess.run(
-            [sys.executable, "-m", "tests.sim.run", "--seed", "7", "--trace"],
+            [sys.executable, "-m", "elasticrun.cli.ctl", "simulate", "--seed", "7", "--trace"],
             cwd=ROOT,
             env={"PYTHONHASHSEED": seed},
             capture_output=True,
@@ -250,7 +253,7 @@ def test_the_same_seed_gives_the_same_trace_under_any_hash_seed() -> None:
 def test_what_is_printed_for_a_failing_seed_can_be_pasted() -> None:
     for seed in range(20):
         case = generate(seed, 4)
-        assert eval(run.literal(case), vars(config) | vars(ills) | vars(scenario)) == case
+        assert eval(literal(case), vars(config) | vars(ills) | vars(scenario)) == case
 
 
 def test_a_broken_rule_is_shown_with_its_trace_and_its_scenario(
@@ -260,28 +263,16 @@ def test_a_broken_rule_is_shown_with_its_trace_and_its_scenario(
         raise Violation("a rule", "does not hold")
 
     monkeypatch.setattr(Simulator, "run", refuse)
-    assert run.main(["--seeds", "3", "--nodes", "2"]) == 1
+    assert simulate("--seeds", "3", "--nodes", "2") == 1
     printed = capsys.readouterr().out
     assert "a rule: does not hold" in printed
     assert "Scenario(seed=0" in printed
 
 
 def test_the_command_line_reports_its_speed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["--seeds", "2", "--first", "5", "--nodes", "2"]) == 0
+    assert simulate("--seeds", "2", "--first", "5", "--nodes", "2") == 0
     assert "every rule held" in capsys.readouterr().out
-    assert run.main(["--seed", "1", "--nodes", "2"]) == 0
-
-
-def test_a_masters_journal_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "journal.jsonl"
-    assert run.main(["--replay", str(path)]) == 1
-    journal = create_journal(path, JobConfig())
-    info = NodeInfo("a", "a.1", "a", "a.net", 1)
-    append(journal, Entry(0.0, MasterStarted(1)))
-    append(journal, Entry(0.5, Attached(1, Hello("none", "1", info, AgentStatus(1, AgentPhase.READY)))))
-    journal.close()
-    assert run.main(["--replay", str(path)]) == 0
-    assert "round 0 starts with a: 1 node of 1:1 ready" in capsys.readouterr().out
+    assert simulate("--seed", "1", "--nodes", "2") == 0
 
 
 def test_hostility_happens() -> None:
@@ -290,3 +281,26 @@ def test_hostility_happens() -> None:
     calm = Simulator(Scenario(0, nodes, 3, 3, quiet_from=30.0)).run()
     hostile = Simulator(Scenario(0, nodes, 3, 3, quiet_from=30.0, network=Network(0.01, 1.0, 1.0, 1.0))).run()
     assert hostile.steps > calm.steps
+
+
+def test_a_digest_tells_decisions_apart_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(*arguments: str) -> list[str]:
+        assert simulate("--digest", *arguments) == 0
+        return capsys.readouterr().out.split("\n")[:-1]
+
+    (whole,) = told("--seeds", "3:6")
+    *each, last = told("--seeds", "3", "--first", "3", "--verbose")
+    assert (last, len(each), len(set(each))) == (whole, 3, 3)
+    found = subprocess.run(
+        [sys.executable, "-m", "elasticrun.cli.ctl", "simulate", "--digest", "--seeds", "3:6"],
+        cwd=ROOT,
+        env={"PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert found == f"{whole}\n"
+    monkeypatch.setattr(rendezvous, "_nodes", str)  # words are decisions, too
+    assert told("--seeds", "3:6") != [whole]

@@ -10,19 +10,19 @@ import pytest
 from elasticrun import config
 from elasticrun.config import Policy, TaskRole
 from elasticrun.core import round_tasks
-from elasticrun.core.agent_tasks import Tasks
-from elasticrun.core.job import JobMachine
-from elasticrun.core.job_tasks import JobTasks
+from elasticrun.core.agent.tasks import SingleTasks as OwnTasks
+from elasticrun.core.job.state import MENDING
+from elasticrun.core.job.tasks import SingleTasks
 from elasticrun.core.protocol import Outcome
 from elasticrun.core.role_recovery import Loss
 from elasticrun.core.round_tasks import RoundTasks
 from elasticrun.core.tasks import TaskReport
-from tests.sim import run as run_module
-from tests.sim import scenario
-from tests.sim.scenario import AgentCrash, AgentStarts, Fault, MasterCrash, ScaleRole, Scenario, TaskDies
-from tests.sim.simulator import Result, Simulator
+from elasticrun.sim import scenario
+from elasticrun.sim.scenario import AgentCrash, AgentStarts, Fault, MasterCrash, ScaleRole, Scenario, TaskDies
+from elasticrun.sim.simulator import Result, Simulator
+from elasticrun.sim.tf_job import CALM, CHIEF, EVALUATOR, PS, WORKER, generate_tf, tf_node
+from tests.sim.command import simulate
 from tests.sim.test_simulation import hold_every_rule, violated
-from tests.sim.tf_job import CALM, CHIEF, EVALUATOR, PS, WORKER, generate_tf, tf_node
 
 SEEDS = 200
 CHUNK = 50
@@ -107,9 +107,9 @@ def test_a_lost_server_is_taken_away_while_it_waits_to_be_restarted() -> None:
 
 
 def test_seeds_can_be_run_alone_and_pasted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_module.main(["--tensorflow", "--seeds", "2", "--first", "5"]) == 0
+    assert simulate("--tensorflow", "--seeds", "2", "--first", "5") == 0
     assert "2 seeds of TensorFlow jobs" in capsys.readouterr().out
-    assert run_module.main(["--tensorflow", "--seed", "3", "--trace"]) == 0
+    assert simulate("--tensorflow", "--seed", "3", "--trace") == 0
     printed = capsys.readouterr().out.splitlines()[-1]
     assert eval(printed, vars(config) | vars(scenario)) == generate_tf(3)
 
@@ -142,9 +142,9 @@ def test_a_restart_of_everybody_would_be_seen(monkeypatch: pytest.MonkeyPatch) -
 def test_a_life_that_did_not_wait_for_the_end_of_the_one_before_would_be_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Tasks, "_tell_to_end", lambda tasks, rank, life, wanted, now: start(tasks, rank))
+    monkeypatch.setattr(OwnTasks, "_tell_to_end", lambda tasks, rank, life, wanted, now: start(tasks, rank))
 
-    def start(tasks: Tasks, rank: int) -> list[object]:
+    def start(tasks: OwnTasks, rank: int) -> list[object]:
         tasks._lives[rank] = replace(tasks._lives[rank], ended=True)
         return tasks.follow(0.0)  # type: ignore[return-value]
 
@@ -165,22 +165,25 @@ def test_a_server_that_was_taken_from_a_chief_that_knows_it_would_be_seen(
 
 
 def test_a_lost_task_that_its_node_does_not_start_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tasks, "follow", lambda tasks, now: [])
+    monkeypatch.setattr(OwnTasks, "follow", lambda tasks, now: [])
     assert seen(TaskDies(5.0, WORKER)) == {"every wanted task runs, and no other"}
 
 
 def test_a_lost_task_that_is_not_wanted_again_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(JobTasks, "_mend", lambda job, losses: None)
+    monkeypatch.setattr(SingleTasks, "_repair", lambda part, losses: None)
     assert seen(TaskDies(5.0, WORKER)) == {"every wanted task runs, and no other"}
 
 
 def test_a_wait_without_an_end_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(JobTasks, "_restart_lost", lambda job: job._timers.set(("mending", ""), job._now + 1))
+    def wait_on(part: SingleTasks, _: str) -> None:
+        part._state.timers.set((MENDING, ""), part._state.now + 1)
+
+    monkeypatch.setattr(SingleTasks, "expire_wait", wait_on)
     assert seen(TaskDies(2.0, WORKER, exit_code=1), policy=PATIENT) == {"nobody waits to be restarted"}
 
 
 def test_a_job_that_outlives_its_leader_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(JobMachine, "_has_led_to_end", lambda job: False)
+    monkeypatch.setattr(SingleTasks, "ended", lambda part: "")
     assert seen() == {"the job ends with its leader"}
 
 

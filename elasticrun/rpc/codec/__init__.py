@@ -11,18 +11,16 @@ agents neither give nor take orders. The two promises:
   clipped, since two names must not become equal; one that is too long is refused by the receiver.
 """
 
-from elasticrun.rpc.checks import MAX_MESSAGE_BYTES
-from elasticrun.rpc.codec.decode import (
-    decode_agent,
-    decode_master,
-    version_in,
-)
-from elasticrun.rpc.codec.encode import (
+from elasticrun.core.bounds import MAX_MESSAGE_BYTES
+from elasticrun.rpc.codec.messages import (
     GOODBYE,
     JOINT,
+    decode_agent,
+    decode_master,
     encode_agent,
     encode_master,
     join_master,
+    version_in,
 )
 from elasticrun.rpc.codec.proofs import HelloProof, split_proof, with_proof
 

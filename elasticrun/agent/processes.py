@@ -1,0 +1,237 @@
+"""The processes of one node: carries out what the machine wants of them, and tells what becomes of them.
+
+Workers, the probe and the store server all run below the spawner, which says by their numbers what happens to
+each of them. All that is told on names the round under which it was started, and a sweep is answered under
+the round that it was asked for: whether that still matters is for the agent's machine to say, and a fence in
+it can say no only if nobody fills in the round of the moment.
+
+Invariant: the spawner answers each sweep once, in the order in which they were asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from elasticrun.agent.error_reader import ErrorReader
+from elasticrun.agent.farewell import report
+from elasticrun.agent.group import CpuPlan, WorkerGroup
+from elasticrun.agent.log_dirs import LogDirs
+from elasticrun.agent.logs import LogRouter
+from elasticrun.agent.orphans import adopt_orphans, kill_orphans
+from elasticrun.agent.ports import NodePorts
+from elasticrun.agent.probe import ProbeRunner
+from elasticrun.agent.services import Services
+from elasticrun.agent.spawner import (
+    Exited,
+    Imports,
+    LeftAlone,
+    Spawner,
+    SpawnerDied,
+    SpawnerEvent,
+    SpawnerHandle,
+    SpawnFailed,
+    Started,
+    Swept,
+    WarmNews,
+)
+from elasticrun.agent.store import RoundStore
+from elasticrun.config import LaunchConfig
+from elasticrun.core.agent_events import (
+    AgentEvent,
+    Broken,
+    GroupGone,
+    ImportsSeen,
+    PortsOffered,
+    Prepared,
+    ProbeEnded,
+    RunProbe,
+    SweepWorkers,
+)
+from elasticrun.core.protocol import Assignment, NodeInfo
+from elasticrun.errors import ElasticRunError, ExitCode
+
+if TYPE_CHECKING:
+    from elasticrun.agent.ps_homes import PsHomes
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that the spawner has to kill what is left of the workers.
+KILL_TIMEOUT = 30.0
+
+
+class Processes:
+    """Everything that this agent starts. Made inside the running loop; ``post`` takes what happens."""
+
+    def __init__(
+        self,
+        config: LaunchConfig,
+        node: NodeInfo,
+        spawner: SpawnerHandle,
+        router: LogRouter,
+        cpus: CpuPlan,
+        services: Services,
+        post: Callable[[AgentEvent], None],
+        spared: Callable[[], Collection[int]],
+    ) -> None:
+        """``spared``: pids of other children of this process, which outlive the spawner."""
+        workers, master = config.workers, config.rendezvous.master
+        self._services = services
+        self._post = post
+        self._spared = spared
+        self._round = -1  # under which something was started last
+        self._sweeps: deque[int] = deque()  # the rounds of those that are not answered
+        given = master.port if master is not None else 0
+        self._ports = NodePorts(random.Random(node.incarnation), workers.roles, given)
+        self._spawner = Spawner(spawner, self._hear)
+        self.dirs = LogDirs(workers.logs.log_dir, config.job.job_id, self._spawner.inherit)
+        self._errors = ErrorReader()
+        self._homes = _open_homes(config, lambda path: self._spawner.inherit(path, whole=True))
+        self.group = WorkerGroup(
+            workers,
+            config.job.job_id,
+            node,
+            self._spawner,
+            router,
+            self.dirs,
+            cpus,
+            post,
+            services.watch,
+            self._homes,
+            self._errors.read,
+        )
+        self._store = RoundStore(workers, node, self._spawner, post)
+        self._probe = ProbeRunner(workers, node, self._spawner, lambda report: post(ProbeEnded(report)))
+
+    # -- what is wanted of them
+
+    def prepare(self) -> None:
+        """Get ready for the first round."""
+        try:
+            self._post(Prepared(*self._ports.prepare(), self._store.is_able))
+        except OSError as error:
+            self._post(_no_port(error))
+
+    def start_workers(self, assignment: Assignment) -> None:
+        """Start those of a round; that not all of them can be is the end of this node."""
+        self._round = assignment.round
+        self._ports.take(assignment.tasks, [task.local_rank for task in assignment.tasks])
+        try:
+            if assignment.store_hosted and assignment.group_rank == 0:
+                listener = self._ports.listen(assignment.store_port)
+                self.group.start(assignment)
+                self._store.start(assignment, listener)  # behind them, as they take longer to get there
+            else:
+                self._ports.release()
+                self.group.start(assignment)
+            adopt_orphans()  # here, as nothing waits for it: the spawner is at work
+        except Exception as error:
+            self._sweep(assignment.round)  # some may have started, the others will never end
+            if not isinstance(error, OSError | ElasticRunError):
+                raise
+            self._post(Broken(ExitCode.NODE_FAULT, f"cannot start workers: {error}"))
+        self._offer_ports()
+
+    def start_task(self, assignment: Assignment, local_rank: int) -> None:
+        """Start one task of the round that runs."""
+        self._ports.take(assignment.tasks, [local_rank])
+        self.group.start_task(assignment, local_rank)
+        self._offer_ports()
+
+    def run_probe(self, effect: RunProbe) -> None:
+        """Start a probe of this node's health."""
+        self._round = effect.round
+        if effect.start.groups:
+            self._ports.release()  # this probe's all-gathers may meet at the port
+        self._probe.start(effect.start)
+
+    def sweep(self, effect: SweepWorkers) -> None:
+        """Kill what is left of a round, or a probe."""
+        self._probe.cancel()
+        self._sweep(effect.round, effect.spares_detached)
+
+    def _sweep(self, round_: int, spares_detached: bool = False) -> None:
+        self._sweeps.append(round_)
+        self.group.sweep(spares_detached, self._store.end_round())
+
+    def _offer_ports(self) -> None:
+        ports = self._ports.news()
+        if ports is not None:
+            self._post(PortsOffered(ports))
+
+    # -- what becomes of them
+
+    def _hear(self, event: SpawnerEvent) -> None:
+        match event:
+            case Started():
+                if not self._store.on_started(event):
+                    self.group.on_started(event)
+            case SpawnFailed():
+                if not (self._store.on_spawn_failed(event) or self._probe.on_spawn_failed(event)):
+                    self.group.on_spawn_failed(event)
+            case Exited(worker):
+                if not (self._store.on_exited(event) or self._probe.on_exited(event)):
+                    self._services.forget(self.group.pid_of(worker))
+                    self.group.on_exited(event)
+            case Swept(_, left) if self._sweeps:  # else it is of the spawner's own end, in ``close``
+                round_ = self._sweeps.popleft()
+                self._errors.when_idle(lambda: self._swept(round_, left))
+            case WarmNews():
+                report(event)
+                self._store.on_warm_news(event)
+            case LeftAlone():
+                report(event)
+            case Imports(under_way):
+                self._post(ImportsSeen(under_way))
+            case SpawnerDied():
+                self._spawner_died()
+
+    def _swept(self, round_: int, left: int) -> None:
+        if left:
+            logger.warning("%d processes of another user, started by workers, are left alone", left)
+        self.group.close_round()
+        try:
+            port, ports = self._ports.prepare()
+        except OSError as error:
+            self._post(_no_port(error))
+            port, ports = 0, ()
+        self._post(GroupGone(round_, port, ports, self._store.is_able))
+
+    def _spawner_died(self) -> None:
+        reason = "the spawner process was killed, and the workers with it; this node cannot go on"
+        self._post(Broken(ExitCode.NODE_FAULT, reason))
+        kill_orphans(self._spared())
+        self._probe.cancel()
+        self.group.close_round()
+        self._post(GroupGone(self._round, 0))  # nobody else will say so
+
+    # -- the end
+
+    async def close(self) -> None:
+        """Let the spawner kill what is left, for a bounded time."""
+        self._ports.close()
+        self._store.close()
+        try:
+            await asyncio.wait_for(self._spawner.close(), KILL_TIMEOUT)
+        except asyncio.TimeoutError:
+            logger.error("the workers' processes are still there after %g s of SIGKILL", KILL_TIMEOUT)
+        self.group.close()
+        if self._homes is not None:
+            self._homes.close()
+
+
+def _no_port(error: OSError) -> Broken:
+    return Broken(ExitCode.NODE_FAULT, f"this node has no port for its workers: {error}")
+
+
+def _open_homes(config: LaunchConfig, on_made: Callable[[str], object]) -> PsHomes | None:
+    """Where parameter servers keep copies of their variables; None if this node can have none."""
+    if not config.workers.roles:
+        return None
+    from elasticrun.agent.ps_homes import PsHomes
+
+    return PsHomes(on_made)

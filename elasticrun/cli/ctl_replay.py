@@ -1,0 +1,72 @@
+"""``elastic-ctl replay``: what a master decided, and why, from its journal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from elasticrun.core.plain import one_line, plain
+from elasticrun.errors import ElasticRunError, UsageError
+
+if TYPE_CHECKING:
+    from elasticrun.config import JobConfig
+    from elasticrun.master.journal import Entry
+
+#: Fields by which somebody proves who he is. What is printed here may end in the report of a bug.
+SECRET = frozenset({"key", "ticket", "returning", "nonce", "proof", "secret"})
+
+
+@click.command()
+@click.argument("journal", type=click.Path(path_type=Path))
+def replay(journal: Path) -> None:
+    """Print what a master was told and what it decided, and why, from its JOURNAL.
+
+    JOURNAL is the file journal.jsonl of a --state-dir, or that directory. The decisions are taken again, so
+    only the version that wrote the journal explains it.
+    """
+    try:
+        config, entries = _read(journal)
+        for line in explained(config, entries):
+            click.echo(plain(line))
+    except ElasticRunError as error:
+        click.echo(f"elastic-ctl: error: {one_line(str(error))}", err=True)
+        sys.exit(error.exit_code)
+
+
+def _read(path: Path) -> tuple[JobConfig, list[Entry]]:
+    from elasticrun.master.journal import read_journal, replay
+
+    file = path
+    if path.is_dir():
+        from elasticrun.master.service import JOURNAL_NAME
+
+        file = path / JOURNAL_NAME
+    found = read_journal(file)
+    if found is None:
+        raise UsageError(f"{file}: there is no journal, or nothing in it")
+    replay(file, *found)  # says in a sentence which line cannot be replayed
+    return found
+
+
+def explained(config: JobConfig, entries: list[Entry]) -> Iterator[str]:
+    """Each event, then what it led to; decisions are marked by =>."""
+    from elasticrun.core.job.machine import JobMachine
+    from elasticrun.core.job_events import Decided
+    from elasticrun.master.snapshot import Snapshot, restore
+    from elasticrun.sim.literal import literal
+
+    machine = JobMachine(config)
+    for entry in entries:
+        if isinstance(entry.event, Snapshot):
+            machine = restore(config, entry.event)
+            where = f"round {machine.state.round}, {machine.state.phase.value}"
+            yield f"{entry.at:12.3f} the state in {where}; older events are gone"
+            continue
+        yield f"{entry.at:12.3f} {literal(entry.event, SECRET)}"
+        for effect in machine.handle(entry.event, entry.at):
+            said = f"=> {effect.text}" if isinstance(effect, Decided) else f"-> {literal(effect, SECRET)}"
+            yield f"{'':12} {said}"

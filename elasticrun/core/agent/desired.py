@@ -1,0 +1,54 @@
+"""The desired state: what the master wants of an agent, which is its newest directive and nothing else.
+
+A directive counts only if its (epoch, sequence) is newer than that of the last one. A later one replaces an
+earlier one entirely, except that a round once stopped stays stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from elasticrun.core.protocol import JobEnded, StartProbe, StartRound, StopRound
+
+Directive = StartRound | StopRound | StartProbe | JobEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """The directive in force, as what follows from it."""
+
+    epoch: int = -1  # the newest of a master that this agent has seen; -1: none
+    round: StartRound | None = None
+    probe: StartProbe | None = None
+    stop_through: int = -1  # every round up to this one has to stop
+    drains: bool = False  # because a node leaves with grace: workers may save their state
+    stamp: tuple[int, int] = (-1, -1)
+
+    def after(self, message: Directive) -> Desired | None:
+        """What is desired from now on; None if the message is old."""
+        stamp = (message.epoch, message.sequence)
+        if message.epoch < self.epoch or stamp <= self.stamp:
+            return None
+        desired = replace(self, epoch=max(self.epoch, message.epoch), stamp=stamp)
+        match message:
+            case StartRound():
+                return replace(desired, round=message, probe=None)
+            case StartProbe():
+                return replace(desired, round=None, probe=message)
+            case StopRound(round=number, drain=drain):
+                through = max(self.stop_through, number)
+                return replace(desired, round=None, probe=None, stop_through=through, drains=drain)
+            case _:  # the job has ended
+                return desired
+
+    def outdates(self, running: int) -> bool:
+        """Whether the workers of this round have to make way."""
+        superseded = self.round is not None and self.round.assignment.round > running
+        return superseded or self.stop_through >= running
+
+    def next_round(self, last: int) -> StartRound | None:
+        """What to start, if the last round that was accepted is ``last`` and nothing runs."""
+        wanted = self.round
+        if wanted is not None and wanted.assignment.round > max(last, self.stop_through):
+            return wanted
+        return None

@@ -1,0 +1,134 @@
+"""What runs on a node, and how it ends: the workers of a round, or the processes of a probe.
+
+It ends in at most three steps, each bounded in time. Workers get a signal, and some *grace* to end by
+themselves. Then the group is *swept*: SIGKILL for whatever is left of it, grandchildren included, even if no
+worker is. Only the confirmation that nothing is left ends the group; if that does not come, the node is
+lost.
+
+The servers of a TensorFlow job come last: they hold what the chief saves when it is told to stop. So they
+get their signal once everybody else has ended. A node that has nothing but servers cannot know when that is;
+if the others may save, because a node leaves with grace, it keeps them for the whole grace.
+
+Invariant: a group is swept once, and the timers of the three steps are set only while they are under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from elasticrun.core.agent.departure import SIGTERM
+from elasticrun.core.agent.outbox import Outbox
+from elasticrun.core.agent.state import AgentState
+from elasticrun.core.agent_events import ENDING, IDLE, AgentTerms, SignalWorkers, SweepWorkers
+from elasticrun.core.protocol import AgentPhase
+from elasticrun.core.timers import Deadlines
+
+GRACE = "grace"
+KILL = "kill"
+#: Seconds between the stop signal and SIGKILL for workers that make no steps any more.
+HUNG_GRACE = 3.0
+
+
+class Group:
+    """The processes of one round, or of a probe."""
+
+    def __init__(self, state: AgentState, outbox: Outbox, terms: AgentTerms, timers: Deadlines[str]) -> None:
+        self.alive: set[int] = set()  # local ranks of workers that run
+        self._servers: set[int] = set()  # of these, and of others that are gone
+        self._keeps_servers = False  # while somebody may need them
+        self._ends_well = False  # so what workers detached may live on
+        self._state = state
+        self._outbox = outbox
+        self._terms = terms
+        self._timers = timers
+
+    def begin(self, local_ranks: Iterable[int], servers: Iterable[int] = ()) -> None:
+        """These workers start, some of which only serve the others."""
+        self.alive = set(local_ranks)
+        self._servers = set(servers)
+
+    def add(self, local_rank: int, serves: bool) -> None:
+        """One more starts."""
+        self.alive.add(local_rank)
+        if serves:
+            self._servers.add(local_rank)
+
+    def lose(self, local_rank: int) -> None:
+        """One has ended."""
+        self.alive.discard(local_rank)
+
+    def end(self) -> None:
+        """Nothing is left."""
+        self.alive.clear()
+        self._timers.cancel(GRACE)
+        self._timers.cancel(KILL)
+
+    @property
+    def is_swept(self) -> bool:
+        """SIGKILL is on its way, or has arrived; the confirmation has not."""
+        return KILL in self._timers
+
+    @property
+    def _grace(self) -> float:
+        """Seconds for workers to end by themselves; those that hang would only use them up."""
+        timeout = self._terms.shutdown_timeout
+        return min(timeout, HUNG_GRACE) if self._state.hangs else timeout
+
+    @property
+    def _awaited(self) -> set[int]:
+        """Those who end by themselves."""
+        return self.alive - self._servers
+
+    def stop(self, signum: int, drains: bool = False, ends_well: bool = False) -> None:
+        """Take the first step, or the second one if no worker is left. The job may end well with it."""
+        self._state.scope.stop()
+        self._ends_well = ends_well
+        if not self.alive:
+            self.sweep()
+            return
+        self._keeps_servers = bool(self._awaited) or drains
+        if not self._keeps_servers:
+            self._stop_servers()
+            return
+        self._timers.set(GRACE, self._state.now + self._grace)
+        self._outbox.put(SignalWorkers(signum, drains, frozenset(self.alive & self._servers)))
+
+    def go_on(self) -> None:
+        """Take the next step after one of those that were told to stop has ended, if it is time for one."""
+        if not self.alive:
+            self.sweep()
+        elif self._keeps_servers and not self._awaited:
+            self._keeps_servers = False
+            self._stop_servers()
+
+    def run_out_of_grace(self) -> None:
+        """The time to end is over: take the second step."""
+        if self._awaited:
+            grace = f"{self._grace:g} s after the stop signal"
+            self._outbox.warn(f"{len(self.alive)} workers are still alive {grace}: killing them")
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Take the second step."""
+        self._timers.cancel(GRACE)
+        self._timers.set(KILL, self._state.now + self._terms.kill_timeout)
+        self._outbox.put(SweepWorkers(self._state.round, self._ends_well))
+
+    def _stop_servers(self) -> None:
+        self._timers.set(GRACE, self._state.now + min(self._grace, HUNG_GRACE))
+        self._outbox.put(SignalWorkers(SIGTERM))
+
+    def check(self) -> None:
+        """Raise AssertionError unless the invariant holds."""
+        phase, steps = self._state.phase, [name for name in (GRACE, KILL) if name in self._timers]
+        if phase in ENDING:
+            assert len(steps) == 1, f"the end of the group is not bounded: {steps}"
+            assert self.alive or self.is_swept, "nobody is waited for"
+        elif phase is AgentPhase.CHECKING:
+            assert GRACE not in self._timers, "a probe has no grace"
+        else:
+            assert not steps, f"the group is not told to end, but there is a deadline: {steps}"
+        if phase in IDLE or phase is AgentPhase.FINISHED:
+            assert not self.alive, f"{phase} with workers {self.alive}"
+        elif phase is AgentPhase.RUNNING:
+            self._state.scope.check(self.alive)

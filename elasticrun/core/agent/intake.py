@@ -1,0 +1,91 @@
+"""What the master says, and whether it counts.
+
+Three fences stand before a directive. Its epoch must not be older than that of any master seen; its (epoch,
+sequence) must be newer than that of the directive in force; and an assignment must be given by a master that
+knows this node's newest vote (``core/quorum.py``), else its round is not started. Words that are no directive
+pass by their epoch alone, and a refusal always does: it is about this stream.
+
+Invariant: what is desired is of no later epoch than the newest that was seen, and no world has two votes of
+this node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elasticrun.core.agent.departure import Departure
+from elasticrun.core.agent.desired import Directive
+from elasticrun.core.agent.leave import Leaving
+from elasticrun.core.agent.outbox import Outbox
+from elasticrun.core.agent.state import AgentState
+from elasticrun.core.agent_events import STOPPABLE, DumpStacks
+from elasticrun.core.protocol import (
+    AgentPhase,
+    Assignment,
+    JobEnded,
+    MasterMessage,
+    RejectCode,
+    Rejected,
+    SaveStacks,
+    StartProbe,
+    StartRound,
+    StopRound,
+    Waiting,
+)
+from elasticrun.core.quorum import accepts, with_seat
+
+
+class Intake:
+    """Takes in what the master says."""
+
+    def __init__(self, state: AgentState, outbox: Outbox, leaving: Leaving) -> None:
+        self._state = state
+        self._outbox = outbox
+        self._leaving = leaving
+
+    def hear(self, message: MasterMessage) -> None:
+        """The master says this; it may be late, doubled, or of a master that was replaced."""
+        state = self._state
+        match message:
+            case StartRound() | StopRound() | StartProbe() | JobEnded():
+                self._hear_directive(message)
+            case Rejected():
+                if message.code is RejectCode.DRAINED:
+                    self._outbox.warn(f"this node leaves: {message.message}")
+                self._leaving.depart(Departure.refused(message))
+            case Waiting() if message.epoch >= state.desired.epoch:
+                self._outbox.warn(message.text)
+            case SaveStacks() if message.epoch >= state.desired.epoch and state.phase is AgentPhase.RUNNING:
+                self._outbox.put(DumpStacks())
+
+    def _hear_directive(self, message: Directive) -> None:
+        state = self._state
+        desired = state.desired.after(message)
+        if desired is None:
+            return
+        state.desired = desired
+        match message:
+            case StartRound():
+                self._compare_votes(message.assignment)
+            case JobEnded():
+                program = state.info.program or "its program"
+                self._leaving.depart(Departure.job_over(message, program, state.assignment is not None))
+            case StopRound() if state.round <= message.round and state.phase in STOPPABLE:
+                self._outbox.warn(f"round {message.round} stops: {message.reason}")
+
+    def _compare_votes(self, given: Assignment) -> None:
+        """Reject an assignment whose master missed our latest vote; keep what it tells of that vote."""
+        state = self._state
+        if not accepts(state.votes, given.charter):
+            state.desired = replace(state.desired, round=None)
+            self._outbox.report()  # what the master did not know
+        elif given.round == state.round and state.votes:
+            state.votes = with_seat(state.votes, given.charter)
+            state.sequence += 1  # so that it is news in a Hello
+
+    def check(self) -> None:
+        """Raise AssertionError unless the invariant holds."""
+        desired, worlds = self._state.desired, [vote.world for vote in self._state.votes]
+        assert desired.stamp[0] <= desired.epoch, f"{desired.stamp} is later than epoch {desired.epoch}"
+        assert desired.round is None or desired.probe is None, "a round and a probe are wanted at once"
+        assert len(set(worlds)) == len(worlds), f"two votes for one world: {worlds}"

@@ -1,0 +1,87 @@
+"""What an agent says: to the master, to the user, and to whoever carries out its decisions.
+
+Effects are collected in the order in which they are to happen. A status always tells all facts, so that the
+newest one is enough, and each one has a higher sequence than those before. A farewell is the last that the
+master hears, as a report behind it could say that a node is ready which is about to go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elasticrun.core.agent.state import AgentState
+from elasticrun.core.agent_events import AgentEffect, Level, Say, Transmit
+from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, Leave, Report
+
+
+class Outbox:
+    """Collects the effects of one event."""
+
+    def __init__(self, state: AgentState, job_id: str, version: str) -> None:
+        self._state = state
+        self._job = (job_id, version)
+        self._effects: list[AgentEffect] = []
+        self._told = -1  # the newest sequence that was reported
+
+    def put(self, *effects: AgentEffect) -> None:
+        """These come next."""
+        self._effects += effects
+
+    def drain(self) -> list[AgentEffect]:
+        """Everything since the last time."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def inform(self, text: str) -> None:
+        """Tell the user, who may want to know."""
+        self.put(Say(Level.INFO, text))
+
+    def warn(self, text: str) -> None:
+        """Tell the user, who has to know."""
+        self.put(Say(Level.WARNING, text))
+
+    def report(self) -> None:
+        """Tell the master how things are, unless it has heard a farewell."""
+        state = self._state
+        state.sequence += 1
+        if state.departure is None or not state.departure.is_farewell:
+            self._told = state.sequence
+            self.put(Transmit(Report(state.info.incarnation, self.status())))
+
+    def say_farewell(self) -> None:
+        """Tell the master that this node leaves, if that is so and the job may go on."""
+        state = self._state
+        if state.departure is not None and state.departure.is_farewell:
+            self.put(Transmit(Leave(state.info.incarnation, state.departure.finish.reason)))
+
+    def hello(self) -> Hello:
+        """The first message of a new stream: everything the master needs to resume from.
+
+        But for a stall, which was true when it was seen: the watch over the workers will say it again.
+        """
+        status = replace(self.status(), stall=None)
+        return Hello(*self._job, self._state.info, status, self._state.desired.epoch)
+
+    def status(self) -> AgentStatus:
+        """How things are."""
+        state, offer = self._state, self._state.offer
+        is_ready = state.phase is AgentPhase.READY
+        return AgentStatus(
+            state.sequence,
+            state.phase,
+            state.round,
+            state.failures,
+            offer.store_port if is_ready else 0,
+            state.probe,
+            state.stall if state.phase is AgentPhase.RUNNING else None,
+            state.votes,
+            warming=is_ready and state.is_warming,
+            ports=offer.ports,
+            tasks=state.scope.reports,
+            hosts_store=is_ready and offer.hosts_store,
+        )
+
+    def check(self) -> None:
+        """Raise AssertionError unless all effects were taken, and no status has a sequence of its own."""
+        assert not self._effects, "effects were not taken"
+        assert self._told <= self._state.sequence, "a status is older than what was told"

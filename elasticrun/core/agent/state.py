@@ -1,0 +1,69 @@
+"""What several parts of an agent's machine have to know: data only.
+
+Each part of the machine writes some of it and reads the rest; what only one part needs it keeps to itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from elasticrun.core.agent.departure import Departure
+from elasticrun.core.agent.desired import Desired
+from elasticrun.core.agent.scope import RestartScope, WholeWorld
+from elasticrun.core.agent.search import Search
+from elasticrun.core.protocol import (
+    AgentPhase,
+    Assignment,
+    Failure,
+    NodeInfo,
+    ProbeReport,
+    Seat,
+    Stall,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """With what this node could start workers at once."""
+
+    store_port: int = 0
+    ports: tuple[int, ...] = ()  # for tasks
+    hosts_store: bool = False  # a process of ours would serve the store
+
+
+@dataclass(slots=True)
+class AgentState:
+    """The facts about one node. Times are of the agent's monotonic clock, in seconds."""
+
+    info: NodeInfo
+    search: Search
+    now: float = 0.0  # the instant of the event that is handled
+    phase: AgentPhase = AgentPhase.PREPARING
+    round: int = -1  # the last one that was accepted
+    assignment: Assignment | None = None  # of the round that runs, or ran last
+    scope: RestartScope = field(default_factory=WholeWorld)  # of that round
+    failures: tuple[Failure, ...] = ()  # of ``round``
+    stall: Stall | None = None  # as it was seen last, since the newest Hello
+    hangs: bool = False  # there is evidence that the workers make no steps any more
+    probe: ProbeReport | None = None  # of the last one that ended
+    offer: Offer = field(default_factory=Offer)
+    imports: bool = False  # a worker that started now would wait for them
+    desired: Desired = field(default_factory=Desired)
+    votes: tuple[Seat, ...] = ()
+    sequence: int = 0  # of the newest status
+    departure: Departure | None = None
+    is_done: bool = False  # Finish was said
+
+    @property
+    def works(self) -> bool:
+        """Whether workers run here, and nothing shows that they cannot go on."""
+        return self.phase is AgentPhase.RUNNING and not self.hangs
+
+    @property
+    def is_warming(self) -> bool:
+        """A world that runs need not wait for this node yet.
+
+        Not true of a node whose workers have run: its place in the next world, and its vote, are worth the
+        wait for a warm parent that had to be replaced.
+        """
+        return self.imports and self.assignment is None

@@ -1,0 +1,165 @@
+"""The tasks of a TensorFlow job on one node, each with the life that runs and the one that is wanted.
+
+Level-triggered like everything else: ``follow`` compares what the newest assignment wants with what runs,
+and takes the next step for each task. Invariant: of one task, at most one life runs. The next one starts
+only when the one before is known to have ended, and its process group with it; a task that is not wanted any
+more, or in a later life, is told to end, is killed if it does not in time (with state to save it has all of
+the grace, else a few seconds), and nothing that it ends with is held against it.
+
+Tasks that cannot be lost alone (see ``core/role_recovery.py``) are only kept account of here: the group of
+which they are part starts and stops as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from elasticrun.core.agent.departure import SIGTERM
+from elasticrun.core.agent.group import HUNG_GRACE
+from elasticrun.core.agent_events import AgentEffect, AgentTerms, Level, Say, SignalTask, StartTask
+from elasticrun.core.protocol import MAX_FAILURES, Assignment, Failure, StartRound
+from elasticrun.core.role_recovery import is_alone
+from elasticrun.core.tasks import Task, TaskReport
+from elasticrun.core.tf_cluster import SERVERS, is_served
+from elasticrun.core.timers import Deadlines
+
+TASK = "task "  # and the local rank: the timer of a task that was told to end
+SIGKILL = 9
+#: Longest message of a failure, in characters, beyond the first few that are reported in full.
+SHORT_MESSAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """The newest life of a task that was started."""
+
+    number: int
+    ended: bool = False
+    failure: Failure | None = None
+    leaving: bool = False  # it was told to end
+    saves: bool = False  # and has the time to save its state
+    killed: bool = False  # but has not ended
+
+
+class SingleTasks:
+    """Those of one round on this node; a ``RestartScope``."""
+
+    def __init__(self, start: StartRound, terms: AgentTerms, timers: Deadlines[str]) -> None:
+        self._terms = terms
+        self._timers = timers
+        self._reason = ""  # why they are to be as they are
+        self._assignment: Assignment = start.assignment
+        self._wanted: dict[int, Task] = {}  # by local rank
+        self.want(start)
+        self._lives = {task.local_rank: _Life(task.life) for task in start.assignment.tasks}
+
+    def want(self, start: StartRound) -> bool:
+        """What the tasks of the round that runs are to be from now on."""
+        self._reason = start.reason
+        self._assignment = start.assignment
+        self._wanted = {task.local_rank: task for task in start.assignment.tasks}
+        return True
+
+    def stop(self) -> None:
+        """The round stops as a whole: nothing is decided for single tasks any more."""
+        for local_rank in self._lives:
+            self._timers.cancel(f"{TASK}{local_rank}")
+
+    @property
+    def reports(self) -> tuple[TaskReport, ...]:
+        """How each task fares; the first few failures are told in full."""
+        found: list[TaskReport] = []
+        told = 0
+        for local_rank, life in sorted(self._lives.items()):
+            failure = life.failure
+            if failure is not None:
+                told += 1
+                failure = failure if told <= MAX_FAILURES else _shortened(failure)
+            found.append(TaskReport(local_rank, life.number, life.ended, failure))
+        return tuple(found)
+
+    def runs(self, local_rank: int, attempt: int) -> bool:
+        """Whether this is the newest attempt at a task, and has not ended yet."""
+        life = self._lives.get(local_rank)
+        return life is not None and life.number == attempt and not life.ended
+
+    def is_alone(self, local_rank: int) -> bool:
+        """Whether this is a task that can be lost without a new round."""
+        task = self._wanted.get(local_rank)
+        return task is None or is_alone(self._assignment.cluster, task.role)
+
+    @property
+    def servers(self) -> frozenset[int]:
+        """The local ranks of those that only serve the chief."""
+        if not is_served(self._assignment.cluster):
+            return frozenset()
+        return frozenset(local_rank for local_rank, task in self._wanted.items() if task.role in SERVERS)
+
+    def ended(self, local_rank: int, failure: Failure | None) -> bool:
+        """The life that ran has ended. Returns whether it did so by itself."""
+        self._timers.cancel(f"{TASK}{local_rank}")
+        life = self._lives[local_rank]
+        kept = None if life.leaving else failure
+        self._lives[local_rank] = replace(life, ended=True, failure=kept)
+        return not life.leaving
+
+    def follow(self, now: float) -> list[AgentEffect]:
+        """The next step for each task from what runs to what is wanted."""
+        effects: list[StartTask | SignalTask] = []
+        for local_rank in sorted({*self._wanted, *self._lives}):
+            wanted, life = self._wanted.get(local_rank), self._lives.get(local_rank)
+            is_current = wanted is not None and life is not None and wanted.life <= life.number
+            if is_current:
+                continue
+            if life is not None and not life.ended:
+                effects += self._tell_to_end(local_rank, life, wanted, now)
+            elif wanted is not None:
+                self._lives[local_rank] = _Life(wanted.life)
+                effects.append(StartTask(self._assignment, local_rank))
+            else:
+                del self._lives[local_rank]
+        starts = [effect for effect in effects if isinstance(effect, StartTask)]
+        if starts:
+            return [Say(Level.WARNING, describe_starts(starts, self._reason)), *effects]
+        return [*effects]
+
+    def expire(self, timer: str, now: float) -> SignalTask | None:
+        """A task has not ended in time: kill it; None if that was done before and in vain."""
+        local_rank = int(timer.removeprefix(TASK))
+        life = self._lives[local_rank]
+        if life.killed:
+            return None
+        self._lives[local_rank] = replace(life, killed=True)
+        self._timers.set(timer, now + self._terms.kill_timeout)
+        return SignalTask(local_rank, SIGKILL)
+
+    def _tell_to_end(self, local_rank: int, life: _Life, wanted: Task | None, now: float) -> list[SignalTask]:
+        """Send SIGTERM once; a later order may shorten the grace period."""
+        saves = wanted is not None and wanted.saves
+        if life.killed or (life.leaving and (saves or not life.saves)):
+            return []
+        self._lives[local_rank] = replace(life, leaving=True, saves=saves)
+        longest = self._terms.shutdown_timeout
+        self._timers.set(f"{TASK}{local_rank}", now + (longest if saves else min(longest, HUNG_GRACE)))
+        return [] if life.leaving else [SignalTask(local_rank, SIGTERM)]
+
+    def check(self, alive: Collection[int]) -> None:
+        """Raise AssertionError unless these are the tasks that have not ended, each of them bounded."""
+        running = {local_rank for local_rank, life in self._lives.items() if not life.ended}
+        assert set(alive) == running, f"{set(alive)} are alive, but {running} have not ended"
+        for local_rank, life in self._lives.items():
+            is_bounded = f"{TASK}{local_rank}" in self._timers
+            assert is_bounded is (life.leaving and not life.ended), f"task {local_rank}: {life}"
+
+
+def describe_starts(starts: Sequence[StartTask], reason: str) -> str:
+    """One line about tasks that start while their round runs."""
+    tasks = [start.assignment.task(start.local_rank) for start in starts]
+    names = [f"{task.role.value} {task.index} (life {task.life})" for task in tasks if task is not None]
+    return f"{', '.join(names)} {'starts' if len(names) == 1 else 'start'}: {reason}"
+
+
+def _shortened(failure: Failure) -> Failure:
+    message = failure.message[:SHORT_MESSAGE]
+    return replace(failure, message=message, traceback="", stderr_tail="", kernel_log="")

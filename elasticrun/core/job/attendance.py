@@ -1,0 +1,216 @@
+"""Who is here, and what follows for the whole job when a node says something new, or is gone.
+
+A node that is ready, and in no round that may still run, is a candidate for the next world or is held back
+(``core/job_growth.py``). Every change of what a node says passes through ``hear``, and every way in which a
+node goes ends in ``lose``; so what is counted of all nodes is kept exact in these two places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elasticrun.core.health import NodeFinding
+from elasticrun.core.job.outbox import Outbox
+from elasticrun.core.job.state import HEARTBEAT, LAST_CALL, REATTACH, WARMING, JobState
+from elasticrun.core.job_events import JobPhase
+from elasticrun.core.job_growth import HeldBack
+from elasticrun.core.membership import Node
+from elasticrun.core.protocol import RejectCode, Rejected
+from elasticrun.core.quorum import accepts
+from elasticrun.core.restart import StopCause
+
+#: Seconds by which the time to come back to a restarted master is longer for each node that is awaited. They
+#: all come at once, so the last one waits for the master to welcome the others: that takes about a
+#: millisecond for each, and several times as long where their agents share the master's cores.
+REATTACH_EACH = 0.005
+
+
+class Attendance:
+    """Keeps the table of nodes, the candidates and those held back."""
+
+    def __init__(self, state: JobState, outbox: Outbox) -> None:
+        self._state = state
+        self._outbox = outbox
+
+    # -- what nodes say
+
+    def hear(self, node: Node) -> None:
+        """Draw the consequences of a node's newest status."""
+        state, name, status = self._state, node.info.node, node.status
+        state.newest = max(state.newest, status.round)
+        if status.probe is not None:  # else its answer to another probe would be taken for one to ours
+            self.note_probe(status.probe.check)
+        state.quorum.hear(status.seats, node.info.position, status.round)
+        if name in state.current.pending:
+            self._hear_member(node)
+        if state.checkup is not None:
+            state.checkup.hear(node)
+        state.candidates.hear(node)
+        if not node.ready or name in state.current.pending:
+            self._withdraw(node)
+        elif status.warming and state.round >= 0 and not (state.checkup and state.checkup.involves(name)):
+            self.hold_back(node)
+        elif name not in state.ready:
+            self.admit(node)
+            state.timers.cancel((LAST_CALL, ""))  # an arrival restarts it
+
+    def _hear_member(self, node: Node) -> None:
+        """A node of the newest world has something to say that may be about it."""
+        state, name, status = self._state, node.info.node, node.status
+        if not accepts(status.seats, state.current.seats[name].charter):
+            state.current.lose(name, f"{name} followed another master")
+        elif status.round == state.round:
+            state.current.absorb(name, status, state.now)
+            self._note_completion()
+        elif status.round > state.round:
+            state.current.lose(name, f"{name} followed another master to round {status.round}")
+
+    def _note_completion(self) -> None:
+        """Once a world has started everywhere, its members' votes say so; see ``core/quorum.py``."""
+        current = self._state.current
+        if not current.is_committed:
+            return
+        charter = next(iter(current.seats.values())).charter
+        if charter is None or charter.base == charter.world or not self._state.quorum.complete(charter):
+            return
+        for name, seat in current.seats.items():
+            assert seat.charter is not None
+            current.seats[name] = replace(seat, charter=replace(seat.charter, base=seat.charter.world))
+        if self._state.phase is JobPhase.RUNNING:
+            self._outbox.direct_all([name for name in current.seats if name in current.pending])
+
+    def touch(self, node: Node) -> None:
+        """The node is alive: it has another while to say something."""
+        state = self._state
+        state.timers.set((HEARTBEAT, node.info.node), state.now + state.config.heartbeat_timeout)
+
+    # -- numbers that only grow
+
+    def number_round(self) -> int:
+        """A number for a new round, larger than any that a node has heard of."""
+        self._state.newest += 1
+        return self._state.newest
+
+    def note_probe(self, number: int) -> None:
+        """A probe has this number: the next one gets a larger one."""
+        self._state.probes = max(self._state.probes, number)
+
+    # -- candidates
+
+    def admit(self, node: Node) -> None:
+        """Make a ready node a candidate."""
+        self._withdraw(node)
+        self._state.candidates.add(node)
+
+    def _withdraw(self, node: Node) -> None:
+        """Remove the node from the candidates, and from those held back."""
+        self._state.candidates.remove(node)
+        if node.info.node in self._state.held:
+            self._state.held.drop(node.info.node)
+            self._watch_held()
+
+    def hold_back(self, node: Node) -> None:
+        """Keep a ready node out of worlds, as its workers would wait for imports."""
+        self._state.candidates.remove(node)
+        self._state.held.add(node.info.node, self._state.now)
+        self._watch_held()
+
+    def admit_first(self) -> None:
+        """Make the node a candidate that has been held back for longest."""
+        self.admit(self._state.members.nodes[self._state.held.first])
+
+    def admit_held(self) -> None:
+        """Make candidates of all that are held back."""
+        for name in list(self._state.held.since):
+            self.admit(self._state.members.nodes[name])
+
+    def _watch_held(self) -> None:
+        deadline = self._state.held.deadline
+        if deadline is None:
+            self._state.timers.cancel((WARMING, ""))
+        else:
+            self._state.timers.set((WARMING, ""), deadline)
+
+    # -- who goes
+
+    def lose(self, node: Node, reason: str, cause: StopCause = StopCause.MEMBER_LOST) -> None:
+        """Forget a node that is gone."""
+        state, name = self._state, node.info.node
+        state.members.remove(name)
+        self._withdraw(node)
+        state.candidates.forget(node)
+        state.timers.cancel((HEARTBEAT, name))
+        if state.checkup is not None:
+            state.checkup.lose(name)
+        if not state.ended:  # afterwards everybody goes
+            self._outbox.decide(f"{name} {reason}")
+        state.current.lose(name, f"{name} {reason}", cause)
+
+    def let_go(self, name: str, reason: str) -> None:
+        """Close the stream of a node that may come back, and forget it."""
+        node = self._state.members.nodes[name]
+        if node.session is not None:
+            self._outbox.drop(node.session)
+        self.lose(node, reason)
+
+    def dismiss(self, node: Node, farewell: Rejected | None, reason: str) -> None:
+        """Forget a node for good. Its workers still stop, so this incarnation must not come back."""
+        self._state.members.retire(node, farewell)
+        if node.session is not None:
+            self._outbox.drop(node.session, farewell)
+        self.lose(node, reason, StopCause.MEMBER_LEFT)
+
+    def exclude(self, *faulty: NodeFinding) -> None:
+        """Dismiss faulty nodes: they end, so that whoever started them can replace them."""
+        nodes = self._state.members.nodes
+        known = [found for found in faulty if found.node in nodes]
+        for found in known:
+            self._state.candidates.suspect(found.node)  # and with it its host
+            farewell = Rejected(RejectCode.EXCLUDED, f"this node was excluded from the job: {found.reason}")
+            self.dismiss(nodes[found.node], farewell, f"excluded: {found.reason}")
+        self._outbox.tell_all([f"{found.node} was excluded from the job: {found.reason}" for found in known])
+
+    # -- a master's restart
+
+    def await_all(self) -> None:
+        """Take every known node for away, as the streams of an earlier master are closed."""
+        state = self._state
+        state.members.detach_all()
+        for node in state.members.nodes.values():
+            state.candidates.remove(node)
+            state.timers.cancel((HEARTBEAT, node.info.node))
+        state.held = HeldBack()
+        state.timers.cancel((WARMING, ""))
+        self.await_known()
+
+    def await_known(self) -> None:
+        """Give known nodes that are not back some time to come, counted from the last one that did.
+
+        So a node that is gone is found soon after all others are back, be they two or thousands.
+        """
+        state = self._state
+        missing = state.members.detached
+        if missing:
+            time = state.config.reattach_timeout + REATTACH_EACH * missing
+            state.timers.set((REATTACH, ""), state.now + time)
+        else:
+            state.timers.cancel((REATTACH, ""))
+
+    def check(self) -> list[str]:
+        """Which invariants do not hold, in words."""
+        state = self._state
+        nodes, ready, held = state.members.nodes, state.ready.keys(), state.held.since.keys()
+        idle = {name for name, node in nodes.items() if node.ready and name not in state.current.pending}
+        away = sum(node.session is None for node in nodes.values())
+        silent = {
+            name for name, node in nodes.items() if node.session and (HEARTBEAT, name) not in state.timers
+        }
+        rules = {
+            "whoever is ready is a candidate or held back": ready | held == idle,
+            "no candidate is held back": not ready & held,
+            "who is held back is waited for": state.ended or ((WARMING, "") in state.timers) == bool(held),
+            "who is away is counted": state.members.detached == away,
+            "who is away is waited for": state.ended or not away or (REATTACH, "") in state.timers,
+            "silence is noticed": state.ended or not silent,
+        }
+        return [rule for rule, holds in rules.items() if not holds]

@@ -1,0 +1,95 @@
+"""The state of a job, for ``elastic-ctl status``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from elasticrun.config import Endpoint
+from elasticrun.core.job.directives import notice
+from elasticrun.core.job.state import JobState
+from elasticrun.core.job_events import JobPhase
+from elasticrun.core.status import JobStatus, NodeStatus, TaskStatus, fitting
+from elasticrun.core.tasks import Task, TaskReport
+from elasticrun.core.usage import TaskUsage
+
+#: What the tasks of each node use, by the node's session.
+Usages = Mapping[int, Sequence[TaskUsage]]
+
+
+def describe(job: JobState, usages: Usages | None = None) -> JobStatus:
+    """Who is there and what the job does; of tasks, what they use as far as ``usages`` knows."""
+    budget, limits = job.budget, job.limits
+    members = job.members.nodes
+    seated = [name for name in job.current.seats if name in members]
+    others = [name for name in members if name not in job.current.seats]
+    nodes = tuple(fitting(_node(job, name, usages or {}) for name in (*seated, *others)))
+    return JobStatus(
+        job_id=job.config.job_id,
+        phase=job.phase,
+        round=job.round,
+        min_nodes=limits.min_nodes,
+        max_nodes=limits.max_nodes,
+        restarts_used=budget.spent,
+        max_restarts=budget.max_restarts,
+        waiting_for=notice(job)[0] if job.phase is JobPhase.GATHERING else "",
+        nodes=nodes,
+        unlisted=len(members) - len(nodes),
+    )
+
+
+def _node(job: JobState, name: str, usages: Usages) -> NodeStatus:
+    node = job.members.nodes[name]
+    seat = job.current.seats.get(name)
+    return NodeStatus(
+        name,
+        rank=None if seat is None else seat.group_rank,
+        phase=node.status.phase,
+        attached=node.session is not None,
+        doubt=job.health.doubtful.get(name, ""),
+        tasks=_tasks(job, name, _used(job, name, usages)),
+    )
+
+
+def _seats(job: JobState, name: str) -> tuple[Task, ...]:
+    """The tasks of a node, while a round may run them."""
+    tasks = job.current.tasks
+    return tasks.of(name) if tasks is not None and job.phase in (JobPhase.RUNNING, JobPhase.STOPPING) else ()
+
+
+def _reports(job: JobState, name: str) -> dict[int, TaskReport]:
+    """What a node said of its tasks in this round, by local rank."""
+    status = job.members.nodes[name].status
+    return {report.local_rank: report for report in status.tasks} if status.round == job.round else {}
+
+
+def _used(job: JobState, name: str, usages: Usages) -> dict[int, TaskUsage]:
+    """What the tasks of a node use that run, by local rank."""
+    session = job.members.nodes[name].session
+    running = {report.local_rank for report in _reports(job, name).values() if not report.ended}
+    told = usages.get(session, ()) if session is not None else ()
+    return {usage.local_rank: usage for usage in told if usage.local_rank in running}
+
+
+def _tasks(job: JobState, name: str, used: Mapping[int, TaskUsage]) -> tuple[TaskStatus, ...]:
+    reports, address = _reports(job, name), job.members.nodes[name].info.address
+    return tuple(
+        TaskStatus(
+            task.role,
+            task.index,
+            task.life,
+            state=_state(task, reports.get(task.local_rank)),
+            address=str(Endpoint(address, task.port)) if task.port else "",
+            usage=used.get(task.local_rank),
+        )
+        for task in _seats(job, name)
+    )
+
+
+def _state(task: Task, report: TaskReport | None) -> str:
+    if report is None or (report.life < task.life and report.ended):
+        return "starting"
+    if report.life < task.life:
+        return f"starts when life {report.life} has ended"
+    if report.failure is not None:
+        return report.failure.summary
+    return "ended with 0" if report.ended else "running"

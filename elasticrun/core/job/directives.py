@@ -1,0 +1,79 @@
+"""What agents are told, as a function of the job's state.
+
+Nothing here remembers what was said before: a directive is derived anew each time from the facts, so an agent
+that lost one with its stream hears the same again, or what is in force by then.
+"""
+
+from __future__ import annotations
+
+from elasticrun.core.job.state import JobState
+from elasticrun.core.job_events import OUTCOMES, JobPhase
+from elasticrun.core.membership import Node
+from elasticrun.core.protocol import JobEnded, MasterMessage, StartProbe, StartRound, StopRound
+from elasticrun.core.restart import StopCause
+from elasticrun.core.roster import describe_spares, describe_waiting, name_some
+from elasticrun.core.round import Round
+from elasticrun.core.round_tasks import name_tasks
+from elasticrun.core.tf_cluster import is_served
+
+
+def directive(job: JobState, node: Node, sequence: int) -> MasterMessage | None:
+    """What is in force for a node; None before the first round if the node has nothing to do."""
+    stamp = (job.epoch, sequence)
+    name = node.info.node
+    if job.ended:
+        return _ending(job, node, stamp)
+    if job.checkup is not None and name in job.checkup.pending:
+        groups = job.checkup.groups_of(name)
+        slots = len(job.checkup.step.slots)
+        number, timeout = job.checkup.number, job.config.health.timeout
+        return StartProbe(*stamp, number, groups, slots, timeout, probe_secret(job.key, number))
+    if name in job.current.pending:
+        if job.phase is JobPhase.RUNNING or name in job.current.serving:
+            return StartRound(*stamp, job.current.seats[name], job.current.start_reason)
+        return StopRound(*stamp, job.round, job.current.stop_reason, _drains(job.current, name))
+    if job.newest < 0:
+        return None
+    # Also to a node that runs nothing: from then on an earlier directive that comes late is stale.
+    return StopRound(*stamp, job.newest, "this node is not part of the newest round")
+
+
+def _drains(current: Round, name: str) -> bool:
+    """Whether the workers of a node may save their state before they stop; a chief saves for all."""
+    if current.stop is None or current.stop[0] is not StopCause.MEMBER_LEFT:
+        return False
+    tasks = current.tasks
+    return tasks is None or not is_served(tasks.cluster) or name == tasks.leader[0]
+
+
+def probe_secret(key: str, number: int) -> bytes:
+    """The secret of one probe, the same for all its nodes, and again for those that hear of it late."""
+    import hmac  # not needed where nothing is checked
+
+    return hmac.digest(key.encode(), b"elasticrun.v1 probe %d" % number, "sha256")
+
+
+def _ending(job: JobState, node: Node, stamp: tuple[int, int]) -> JobEnded:
+    failed = job.phase in (JobPhase.FAILED, JobPhase.HOPELESS)
+    failures = tuple(job.current.failures) if failed else ()
+    other = job.fit.other_program(node.info)
+    return JobEnded(*stamp, OUTCOMES[job.phase], job.end_reason, failures, job.table, other)
+
+
+def notice(job: JobState) -> tuple[str, list[str]]:
+    """What the job waits for, and the names of the nodes that wait."""
+    if job.phase is JobPhase.GATHERING:
+        present = [node.info for node in job.members.nodes.values()]
+        doubts = [f"{name}: {reason}" for name, reason in job.health.doubtful.items()]
+        text = "; ".join([job.obstacle or describe_waiting(present, job.limits), *doubts[:1]])
+        return text, list(job.members.nodes)
+    if job.phase is JobPhase.STOPPING:
+        pending = name_some(sorted(job.current.pending))
+        return f"round {job.round} is being stopped; waiting for {pending}", list(job.members.nodes)
+    tasks = job.current.tasks
+    if tasks is not None and tasks.is_over and tasks.unfinished:
+        ended, late = name_tasks(tasks, [tasks.leader]), name_tasks(tasks, tasks.unfinished)
+        bound = f"at most {job.config.finish_timeout:g} s (--tf-finish-timeout)"
+        return f"{ended} has ended with 0; waiting for {late} to end, {bound}", list(job.current.seats)
+    text = describe_spares(len(job.current.seats), len(job.ready), len(job.held), job.limits)
+    return text, [*job.ready, *job.held.since]

@@ -1,0 +1,202 @@
+"""How the next world comes about: waiting, the last call and the choice.
+
+The invariant that makes a round safe: a world is formed only when no worker of an earlier round can be alive
+on any of its members. A member of the last round is no candidate until it has said READY for that round; one
+that was lost and comes back must say READY before it is a candidate.
+
+Whether a world forms is decided by ``decide_world``; here is what follows from each of its answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from elasticrun.config import HealthCheckMode
+from elasticrun.core.job.attendance import Attendance
+from elasticrun.core.job.clusters import Clusters
+from elasticrun.core.job.directives import notice
+from elasticrun.core.job.moves import Move
+from elasticrun.core.job.outbox import Outbox
+from elasticrun.core.job.state import BACKOFF, JOIN, LAST_CALL, NOTICE, STEP_DOWN, JobState
+from elasticrun.core.job.world import Choice, Decision, Step, Terms, decide_world, is_enough
+from elasticrun.core.job_events import JobPhase, StepDown, Trigger
+from elasticrun.core.membership import Node
+from elasticrun.core.protocol import Assignment
+from elasticrun.core.ranks import RoundTerms, assign_ranks, order_members
+from elasticrun.core.round import Round
+
+
+class Formation:
+    """Forms worlds."""
+
+    def __init__(self, state: JobState, outbox: Outbox, attendance: Attendance, clusters: Clusters) -> None:
+        self._state = state
+        self._outbox = outbox
+        self._attendance = attendance
+        self._clusters = clusters
+
+    # -- gathering
+
+    def advance(self) -> Move | None:
+        """Form a world if the facts allow it, or see to it that nobody waits for ever."""
+        state = self._state
+        if state.members.detached or (BACKOFF, "") in state.timers:
+            return None  # known nodes are about to come back, or failures came fast; a timer bounds the wait
+        decision = self._decide()
+        if decision.step is Step.ADMIT_HELD:
+            self._attendance.admit_held()
+            decision = self._decide()
+        state.obstacle = decision.obstacle
+        return self._follow(decision)
+
+    def _decide(self) -> Decision:
+        state = self._state
+        return decide_world(state.candidates, terms_of(state), len(state.held), self._calls, self._choose)
+
+    @property
+    def _calls(self) -> bool:
+        """Only the first world waits for more nodes than it needs: nobody knows yet who will come."""
+        state = self._state
+        if state.previous or state.last_called:
+            return False
+        return state.config.last_call_timeout > 0 and len(state.ready) < state.limits.largest
+
+    def _follow(self, decision: Decision) -> Move | None:
+        """Do what was decided."""
+        state, now = self._state, self._state.now
+        if decision.step is not Step.NO_QUORUM:
+            state.timers.cancel((STEP_DOWN, ""))
+        match decision.step:
+            case Step.FORM:
+                self._form(self._order(decision.nodes), decision.reason)
+                return Move(Trigger.WORLD_FORMED)
+            case Step.CHECK:
+                state.last_called = True  # who comes later than a check does not hold up those who passed it
+                self._stop_waiting()
+                return Move(Trigger.CHECK_WANTED, nodes=decision.nodes)
+            case Step.LAST_CALL:
+                state.timers.cancel((NOTICE, ""))  # nobody is missing any more
+                state.timers.set_default((LAST_CALL, ""), now + state.config.last_call_timeout)
+                return None
+            case Step.TOO_FEW:
+                state.last_called = False
+            case _:
+                pass
+        self._wait_for_nodes()
+        if decision.step is Step.NO_QUORUM:
+            state.timers.set_default((STEP_DOWN, ""), now + state.quorum.patience)
+        return None
+
+    def _wait_for_nodes(self) -> None:
+        state = self._state
+        state.timers.cancel((LAST_CALL, ""))
+        state.timers.set_default((JOIN, ""), state.now + state.config.join_timeout)
+        state.timers.set_default((NOTICE, ""), state.now + state.config.waiting_notice_interval)
+
+    def _stop_waiting(self) -> None:
+        for timer in (LAST_CALL, JOIN, NOTICE):
+            self._state.timers.cancel((timer, ""))
+
+    # -- deadlines
+
+    def expire_last_call(self, _: str) -> None:
+        """Who has not come by now is not waited for."""
+        self._state.last_called = True
+
+    def expire_join(self, _: str) -> Move | None:
+        """Give up, unless a world could be formed after all."""
+        state = self._state
+        if state.held or not (state.obstacle or not is_enough(state.candidates, state.limits)):
+            return None
+        here = notice(state)[0]
+        return Move(Trigger.JOIN_TIMED_OUT, f"gave up after {state.config.join_timeout:g} s: {here}")
+
+    def expire_patience(self, _: str) -> None:
+        """Step down: let all nodes look for another master."""
+        state = self._state
+        self._outbox.decide(f"this master steps down: {state.obstacle}")
+        for name in list(state.members.nodes):
+            self._attendance.let_go(name, "is let go")
+        self._outbox.put(StepDown(state.obstacle))
+
+    def expire_imports(self, _: str) -> None:
+        """The node that has been held back for longest is waited for no more."""
+        self._attendance.admit_first()
+
+    # -- forming
+
+    def _choose(self) -> Choice:
+        """The members of the next world in order of preference."""
+        state, nodes = self._state, self._state.members.nodes
+        names, reason = state.candidates.choose(state.previous, state.limits)
+        choice = Choice(tuple(names), reason)
+        is_cluster = state.current.tasks is not None or any(nodes[name].info.roles for name in names)
+        return self._clusters.choose(choice) if is_cluster else choice
+
+    def _order(self, chosen: Sequence[str]) -> list[str]:
+        """The members of the next world by group rank."""
+        state, nodes = self._state, self._state.members.nodes
+        ranks = {name: nodes[name].info.node_rank for name in chosen}
+        order = order_members(chosen, state.previous, ranks)
+        if not state.config.cautious:
+            return order
+        here = {name: node.info.incarnation for name, node in nodes.items()}
+        voters = [here[n] for n, node in nodes.items() if state.quorum.is_voter(here[n], node.status.seats)]
+        return state.seniority.form(order, state.newest + 1, here, voters)
+
+    def _form(self, order: list[str], reason: str) -> None:
+        """Make the world of these members, by group rank, and take them from the candidates."""
+        state, nodes = self._state, self._state.members.nodes
+        first = nodes[order[0]]
+        tasks = self._clusters.make_tasks(order) if first.info.roles else None
+        self._stop_waiting()
+        state.round = self._attendance.number_round()
+        seats = self._charter(order, assign_ranks([nodes[name].info for name in order], self._terms(first)))
+        if tasks is not None:
+            seats = self._clusters.assign(seats, tasks)
+        state.current = Round(seats, set(order), start_reason=reason, started_at=state.now, tasks=tasks)
+        state.previous, state.fit.lead = tuple(order), first.info
+        for name in order:
+            state.candidates.remove(nodes[name])
+        for name in [name for name in state.ready if nodes[name].status.warming]:
+            self._attendance.hold_back(nodes[name])
+        if state.config.health.mode is HealthCheckMode.ALWAYS:
+            state.candidates.distrust_all()
+
+    def _charter(self, order: Sequence[str], seats: dict[str, Assignment]) -> dict[str, Assignment]:
+        """The assignments with what the world is founded on, if nodes vote."""
+        state, nodes = self._state, self._state.members.nodes
+        charters = state.quorum.form(state.round, state.epoch, state.candidates.seats_of(order))
+        if not charters:
+            return seats
+        incarnations = {name: nodes[name].info.incarnation for name in order}
+        return {n: replace(seat, charter=charters[incarnations[n]]) for n, seat in seats.items()}
+
+    def _terms(self, first: Node) -> RoundTerms:
+        return RoundTerms(
+            round=self._state.round,
+            store_address=first.info.address,
+            store_port=first.status.store_port,
+            restart_count=self._state.budget.used,
+            max_restarts=self._state.budget.max_restarts,
+            store_hosted=first.status.hosts_store,
+        )
+
+    def check(self) -> list[str]:
+        """Which invariants do not hold, in words."""
+        state = self._state
+        gathers = state.phase is JobPhase.GATHERING
+        here = {timer for timer in (JOIN, LAST_CALL) if (timer, "") in state.timers}
+        rules = {
+            "no member of the last world runs while nodes gather": not gathers or not state.current.pending,
+            "nobody is called while a world runs": gathers or not here,
+            "the newest world is its members'": state.round < 0
+            or state.previous == tuple(state.current.seats),
+        }
+        return [rule for rule, holds in rules.items() if not holds]
+
+
+def terms_of(state: JobState) -> Terms:
+    """What the next world has to keep to."""
+    return Terms(state.limits, state.config.health, state.previous, state.round < 0, state.newest >= 0)

@@ -1,0 +1,18 @@
+"""How the job moves from one phase to another: what a rule of the machine answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elasticrun.core.job_events import Trigger
+from elasticrun.core.recovery import Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A rule has found that the phase is over."""
+
+    trigger: Trigger
+    reason: str = ""  # why, in words
+    nodes: tuple[str, ...] = ()  # that have to be checked
+    settled: Settlement | None = None  # what follows the round that has stopped

@@ -1,0 +1,94 @@
+"""What operators order: each order is judged here, once, and answered.
+
+An order is an event as any other. So it is judged on the facts at its place among the events, a journal has
+the orders that were refused as well, and a replay refuses them again. Invariant: each order leads to exactly
+one ``Answered``, and one that is refused changes nothing.
+"""
+
+from __future__ import annotations
+
+from elasticrun.core.job.attendance import Attendance
+from elasticrun.core.job.outbox import Outbox
+from elasticrun.core.job.state import JobState
+from elasticrun.core.job.tasks import SingleTasks, idle
+from elasticrun.core.job_events import (
+    Answered,
+    DrainOrdered,
+    JobPhase,
+    RoleScaled,
+    ScaleOrdered,
+    StacksOrdered,
+)
+from elasticrun.core.protocol import RejectCode, Rejected, SaveStacks
+from elasticrun.core.rendezvous import WorldLimits
+from elasticrun.core.restart import StopCause
+from elasticrun.core.tf_scale import scale_promise, scale_refusal
+
+SHOWN = 8  # nodes that an operator is told
+
+
+class Orders:
+    """Judges the orders of operators and carries them out."""
+
+    def __init__(self, state: JobState, outbox: Outbox, attendance: Attendance, tasks: SingleTasks) -> None:
+        self._state = state
+        self._outbox = outbox
+        self._attendance = attendance
+        self._tasks = tasks
+
+    def drain(self, event: DrainOrdered) -> None:
+        """Let a node leave with grace."""
+        nodes, why = self._state.members.nodes, f"drained: {event.reason}"
+        known = ", ".join(list(nodes)[:SHOWN]) or "none"
+        unknown = "" if event.node in nodes else f"there is no node {event.node!r}; the nodes are: {known}"
+        if self._allows(unknown):
+            self._attendance.dismiss(nodes[event.node], Rejected(RejectCode.DRAINED, why), why)
+            self._answer(f"{event.node} is asked to leave")
+
+    def scale(self, event: ScaleOrdered) -> None:
+        """Run with another number of nodes."""
+        state, low, high = self._state, event.min_nodes, event.max_nodes
+        limits = WorldLimits(low, high, state.limits.node_unit)
+        misses = f"no multiple of {limits.node_unit} (--node-unit) lies in {low}:{high}"
+        if not self._allows(misses if limits.largest < low else ""):
+            return
+        text = f"scaled to {low}:{high} nodes"
+        state.limits = limits
+        self._outbox.decide(text)
+        if state.phase is JobPhase.RUNNING and len(state.current.seats) > limits.largest:
+            state.current.must_stop(StopCause.RESIZED, text)
+        self._answer(f"the job now wants {low} to {high} nodes")
+
+    def scale_role(self, event: RoleScaled) -> None:
+        """Run with another number of a TensorFlow job's tasks of one role."""
+        state, role, count = self._state, event.role, event.count
+        tasks = state.current.tasks
+        if not self._allows("" if tasks is not None else scale_refusal(None, {}, role, count, idle(state))):
+            return
+        assert tasks is not None
+        promise = scale_promise(tasks, role, count)
+        refusal = self._tasks.scale(role, count)
+        self._outbox.put(Answered(not refusal, refusal or promise))
+
+    def save_stacks(self, _: StacksOrdered) -> None:
+        """Have every node save the stacks of its workers."""
+        if not self._allows(""):
+            return
+        state = self._state
+        sessions = [node.session for node in state.members.nodes.values() if node.session is not None]
+        for session in sessions:
+            self._outbox.send(session, SaveStacks(state.epoch))
+        self._outbox.decide(f"{len(sessions)} nodes save the stacks of their workers, as was ordered")
+        self._answer(f"{len(sessions)} nodes save the stacks of their workers beside their logs")
+
+    def _allows(self, refusal: str) -> bool:
+        """Whether an order is carried out; if not, ``refusal`` or the end of the job is the answer."""
+        state = self._state
+        why = f"the job has ended: {state.end_reason}" if state.ended else refusal
+        if why:
+            self._outbox.decide(f"an order is refused: {why}")
+            self._outbox.put(Answered(False, why))
+        return not why
+
+    def _answer(self, text: str) -> None:
+        self._outbox.put(Answered(True, text))

@@ -1,0 +1,115 @@
+"""What the master knows of one job: data, and nothing that decides.
+
+The parts of the machine (``core/job/machine.py``) read all of it. Each field has one owner among them, and
+only the owner assigns to it. Whatever a machine will do follows from this state and the next event: a
+snapshot of the job is a snapshot of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from elasticrun.config import JobConfig, TaskRole
+from elasticrun.core.bounds import Horizon
+from elasticrun.core.candidates import Candidates, Standing
+from elasticrun.core.checkup import Checkup, HealthBook
+from elasticrun.core.fit import Fit
+from elasticrun.core.job_events import OUTCOMES, JobPhase
+from elasticrun.core.job_growth import HeldBack
+from elasticrun.core.membership import Membership
+from elasticrun.core.protocol import NodeCheck
+from elasticrun.core.quorum import Quorum
+from elasticrun.core.recovery import Recovery
+from elasticrun.core.rendezvous import WorldLimits
+from elasticrun.core.restart import Budget
+from elasticrun.core.round import Round
+from elasticrun.core.round_tasks import Order
+from elasticrun.core.seniority import Seniority
+from elasticrun.core.timers import Deadlines
+
+Timer = tuple[str, str]  # its kind, and the node it is about, or ""
+#: Kinds of timers.
+HEARTBEAT, LAST_CALL, JOIN, NOTICE, REATTACH = "heartbeat", "last call", "join", "notice", "re-attach"
+CHECK, BACKOFF, STEP_DOWN = "check", "back-off", "step down"
+GROWTH, WARMING = "growth", "warming"
+MENDING, LINGER, SERVING = "mending", "linger", "serving"
+
+
+@dataclass(slots=True)
+class JobState:
+    """The facts about one job. ``now`` and deadlines are seconds of the master's monotonic clock."""
+
+    config: JobConfig
+    recovery: Recovery  # what is remembered of failures: Settling
+    quorum: Quorum
+    fit: Fit
+    limits: WorldLimits  # as an operator ordered last: Orders
+    members: Membership
+    health: HealthBook
+    candidates: Candidates
+    seniority: Seniority = field(default_factory=Seniority)
+    timers: Deadlines[Timer] = field(default_factory=Deadlines)
+    now: float = 0.0  # when the event that is being handled happened
+
+    # Where the job stands: JobMachine
+    phase: JobPhase = JobPhase.GATHERING
+    end_reason: str = ""
+
+    # Who leads: Intake
+    epoch: int = 0
+    key: str = ""  # of all masters of this journal, in hex: what agents are given secrets from
+    horizon: Horizon = field(default_factory=Horizon)
+
+    # Who is here: Attendance
+    held: HeldBack = field(default_factory=HeldBack)  # as ready, but no world waits for them
+    newest: int = -1  # the highest round that any node has heard of, perhaps from a forgotten master
+    probes: int = 0  # number of the newest probe, perhaps of a master that was forgotten
+
+    # The next world: Formation
+    obstacle: str = ""  # why no world is formed although enough nodes are there
+    last_called: bool = False
+
+    # The check that runs: Checking
+    checkup: Checkup | None = None
+    table: tuple[NodeCheck, ...] = ()  # of the last check, if that is what was asked for
+
+    # The newest world: Formation makes it, then it is Rounds'
+    round: int = -1  # the newest round of this job that this master knows the members of
+    current: Round = field(default_factory=Round)
+    previous: tuple[str, ...] = ()  # its members by group rank
+    role_orders: dict[TaskRole, Order] = field(default_factory=dict)  # the newest for each role
+
+    # What was said: Outbox
+    sequence: int = 0  # of the newest directive
+
+    @classmethod
+    def new(cls, config: JobConfig) -> JobState:
+        """That of a job of which nothing has happened."""
+        quorum, health = Quorum(config.endpoints), HealthBook()
+        members = Membership(config.max_nodes)
+        return cls(
+            config,
+            Recovery(Budget(config.max_restarts)),
+            quorum,
+            Fit(config.min_nodes, config.max_nodes),
+            WorldLimits(config.min_nodes, config.max_nodes, config.node_unit),
+            members,
+            health,
+            Candidates(members.nodes, quorum, health),
+        )
+
+    @property
+    def budget(self) -> Budget:
+        """The restarts that were used and are left."""
+        return self.recovery.budget
+
+    @property
+    def ready(self) -> Mapping[str, Standing]:
+        """The nodes outside a round that could start at once, in the order in which they came to that."""
+        return self.candidates.ready
+
+    @property
+    def ended(self) -> bool:
+        """No round will follow."""
+        return self.phase in OUTCOMES

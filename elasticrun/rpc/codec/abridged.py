@@ -1,0 +1,61 @@
+"""The failures of many tasks in one status: what the mapper cannot know, as it looks at one value at a time.
+
+A message has room for the texts of MAX_FAILURES failures. Of tasks, many more may fail at once: those beyond
+are *abridged*. One sentence is left of what such a failure says, and it does not repeat the names of its node
+and its host, which are those of the first failure in its status.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elasticrun.core.protocol import MAX_FAILURES, MAX_SUMMARY_TEXT, AgentStatus, Failure
+from elasticrun.core.tasks import TaskReport
+from elasticrun.rpc import elastic_pb2 as pb
+from elasticrun.rpc.text import head
+
+#: Bytes of UTF-8 that an abridged failure has for the name of its role.
+_MAX_ROLE = 64
+
+
+def abridged(status: AgentStatus) -> AgentStatus:
+    """The status as a message has room for it."""
+    room = MAX_FAILURES - len(status.failures)
+    failed = [report for report in status.tasks if report.failure is not None]
+    if len(failed) <= max(0, room):
+        return status
+    whole = {report.local_rank for report in failed[: max(0, room)]}
+    tasks = tuple(report if report.local_rank in whole else _short(report) for report in status.tasks)
+    return replace(status, tasks=tasks)
+
+
+def _short(report: TaskReport) -> TaskReport:
+    failure = report.failure
+    return report if failure is None else replace(report, failure=_abridged(failure))
+
+
+def _abridged(failure: Failure) -> Failure:
+    """A failure in a few hundred bytes, whatever it says."""
+    return replace(
+        failure,
+        node="",
+        host="",
+        role=head(failure.role, _MAX_ROLE),
+        message=head(failure.message, MAX_SUMMARY_TEXT),
+        traceback="",
+        stderr_tail="",
+        error_file="",
+        kernel_log="",
+        stacks="",
+    )
+
+
+def name_abridged(said: pb.Hello | pb.Report) -> None:
+    """Gives failures that are abridged the names that they lack."""
+    failures = [
+        *said.status.failures[:1],
+        *(task.failure for task in said.status.tasks if task.HasField("failure")),
+    ]
+    for failure in failures[1:]:
+        if not failure.node and not failure.host:
+            failure.node, failure.host = failures[0].node, failures[0].host

@@ -1,0 +1,124 @@
+"""What the master keeps counted is what a count of all nodes gives (``core/candidates.py``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from elasticrun.config import HealthCheckMode
+from elasticrun.core.candidates import Standing
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.state import BACKOFF, WARMING
+from elasticrun.core.job_events import JobPhase
+from elasticrun.core.job_growth import WARMING_LIMIT
+from elasticrun.core.membership import Node
+from elasticrun.core.protocol import MAX_SEATS
+from elasticrun.core.rendezvous import WorldLimits
+from elasticrun.core.votes import Votes
+from elasticrun.sim.kernel import Violation
+
+
+def counts_are_exact(machine: JobMachine) -> None:
+    """To be called after any event."""
+    _candidates_are_exact(machine)
+    nodes, candidates = machine.state.members.nodes, machine.state.candidates
+    able = {n: nodes[n] for n in candidates.ready if n in nodes and n not in machine.state.health.doubtful}
+    standings = {name: _standing(machine, name) for name in candidates.ready}
+    _same("ready nodes are in the world", set(candidates.ready) - nodes.keys(), set())
+    _same("standings", candidates.ready, standings)
+    _same("numbers of standings", Counter(candidates.standings), Counter(standings.values()))
+    _same("available", candidates.available, len(able))
+    _same("trusted", candidates.trusted(), [n for n in candidates.ready if n in machine.state.health.trusted])
+    is_single = machine.state.limits.max_nodes == 1
+    for is_first in (False, True):
+        found = candidates.unchecked(machine.state.config.health, is_first, is_single)
+        _same("unchecked", found, _unchecked(machine, is_first, is_single))
+    if not machine.state.quorum.is_needed:
+        _same(
+            "nobody votes", (candidates.here.nodes, candidates.able.nodes, candidates.positions), ({}, {}, {})
+        )
+        return
+    positions = Counter(nodes[name].info.position for name in candidates.ready)
+    _same("positions", candidates.positions, dict(positions))
+    _votes_are_exact(machine, candidates.here, nodes)
+    _votes_are_exact(machine, candidates.able, able)
+    for more in (False, True):
+        found_ = candidates.obstacle(
+            machine.state.previous, machine.state.limits, machine.state.newest >= 0, more
+        )
+        _same("an obstacle", bool(found_), bool(_obstacle(machine, able, more)))
+
+
+def _candidates_are_exact(machine: JobMachine) -> None:
+    """Whoever is ready is a candidate or held back, and the latter only while nobody is missing."""
+    nodes, held, ready = machine.state.members.nodes, machine.state.held.since, machine.state.ready.keys()
+    idle = {name for name, node in nodes.items() if node.ready and name not in machine.state.current.pending}
+    _same("who is ready is a candidate or held back", ready | held.keys(), idle)
+    _same("who is held back is no candidate", ready & held.keys(), set())
+    _same("who is held back imports", {name for name in held if not nodes[name].status.warming}, set())
+    checked = machine.state.checkup.pending if machine.state.checkup is not None else set[str]()
+    _same("who is held back is not checked", held.keys() & checked, set())
+    is_free = machine.state.members.detached == 0 and (BACKOFF, "") not in machine.state.timers
+    if machine.state.round < 0 or (machine.state.phase is JobPhase.GATHERING and is_free):
+        _same("nobody is held back who is needed", set(held), set())
+    if not machine.state.ended:
+        deadline = next(iter(held.values())) + WARMING_LIMIT if held else None
+        _same("the wait for who is held back", machine.state.timers._due.get((WARMING, "")), deadline)
+
+
+def _same(what: str, kept: object, counted: object) -> None:
+    if kept != counted:  # asked first, because the text costs more than all the counting
+        raise Violation("what is kept is what is counted", f"{what}: {kept}, not {counted}")
+
+
+def _standing(machine: JobMachine, name: str) -> Standing:
+    book = machine.state.health
+    if name in book.doubtful:
+        return Standing.DOUBTFUL
+    if name in book.trusted:
+        return Standing.TRUSTED
+    return Standing.SUSPECT if name in book.suspects else Standing.UNKNOWN
+
+
+def _unchecked(machine: JobMachine, is_first: bool, is_single: bool) -> list[str]:
+    """Node by node, as the rule is told."""
+    config, book, ready = machine.state.config.health, machine.state.health, list(machine.state.ready)
+    always = config.mode is HealthCheckMode.ALWAYS
+    if not config.only and (config.mode is HealthCheckMode.OFF or (is_single and not always)):
+        return []
+    found = [name for name in ready if name not in book.trusted]
+    if not is_first and not always:
+        if config.mode is HealthCheckMode.START:
+            return []
+        found = [name for name in found if name in book.suspects or name in book.doubtful]
+    is_fresh = len(ready) == 1 or any(name not in book.doubtful for name in found)
+    return found if is_fresh else []
+
+
+def _votes_are_exact(machine: JobMachine, votes: Votes, nodes: Mapping[str, Node]) -> None:
+    seats = {node.info.incarnation: node.status.seats for node in nodes.values()}
+    _same("voters", votes.nodes, seats)
+    held = [{seat.world for seat in each} for each in seats.values()]
+    _same("seats", votes.seated, dict(Counter(world for worlds in held for world in worlds)))
+    _same("full nodes", votes.full, sum(len(each) >= MAX_SEATS for each in seats.values()))
+    for world, kept in votes._by_roll.items():
+        members = [who for who in seats if who in kept.roll]
+        seated = [who for who in members if any(seat.world == world for seat in seats[who])]
+        _same("members", (kept.here, kept.seated), (len(members), len(seated)))
+
+
+def _obstacle(machine: JobMachine, able: Mapping[str, Node], more_may_come: bool) -> str:
+    """From the nodes that would be chosen, or from all if they are too few, by votes counted anew."""
+    candidates, quorum, limits = machine.state.candidates, machine.state.quorum, machine.state.limits
+    positions = [machine.state.members.nodes[name].info.position for name in candidates.ready]
+    if why := quorum.obstacle_to_begin(positions, machine.state.newest >= 0):
+        return why
+    names = list(able) if more_may_come else candidates.choose(machine.state.previous, limits)[0]
+    if not _usable(limits, len(able)):
+        names = list(machine.state.members.nodes)
+    return quorum.obstacle(Votes(candidates.seats_of(names)))
+
+
+def _usable(limits: WorldLimits, nodes: int) -> int:
+    size = min(nodes, limits.max_nodes) // limits.node_unit * limits.node_unit
+    return size if size >= limits.min_nodes else 0

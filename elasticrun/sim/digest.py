@@ -1,0 +1,83 @@
+"""One number for everything that masters decide in many simulated jobs.
+
+Two versions of the package decide the same if they have the same digest: of each event that a master handles,
+when it does, and each effect that follows, its words included. Names inside the package do not count, so that
+they can change: a value is written as its fields in order, without those that are as by default, and an
+event, effect or message by its place among the others of its kind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from hashlib import sha256
+from typing import Any
+
+from elasticrun.core.job_events import JobEffect, JobEvent
+from elasticrun.core.protocol import MasterMessage
+from elasticrun.sim.failover import simulator
+from elasticrun.sim.master import SAVING, Saving
+from elasticrun.sim.scenario import Scenario
+
+#: Unions whose members' places tell them apart.
+_UNIONS: tuple[Any, ...] = (JobEvent, JobEffect, MasterMessage)
+_PLACES: dict[type, str] = {
+    kind: f"{union}.{place}"
+    for union, of in enumerate(_UNIONS)
+    for place, kind in enumerate(typing.get_args(of))
+}
+_FIELDS: dict[type, tuple[tuple[int, str, object], ...]] = {}  # number, name and default
+
+
+def plain(value: Any) -> str:
+    """A value as text that does not tell what anything is called."""
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, tuple | list):
+        return f"({','.join(map(plain, value))})"
+    if isinstance(value, set | frozenset):
+        return f"{{{','.join(sorted(map(plain, value)))}}}"
+    if dataclasses.is_dataclass(value):
+        kind = type(value)
+        found = [(number, getattr(value, name), default) for number, name, default in _fields(kind)]
+        told = [f"{number}={plain(item)}" for number, item, default in found if item != default]
+        return f"<{_PLACES.get(kind, '')}:{','.join(told)}>"
+    return repr(value)
+
+
+def _fields(kind: type) -> tuple[tuple[int, str, object], ...]:
+    if kind not in _FIELDS:
+        fields: Any = dataclasses.fields(kind)
+        made = (
+            f.default if f.default_factory is dataclasses.MISSING else f.default_factory() for f in fields
+        )
+        _FIELDS[kind] = tuple(
+            (n, f.name, default) for n, (f, default) in enumerate(zip(fields, made, strict=True))
+        )
+    return _FIELDS[kind]
+
+
+def digest_of(scenario: Scenario, saving: Saving = SAVING) -> str:
+    """Of all that the masters of one job decide until its end, in hex."""
+    found = sha256()
+
+    def note(now: float, event: JobEvent, effects: Sequence[JobEffect]) -> None:
+        found.update(f"{now!r} {plain(event)} -> {plain(effects)}\n".encode())
+
+    run = simulator(scenario, False, saving)
+    run.observers.append(note)
+    found.update(str(run.run().outcome).encode())
+    return found.hexdigest()
+
+
+def digest_all(scenarios: Iterable[Scenario], tell: bool = False, saving: Saving = SAVING) -> str:
+    """Of many jobs, in hex; ``tell`` prints that of each, so that the first that differs can be found."""
+    found = sha256()
+    for scenario in scenarios:
+        one = digest_of(scenario, saving)
+        if tell:
+            print(f"seed {scenario.seed}: {one[:16]}")
+        found.update(one.encode())
+    return found.hexdigest()

@@ -1,0 +1,348 @@
+"""A job whose master may move: several listed hosts, networks that fall apart, hosts that lose power.
+
+What must never happen is that two masters act for one job. That means, and is checked as:
+
+- *Exclusive*: at no time do two worlds each have the workers of all their members running. Only such a world
+  can make a step.
+- *Chain*: of all worlds that ever had their workers started everywhere, in the order of their rounds, each
+  has a quorum of the members (incarnations) of the one before it.
+- *Identity*: no two masters form the same world, and nobody starts a world that was not formed.
+
+Live: some time after the last fault, if the voters suffice, all nodes are done.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from elasticrun.core.agent_events import Finish
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job_events import JobEffect, JobPhase
+from elasticrun.core.protocol import Assignment, FailureKind, Outcome
+from elasticrun.core.protocol import World as WorldId
+from elasticrun.core.quorum import longest_stay
+from elasticrun.errors import ExitCode
+from elasticrun.sim.fingerprint import fingerprint, replay_gives_the_same
+from elasticrun.sim.hosts import HostLink, HostMaster
+from elasticrun.sim.invariants import (
+    Rules,
+    directives_are_consistent,
+    facts_fit_the_phase,
+)
+from elasticrun.sim.kernel import Violation, require
+from elasticrun.sim.link import SimLink
+from elasticrun.sim.master import SAVING, Journal, Saving, SimMaster
+from elasticrun.sim.node import SimAgent
+from elasticrun.sim.scenario import Fault, HostCrash, MasterCrash, Scenario, Split
+from elasticrun.sim.simulator import PATIENCE, Result, Simulator
+from elasticrun.sim.workers import Group
+from elasticrun.sim.world import World, ranks_are_exact, size_is_within_limits, store_belongs_to_rank_0
+
+PEERLESS = 100.0  # seconds after which a worker gives up on peers that never come
+
+
+class Formed(World):
+    """A world, its members' incarnations, and who of them has started."""
+
+    def __init__(self, id_: WorldId, machine: JobMachine) -> None:
+        super().__init__(machine.state.round, 0, machine.state.current)
+        self.id = id_
+        nodes = machine.state.members.nodes
+        self.members = {name: nodes[name].info.incarnation for name in self.seats}
+        self.takers: dict[str, SimAgent] = {}  # by name, of exactly these incarnations
+
+    @property
+    def is_complete(self) -> bool:
+        """Every member has started its workers at some time."""
+        return len(self.takers) == len(self.seats)
+
+    @property
+    def can_train(self) -> bool:
+        """All members' workers run now."""
+        return self.is_complete and all(
+            agent.workers.group is not None and agent.workers.group.round == self.number and not agent.crashed
+            for agent in self.takers.values()
+        )
+
+
+class ChainRules(Rules):
+    """Watches one simulated job with any number of masters."""
+
+    def __init__(self, sim: Failover) -> None:
+        super().__init__(sim)
+        self.failover = sim
+        self.formed: dict[WorldId, Formed] = {}
+        self._watched: dict[int, Any] = {}  # by master's position
+
+    # -- masters
+
+    def resume(self, machine: JobMachine) -> None:
+        """Nothing to do: names of worlds are compared in ``after_master``."""
+
+    def after_master(self, master: SimMaster, effects: list[JobEffect]) -> None:
+        """Check every rule about one master."""
+        assert isinstance(master, HostMaster)
+        machine = master.machine
+        directives_are_consistent(machine, effects)
+        seats = machine.state.current.seats
+        charter = next(iter(seats.values())).charter if seats else None
+        if charter is not None and charter.world not in self.formed:
+            world = Formed(charter.world, machine)
+            require("a new world is new", machine.state.phase is not JobPhase.GATHERING, str(charter))
+            require("its number is its own", charter.world.round == machine.state.round, str(charter))
+            owner = charter.world.epoch % machine.state.config.endpoints
+            require("its epoch is its master's", owner == master.position, str(charter))
+            ranks_are_exact(self.sim.specs, world)
+            size_is_within_limits(self.limits, world)
+            store_belongs_to_rank_0(self.owners, world)
+            self.formed[charter.world] = world
+        elif charter is not None and machine.state.current is not self._watched.get(master.position):
+            members = {name: seat.group_rank for name, seat in seats.items()}
+            known = {name: seat.group_rank for name, seat in self.formed[charter.world].seats.items()}
+            require("no two worlds have one name", members == known, str(charter))
+        self._watched[master.position] = machine.state.current
+        facts_fit_the_phase(machine)
+        self.joins.nobody_is_held_back_for_ever(machine)
+        if machine.state.phase is JobPhase.SUCCEEDED and charter is not None:
+            self._success_is_just(self.formed[charter.world])
+
+    def _success_is_just(self, world: Formed) -> None:
+        specs = {spec.name: spec.local_world_size for spec in self.scenario.nodes}
+        missing = [name for name in world.seats if world.done.get(name, 0) != specs[name]]
+        require("success means that everybody finished", not missing, f"{missing} did not")
+
+    # -- agents
+
+    def world_of(self, name: str, assignment: Assignment) -> World | None:
+        """The world in which ``name`` was given this seat."""
+        assert assignment.charter is not None
+        world = self.formed.get(assignment.charter.world)
+        return world if world is not None and name in world.seats else None
+
+    def before_start(self, agent: SimAgent, assignment: Assignment) -> None:
+        """Check every rule about a start of workers."""
+        world = self.world_of(agent.name, assignment)
+        assert isinstance(world, Formed), f"{agent.incarnation}: {assignment} was never formed"
+        require("no agent runs two rounds", agent.workers.group is None, agent.incarnation)
+        require("a seat is its member's", world.members[agent.name] == agent.incarnation, agent.incarnation)
+        require("a seat is started once", agent.name not in world.takers, agent.incarnation)
+        world.takers[agent.name] = agent
+        if world.is_complete:
+            self._chain_holds(world)
+
+    def after_agent(self, agent: SimAgent, effects: list[Any]) -> None:
+        """Check every rule about one agent, and that one world at most can train."""
+        super().after_agent(agent, effects)
+        group = agent.workers.group
+        if effects and group is not None:
+            able = [world.id for world in self.formed.values() if world.can_train]
+            require("one world at most can train", len(able) < 2, str(able))
+
+    def _chain_holds(self, new: Formed) -> None:
+        complete = [world for world in self.formed.values() if world.is_complete]
+        rounds = [world.number for world in complete]
+        require("complete worlds have rounds of their own", len(set(rounds)) == len(rounds), str(rounds))
+        complete.sort(key=lambda world: world.number)
+        for old, young in itertools.pairwise(complete):
+            if new in (old, young):
+                self._follows(old, young)
+
+    def _follows(self, old: Formed, young: Formed) -> None:
+        common = len(set(old.members.values()) & set(young.members.values()))
+        is_same_host = (old.id.epoch - young.id.epoch) % self.sim.config.endpoints == 0
+        enough = 2 * common > len(old.seats) - is_same_host
+        require("each world has a quorum of the last", enough, f"{old.members} -> {young.members}")
+
+    # -- the way out
+
+    def _search_was_in_vain(self, agent: SimAgent) -> None:
+        """A node that no master could use goes, not one that a world waits for or has to spare."""
+        scenario = self.scenario
+        waited = self.sim.kernel.now - agent.workers.idle_since
+        enough = waited > max(scenario.join_timeout, longest_stay(len(scenario.hosts)))
+        require("who goes has waited", enough, f"{agent.incarnation}: {waited:g} s")
+        self.failover.outcomes.add(Outcome.TIMED_OUT)
+        self.failover.judge_timeout()
+
+    def exit_status_is_right(self, agent: SimAgent, finish: Finish) -> None:
+        status, who = finish.exit_status, f"{agent.incarnation}: {finish}"
+        if status == ExitCode.MASTER_LOST:
+            require("the master was away", agent.link.waited_for_a_master(), who)
+        elif status == ExitCode.RENDEZVOUS_TIMEOUT and finish.outcome is None:
+            self._search_was_in_vain(agent)
+        elif finish.outcome is None and status not in (ExitCode.MASTER_UNREACHABLE, ExitCode.SUPERSEDED):
+            fault = (
+                agent.workers.unkillable if status == ExitCode.NODE_FAULT else status - 128 in agent.signalled
+            )
+            require("it was told to stop", fault, who)
+        if finish.outcome is not None:
+            self.failover.outcomes.add(finish.outcome)
+            if finish.outcome is Outcome.TIMED_OUT:
+                self.failover.judge_timeout()
+        if status != ExitCode.NODE_FAULT:
+            require("no worker is left behind", agent.workers.group is None, who)
+
+
+class Failover(Simulator):
+    """The world of one scenario with several listed hosts."""
+
+    settle = 240.0  # masters that wait for one another's nodes have to step down first
+    rules: ChainRules
+    masters: list[HostMaster]
+
+    def _make_rules(self) -> Rules:
+        self.kept: Journal = []  # entries of all journals; a copy's line is a number in here
+        self.splits: list[Split] = []
+        return ChainRules(self)
+
+    def _make_masters(self) -> None:
+        self.masters = [HostMaster(self, self.config, index) for index in range(self.config.endpoints)]
+        self.master = self.masters[0]
+
+    def make_link(self, agent: SimAgent) -> SimLink:
+        """How an agent of this job finds its master."""
+        return HostLink(self, agent)
+
+    def group_started(self, agent: SimAgent, group: Group) -> None:
+        """Workers that nobody joins give up some time."""
+        super().group_started(agent, group)
+        self.kernel.after(PEERLESS, self._give_up, agent, group)
+
+    def _give_up(self, agent: SimAgent, group: Group) -> None:
+        world = self.rules.world_of(agent.name, group.assignment)
+        assert isinstance(world, Formed)
+        if not world.is_complete and group.alive:
+            agent.workers.end(group, next(iter(group.alive)), 1, FailureKind.EXIT)
+
+    # -- the network and the disks
+
+    def position_of(self, name: str) -> int:
+        """Of a node's host in the list of endpoints, or -1."""
+        hosts = self.scenario.hosts
+        return hosts.index(name) if name in hosts else -1
+
+    def look_around(self, position: int) -> list[int]:
+        """Where the agent of a listed host asks for a master before it does anything else."""
+        return [] if position < 0 else [index for index in range(len(self.scenario.hosts)) if index]
+
+    def reaches(self, name: str, position: int) -> bool:
+        """Whether a node's agent can talk to the master on a listed host."""
+        host = self.scenario.hosts[position]
+        return all(_side(split, name) == _side(split, host) for split in self.splits)
+
+    def keep(self, entry: Any) -> int:
+        """The number of a journal's entry, for a copy."""
+        self.kept.append(entry)
+        return len(self.kept) - 1
+
+    # -- running
+
+    def run(self) -> Result:
+        """Run to the end. Raises Violation if a rule does not hold."""
+        bound = self._last_end + 6 * self.scenario.join_timeout + self.scenario.spread + PATIENCE
+        kernel = self.kernel
+        while not self._over():
+            if not kernel.step() or kernel.now > bound:
+                left = [agent.incarnation for agent in self.agents if not agent.over]
+                raise Violation("everybody leaves", f"{left} at {kernel.now:g}")
+        for master in self.masters:
+            if master.up:
+                replay_gives_the_same(
+                    fingerprint(master.machine.state), self.saving.replay(self.config, master.journal)
+                )
+        outcome = Outcome.SUCCEEDED if Outcome.SUCCEEDED in self.outcomes else None
+        outcome = outcome or next(iter(sorted(self.outcomes, key=lambda each: each.value)), None)
+        used = max(master.machine.state.budget.used for master in self.masters)
+        rounds, trace = len(self.rules.formed), tuple(kernel.lines or ())
+        return Result(outcome, kernel.now, kernel.steps, rounds, used, trace)
+
+    def _over(self) -> bool:
+        if self.kernel.now < self._last_end and not self.outcomes:
+            return False
+        return len(self.agents) >= len(self.specs) and all(agent.over for agent in self.agents)
+
+    # -- judging
+
+    def _settled(self) -> None:
+        """Rule 4: faults have stopped long ago."""
+        why = self.why_not()
+        if not why and not self.outcomes and not any(world.can_train for world in self.rules.formed.values()):
+            raise Violation("a world forms", f"none long after faults, although {self.healthy()} are there")
+
+    def judge_timeout(self) -> None:
+        """The job gave up: fine while faults go on, or if too few are left."""
+
+    def why_not(self) -> str:
+        """Why no world can be expected; "" if one can."""
+        well = {a.incarnation: a for a in self.agents if not a.over and a.machine.state.departure is None}
+        if len(well) < -(-self.scenario.min_nodes // self.scenario.node_unit) * self.scenario.node_unit:
+            return "too few nodes"
+        positions = {a.link.position for a in well.values()} - {-1}
+        if not positions:
+            return "no listed host is left"
+        worlds = sorted(self.rules.formed.values(), key=lambda world: world.number)
+        first = next((number for number, world in enumerate(worlds) if world.is_complete), len(worlds))
+        if first == len(worlds):
+            return "the job has not begun"
+        newest = max(number for number, world in enumerate(worlds) if world.is_complete)
+        for world in worlds[newest:]:
+            left = [name for name, life in world.members.items() if life in well]
+            takers = [name for name in left if name in world.takers]
+            matters = world.is_complete or takers == left != []
+            if matters and 2 * len(left) <= len(world.seats):
+                return "voters are lost"
+        return ""
+
+    # -- faults
+
+    def _inflict(self, fault: Fault) -> None:
+        if isinstance(fault, Split):
+            self.kernel.say("FAULT", str(fault))
+            self.splits.append(fault)
+            self.kernel.at(fault.until, self.splits.remove, fault)
+            for agent in self.agents:
+                self._cut_off(agent)
+        elif isinstance(fault, HostCrash):
+            self.kernel.say("FAULT", str(fault))
+            self._lose_power(fault)
+        elif isinstance(fault, MasterCrash):
+            self.kernel.say("FAULT", str(fault))
+            up = [master for master in self.masters if master.up]
+            for master in sorted(up, key=lambda master: master.machine.state.epoch)[-1:]:
+                master.crash(fault.down_for, fault.memory)
+        else:
+            super()._inflict(fault)
+
+    def _cut_off(self, agent: SimAgent) -> None:
+        stream = agent.link.stream
+        if stream is None or agent.over:
+            return
+        master = stream.master
+        assert isinstance(master, HostMaster)
+        if not self.reaches(agent.name, master.position):
+            stream.cut_up = stream.cut_down = True
+            self.kernel.after(6 * self.kernel.random(), agent.link.stream_ended, stream, "silent")
+            self.kernel.after(6 * self.kernel.random(), master.stream_ended, stream, "silent")
+
+    def _lose_power(self, fault: HostCrash) -> None:
+        position = self.position_of(fault.node)
+        agent = self.newest(fault.node)
+        if position >= 0:
+            self.masters[position].lose_power(fault.keeps_disk)
+        if agent is not None:
+            agent.crash()
+        if fault.back is not None:
+            spec = self.specs[fault.node]
+            self.kernel.at(fault.back, self._spawn, spec)
+
+
+def _side(split: Split, name: str) -> int:
+    """The group of a node; those that are in none are together."""
+    return next((number for number, group in enumerate(split.groups) if name in group), -1)
+
+
+def simulator(scenario: Scenario, trace: bool = False, saving: Saving = SAVING) -> Simulator:
+    """The simulator that fits a scenario."""
+    kind = Failover if scenario.hosts else Simulator
+    return kind(scenario, trace, saving)

@@ -1,0 +1,117 @@
+"""The rules of joining: what a world that runs may be stopped for, and how soon a node is taken in.
+
+Whether a node imports is read from the simulated agents, never from the machine that is judged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.state import BACKOFF
+from elasticrun.core.job_events import JobPhase
+from elasticrun.core.job_growth import SETTLE, WARMING_LIMIT
+from elasticrun.core.restart import StopCause
+from elasticrun.sim.kernel import Violation, require
+
+if TYPE_CHECKING:
+    from elasticrun.sim.simulator import Simulator
+
+#: Seconds that times may differ by rounding, or because a master was away for a moment.
+SLACK = 0.001
+
+
+class JoinRules:
+    """Watches who joins one simulated job."""
+
+    def __init__(self, sim: Simulator) -> None:
+        self.sim = sim
+        self.forget()
+
+    def forget(self) -> None:
+        """The master has lost its journal."""
+        self._stopped = -1  # the newest round that was stopped for who joins
+        self._known: dict[str, float] = {}  # when a node was first known to import, by incarnation
+        self._could_grow: float | None = None  # since when a larger world could start
+        self._formed = -1  # the newest round
+        self._was_few = True  # before it, too few could start at once; nor can they before the first one
+
+    def after_master(self, machine: JobMachine) -> None:
+        """Check every rule."""
+        self._note_imports(machine)
+        ready = self._could_start(machine)
+        self.nobody_stops_for_an_import(machine, ready)
+        self.who_could_join_does(machine, ready)
+        self.nobody_waits_for_an_import(machine, ready)
+        self.nobody_is_held_back_for_ever(machine)
+
+    def _note_imports(self, machine: JobMachine) -> None:
+        for node in machine.state.members.nodes.values():
+            if node.ready and node.status.warming:
+                self._known.setdefault(node.info.incarnation, self.sim.kernel.now)
+            elif node.ready:
+                self._known.pop(node.info.incarnation, None)
+
+    def imports(self, machine: JobMachine, name: str) -> bool:
+        """A node still imports, and has not done so for so long that nobody believes it.
+
+        Of one that imports anew the master has to know: until it hears so, the node is as good as any.
+        """
+        node = machine.state.members.nodes[name]
+        agent = next(agent for agent in self.sim.agents if agent.incarnation == node.info.incarnation)
+        since = self._known.get(agent.incarnation, self.sim.kernel.now)
+        if agent.has_imported and not node.status.warming:
+            return False
+        return agent.machine.state.is_warming and self.sim.kernel.now < since + WARMING_LIMIT - SLACK
+
+    def _could_start(self, machine: JobMachine) -> set[str]:
+        """Nodes outside a round that have said that they could start, with no import in the way."""
+        nodes = machine.state.members.nodes.items()
+        idle = {name for name, node in nodes if node.ready and name not in machine.state.current.pending}
+        return {
+            name for name in idle - machine.state.health.doubtful.keys() if not self.imports(machine, name)
+        }
+
+    # -- the rules
+
+    def nobody_is_held_back_for_ever(self, machine: JobMachine) -> None:
+        for name, since in machine.state.held.since.items():
+            require("nobody is held back for ever", machine.state.now <= since + WARMING_LIMIT + SLACK, name)
+
+    def nobody_stops_for_an_import(self, machine: JobMachine, ready: set[str]) -> None:
+        current = machine.state.current
+        if (
+            machine.state.round == self._stopped
+            or current.stop is None
+            or current.stop[0] is not StopCause.NODE_JOINED
+        ):
+            return
+        self._stopped = machine.state.round
+        size = len(current.seats)
+        larger = machine.state.limits.usable(size + len(ready - current.seats.keys()))
+        require("no world is stopped for an import", larger > size, f"{size} nodes, and {sorted(ready)}")
+
+    def who_could_join_does(self, machine: JobMachine, ready: set[str]) -> None:
+        """While a round runs, a larger world that could start is begun within moments."""
+        current, now = machine.state.current, self.sim.kernel.now
+        size = len(current.seats)
+        known = {name for name in ready if not machine.state.members.nodes[name].status.warming}
+        could = machine.state.limits.usable(size + len(known)) > size and not current.finished
+        if machine.state.phase is not JobPhase.RUNNING or not could or machine.state.members.detached:
+            self._could_grow = None
+            return
+        since = self._could_grow = now if self._could_grow is None else self._could_grow
+        if now > since + SETTLE + SLACK:
+            raise Violation("who could join does", f"{sorted(known)} since {since:g}")
+
+    def nobody_waits_for_an_import(self, machine: JobMachine, ready: set[str]) -> None:
+        """A world that follows another is formed without nodes that import, if there were enough others."""
+        quiet = not machine.state.members.detached and (BACKOFF, "") not in machine.state.timers
+        if machine.state.phase in (JobPhase.GATHERING, JobPhase.CHECKING):
+            self._was_few = self._was_few or (quiet and not machine.state.limits.usable(len(ready)))
+        elif machine.state.phase is JobPhase.RUNNING and machine.state.round != self._formed:
+            members = machine.state.current.seats.keys() & machine.state.members.nodes.keys()
+            late = {name for name in members if self.imports(machine, name)}
+            few = self._was_few or not machine.state.limits.usable(len(ready | members - late))
+            require("nobody waits for an import", few or not late, f"round {machine.state.round}: {late}")
+            self._formed, self._was_few = machine.state.round, False

@@ -1,0 +1,307 @@
+"""One job under faults, from a scenario to its end or to the first rule that does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from elasticrun.config import JobConfig
+from elasticrun.core.job_events import OUTCOMES, JobEffect, JobEvent, JobPhase
+from elasticrun.core.protocol import FailureKind, Outcome
+from elasticrun.sim.clinic import Clinic
+from elasticrun.sim.fingerprint import fingerprint, replay_gives_the_same
+from elasticrun.sim.ills import Ill
+from elasticrun.sim.invariants import Rules
+from elasticrun.sim.kernel import Kernel, Violation
+from elasticrun.sim.link import SimLink
+from elasticrun.sim.master import SAVING, Saving, SimMaster
+from elasticrun.sim.mishaps import Mishaps
+from elasticrun.sim.node import SimAgent
+from elasticrun.sim.probes import Probes
+from elasticrun.sim.scenario import (
+    AgentCrash,
+    AgentStarts,
+    Cut,
+    Direction,
+    Fault,
+    Freeze,
+    HostCrash,
+    ImportsAnew,
+    MasterCrash,
+    NodeSpec,
+    PortTaken,
+    Reset,
+    ScaleRole,
+    Scenario,
+    Split,
+    Stop,
+    Stubborn,
+    TaskDies,
+    Unkillable,
+    WorkerFails,
+    ends,
+)
+from elasticrun.sim.tf_job import TfJob
+from elasticrun.sim.workers import Group
+from elasticrun.sim.world import World, place
+
+SETTLE = 120.0  # seconds of quiet within which a world forms, if enough nodes are there
+PATIENCE = 400.0  # seconds of quiet, besides join_timeout and the spread, within which everybody has gone
+PROBES = 3
+COLLECTIVE_TIMEOUT = 600.0  # seconds after which workers that nobody stops no longer wait for their peers
+WAITING = (JobPhase.GATHERING, JobPhase.CHECKING)
+#: Is told each event that a master handles, when on its clock, and what follows.
+Observer = Callable[[float, JobEvent, Sequence[JobEffect]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run went."""
+
+    outcome: Outcome | None  # None: nobody was left to ask
+    ended_at: float
+    steps: int
+    rounds: int
+    used: int
+    trace: tuple[str, ...] = ()
+
+
+class Simulator:
+    """The world of one scenario."""
+
+    settle = SETTLE
+
+    def __init__(self, scenario: Scenario, trace: bool = False, saving: Saving = SAVING) -> None:
+        self.scenario = scenario
+        self.saving = saving
+        self.kernel = Kernel(scenario.seed, trace)
+        self.agents: list[SimAgent] = []
+        self.outcomes: set[Outcome] = set()  # of masters that were forgotten
+        self.observers: list[Observer] = []
+        self.specs = {spec.name: spec for spec in scenario.nodes}
+        self.rules = self._make_rules()
+        self.config = JobConfig(
+            job_id="job",
+            min_nodes=scenario.min_nodes,
+            max_nodes=scenario.max_nodes,
+            node_unit=scenario.node_unit,
+            max_restarts=scenario.max_restarts,
+            last_call_timeout=scenario.last_call,
+            join_timeout=scenario.join_timeout,
+            heartbeat_interval=5.0,
+            heartbeat_timeout=15.0,
+            reattach_timeout=8.0,
+            endpoints=max(1, len(scenario.hosts)),
+            health=scenario.health,
+            policy=scenario.policy,
+            cautious=scenario.cautious,
+        )
+        self.clinic = Clinic(self)
+        self.mishaps = Mishaps(self)
+        self.tf = TfJob(self)
+        self._make_masters()
+        self.probes = Probes(self)
+        self._incarnations: dict[str, int] = {}
+        self._ports_to_take = 0
+        self._last_end = max(
+            [scenario.quiet_from, *(spec.joins for spec in scenario.nodes), *map(ends, scenario.faults)]
+        )
+        for spec in scenario.nodes:
+            self.kernel.at(spec.joins, self._spawn, spec)
+        for fault in scenario.faults:
+            self.kernel.at(fault.at, self._inflict, fault)
+        for _ in range(PROBES):
+            self.kernel.at(self.kernel.random() * (self._last_end + 5), self.probes.probe)
+        self.kernel.at(self._last_end + self.settle, self._settled)
+
+    def _make_rules(self) -> Rules:
+        return Rules(self)
+
+    def _make_masters(self) -> None:
+        self.master = SimMaster(self, self.config)
+
+    # -- running
+
+    def run(self) -> Result:
+        """Run to the end. Raises Violation if a rule does not hold."""
+        bound = self._last_end + self.scenario.join_timeout + self.scenario.spread + PATIENCE
+        kernel = self.kernel
+        while not self._over():
+            if not kernel.step() or kernel.now > bound:
+                left = [agent.incarnation for agent in self.agents if not agent.over]
+                raise Violation(
+                    "everybody leaves", f"{left} at {kernel.now:g}, {self.master.machine.state.phase}"
+                )
+        machine = self.master.machine
+        if self.master.up:
+            replay_gives_the_same(
+                fingerprint(machine.state), self.saving.replay(self.config, self.master.journal)
+            )
+        outcome = OUTCOMES.get(machine.state.phase)
+        trace = tuple(kernel.lines or ())
+        return Result(
+            outcome, kernel.now, kernel.steps, machine.state.round + 1, machine.state.budget.used, trace
+        )
+
+    def _over(self) -> bool:
+        if self.kernel.now < self._last_end and not self.master.machine.state.ended:
+            return False
+        return len(self.agents) >= len(self.specs) and all(agent.over for agent in self.agents)
+
+    # -- judging
+
+    def healthy(self) -> int:
+        """How many nodes could be members of a world."""
+        doubtful = self.master.machine.state.health.doubtful
+        well = [agent for agent in self.agents if not agent.over and agent.machine.state.departure is None]
+        return sum(agent.name not in doubtful for agent in well)
+
+    def _settled(self) -> None:
+        """Rule 4: faults have stopped long ago."""
+        machine = self.master.machine
+        if machine.state.phase in WAITING and self.healthy() >= machine.state.limits.smallest:
+            raise Violation(
+                "a world forms", f"{self.healthy()} healthy nodes, none {SETTLE:g} s after faults"
+            )
+
+    def judge_timeout(self) -> None:
+        """The job gave up: fine while faults go on, or if too few are left."""
+        few = self.healthy() < self.master.machine.state.limits.smallest
+        if not few and self.kernel.now > self._last_end + SETTLE:
+            raise Violation("a job with enough nodes does not time out", f"{self.healthy()} healthy nodes")
+
+    # -- workers
+
+    def group_started(self, agent: SimAgent, group: Group) -> None:
+        """A node's workers have come up; they can work once those of all members have."""
+        world = self.rules.world_of(agent.name, group.assignment)
+        assert world is not None
+        world.started[agent.name] = agent
+        if group.assignment.group_rank == 0 and self._ports_to_take:
+            self._ports_to_take -= 1
+            world.clash = True
+            agent.workers.end(group, 0, 98, FailureKind.PORT_TAKEN)
+        elif len(world.started) == len(world.seats):
+            if group.assignment.cluster:
+                self.tf.work(world)
+            else:
+                self._work(world)
+        self.mishaps.start(agent, group)
+
+    def _work(self, world: World) -> None:
+        kernel, scenario = self.kernel, self.scenario
+        start = max(kernel.now + scenario.work, scenario.quiet_from)
+        for name, agent in world.started.items():
+            if agent.workers.group is not None and agent.workers.group.round == world.number:
+                for local_rank in agent.workers.group.alive:
+                    at = start + scenario.spread * kernel.random()
+                    kernel.at(at, self._succeed, world, name, agent.workers.group, local_rank)
+
+    def _succeed(self, world: World, name: str, group: Group, local_rank: int) -> None:
+        agent = world.started[name]
+        if group.waits and group is agent.workers.group:
+            self.kernel.after(1.0, self._succeed, world, name, group, local_rank)
+        elif group is agent.workers.group and local_rank in group.alive:
+            world.done[name] = world.done.get(name, 0) + 1
+            agent.workers.end(group, local_rank, 0, FailureKind.EXIT)
+
+    def echo(self, name: str, group: Group) -> None:
+        """A worker is gone: its peers that still work may see their connections break, or wait in vain."""
+        world = self.rules.world_of(name, group.assignment)
+        assert world is not None
+        for agent in world.started.values():
+            peer = agent.workers.group
+            if peer is None or peer is group or peer.echoed:
+                continue
+            if place(peer.assignment) != place(world.seats[agent.name]):
+                continue
+            peer.echoed = True
+            if not peer.alive:
+                continue
+            sees = self.kernel.random() < 0.6
+            delay = 0.01 + 3 * self.kernel.random() if sees else COLLECTIVE_TIMEOUT
+            self.kernel.after(delay, agent.workers.end, peer, next(iter(peer.alive)), 1, FailureKind.EXIT)
+
+    # -- faults
+
+    def _spawn(self, spec: NodeSpec) -> None:
+        number = self._incarnations[spec.name] = self._incarnations.get(spec.name, 0) + 1
+        self.agents.append(SimAgent(self, spec, number))
+
+    def make_link(self, agent: SimAgent) -> SimLink:
+        """How an agent of this job finds its master."""
+        return SimLink(agent)
+
+    def newest(self, name: str) -> SimAgent | None:
+        """The incarnation of a node that lives and came last."""
+        return next((a for a in reversed(self.agents) if a.name == name and not a.over), None)
+
+    def _inflict(self, fault: Fault) -> None:
+        self.kernel.say("FAULT", str(fault))
+        match fault:
+            case MasterCrash(_, down_for, memory):
+                self.master.crash(down_for, memory)
+            case PortTaken():
+                self._ports_to_take += 1
+            case AgentStarts(_, node):
+                if (old := self.newest(node)) is not None:
+                    old.crash()
+                self._spawn(replace(self.specs[node], joins=fault.at))
+            case TaskDies() | ScaleRole():
+                self.tf.happen(fault)
+            case fault if isinstance(fault, Ill):
+                self.mishaps.happen(fault)
+            case Split() | HostCrash():
+                raise ValueError(f"{fault} needs listed hosts")
+            case _:
+                agent = self.newest(fault.node)
+                if agent is not None:
+                    self._inflict_on(agent, fault)
+
+    def _inflict_on(self, agent: SimAgent, fault: Fault) -> None:
+        match fault:
+            case WorkerFails(_, _, exit_code):
+                self._fail_worker(agent, exit_code)
+            case AgentCrash():
+                agent.crash()
+            case Stop(_, _, signum):
+                agent.stop(signum)
+            case Cut(_, _, until, direction):
+                self._cut(agent, direction, until)
+            case Reset():
+                if agent.link.stream is not None:
+                    agent.link.stream.break_off("reset", self.kernel.random() / 10, self.kernel.random() / 10)
+            case Freeze(_, _, until):
+                agent.frozen += 1
+                agent.disturbed = self.kernel.now
+                self.kernel.at(until, agent.thaw)
+            case Stubborn():
+                agent.workers.stubborn = True
+            case ImportsAnew(_, _, seconds):
+                agent.imports(seconds)
+            case Unkillable():
+                agent.workers.stubborn = agent.workers.unkillable = True
+
+    def _fail_worker(self, agent: SimAgent, exit_code: int) -> None:
+        group = agent.workers.group
+        if group is None or not group.alive:
+            return
+        world = self.rules.world_of(agent.name, group.assignment)
+        assert world is not None
+        world.genuine = True
+        victim = self.kernel.rng.choice(list(group.alive))
+        agent.workers.end(group, victim, exit_code, FailureKind.EXIT)
+
+    def _cut(self, agent: SimAgent, direction: Direction, until: float) -> None:
+        stream = agent.link.stream
+        if stream is not None:
+            stream.cut_up = stream.cut_up or direction is not Direction.TO_AGENT
+            stream.cut_down = stream.cut_down or direction is not Direction.TO_MASTER
+            learns = 6 * self.kernel.random(), 6 * self.kernel.random()
+            self.kernel.after(learns[0], agent.link.stream_ended, stream, "silent")
+            self.kernel.after(learns[1], stream.master.stream_ended, stream, "silent")
+        agent.link.cuts += 1
+        self.kernel.at(until, self._heal, agent)
+
+    def _heal(self, agent: SimAgent) -> None:
+        agent.link.cuts -= 1

@@ -1,0 +1,140 @@
+"""The rules of single tasks: a TensorFlow job restarts what a lost task takes along, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elasticrun.config import TaskRole
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.state import MENDING
+from elasticrun.core.job_events import JobPhase
+from elasticrun.core.protocol import Assignment
+from elasticrun.core.round_tasks import Key, RoundTasks
+from elasticrun.core.tasks import Cluster
+from elasticrun.core.tf_cluster import SERVERS, is_served
+from elasticrun.sim.kernel import require
+
+if TYPE_CHECKING:
+    from elasticrun.sim.node import SimAgent
+    from elasticrun.sim.simulator import Simulator
+
+
+class TaskRules:
+    """Watches the tasks of one simulated job."""
+
+    def __init__(self, sim: Simulator) -> None:
+        self.sim = sim
+        self.forget()
+
+    def forget(self) -> None:
+        """The master has lost its journal."""
+        self._round = -1
+        self._cluster: Cluster = ()
+        self._lives: dict[Key, int] = {}  # wanted
+        self._retiring: dict[Key, int] = {}  # with the life of the chief that knows of them no more
+
+    # -- the master
+
+    def after_master(self, machine: JobMachine) -> None:
+        """Check every rule about what is wanted."""
+        tasks = machine.state.current.tasks
+        if not tasks:
+            return
+        lives = {(name, rank): task.life for name, of in tasks.wanted.items() for rank, task in of.items()}
+        if machine.state.round == self._round and (lives, tasks.cluster) != (self._lives, self._cluster):
+            self.only_the_lost_are_restarted(tasks, lives)
+            self.nobody_is_taken_from_a_chief(tasks, lives)
+        if machine.state.round != self._round:
+            self._retiring = {}
+        leader = tasks.leader
+        if tasks.cluster != self._cluster:
+            self.addresses_are_exact(tasks)
+            self._retiring = dict.fromkeys(tasks._retiring, lives[leader])
+        self._round, self._lives, self._cluster = machine.state.round, lives, tasks.cluster
+
+    def only_the_lost_are_restarted(self, tasks: RoundTasks, lives: dict[Key, int]) -> None:
+        raised = {key for key in lives.keys() & self._lives.keys() if lives[key] != self._lives[key]}
+        is_resized = tasks.cluster != self._cluster
+        has_ps = any(tasks.wanted[name][rank].role is TaskRole.PS for name, rank in raised)
+        for name, rank in raised:
+            key = (name, rank)
+            require("lives only grow", lives[key] == self._lives[key] + 1, f"{key}: {lives[key]}")
+            excused = key == tasks.leader and (has_ps or is_resized)
+            lost = self.sim.tf.ended.get((self._round, *key), -1) >= self._lives[key]
+            require("only the lost are restarted", lost or excused, f"{key} in round {self._round}")
+        needs_chief = has_ps or is_resized
+        require("the chief is restarted with its servers", not needs_chief or tasks.leader in raised, "")
+
+    def nobody_is_taken_from_a_chief(self, tasks: RoundTasks, lives: dict[Key, int]) -> None:
+        for key in self._lives.keys() - lives.keys():
+            known = self.sim.tf.born.get((self._round, *tasks.leader), -1)
+            late = known >= self._retiring.get(key, 0)
+            require("no server is taken from a chief that knows it", late, f"{key} in round {self._round}")
+
+    def addresses_are_exact(self, tasks: RoundTasks) -> None:
+        places = [place for _, of in tasks.cluster for place in of]
+        require("each address is one task's", len(set(places)) == len(places), str(tasks.cluster))
+        kept = [
+            task
+            for name, of in tasks.wanted.items()
+            for rank, task in of.items()
+            if (name, rank) not in tasks._retiring
+        ]
+        for role, of_role in tasks.cluster:
+            indexes = sorted(task.index for task in kept if task.role is role)
+            require("indexes are 0..n-1", indexes == list(range(len(of_role))), f"{role}: {indexes}")
+
+    # -- the agents
+
+    def before_start(self, agent: SimAgent, assignment: Assignment, local_rank: int) -> None:
+        """Check every rule about a start of one task."""
+        group, who = agent.workers.group, f"{agent.incarnation}, local rank {local_rank}"
+        require("a task starts within its round", group is not None and group.round == assignment.round, who)
+        assert group is not None
+        require("the life before is dead", local_rank not in group.alive, who)
+        life = next(task.life for task in assignment.tasks if task.local_rank == local_rank)
+        require("a life is newer than the one before", life > group.lives.get(local_rank, -1), who)
+        self.sim.tf.note_start(agent, group, local_rank, life)
+
+    def before_signal(self, agent: SimAgent, local_rank: int) -> None:
+        """Who is not named in a verdict keeps its life."""
+        group, who = agent.workers.group, f"{agent.incarnation}, local rank {local_rank}"
+        assert group is not None
+        require("a task that is signalled is alive", local_rank in group.alive, who)
+        wanted = self.sim.tf.told(agent).get(local_rank)
+        is_over = wanted is None or wanted > group.lives[local_rank]
+        require("who is wanted is left alone", is_over, f"{who}: {wanted}")
+
+    def before_stop(self, agent: SimAgent, spared: frozenset[int]) -> None:
+        """Servers hold what the chief saves when it is told to stop."""
+        group = agent.workers.group
+        assert group is not None
+        roles = {rank: group.tasks[rank].role for rank in group.alive if rank in group.tasks}
+        servers = {rank for rank, role in roles.items() if role in SERVERS}
+        if TaskRole.CHIEF in roles.values() and is_served(group.assignment.cluster):
+            require("servers outlast the chief", servers <= spared, f"{agent.incarnation}: {spared}")
+
+    # -- progress
+
+    def all_that_is_wanted_runs(self, machine: JobMachine) -> None:
+        """To be called when there were no faults for a while, and before the work is done."""
+        tasks = machine.state.current.tasks
+        if machine.state.phase is not JobPhase.RUNNING or tasks is None or tasks.is_over:
+            return
+        require("nobody waits to be restarted", (MENDING, "") not in machine.state.timers, str(tasks.lost))
+        require("nobody waits to be taken away", not tasks._retiring, str(tasks._retiring))
+        for name, of in tasks.wanted.items():
+            agent = self.sim.newest(name)
+            group = agent.workers.group if agent is not None else None
+            running = {r: group.lives[r] for r in group.alive} if group is not None else {}
+            wanted = {rank: task.life for rank, task in of.items()}
+            require("every wanted task runs, and no other", running == wanted, f"{name}: {running}, {wanted}")
+
+    def the_leader_has_ended_the_job(self, machine: JobMachine, round_: int) -> None:
+        """To be called some time after the leader of a round has ended with 0."""
+        if machine.state.round == round_:
+            require(
+                "the job ends with its leader",
+                machine.state.ended,
+                f"{machine.state.phase} in round {round_}",
+            )

@@ -1,0 +1,98 @@
+"""One round of a simulated job as it was formed, and the rules that hold for its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from elasticrun.core.protocol import Assignment
+from elasticrun.core.rendezvous import WorldLimits
+from elasticrun.core.restart import StopCause
+from elasticrun.core.round import Round
+from elasticrun.sim.kernel import require
+from elasticrun.sim.scenario import NodeSpec
+
+if TYPE_CHECKING:
+    from elasticrun.sim.node import SimAgent
+
+
+def place(seat: Assignment) -> Assignment:
+    """What stays the same in a round, whatever tasks of it are restarted, added or taken away."""
+    return replace(seat, tasks=(), cluster=(), restart_count=0)
+
+
+class World:
+    """One round as it was formed, and what came of it."""
+
+    def __init__(self, number: int, generation: int, current: Round) -> None:
+        self.number = number
+        self.generation = generation
+        self.current = current
+        self.seats: dict[str, Assignment] = dict(current.seats)
+        self.claimed: set[str] = set()  # who was told and obeyed
+        self.started: dict[str, SimAgent] = {}  # whose workers have come up
+        self.done: dict[str, int] = {}  # name -> workers that ended with 0
+        self.genuine = False  # a worker failed by itself
+        self.clash = False  # the store's port was taken
+        self.errors: set[tuple[str, int]] = set()  # exceptions that its workers raised, with the step
+        self.waits: dict[str, list[tuple[float, float]]] = {}  # when a node's workers made no steps
+        self.led = False  # the task that leads a TensorFlow job has ended with 0
+
+    @property
+    def failed_by_itself(self) -> bool:
+        """Its stop was charged to its workers, as far as the master has heard."""
+        stop = self.current.stop
+        causes = (StopCause.WORKER_FAILED, StopCause.HANG)
+        return stop is not None and stop[0] in causes and bool(self.current.failures)
+
+
+def ranks_are_exact(specs: Mapping[str, NodeSpec], world: World) -> None:
+    """Ranks are 0..n-1, and sizes their sums."""
+    seats = list(world.seats.items())
+    first, roles = 0, dict[str, int]()
+    for index, (name, seat) in enumerate(seats):
+        spec = specs[name]
+        require("group ranks are 0..n-1", seat.group_rank == index, name)
+        require("global ranks are 0..n-1", seat.first_rank == first, name)
+        require("role ranks are 0..n-1", seat.role_first_rank == roles.get(spec.role, 0), name)
+        first += spec.local_world_size
+        roles[spec.role] = roles.get(spec.role, 0) + spec.local_world_size
+    for name, seat in seats:
+        sizes = (seat.group_world_size, seat.world_size, seat.role_world_size)
+        expected = (len(seats), first, roles[specs[name].role])
+        require("sizes are sums", sizes == expected, f"{name}: {sizes}, not {expected}")
+        require("the round is its own", seat.round == world.number, name)
+
+
+def size_is_within_limits(limits: WorldLimits, world: World) -> None:
+    """As many nodes as were ordered."""
+    size = len(world.seats)
+    require("min <= nodes <= max", limits.min_nodes <= size <= limits.max_nodes, f"{size} nodes")
+    require("nodes are divisible by the unit", size % limits.node_unit == 0, f"{size} nodes")
+
+
+def store_belongs_to_rank_0(owners: Mapping[int, str], world: World) -> None:
+    """The store is on the first node, and on a port that this node offered."""
+    first = next(iter(world.seats))
+    stores = {(seat.store_address, seat.store_port) for seat in world.seats.values()}
+    require("one store", len(stores) == 1, str(stores))
+    address, port = stores.pop()
+    require("the store is rank 0's", address == f"address-{first}", address)
+    require("the port is rank 0's", owners.get(port) == first, str(port))
+
+
+def order_is_stable(ranks: Mapping[str, int | None], before: World | None, after: World) -> None:
+    """Who stays keeps its place among those who stay, unless ranks are given."""
+    if before is None:
+        return
+    old, new = list(before.seats), list(after.seats)
+    given = {name: ranks[name] for name in new}
+    free = [name for name in new if given[name] is None]
+    survivors = [name for name in free if name in before.seats]
+    expected = [name for name in old if name in survivors]
+    require("survivors keep their order", survivors == expected, f"{old} -> {new}")
+    if expected and free == new:
+        require("rank 0 is a survivor's", new[0] in before.seats, f"{old} -> {new}")
+    obeyed = [rank for rank in given.values() if rank is not None]
+    require("given ranks are obeyed", obeyed == sorted(obeyed), f"{new}: {given}")

@@ -1,0 +1,74 @@
+"""Orders of operators: each is judged by the machine, answered once, and changes nothing if it is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticrun.config import TaskRole
+from elasticrun.core.job_events import (
+    Answered,
+    DrainOrdered,
+    JobEvent,
+    JobPhase,
+    RoleScaled,
+    ScaleOrdered,
+    StacksOrdered,
+)
+from elasticrun.core.protocol import AgentPhase, SaveStacks
+from elasticrun.sim.fingerprint import difference, fingerprint
+from tests.core.build import Job, running
+
+
+def answer(job: Job, order: JobEvent) -> Answered:
+    job.do(order)
+    (answered,) = job.of(Answered)
+    return answered
+
+
+@pytest.mark.parametrize(
+    ("order", "text"),
+    [
+        (DrainOrdered("b", "its disk fails"), "b is asked to leave"),
+        (ScaleOrdered(1, 2), "the job now wants 1 to 2 nodes"),
+        (StacksOrdered(), "2 nodes save the stacks of their workers beside their logs"),
+    ],
+)
+def test_an_order_is_answered(order: JobEvent, text: str) -> None:
+    assert answer(running("ab"), order) == Answered(True, text)
+
+
+@pytest.mark.parametrize(
+    ("order", "text"),
+    [
+        (DrainOrdered("c", ""), "there is no node 'c'; the nodes are: a, b"),
+        (ScaleOrdered(3, 3), "no multiple of 2 (--node-unit) lies in 3:3"),
+        (
+            RoleScaled(TaskRole.PS, 2),
+            "this is no TensorFlow job; change its number of nodes (elastic-ctl scale N)",
+        ),
+        (RoleScaled(TaskRole.PS, 0), "ps=0 is not possible: the chief needs at least one; give 1 or more"),
+    ],
+)
+def test_an_order_that_is_refused_changes_nothing(order: JobEvent, text: str) -> None:
+    job = running("ab", node_unit=2)
+    before = fingerprint(job.machine.state)
+    assert answer(job, order) == Answered(False, text)
+    assert job.decided() == f"an order is refused: {text}"
+    assert difference(before, fingerprint(job.machine.state)) == ""
+
+
+def test_stacks_are_asked_of_nodes_that_are_attached() -> None:
+    job = running("ab")
+    job.do(StacksOrdered())
+    assert [job.told(name, SaveStacks) for name in "ab"] == [[SaveStacks(1)]] * 2
+    assert job.decided() == "2 nodes save the stacks of their workers, as was ordered"
+
+
+@pytest.mark.parametrize(
+    "order", [DrainOrdered("a", ""), ScaleOrdered(1, 1), RoleScaled(TaskRole.PS, 2), StacksOrdered()]
+)
+def test_after_the_end_every_order_is_refused(order: JobEvent) -> None:
+    job = running("a")
+    job.report("a", AgentPhase.FINISHED, 0)
+    assert job.phase() is JobPhase.SUCCEEDED
+    assert answer(job, order) == Answered(False, "the job has ended: all workers of round 0 ended with 0")
