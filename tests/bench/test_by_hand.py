@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.bench import by_hand
+from scripts.benchmarks import by_hand
 from tests.support.processes import DEADLINE, marked
 
 TWO = {"chief": ["h:1"], "worker": ["h:2", "h:3"]}

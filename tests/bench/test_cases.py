@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import cases
-from tests.bench.cases import CASES, EVERY, FEW, GOODPUT, GROUPS, goodput_of
-from tests.bench.command import cases_of, main
-from tests.bench.figures import FIGURES, TF_FIGURES
-from tests.bench.figures import STAGES as STAGE_FIGURES
-from tests.bench.launchers import HASTY, LAUNCHERS, OURS, PRIVATE_STORE, TORCHRUN, TUNED, Launcher
-from tests.bench.report import read_json
-from tests.bench.run import Event, Run, RunFailed, opened
-from tests.bench.stages import STAGES, agent_marks, split
-from tests.bench.usage import Memory, parsed
+from scripts.benchmarks import cases
+from scripts.benchmarks.cases import CASES, EVERY, FEW, GOODPUT, GROUPS, goodput_of
+from scripts.benchmarks.command import cases_of, main
+from scripts.benchmarks.figures import FIGURES, TF_FIGURES
+from scripts.benchmarks.figures import STAGES as STAGE_FIGURES
+from scripts.benchmarks.launchers import HASTY, LAUNCHERS, OURS, PRIVATE_STORE, TORCHRUN, TUNED, Launcher
+from scripts.benchmarks.report import read_json
+from scripts.benchmarks.run import Event, Run, RunFailed, opened
+from scripts.benchmarks.stages import STAGES, agent_marks, split
+from scripts.benchmarks.usage import Memory, parsed
 from tests.support.processes import DEADLINE, Hung, kill_marked, marked
 
 
@@ -215,7 +215,7 @@ def test_a_measurement_that_is_ended_leaves_nobody(tmp_path: Path, signum: signa
         pytest.skip(f"{signum.name} is ignored here, and so it is by all that is started")
     mark = f"BENCH_TEST={uuid.uuid4().hex}"
     env = {**os.environ, "TMPDIR": str(tmp_path), "BENCH_TEST": mark.partition("=")[2]}
-    command = [sys.executable, "-m", "tests.bench", "launch", "--runs", "1000", "--launchers", OURS]
+    command = [sys.executable, "-m", "scripts.benchmarks", "launch", "--runs", "1000", "--launchers", OURS]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
             assert process.stdout is not None

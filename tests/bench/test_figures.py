@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench.figures import (
+from scripts.benchmarks.figures import (
     FIGURES,
     Figure,
     Sample,
@@ -19,7 +19,7 @@ from tests.bench.figures import (
     success,
     verdicts,
 )
-from tests.bench.launchers import LAUNCHERS, OURS, TORCHRUN, TUNED
+from scripts.benchmarks.launchers import LAUNCHERS, OURS, TORCHRUN, TUNED
 
 KILL = Figure("kill", "kill", "kill", references=(TUNED, TORCHRUN), ratio=0.12, most=0.5, always=True)
 

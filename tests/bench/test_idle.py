@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import idle
-from tests.bench.idle import Count, IdleError, Report, Row, compare, count, total
+from scripts.benchmarks import idle
+from scripts.benchmarks.idle import Count, IdleError, Report, Row, compare, count, total
 
 TABLE = """\
 % time     seconds  usecs/call     calls    errors syscall

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import master
-from tests.bench.master import BenchError, Process
+from scripts.benchmarks import master
+from scripts.benchmarks.master import BenchError, Process
 
 
 @pytest.mark.parametrize("token", [(), ("--token",)])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.command import main
-from tests.bench.figures import Sample
-from tests.bench.launchers import BY_HAND, OURS, TORCHRUN
-from tests.bench.report import (
+from scripts.benchmarks.command import main
+from scripts.benchmarks.figures import Sample
+from scripts.benchmarks.launchers import BY_HAND, OURS, TORCHRUN
+from scripts.benchmarks.report import (
     BEGIN,
     END,
     NOT_INSTALLED,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import run as run_module
-from tests.bench import tf_cases
-from tests.bench.launchers import BY_HAND, LAUNCHERS
-from tests.bench.run import Event, Run, RunFailed, opened
-from tests.bench.tf_cases import SAVED, first_step, fresh, longest_gap, served_anew
+from scripts.benchmarks import run as run_module
+from scripts.benchmarks import tf_cases
+from scripts.benchmarks.launchers import BY_HAND, LAUNCHERS
+from scripts.benchmarks.run import Event, Run, RunFailed, opened
+from scripts.benchmarks.tf_cases import SAVED, first_step, fresh, longest_gap, served_anew
 from tests.support import processes
 
 #: A job that takes as little time as possible and reports as the real one does. What it saves is the number

@@ -25,13 +25,14 @@ from typing import Protocol
 
 from elasticrun import __version__
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.agent import AgentMachine
+from elasticrun.core.agent.machine import AgentMachine
 from elasticrun.core.agent_events import (
     AgentEvent,
     AgentTerms,
     Directed,
     Finish,
     GroupGone,
+    HelloSent,
     LinkUp,
     Prepared,
     SignalWorkers,
@@ -40,7 +41,7 @@ from elasticrun.core.agent_events import (
     Transmit,
     WorkerFinished,
 )
-from elasticrun.core.protocol import AgentMessage, Heartbeat, MasterMessage, NodeInfo, Welcome
+from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, MasterMessage, NodeInfo, Welcome
 from elasticrun.rpc import codec
 from elasticrun.rpc.auth import CHALLENGE_KEY, SIZE, Handshake, Seal, fresh
 from elasticrun.rpc.client import MasterStream
@@ -90,6 +91,12 @@ class Agent:
         self._swarm = swarm
         self.feed(Prepared(PORT))
 
+    def hello(self) -> Hello:
+        """What a stream begins with, which is about to be sent."""
+        hello = self.machine.hello()
+        self.feed(HelloSent(hello.status))
+        return hello
+
     def feed(self, event: AgentEvent) -> None:
         """Hand an event to the machine and do what it wants."""
         for effect in self.machine.handle(event, time.monotonic()):
@@ -99,18 +106,18 @@ class Agent:
                 case StartWorkers(assignment):
                     self._swarm.seated(assignment.round, assignment.group_rank, assignment.group_world_size)
                 case SignalWorkers():
-                    self.feed(WorkerFinished(self.machine.round, 0))
+                    self.feed(WorkerFinished(self.machine.state.round, 0))
                 case SweepWorkers(round_):
                     self.feed(GroupGone(round_, PORT))
                 case Finish(_, reason):
-                    tell({"broken": f"{self.machine.info.node} ended: {reason}"})
+                    tell({"broken": f"{self.machine.state.info.node} ended: {reason}"})
                 case _:
                     pass
 
     def beat(self) -> None:
         """Say that the agent is alive."""
         if self.wire is not None:
-            self.wire.send(Heartbeat(self.machine.info.incarnation))
+            self.wire.send(Heartbeat(self.machine.state.info.incarnation))
 
 
 class LeanWire(asyncio.Protocol):
@@ -130,7 +137,7 @@ class LeanWire(asyncio.Protocol):
         transport.write(_BEGIN + http2.call(1, PATH))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        tell({"broken": f"{self._agent.machine.info.node} lost its connection: {exc}"})
+        tell({"broken": f"{self._agent.machine.state.info.node} lost its connection: {exc}"})
 
     def send(self, message: AgentMessage) -> None:
         data = codec.encode_agent(message)
@@ -142,10 +149,10 @@ class LeanWire(asyncio.Protocol):
 
     def _say_hello(self, metadata: bytes) -> None:
         if self._token is None:
-            self.send(self._agent.machine.hello())
+            self.send(self._agent.hello())
             return
         handshake, nonce = Handshake(self._token, _challenge(metadata)), fresh()
-        hello = codec.encode_agent(replace(self._agent.machine.hello(), nonce=nonce))
+        hello = codec.encode_agent(replace(self._agent.hello(), nonce=nonce))
         self._write(codec.with_proof(hello, codec.HelloProof.TOKEN, handshake.of_agent(hello)))
         self._seals = handshake.seals(nonce)
 
@@ -171,7 +178,7 @@ class LeanWire(asyncio.Protocol):
             self._say_hello(payload)
             self._agent.wire = self
         elif kind in (http2.HEADERS, http2.RST_STREAM):
-            tell({"broken": f"{self._agent.machine.info.node} was refused: {payload!r:.300}"})
+            tell({"broken": f"{self._agent.machine.state.info.node} was refused: {payload!r:.300}"})
 
     def _read_messages(self) -> None:
         held = self._message
@@ -276,7 +283,7 @@ class Swarm:
     async def _grpc(self, agent: Agent) -> None:
         endpoint = Endpoint(self.config.host, self.config.port)
         security = SecurityConfig(self.config.token)
-        stream = await MasterStream.open(endpoint, agent.machine.hello(), TIMEOUT, security)
+        stream = await MasterStream.open(endpoint, agent.hello(), TIMEOUT, security)
         await GrpcWire(stream).follow(agent)
 
     def _beat(self, interval: float) -> None:

@@ -1,9 +1,9 @@
-"""``python -m tests.bench``: see the command."""
+"""``python -m scripts.benchmarks``: see the command."""
 
 import signal
 import sys
 
-from tests.bench.command import main
+from scripts.benchmarks.command import main
 
 if __name__ == "__main__":
     for ends in (signal.SIGTERM, signal.SIGHUP):

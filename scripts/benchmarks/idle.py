@@ -24,9 +24,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.bench.usage import cpu_seconds
-from tests.support.cluster import free_port
+from scripts.benchmarks.usage import cpu_seconds
 from tests.support.launcher import Launcher
+from tests.support.ports import free_port
 from tests.support.processes import only, title, titled
 
 #: For agent and master of one node together.

@@ -5,6 +5,7 @@ scripts/bench tensorflow          measures TensorFlow jobs: recovery by case, be
 scripts/bench merge FILE ...      joins parts of one machine and one commit into one table
 scripts/bench master --help       measures a master with thousands of agents
 scripts/bench idle --help         measures what a job does while nothing happens
+scripts/bench month [FAILURES]    measures the journal of a job in which a node fails each minute
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 
-from tests.bench.cases import CASES, GROUPS, Case
-from tests.bench.figures import FIGURES, STAGES, TF_FIGURES, Sample
-from tests.bench.launchers import LAUNCHERS, OURS, Launcher
-from tests.bench.machine import commit, load, machine
-from tests.bench.report import (
+from scripts.benchmarks.cases import CASES, GROUPS, Case
+from scripts.benchmarks.figures import FIGURES, STAGES, TF_FIGURES, Sample
+from scripts.benchmarks.launchers import LAUNCHERS, OURS, Launcher
+from scripts.benchmarks.machine import commit, load, machine
+from scripts.benchmarks.report import (
     NOT_INSTALLED,
     MergeRefused,
     Report,
@@ -33,10 +34,10 @@ from tests.bench.report import (
     write_json,
     write_readme,
 )
-from tests.bench.session import measure
+from scripts.benchmarks.session import measure
 
 #: Measurements with command lines of their own: modules beside this one.
-OTHERS = ("master", "idle")
+OTHERS = ("master", "idle", "month")
 ALL = ",".join(LAUNCHERS)
 
 
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["merge"]:
         return _merge(given[1:])
     if given and given[0] in OTHERS:
-        other = import_module(f"tests.bench.{given[0]}")
+        other = import_module(f"scripts.benchmarks.{given[0]}")
         return int(other.main(given[1:]))
     return _measure(given)
 

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.bench import tf_cases
-from tests.bench.launchers import BY_HAND, HASTY, OURS, TORCHRUN, TUNED
-from tests.bench.run import LINE, TRAIN, Event, Node, Run, RunFailed
-from tests.bench.stages import STAGES, agent_marks, split
-from tests.bench.usage import memory as memory_of
+from scripts.benchmarks import tf_cases
+from scripts.benchmarks.launchers import BY_HAND, HASTY, OURS, TORCHRUN, TUNED
+from scripts.benchmarks.run import LINE, TRAIN, Event, Node, Run, RunFailed
+from scripts.benchmarks.stages import STAGES, agent_marks, split
+from scripts.benchmarks.usage import memory as memory_of
 from tests.support.processes import marked, titled
 
 START = 90.0  # seconds; a launcher that takes longer hangs
@@ -93,7 +93,8 @@ def _settled(run: Run, world: int) -> list[Event]:
 
 def node_loss(run: Run) -> dict[str, float]:
     """``node-loss``: of three nodes with one worker each, one that does not host the rendezvous is SIGKILLed
-    with all it started; to the first all-reduce of the two that are left."""
+    with all it started; to the first all-reduce of the two that are left.
+    """
     for _ in range(3):
         run.node("2:3", *RESTARTS, TRAIN)
     _settled(run, 3)
@@ -104,7 +105,8 @@ def node_loss(run: Run) -> dict[str, float]:
 
 def join(run: Run) -> dict[str, float]:
     """``join``: one node trains and a second is launched. The pause is that from the last step of the first
-    node alone to its first in the larger world; the other figure is from the launch to that moment."""
+    node alone to its first in the larger world; the other figure is from the launch to that moment.
+    """
     run.node("1:2", *SHORT_CALL, *RESTARTS, TRAIN)
     old = _settled(run, 1)
     joiner = run.node("1:2", *SHORT_CALL, *RESTARTS, TRAIN)
@@ -117,7 +119,8 @@ def goodput(run: Run) -> dict[str, float]:
     """``goodput``: two workers of one node train for three minutes, and every 20 s one of them is SIGKILLed.
     Nothing is saved and no step is made twice, so each step counts. Goodput is steps x undisturbed step
     time / wall time, from the first step on; the undisturbed step time is the mean in the 10 s before the
-    first kill: what comes with the start is over by then, and slows no step that the others are held to."""
+    first kill: what comes with the start is over by then, and slows no step that the others are held to.
+    """
     node = run.alone("--nproc-per-node", "2", *RESTARTS, TRAIN)
     begun = max(event.at for event in run.all_of("reduced", 2, START))
     for number in range(1, round(GOODPUT / EVERY)):
@@ -150,7 +153,8 @@ def memory(run: Run) -> dict[str, float]:
     memory (RSS) of the launcher and, if it has one, of the master; of all processes but the workers their
     share of what is resident (PSS); of a worker, as the mean of both, RSS and what would be free again if it
     ended (USS: private pages and page tables), which is what one more of them adds. Then launcher (the
-    larger one) and master again in a job of two nodes with one worker each."""
+    larger one) and master again in a job of two nodes with one worker each.
+    """
     node = run.alone("--nproc-per-node", "2", TRAIN, "idle")
     workers = _imported(run, node)
     helpers = sorted(set(marked(node.mark)) - set(workers))

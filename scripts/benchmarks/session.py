@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.bench.cases import Case
-from tests.bench.figures import Sample
-from tests.bench.launchers import Launcher
-from tests.bench.machine import load
-from tests.bench.run import MARK_OF_ALL, RunFailed, opened
+from scripts.benchmarks.cases import Case
+from scripts.benchmarks.figures import Sample
+from scripts.benchmarks.launchers import Launcher
+from scripts.benchmarks.machine import load
+from scripts.benchmarks.run import MARK_OF_ALL, RunFailed, opened
 from tests.support.processes import kill_marked
 
 

@@ -1,7 +1,7 @@
 """How long a real master needs for many agents: the first world, and the next one after the loss of a node.
 
 The master is the process that ``elastic-run`` starts; the agents live in a few load processes
-(``tests/bench/load.py``), and the node that is lost in one of its own, which is killed. Times are from the
+(``load.py``), and the node that is lost in one of its own, which is killed. Times are from the
 first connection, or the kill, to the moment at which the last agent has its assignment. Nodes are not
 checked first, as the check's time is that of the nodes.
 """
@@ -29,8 +29,8 @@ from typing import Any
 from elasticrun.config import JobConfig, SecurityConfig
 from elasticrun.master.service import JOURNAL_NAME, MasterConfig
 from elasticrun.rpc.records import to_json
-from tests.bench.load import LoadConfig
-from tests.bench.usage import cpu_seconds
+from scripts.benchmarks.load import LoadConfig
+from scripts.benchmarks.usage import cpu_seconds
 
 ROOT = Path(__file__).parent.parent.parent
 HOST = "127.0.0.1"
@@ -109,7 +109,7 @@ def measure(agents: int, loads: int, client: str, token: str | None = None) -> F
         master = _started(held, [sys.executable, "-m", "elasticrun.cli.master"], settings)
         port = master.hear("port")["port"]
         swarms = [
-            _started(held, [sys.executable, "-m", "tests.bench.load"], asdict(config))
+            _started(held, [sys.executable, "-m", "scripts.benchmarks.load"], asdict(config))
             for config in _shares(agents, loads, port, client, token)
         ]
         for swarm in swarms:

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from tests.bench.launchers import LAUNCHERS, Launcher
-from tests.bench.usage import cpu_seconds
-from tests.support.cluster import free_port
+from scripts.benchmarks.launchers import LAUNCHERS, Launcher
+from scripts.benchmarks.usage import cpu_seconds
 from tests.support.launcher import FOREIGN
+from tests.support.ports import free_port
 from tests.support.processes import kill_all, kill_marked, listener, marked
 
 WORKERS = Path(__file__).parent / "workers"

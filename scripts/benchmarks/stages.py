@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from tests.bench.run import Event
+from scripts.benchmarks.run import Event
 
 #: Stage -> the mark that ends it. A stage that nobody marks is not there: only on GPUs is there a device.
 STAGES = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench.figures import (
+from scripts.benchmarks.figures import (
     FIGURES,
     STAGES,
     TF_FIGURES,
@@ -27,7 +27,7 @@ from tests.bench.figures import (
     values,
     verdicts,
 )
-from tests.bench.launchers import OURS
+from scripts.benchmarks.launchers import OURS
 
 FORMAT = 1
 NOT_INSTALLED = "not installed"

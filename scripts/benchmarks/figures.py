@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tests.bench.launchers import BY_HAND, OURS, TORCHRUN, TUNED
+from scripts.benchmarks.launchers import BY_HAND, OURS, TORCHRUN, TUNED
 
 
 class Unit(Enum):
@@ -128,7 +128,8 @@ TF_FIGURES = (
 @dataclass(frozen=True, slots=True)
 class Sample:
     """What one run of one launcher gave; ``failure`` says what went wrong, "" if nothing did: it may
-    have given a figure all the same."""
+    have given a figure all the same.
+    """
 
     case: str
     launcher: str

@@ -21,9 +21,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench.by_hand import COUNTS
-from tests.bench.launchers import BY_HAND
-from tests.bench.run import MIRRORED, SERVED, Event, Run, RunFailed
+from scripts.benchmarks.by_hand import COUNTS
+from scripts.benchmarks.launchers import BY_HAND
+from scripts.benchmarks.run import MIRRORED, SERVED, Event, Run, RunFailed
 from tests.support.processes import listener
 
 START = 150.0  # seconds; several processes import tensorflow at once
@@ -37,7 +37,8 @@ RESTARTS = ("--max-restarts", "1000")
 
 def mirrored(run: Run) -> dict[str, float]:
     """``tf-mirrored``: 3 workers of MultiWorkerMirroredStrategy on one node. From the launch to the first
-    step of the last worker; then from the SIGKILL of one of them to that of the new world."""
+    step of the last worker; then from the SIGKILL of one of them to that of the new world.
+    """
     options = ("--framework", "tensorflow", "--nproc-per-node", str(WORLD))
     node = run.node("1", *options, *RESTARTS, MIRRORED, *_saves(run))
     workers = run.all_of("reduced", WORLD, START)
@@ -60,7 +61,8 @@ def served(run: Run) -> dict[str, float]:
     given back: each time from the last step before to the first one after.
 
     elastic-run restores a ps from its own copy, the next one from its peer's, or the run failed; by hand it
-    is the checkpoint's files."""
+    is the checkpoint's files.
+    """
     token = run.folder / "token"
     token.write_text("5d0c1f4ae9b27386f1d2c4b8907e6a35")
     token.chmod(0o600)
@@ -153,7 +155,8 @@ def _settle(run: Run) -> None:
 
 def _saved(run: Run) -> None:
     """Return some steps after the next time that the job saves; it makes no difference which, but is the same
-    in all runs, and no fault meets a checkpoint that is being written."""
+    in all runs, and no fault meets a checkpoint that is being written.
+    """
     now = time.monotonic()
     run.wait(
         lambda: True if any(it.step % SAVE_EVERY == SAVED and it.at > now for it in run.events) else None,
