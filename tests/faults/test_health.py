@@ -16,13 +16,16 @@ from tests.support.cgroups import Cgroup, NoCgroupError, cgroup
 from tests.support.cluster import Cluster
 from tests.support.launcher import MODULE, ROOT, Launcher
 
+#: Probes of one host wait for one another, so tests of them do not run side by side.
+pytestmark = pytest.mark.xdist_group("probes")
+
 #: For worlds that have to be formed of everybody who was launched.
 UNHURRIED = "--last-call-timeout=60"
 CHECK = "--health-check=auto"
 CHECK_ONLY = "--health-check-only"
 #: A node that is silent holds its partners up for most of a step. Long enough for a good one, the first one
 #: where it meets only nodes about which nothing else is known.
-PATIENT = "--health-check-timeout=8"
+PATIENT = "--health-check-timeout=15"
 SHORT = "--health-check-timeout=6"
 FAULTY = 13
 UNHEALTHY = 16

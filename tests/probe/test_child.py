@@ -24,6 +24,9 @@ from tests.probe.harness import (
 )
 from tests.support.ports import free_port
 
+#: Probes of one host wait for one another, so tests of them do not run side by side.
+pytestmark = pytest.mark.xdist_group("probes")
+
 
 @pytest.mark.parametrize("names", ["ab", "abc"])
 def test_nodes_without_torch_gather_over_tcp(children: Children, names: str) -> None:
