@@ -5,9 +5,10 @@ Only ``cli`` builds these from the command line and the environment; every other
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, IntFlag
 
+from elasticrun.dataclass import dataclass
 from elasticrun.faults import Action as Action
 from elasticrun.faults import FailureClass as FailureClass
 

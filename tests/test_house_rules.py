@@ -142,6 +142,21 @@ def test_only_the_command_line_reads_the_environment() -> None:
     assert not found, f"take it as an argument: {found}"
 
 
+#: The first two run where elasticrun may be missing, the last one speaks of them.
+STANDARD_DATACLASSES = ("elasticrun/probe/", "elasticrun/worker/", "elasticrun/dataclass.py")
+
+
+def test_frozen_dataclasses_are_those_that_are_quick_to_make() -> None:
+    found = [
+        path
+        for path, text in sources("elasticrun")
+        if not path.startswith(STANDARD_DATACLASSES)
+        and "@dataclass(frozen=True, slots=True)" in text
+        and "from elasticrun.dataclass import dataclass" not in text
+    ]
+    assert not found, f"each costs a launch half a millisecond: import elasticrun.dataclass in {found}"
+
+
 @pytest.mark.parametrize(
     "source",
     [

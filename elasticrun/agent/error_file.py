@@ -22,11 +22,12 @@ import re
 import signal
 import stat
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from elasticrun.core.bounds import MAX_FAILURE_TEXT
 from elasticrun.core.protocol import Failure, FailureKind, NodeInfo
+from elasticrun.dataclass import dataclass
 
 SIZE_LIMIT = 4 * 1024 * 1024  # bytes of an error file that are worth parsing
 

@@ -18,8 +18,9 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
+
+from elasticrun.dataclass import dataclass
 
 #: The most lines of the kernel's log that a failure carries, the newest; what came before is older news.
 MAX_LINES = 30

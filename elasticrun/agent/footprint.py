@@ -15,9 +15,9 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from elasticrun.core.activity import Footprint
+from elasticrun.dataclass import dataclass
 
 #: Numbers of system calls by machine: those that read a descriptor, and those that wait for some of them.
 _READS = {"x86_64": (0, 19), "aarch64": (63, 65)}

@@ -30,7 +30,6 @@ import socket
 import stat
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from elasticrun.agent.alone import check_endpoint, claim_master_port, in_use
@@ -41,6 +40,7 @@ from elasticrun.agent.whereabouts import Place, Survey, own_position, survey
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import Endpoint, RendezvousConfig
 from elasticrun.core.protocol import JournalCopy
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import ElasticRunError, ExitCode, MasterUnreachableError, NodeFaultError, UsageError
 
 logger = logging.getLogger(__name__)

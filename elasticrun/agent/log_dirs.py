@@ -28,9 +28,9 @@ import tempfile
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 logger = logging.getLogger(__name__)

@@ -19,11 +19,11 @@ import fcntl
 import os
 import termios
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from elasticrun.agent.console import Console
 from elasticrun.agent.log_files import LogFile
 from elasticrun.agent.log_lines import LineSplitter, Tail, matching_lines, prefix_lines
+from elasticrun.dataclass import dataclass
 
 READ_SIZE = 64 * 1024
 #: The most that is read when a round ends: more than a pipe holds, so that only a grandchild that still

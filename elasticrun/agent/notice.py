@@ -30,8 +30,9 @@ import stat
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from elasticrun.dataclass import dataclass
 
 if TYPE_CHECKING:
     import asyncio

@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from elasticrun.config import NumaBinding
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 CpuSet = frozenset[int]

@@ -19,7 +19,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from elasticrun.agent.env import INJECTED
@@ -43,6 +43,7 @@ from elasticrun.core.progress import (
 )
 from elasticrun.core.protocol import Stall
 from elasticrun.core.usage import Pace
+from elasticrun.dataclass import dataclass
 
 logger = logging.getLogger(__name__)
 

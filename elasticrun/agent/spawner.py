@@ -18,11 +18,11 @@ import socket
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from elasticrun.agent.spawner_process import spawner_main
 from elasticrun.agent.spawner_wire import READ_BYTES, Frames, Message, encode
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import NodeFaultError
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from elasticrun.dataclass import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,9 @@ import signal
 import stat
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from elasticrun.dataclass import dataclass
 
 if TYPE_CHECKING:
     import asyncio

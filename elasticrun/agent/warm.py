@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from elasticrun.agent.env import INJECTED, common_environment, worker_argv
 from elasticrun.agent.spawner import WarmRecipe
 from elasticrun.config import WorkerConfig
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 STDIN = 0

@@ -13,10 +13,10 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from elasticrun.config import Endpoint
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]

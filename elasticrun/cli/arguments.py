@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from elasticrun.cli import options
 from elasticrun.cli.option import Option
 from elasticrun.cli.options import OPTIONS
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 T = TypeVar("T")

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from elasticrun.dataclass import dataclass
 
 #: Clocks of hosts differ: a certificate is good from so long before it was made.
 _SKEW = timedelta(hours=1)

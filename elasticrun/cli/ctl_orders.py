@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,6 +19,7 @@ from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.plain import one_line, plain
 from elasticrun.core.tasks import MAX_CLUSTER
 from elasticrun.core.tf_cluster import SERVERS
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import (
     ElasticRunError,
     ExitCode,

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 #: Importing torch from a slow network disk takes its time; longer than this is a hang.

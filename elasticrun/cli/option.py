@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from enum import Enum
 from typing import Any, Generic, TypeVar, cast
+
+from elasticrun.dataclass import dataclass
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -8,7 +8,6 @@ another type or out of range is an error that names the file, the key, what was 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import Repr
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from elasticrun.cli.values import MAX_COUNT
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 if TYPE_CHECKING:

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from elasticrun.cli import options, values
 from elasticrun.cli.arguments import Given
 from elasticrun.config import Endpoint, HealthCheckMode, HealthConfig, JobConfig, RendezvousConfig
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 T = TypeVar("T")

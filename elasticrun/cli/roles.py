@@ -7,7 +7,7 @@ several make a part of such a cluster. What the nodes make together is judged wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from elasticrun.cli import checks, options
 from elasticrun.cli.arguments import Given
@@ -16,6 +16,7 @@ from elasticrun.cli.warm import TENSORFLOW, choose
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
 from elasticrun.core.tasks import MAX_TASKS
 from elasticrun.core.tf_cluster import SINGLE, count_roles, expand, impossible
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 #: What ``--tf-servers ready`` runs.

@@ -13,11 +13,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from elasticrun.cli import options
 from elasticrun.cli.arguments import Given
 from elasticrun.config import Endpoint, RendezvousConfig, SecurityConfig, TlsConfig
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 Notes = list[tuple[str, str]]

@@ -24,10 +24,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from elasticrun.cli.private_files import NotPrivateError, private_directory, read_private, write_private
 from elasticrun.config import Endpoint
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 Notes = list[tuple[str, str]]

@@ -12,11 +12,11 @@ import math
 import re
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
 from elasticrun.config import Endpoint, Std, StdByRank, TaskRole
+from elasticrun.dataclass import dataclass
 
 E = TypeVar("E", bound=Enum)
 

@@ -19,7 +19,7 @@ that is idle proves nothing by itself: only that it does not work on what its ra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from elasticrun.dataclass import dataclass
 
 CPU_IDLE = 0.01  # seconds of CPU time in a second, for all processes below a worker
 CPU_GRAIN = 0.02  # seconds: the kernel counts in steps of half of that

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from elasticrun.core.own_failures import NOT_STOPPED, Stopping
@@ -20,6 +19,7 @@ from elasticrun.core.protocol import (
     Stall,
     StartProbe,
 )
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import ExitCode
 
 OUTCOME_STATUS: dict[Outcome, ExitCode] = {

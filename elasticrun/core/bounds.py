@@ -19,9 +19,10 @@ with what the master counts itself, so an agent that went as far as it may harms
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Generic, NamedTuple, TypeVar
+
+from elasticrun.dataclass import dataclass
 
 Number = TypeVar("Number", int, float)
 

@@ -12,7 +12,7 @@ incarnation. It has to be checked anew.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from elasticrun.config import HealthConfig
 from elasticrun.core.health import NodeFinding, Verdict, judge
@@ -20,6 +20,7 @@ from elasticrun.core.health_plan import Evidence, first_step, second_step
 from elasticrun.core.health_table import check_table
 from elasticrun.core.membership import Node
 from elasticrun.core.protocol import AgentPhase, NodeCheck, ProbeGroup, ProbeReport
+from elasticrun.dataclass import dataclass
 
 #: Where a group meets whose first member is gone: nobody answers there.
 GONE = ("127.0.0.1", 0)

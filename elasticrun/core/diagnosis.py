@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from elasticrun.config import FailureClass
@@ -34,6 +34,7 @@ from elasticrun.core.symptoms import (
     XID,
 )
 from elasticrun.core.traceback_text import Raised, last_raised, raised_by_line
+from elasticrun.dataclass import dataclass
 from elasticrun.faults import CHILD_KILLED, SAID, Trait
 
 #: Longest part of a line, in characters, that evidence quotes.

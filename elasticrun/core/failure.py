@@ -1,6 +1,5 @@
 """How one worker failed, as a value that agents and the master exchange; a part of ``core/protocol.py``."""
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from elasticrun.core.bounds import (
     Text,
     TextEnd,
 )
+from elasticrun.dataclass import dataclass
 
 #: Longest part of a failure's message, in characters, that its summary repeats.
 MAX_SUMMARY_TEXT = 200

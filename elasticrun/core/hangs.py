@@ -24,10 +24,10 @@ word is young enough for the youngest evidence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from elasticrun.core.protocol import Evidence, Stall
+from elasticrun.dataclass import dataclass
 
 #: Of the largest silence allowed: for how long all nodes have to be still at the same time.
 JOINT = 0.5

@@ -35,13 +35,13 @@ member may send everything twice, is allowed twice the time and sets no standard
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
 from elasticrun.core.health_plan import WITNESSES, Evidence, Group, Meeting, short
 from elasticrun.core.roster import name_some
 from elasticrun.core.slowness import slowness_allowed, times_slower, usual
+from elasticrun.dataclass import dataclass
 
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
 

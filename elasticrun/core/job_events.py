@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
 from elasticrun.config import TaskRole
 from elasticrun.core.bounds import EPOCHS, SESSIONS
 from elasticrun.core.protocol import AgentStatus, Hello, MasterMessage, Outcome, Rejected
+from elasticrun.dataclass import dataclass
 
 
 class JobPhase(Enum):

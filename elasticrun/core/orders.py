@@ -4,13 +4,13 @@ An order is obeyed only if it comes with a proof that the sender knows the job's
 token obeys nobody.
 """
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from elasticrun.config import TaskRole
 from elasticrun.core.bounds import MAX_REPLY, NODES, Keep, Label, Length, Name, Range, Text, Token
 from elasticrun.core.status import JobStatus
 from elasticrun.core.tasks import MAX_CLUSTER
+from elasticrun.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

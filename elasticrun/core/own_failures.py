@@ -22,9 +22,9 @@ Only the wish for room makes that decision, by a cheap look at the text; ``core/
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from elasticrun.core.protocol import MAX_FAILURES, Failure, FailureKind
+from elasticrun.dataclass import dataclass
 
 #: Signals that tell of a crash or a kill: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV.
 CRASHES = frozenset({4, 6, 7, 8, 9, 11})

@@ -22,12 +22,13 @@ Leaving is for good, so it takes proof: where the diagnosis is not sure, the nod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from elasticrun.config import Action, FailureClass, Policy
 from elasticrun.core.cause import root_cause
 from elasticrun.core.diagnosis import Diagnosis, diagnose, error_signature, error_text, is_from_outside
 from elasticrun.core.protocol import Failure
+from elasticrun.dataclass import dataclass
 from elasticrun.faults import Trait
 
 #: Seconds after which workers that report no step are taken to be of a program that reports none.

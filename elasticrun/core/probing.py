@@ -1,6 +1,5 @@
 """What the probes of a health check do and find, as values; a part of ``core/protocol.py``."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from elasticrun.core.bounds import (
@@ -16,6 +15,7 @@ from elasticrun.core.bounds import (
     Sentence,
     Text,
 )
+from elasticrun.dataclass import dataclass
 
 #: The most groups of one probe.
 MAX_GROUPS = 64

@@ -46,7 +46,7 @@ the earliest instant at which some worker could be silent for too long, and noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from elasticrun.core.activity import Footprint
@@ -54,6 +54,7 @@ from elasticrun.core.bounds import SECONDS
 from elasticrun.core.protocol import Evidence, Stall
 from elasticrun.core.stacks import Stack, have_moved, is_in_collective, main_stack
 from elasticrun.core.stillness import Sight, Stillness
+from elasticrun.dataclass import dataclass
 
 MULTIPLE = 8.0
 PAUSE_MULTIPLE = 2.0

@@ -7,7 +7,6 @@ order cannot leave the two sides apart: the receiver drops anything whose (incar
 (epoch, sequence), is not newer than what it has, and the next message carries everything again.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
@@ -56,6 +55,7 @@ from elasticrun.core.stall import Stall as Stall
 from elasticrun.core.tasks import MAX_PORTS, MAX_TASKS, Cluster, Task, TaskReports, Tasks, misfit_of
 from elasticrun.core.trust import Trust as Trust
 from elasticrun.core.usage import TaskUsages
+from elasticrun.dataclass import dataclass
 
 #: The most seats that a status carries.
 MAX_SEATS = 64

@@ -18,8 +18,9 @@ included, and there is still one copy of each shard.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
+
+from elasticrun.dataclass import dataclass
 
 #: Set by the agent for a chief: patterns of the directories that agents have for copies, as in PATH. In each
 #: lies one directory for each ps of that agent, named by its port.

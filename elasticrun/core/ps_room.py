@@ -8,7 +8,8 @@ four fifths of what is left would hold it. What cannot be read limits nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from elasticrun.dataclass import dataclass
 
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 #: How much of the room that is left copies may take.

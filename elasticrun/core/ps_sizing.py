@@ -22,7 +22,9 @@ empty, as it may be either: it never brings growth about and always prevents a h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from elasticrun.dataclass import dataclass
 
 #: One ps above this share asks for ``STEP`` more.
 HOT = 0.8

@@ -10,9 +10,9 @@ old world is left. A rank given by the user (``--node-rank``) overrides both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from elasticrun.core.protocol import Assignment, NodeInfo
+from elasticrun.dataclass import dataclass
 
 
 def order_by_seat(selected: Sequence[str], previous: Sequence[str]) -> list[str]:

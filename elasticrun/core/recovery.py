@@ -9,7 +9,7 @@ immutable value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
 from elasticrun.config import Action, FailureClass, Policy
@@ -19,6 +19,7 @@ from elasticrun.core.hangs import Restarts
 from elasticrun.core.policy import RepeatedError, action_for, backoff_delay, count_fast, refilled
 from elasticrun.core.protocol import Failure
 from elasticrun.core.restart import Budget, StopCause
+from elasticrun.dataclass import dataclass
 from elasticrun.faults import Trait
 
 

@@ -8,7 +8,8 @@ that trains; then ranks given by users; then the order of arrival.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from elasticrun.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ its echo (peers see their connections break) and are never charged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
+
+from elasticrun.dataclass import dataclass
 
 
 class StopCause(Enum):

@@ -14,7 +14,6 @@ A verdict is about a set of tasks, because several that are lost together cost o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from elasticrun.config import TaskRole
@@ -22,6 +21,7 @@ from elasticrun.core.protocol import Failure, FailureKind
 from elasticrun.core.restart import StopCause
 from elasticrun.core.tasks import Cluster
 from elasticrun.core.tf_cluster import SERVERS, is_served
+from elasticrun.dataclass import dataclass
 
 #: By which a program says that it has saved its state and is to be started again; that of TensorFlow's
 #: PreemptionCheckpointHandler.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from elasticrun.core.hangs import Silences, evidence_text
 from elasticrun.core.own_failures import kept
@@ -18,6 +18,7 @@ from elasticrun.core.recovery import Recovery
 from elasticrun.core.restart import StopCause, excused
 from elasticrun.core.role_recovery import Loss, has_saved
 from elasticrun.core.round_tasks import RoundTasks
+from elasticrun.dataclass import dataclass
 
 #: Phases of a member that accepted its seat and started its workers.
 STARTED = frozenset({AgentPhase.RUNNING, AgentPhase.FAILED, AgentPhase.FINISHED})

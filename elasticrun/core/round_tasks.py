@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from elasticrun.config import Endpoint, TaskRole
 from elasticrun.core.protocol import Failure, FailureKind, NodeInfo
@@ -30,6 +30,7 @@ from elasticrun.core.tf_cluster import (
     number_tasks,
     ports_needed,
 )
+from elasticrun.dataclass import dataclass
 
 Key = tuple[str, int]  # a node and a local rank of it
 

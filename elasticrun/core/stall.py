@@ -1,10 +1,10 @@
 """The silence of a node's workers, as a value that agents tell the master; a part of ``core/protocol.py``."""
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
 from elasticrun.core.bounds import RANKS, SECONDS, STEPS, TIMESTAMPS, Path, Sentence, Unknown
+from elasticrun.dataclass import dataclass
 
 
 class Evidence(Enum):

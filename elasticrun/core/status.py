@@ -1,7 +1,6 @@
 """What an operator is shown of a job, as values; and in words, for ``elastic-ctl status``."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Annotated
 
 from elasticrun.config import TaskRole
@@ -20,6 +19,7 @@ from elasticrun.core.plain import one_line
 from elasticrun.core.protocol import AgentPhase
 from elasticrun.core.tasks import MAX_TASKS
 from elasticrun.core.usage import RoleUsage, TaskUsage, by_role, in_words
+from elasticrun.dataclass import dataclass
 
 #: Bytes that the nodes of a status may take together; the rest of a message is for what is around them.
 ROOM = MAX_MESSAGE_BYTES - (128 << 10)

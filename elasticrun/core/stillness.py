@@ -10,10 +10,11 @@ awaited from a prompt. Then the node is *held*, and no time makes a hang of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from elasticrun.core.activity import Footprint, activity
 from elasticrun.core.stacks import Stack, awaits_peers, is_at_prompt
+from elasticrun.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ those it runs. So a partial restart is level-triggered like everything else: a d
 or late changes nothing, because lives only grow.
 """
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from elasticrun.config import TaskRole
 from elasticrun.core.bounds import LIVES, PORTS, RANKS, Counted, Distinct, Length, Served
 from elasticrun.core.failure import Failure
+from elasticrun.dataclass import dataclass
 
 #: The most tasks of a TensorFlow cluster on one node, those that were taken away included.
 MAX_TASKS = 256

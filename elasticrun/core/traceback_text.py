@@ -20,10 +20,11 @@ an empty line; frames of a traceback are indented less.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from elasticrun.core.failure import headline
+from elasticrun.dataclass import dataclass
 
 #: Longest part of an exception's message, in characters, that its signature holds.
 MAX_SIGNATURE_TEXT = 200

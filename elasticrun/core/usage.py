@@ -9,12 +9,12 @@ not known is None, never a number that stands for that. A task that is not read 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from elasticrun.config import TaskRole
 from elasticrun.core.bounds import BYTES, RANKS, RATES, STEPS_MADE, Distinct, Length
 from elasticrun.core.tasks import MAX_TASKS
+from elasticrun.dataclass import dataclass
 
 #: Seconds that a rate of steps is taken over.
 WINDOW = 60.0

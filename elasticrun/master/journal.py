@@ -28,7 +28,7 @@ import os
 import re
 import typing
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from elasticrun.config import JobConfig
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import JobState
 from elasticrun.core.job_events import Beat, JobEvent, MasterStarted
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 from elasticrun.master.snapshot import Snapshot, restore, take
 from elasticrun.rpc.records import RecordError, from_json, to_json

@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from elasticrun.config import JobConfig, SecurityConfig
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import JobState
 from elasticrun.core.quorum import next_epoch
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode, UsageError
 from elasticrun.master.journal import (
     Journal,

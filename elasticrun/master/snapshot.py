@@ -18,7 +18,6 @@ import types
 import typing
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import import_module
@@ -28,6 +27,7 @@ from elasticrun import __version__
 from elasticrun.config import JobConfig
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import JobState
+from elasticrun.dataclass import dataclass
 from elasticrun.rpc.records import RecordError, from_json, to_json
 
 #: Who can read a snapshot. The number counts changes of the state's shape within one version.

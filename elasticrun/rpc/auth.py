@@ -39,9 +39,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc.text import clean
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import grpc
@@ -28,6 +28,7 @@ from elasticrun import __version__
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.orders import ControlHello, ControlReply, ControlRequest
 from elasticrun.core.protocol import RejectCode, Rejected
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,

@@ -29,8 +29,9 @@ from __future__ import annotations
 import socket
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from elasticrun.dataclass import dataclass
 from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
 
 

@@ -35,7 +35,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import grpc
@@ -55,6 +55,7 @@ from elasticrun.core.protocol import (
     Trust,
     Welcome,
 )
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc import codec
 from elasticrun.rpc.auth import CHALLENGE_KEY, ForgedError, Handshake, Seal, fresh, same

@@ -28,9 +28,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from elasticrun.core.protocol import Hello, NodeInfo, RejectCode, Rejected, Welcome
+from elasticrun.dataclass import dataclass
 from elasticrun.rpc.auth import SIZE, fresh, hmac_of, proof_of, same
 from elasticrun.rpc.codec import HelloProof, split_proof
 from elasticrun.rpc.text import clean, head

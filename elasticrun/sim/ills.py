@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from elasticrun.config import (
@@ -15,6 +14,7 @@ from elasticrun.config import (
     Policy,
     PolicyRule,
 )
+from elasticrun.dataclass import dataclass
 
 
 class Illness(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from elasticrun.config import JobConfig
@@ -28,6 +28,7 @@ from elasticrun.core.job_events import (
     StacksOrdered,
 )
 from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Leave, Report, Trust
+from elasticrun.dataclass import dataclass
 from elasticrun.sim.fingerprint import fingerprint, replay_gives_the_same
 from elasticrun.sim.kernel import require
 from elasticrun.sim.network import Stream

@@ -14,7 +14,6 @@ import gc
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from elasticrun.core.protocol import (
     StartRound,
     StopRound,
 )
+from elasticrun.dataclass import dataclass
 from elasticrun.sim.count_rules import counts_are_exact
 from elasticrun.sim.kernel import require
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from elasticrun.config import HealthConfig, Policy, TaskRole
+from elasticrun.dataclass import dataclass
 from elasticrun.sim.ills import Hang, Ill
 
 NO_CHECKS = HealthConfig()

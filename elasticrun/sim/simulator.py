@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from elasticrun.config import JobConfig
 from elasticrun.core.job_events import OUTCOMES, JobEffect, JobEvent, JobPhase
 from elasticrun.core.protocol import FailureKind, Outcome
+from elasticrun.dataclass import dataclass
 from elasticrun.sim.clinic import Clinic
 from elasticrun.sim.fingerprint import fingerprint, replay_gives_the_same
 from elasticrun.sim.ills import Ill

@@ -40,7 +40,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from textwrap import shorten
 from typing import TypeVar
@@ -60,6 +60,7 @@ from elasticrun.core.ps_backup import (
     plan,
     stale,
 )
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 from elasticrun.tf.backup_files import LABEL, ServerFiles
 from elasticrun.tf.backup_homes import Homes, find_homes

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from elasticrun.core.ps_backup import Piece, Slice, cut
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 from elasticrun.tf.backup_label import fingerprint
 

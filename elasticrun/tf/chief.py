@@ -22,7 +22,6 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ import tensorflow as tf
 
 from elasticrun import checkpointing, drain_requested, report_step
 from elasticrun.core.role_recovery import SAVED_STATUS
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 from elasticrun.tf.links import devices_of, wait_for_links
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from elasticrun.core.tf_cluster import CONFIG_VARIABLE
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 #: The tasks that only serve: they run what the chief sends them.

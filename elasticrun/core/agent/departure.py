@@ -5,10 +5,9 @@ A departure is a *farewell* if the job may go on without this node, and the mast
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from elasticrun.core.agent_events import OUTCOME_STATUS, REJECT_STATUS, Finish
 from elasticrun.core.protocol import JobEnded, Outcome, RejectCode, Rejected
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import ExitCode
 
 SIGTERM = 15

@@ -6,9 +6,10 @@ earlier one entirely, except that a round once stopped stays stopped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from elasticrun.core.protocol import JobEnded, StartProbe, StartRound, StopRound
+from elasticrun.dataclass import dataclass
 
 Directive = StartRound | StopRound | StartProbe | JobEnded
 

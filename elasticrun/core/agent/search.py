@@ -21,9 +21,10 @@ the latest, after the longer of these two times, and one stay and one walk along
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from elasticrun.core.quorum import longest_stay, walk
+from elasticrun.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

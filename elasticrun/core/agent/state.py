@@ -5,7 +5,7 @@ Each part of the machine writes some of it and reads the rest; what only one par
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from elasticrun.core.agent.departure import Departure
 from elasticrun.core.agent.desired import Desired
@@ -20,6 +20,7 @@ from elasticrun.core.protocol import (
     Seat,
     Stall,
 )
+from elasticrun.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ which they are part starts and stops as a whole.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from elasticrun.core.agent.departure import SIGTERM
 from elasticrun.core.agent.group import HUNG_GRACE
@@ -23,6 +23,7 @@ from elasticrun.core.role_recovery import is_alone
 from elasticrun.core.tasks import Task, TaskReport
 from elasticrun.core.tf_cluster import SERVERS, is_served
 from elasticrun.core.timers import Deadlines
+from elasticrun.dataclass import dataclass
 
 TASK = "task "  # and the local rank: the timer of a task that was told to end
 SIGKILL = 9

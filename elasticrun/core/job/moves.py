@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from elasticrun.core.job_events import Trigger
 from elasticrun.core.recovery import Settlement
+from elasticrun.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

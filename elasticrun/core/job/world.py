@@ -7,13 +7,13 @@ decision. Nothing here changes the facts: what follows from a decision is carrie
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from elasticrun.config import HealthConfig
 from elasticrun.core.candidates import Candidates
 from elasticrun.core.rendezvous import WorldLimits
+from elasticrun.dataclass import dataclass
 
 
 class Step(Enum):

@@ -1,0 +1,121 @@
+"""Frozen dataclasses whose methods are compiled at their first use.
+
+Theory. The standard library writes the methods of a frozen dataclass as text, and compiles all of them as
+soon as the class is made: half a millisecond for six. elasticrun has some 140 such classes on the way to a
+script's first line, which was a quarter of that way, and most of them are never instantiated there. So each
+method is a stub, which puts the compiled one in its place when it is first called.
+
+Invariants. What users of such a class can see is what ``dataclasses.dataclass(frozen=True, slots=True)``
+gives: ``fields`` and ``replace`` work; equality and hash are those of the tuple of the compared fields. All
+other dataclasses are left to the standard library. To a type checker, this module's ``dataclass`` is that of
+the standard library.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from dataclasses import Field
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(cls: Any = None, /, *, frozen: bool = False, slots: bool = False, **options: Any) -> Any:
+        """As ``dataclasses.dataclass``."""
+        if cls is None:
+            return lambda cls: dataclass(cls, frozen=frozen, slots=slots, **options)
+        if frozen and slots and not options:
+            return _frozen(cls)
+        return dataclasses.dataclass(cls, frozen=frozen, slots=slots, **options)
+
+
+def _frozen(cls: type) -> type:
+    """The class with a slot for each field, and with stubs for its methods."""
+    own = vars(cls)
+    cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library asks for the signature, at length
+    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    for name, write in _WRITERS.items():
+        if own.get(name) is None:  # defining __eq__ sets __hash__ to None
+            setattr(made, name, _stub(made, name, write))
+    made.__setattr__ = made.__delattr__ = _refuse
+    made.__reduce__ = _reduce
+    return made  # type: ignore[no-any-return]
+
+
+def _stub(made: Any, name: str, write: Callable[[Any], Any]) -> Callable[..., Any]:
+    def stub(self: Any, *args: Any, **kwargs: Any) -> Any:
+        setattr(made, name, write(made))
+        return getattr(made, name)(self, *args, **kwargs)
+
+    return stub
+
+
+def _refuse(self: object, name: str, *_: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot change {name} of a {type(self).__name__}: it is frozen")
+
+
+def _reduce(self: Any) -> tuple[type, tuple[Any, ...]]:
+    return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+
+# -- the methods, as text
+
+
+def _init(made: Any) -> Any:
+    """Each field is set by way of its slot, as nothing else may set it."""
+    parameters, body = ["self"], ["pass"]
+    known: dict[str, Any] = {"missing": dataclasses.MISSING}
+    for number, field in enumerate(dataclasses.fields(made)):
+        name = value = field.name
+        if not field.init or field.kw_only:
+            raise TypeError(f"{made.__name__}.{name}: init=False and kw_only are not supported")
+        known[f"set{number}"] = getattr(made, name).__set__
+        if field.default is not dataclasses.MISSING:
+            known[f"default{number}"] = field.default
+            parameters.append(f"{name}=default{number}")
+        elif field.default_factory is not dataclasses.MISSING:
+            known[f"default{number}"] = field.default_factory
+            parameters.append(f"{name}=missing")
+            value = f"default{number}() if {name} is missing else {name}"
+        else:
+            parameters.append(name)
+        body.append(f"set{number}(self, {value})")
+    if hasattr(made, "__post_init__"):
+        body.append("self.__post_init__()")
+    return _compiled(f"def __init__({', '.join(parameters)}):\n  " + "\n  ".join(body), known)
+
+
+def _eq(made: Any) -> Any:
+    fields = _compared(made)
+    same = f"{_values('self', fields)} == {_values('other', fields)}"
+    return _compiled(
+        f"def __eq__(self, other):\n  return {same} if other.__class__ is self.__class__ else NotImplemented",
+        {},
+    )
+
+
+def _hash(made: Any) -> Any:
+    return _compiled(f"def __hash__(self):\n  return hash({_values('self', _compared(made))})", {})
+
+
+def _repr(made: Any) -> Any:
+    shown = ", ".join(f"{it.name}={{self.{it.name}!r}}" for it in dataclasses.fields(made) if it.repr)
+    return _compiled(f'def __repr__(self):\n  return f"{{type(self).__qualname__}}({shown})"', {})
+
+
+def _compared(made: Any) -> list[Field[Any]]:
+    return [field for field in dataclasses.fields(made) if field.compare]
+
+
+def _values(owner: str, fields: Iterable[Field[Any]]) -> str:
+    return f"({''.join(f'{owner}.{field.name}, ' for field in fields)})"
+
+
+def _compiled(text: str, known: dict[str, Any]) -> Any:
+    exec(text, known)
+    return known[text[len("def ") : text.index("(")]]
+
+
+_WRITERS = {"__init__": _init, "__eq__": _eq, "__hash__": _hash, "__repr__": _repr}
