@@ -104,9 +104,8 @@ class Ended:
 
     def part(self, store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the next world has of the store; all of it if it is the first one, or rank 0 serves it."""
-        name, value = SERVED
         count = self.worlds[named(args, kwargs).get("world_size", 0)]
-        if not count or os.environ.get(name) != value:
+        if not count or not is_served():
             return store
         return sys.modules[GROUPS].PrefixStore(f"again_{count}", store)
 
@@ -115,16 +114,28 @@ def knock_first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Wait for the store that a call with these arguments will connect to; return if there is any doubt."""
     try:
         given = named(args, kwargs)
-        if given["rank"] > 0:
+        if given["rank"] > 0 and not is_served_here():
             patience = given["timeout"].total_seconds() * PATIENCE
             knock(find(given["hostname"], given["port"]), given["world_size"], patience)
     except Exception:  # noqa: BLE001 whatever it is, torch is called next, and shows what is wrong
         return
 
 
+def is_served() -> bool:
+    """Whether the launcher serves the store."""
+    name, value = SERVED
+    return os.environ.get(name) == value
+
+
+def is_served_here() -> bool:
+    """Whether it does so on this node: then its port listened before any worker of this node was started."""
+    return is_served() and os.environ.get("GROUP_RANK") == "0"
+
+
 def find(host: str, port: int) -> list[Any]:
     """Where the store may listen, as ``getaddrinfo`` says; OSError if nobody knows the host."""
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    name = host.encode("ascii") if host.isascii() else host  # other names need tables that take milliseconds
+    return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
 
 
 def knock(doors: list[Any], ranks: int, seconds: float) -> None:

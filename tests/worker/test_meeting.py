@@ -106,6 +106,23 @@ def test_rank_0_does_not_wait_for_itself(rendezvous: Rendezvous, door: socket.so
     assert rendezvous.was_refused
 
 
+@pytest.mark.parametrize(("group_rank", "waits"), [("0", False), ("1", True)])
+def test_only_other_nodes_wait_for_a_store_that_the_launcher_serves(
+    group_rank: str,
+    waits: bool,
+    rendezvous: Rendezvous,
+    door: socket.socket,
+    pauses: Pauses,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(*meeting.SERVED)
+    monkeypatch.setenv("GROUP_RANK", group_rank)
+    waited: list[int] = []
+    pauses(lambda number: (waited.append(number), door.listen())[1])
+    rendezvous.create("127.0.0.1", port_of(door), 1, 2, LONG)
+    assert bool(waited) is waits
+
+
 def test_after_a_tenth_of_the_timeout_it_is_torchs_turn(
     rendezvous: Rendezvous, door: socket.socket, monkeypatch: pytest.MonkeyPatch, pauses: Pauses
 ) -> None:
@@ -143,16 +160,16 @@ def test_a_name_is_looked_up_once(
     door: socket.socket, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses(lambda number: door.listen() if number == 3 else None)
-    asked: list[str] = []
+    asked: list[bytes] = []
     find = socket.getaddrinfo
 
-    def noted(host: str, *args: Any, **kwargs: Any) -> Any:
+    def noted(host: bytes, *args: Any, **kwargs: Any) -> Any:
         asked.append(host)
         return find(host, *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", noted)
     meeting.knock_first(("127.0.0.1", port_of(door), 1, 2, LONG), {})
-    assert asked == ["127.0.0.1"]
+    assert asked == [b"127.0.0.1"], "text would be encoded with tables that take milliseconds to load"
 
 
 def test_who_listens_at_one_of_several_addresses_is_found(door: socket.socket) -> None:
