@@ -8,7 +8,8 @@ workers, and nobody waits for it. It outlives its rounds: each one gets a store 
 costs neither a fork nor the end of a process.
 
 An heir of the warm parent shares less memory with what the parent has forked. So a new server is forked from
-the heir, for the rounds to come; the old one ends with its round.
+the heir, for the rounds to come; the old one is killed at the end of its round, and no sweep waits for that:
+it takes the time of a restart to free so much memory, and a process that was killed accepts nobody any more.
 
 Where there is no warm parent, or the user wants it so, rank 0 serves the store, as torch has it by default.
 If a parent is lost after this node has offered to serve, the server is started cold: it is late then, but so
@@ -18,8 +19,9 @@ A server that ends by itself, or cannot be started, has served nobody: this torc
 programs never ask for the store, and must not be stopped for that. So such a loss is told only once somebody
 knocks, which nobody answers.
 
-Invariants. A sweep spares the server of the next round and no other. The end of the one that serves is told
-once, by ``on_lost``; whether it matters any more is the machine's to say. No event of a server is a worker's.
+Invariants. After a round, every server but that of the next one was killed. The end of the one that serves is
+told once, by ``on_lost``; whether it matters any more is the machine's to say. No event of a server is a
+worker's.
 """
 
 from __future__ import annotations
@@ -121,10 +123,13 @@ class RoundStore:
         """A sweep begins; the numbers of those that it has to spare."""
         self._await_nobody()
         if self._serving is not None:
-            with contextlib.suppress(OSError):  # it has ended
-                self._serving[0].send(CLOSE)
-            self._serving = None
-        return () if self._next is None else (self._next.number,)
+            server, self._serving = self._serving[0], None
+            if server is self._next:
+                with contextlib.suppress(OSError):  # it has ended
+                    server.send(CLOSE)
+            else:
+                self._starter.signal(server.number, signal.SIGKILL)
+        return tuple(self._servers)
 
     def on_warm_news(self, news: WarmNews) -> None:
         """A parent was given up, or has an heir: then the next round's server is to be forked from that."""

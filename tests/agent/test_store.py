@@ -224,11 +224,13 @@ def test_an_heir_gives_the_next_round_a_server_of_its_own(bench: Bench) -> None:
     store.on_warm_news(WarmNews(True, "another one", heir="1"))
     store.on_warm_news(WarmNews(True, "imported more", heir="0"))
     assert starter.killed == [], "it serves"
-    assert store.end_round() == (SECOND,)
-    store.on_exited(Exited(FIRST_NUMBER, -9))  # in the sweep
+    assert store.end_round() == (FIRST_NUMBER, SECOND), "no sweep waits until it has ended"
+    assert starter.killed == [FIRST_NUMBER]
+    store.on_exited(Exited(FIRST_NUMBER, -9))
     assert bench.lost == []
+    assert store.end_round() == (SECOND,)
     store.on_warm_news(WarmNews(True, "imported more", heir="0"))
-    assert starter.killed == [SECOND], "nobody needs it"
+    assert starter.killed == [FIRST_NUMBER, SECOND], "nobody needs it"
 
 
 def test_without_a_warm_parent_rank_0_serves(bench: Bench) -> None:

@@ -118,7 +118,12 @@ def test_only_other_nodes_wait_for_a_store_that_the_launcher_serves(
     monkeypatch.setenv(*meeting.SERVED)
     monkeypatch.setenv("GROUP_RANK", group_rank)
     waited: list[int] = []
-    pauses(lambda number: (waited.append(number), door.listen())[1])
+
+    def listen(number: int) -> None:
+        waited.append(number)
+        door.listen()
+
+    pauses(listen)
     rendezvous.create("127.0.0.1", port_of(door), 1, 2, LONG)
     assert bool(waited) is waits
 
