@@ -46,9 +46,10 @@ _USUAL_CAUSE = {
 }
 
 # What torch's TCPStore says, in one line, when rank 0 cannot listen; the part about the port differs with
-# torch's version and with its kind of socket.
+# torch's version and with its kind of socket. Torch 2.4 names none.
 _LISTEN_FAILED = re.compile(r"server socket has failed to listen")
 _IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+_SOME_PORT = re.compile(r"port:? ?\d|\]:\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,9 @@ def _message(record: ErrorRecord, ended: WorkerExit) -> str:
 def _shows_taken_port(texts: tuple[str, ...], store_port: int) -> bool:
     port = re.compile(rf"(?<!\d){store_port}(?!\d)")
     return any(
-        _LISTEN_FAILED.search(line) and _IN_USE.search(line) and port.search(line)
+        _LISTEN_FAILED.search(line)
+        and _IN_USE.search(line)
+        and (port.search(line) or not _SOME_PORT.search(line))
         for text in texts
         for line in text.splitlines()
     )

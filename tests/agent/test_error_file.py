@@ -45,6 +45,10 @@ IN_USE_OLD = (
     "RuntimeError: The server socket has failed to listen on any local network address. The server socket "
     "has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n"
 )
+IN_USE_2_4 = (
+    "RuntimeError: The server socket has failed to listen on any local network address. useIpv6: 0, "
+    "code: -98, name: EADDRINUSE, message: address already in use\n"
+)
 
 
 def ended(exit_code: int = 1, rank: int = 0, error_file: str = "", stderr_tail: str = "") -> WorkerExit:
@@ -194,11 +198,17 @@ def test_every_signal_has_a_name() -> None:
         (0, 2950, FailureKind.EXIT),  # some other store of the script's own
     ],
 )
-def test_a_taken_port(path: Path, text: str, rank: int, port: int, kind: FailureKind) -> None:
+def test_a_taken_port_by_its_number(path: Path, text: str, rank: int, port: int, kind: FailureKind) -> None:
     assert made(ended(rank=rank, stderr_tail="x\n" + text), port).kind is kind
     extra = {"py_callstack": "Traceback\n" + text, "timestamp": "1"}
     path.write_text(json.dumps({"message": {"message": text, "extraInfo": extra}}))
     assert made(ended(rank=rank, error_file=str(path)), port).kind is kind
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_taken_port_without_a_number(rank: int) -> None:
+    kind = FailureKind.EXIT if rank else FailureKind.PORT_TAKEN
+    assert made(ended(rank=rank, stderr_tail=IN_USE_2_4), 29500).kind is kind
 
 
 def test_another_programs_port_is_not_the_stores() -> None:

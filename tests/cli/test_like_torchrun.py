@@ -37,6 +37,8 @@ KNOWN = [
     for option in TORCHRUNS
     if any(action.dest == option.name.replace("-", "_") for action in run.get_args_parser()._actions)
 ]
+#: Those that it does not have.
+UNKNOWN = [option for option in TORCHRUNS if option not in KNOWN]
 
 LINES = """
 train.py
@@ -159,7 +161,7 @@ def same(option: Option[Any], given: Given, theirs: object) -> bool:
     if option in (options.DUPLICATE_STDOUT_FILTERS, options.DUPLICATE_STDERR_FILTERS):
         return list(given.find(option) or ()) == theirs
     if option in (options.NODE_RANK, options.MASTER_PORT, options.SHUTDOWN_TIMEOUT) and not given.has(option):
-        return theirs in (None, 0)
+        return theirs in (None, 0, 29500)  # the last is torch 2.4's, which no launcher ever uses by itself
     if isinstance(theirs, int | float):
         return given.find(option) == theirs
     return (text or "").removeprefix("=") == (theirs or option.default_text)
@@ -172,6 +174,8 @@ def compare(line: str, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, value)
     argv = shlex.split(line)
     theirs, ours = by_torchrun(argv), by_us(argv, environ)
+    if isinstance(ours, Given) and (newer := [option.name for option in UNKNOWN if ours.has(option)]):
+        pytest.skip(f"this torchrun does not have {', '.join(newer)}")
     if isinstance(theirs, str) or isinstance(ours, str):
         assert ours == theirs
         return
