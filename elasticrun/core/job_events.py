@@ -8,21 +8,8 @@ from typing import Annotated
 from elasticrun.config import TaskRole
 from elasticrun.core.bounds import EPOCHS, SESSIONS
 from elasticrun.core.protocol import AgentStatus, Hello, MasterMessage, Outcome, Rejected
+from elasticrun.core.status import JobPhase
 from elasticrun.dataclass import dataclass
-
-
-class JobPhase(Enum):
-    """Where the job stands."""
-
-    GATHERING = "gathering"  # no round runs; waiting for enough nodes that could start
-    CHECKING = "checking"  # no round runs; nodes are being checked before the next one
-    RUNNING = "running"  # a round runs
-    STOPPING = "stopping"  # the members were told to stop; waiting for the last one
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    TIMED_OUT = "timed out"
-    HOPELESS = "hopeless"  # failed, and no restart would change that
-    UNHEALTHY = "unhealthy"
 
 
 class Trigger(Enum):

@@ -1,6 +1,7 @@
 """What an operator is shown of a job, as values; and in words, for ``elastic-ctl status``."""
 
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from typing import Annotated
 
 from elasticrun.config import TaskRole
@@ -14,7 +15,6 @@ from elasticrun.core.bounds import (
     Sentence,
     Text,
 )
-from elasticrun.core.job_events import JobPhase
 from elasticrun.core.plain import one_line
 from elasticrun.core.protocol import AgentPhase
 from elasticrun.core.tasks import MAX_TASKS
@@ -25,6 +25,20 @@ from elasticrun.dataclass import dataclass
 ROOM = MAX_MESSAGE_BYTES - (128 << 10)
 #: Bytes that a node, and a task, take at most beside their texts.
 _BESIDE = 96
+
+
+class JobPhase(Enum):
+    """Where the job stands."""
+
+    GATHERING = "gathering"  # no round runs; waiting for enough nodes that could start
+    CHECKING = "checking"  # no round runs; nodes are being checked before the next one
+    RUNNING = "running"  # a round runs
+    STOPPING = "stopping"  # the members were told to stop; waiting for the last one
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    HOPELESS = "hopeless"  # failed, and no restart would change that
+    UNHEALTHY = "unhealthy"
 
 
 @dataclass(frozen=True, slots=True)

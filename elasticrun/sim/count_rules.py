@@ -9,11 +9,11 @@ from elasticrun.config import HealthCheckMode
 from elasticrun.core.candidates import Standing
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import BACKOFF, WARMING
-from elasticrun.core.job_events import JobPhase
 from elasticrun.core.job_growth import WARMING_LIMIT
 from elasticrun.core.membership import Node
 from elasticrun.core.protocol import MAX_SEATS
 from elasticrun.core.rendezvous import WorldLimits
+from elasticrun.core.status import JobPhase
 from elasticrun.core.votes import Votes
 from elasticrun.sim.kernel import Violation
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import BACKOFF
-from elasticrun.core.job_events import JobPhase
 from elasticrun.core.job_growth import SETTLE, WARMING_LIMIT
 from elasticrun.core.restart import StopCause
+from elasticrun.core.status import JobPhase
 from elasticrun.sim.kernel import Violation, require
 
 if TYPE_CHECKING:

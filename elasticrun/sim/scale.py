@@ -19,7 +19,7 @@ from pathlib import Path
 
 from elasticrun.config import HealthCheckMode, HealthConfig, JobConfig
 from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job_events import Attached, Detached, JobEvent, JobPhase, MasterStarted, Reported, Send
+from elasticrun.core.job_events import Attached, Detached, JobEvent, MasterStarted, Reported, Send
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -35,6 +35,7 @@ from elasticrun.core.protocol import (
     StartRound,
     StopRound,
 )
+from elasticrun.core.status import JobPhase
 from elasticrun.dataclass import dataclass
 from elasticrun.sim.count_rules import counts_are_exact
 from elasticrun.sim.kernel import require

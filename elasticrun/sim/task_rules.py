@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from elasticrun.config import TaskRole
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import MENDING
-from elasticrun.core.job_events import JobPhase
 from elasticrun.core.protocol import Assignment
 from elasticrun.core.round_tasks import Key, RoundTasks
+from elasticrun.core.status import JobPhase
 from elasticrun.core.tasks import Cluster
 from elasticrun.core.tf_cluster import SERVERS, is_served
 from elasticrun.sim.kernel import require

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from elasticrun.config import JobConfig
 from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job_events import Attached, Expired, JobEvent, JobPhase, MasterStarted, Send
+from elasticrun.core.job_events import Attached, Expired, JobEvent, MasterStarted, Send
 from elasticrun.core.protocol import AgentPhase, Failure, FailureKind
+from elasticrun.core.status import JobPhase
 from elasticrun.master.journal import Entry, Journal, create_journal, read_journal, replay
 from elasticrun.master.snapshot import take
 from elasticrun.sim.fingerprint import difference, fingerprint

@@ -25,7 +25,6 @@ from elasticrun.core.job_events import (
     Drop,
     JobEffect,
     JobEvent,
-    JobPhase,
     MasterStarted,
     Reported,
     Send,
@@ -43,7 +42,7 @@ from elasticrun.core.protocol import (
     StartRound,
     Trust,
 )
-from elasticrun.core.status import status_in_words
+from elasticrun.core.status import JobPhase, status_in_words
 
 Kind = TypeVar("Kind")
 

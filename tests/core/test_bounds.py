@@ -10,7 +10,7 @@ import pytest
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
 from elasticrun.core import checkup, membership
 from elasticrun.core.bounds import STEPS, TIMESTAMPS, WINDOW, Horizon
-from elasticrun.core.job_events import Attached, Drop, JobPhase, Left, MasterStarted, Reported
+from elasticrun.core.job_events import Attached, Drop, Left, MasterStarted, Reported
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -23,6 +23,7 @@ from elasticrun.core.protocol import (
     World,
 )
 from elasticrun.core.quorum import MAX_ROLLS, Quorum
+from elasticrun.core.status import JobPhase
 from elasticrun.core.tasks import TaskReport
 from tests.core.build import Job, failure, info, running
 

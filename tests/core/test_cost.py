@@ -19,7 +19,6 @@ from elasticrun.core.job_events import (
     Expired,
     JobEffect,
     JobEvent,
-    JobPhase,
     Left,
     MasterStarted,
     Reported,
@@ -35,6 +34,7 @@ from elasticrun.core.protocol import (
     World,
 )
 from elasticrun.core.quorum import with_seat
+from elasticrun.core.status import JobPhase
 from tests.core.build import Job, failure
 from tests.core.lines import lines_of
 

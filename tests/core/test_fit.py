@@ -8,8 +8,9 @@ import pytest
 
 from elasticrun.config import TaskRole
 from elasticrun.core.fit import MAX_TOLD, same_program
-from elasticrun.core.job_events import Decided, Drop, JobPhase, ScaleOrdered
+from elasticrun.core.job_events import Decided, Drop, ScaleOrdered
 from elasticrun.core.protocol import AgentPhase, JobEnded, RejectCode, Rejected, Waiting, Welcome
+from elasticrun.core.status import JobPhase
 from tests.core.build import Job, info
 
 RUNNING, FINISHED = AgentPhase.RUNNING, AgentPhase.FINISHED

@@ -15,7 +15,6 @@ from elasticrun.core.job_events import (
     Detached,
     Drop,
     Ended,
-    JobPhase,
     Left,
     MasterStarted,
     Reported,
@@ -36,6 +35,7 @@ from elasticrun.core.protocol import (
     Waiting,
     Welcome,
 )
+from elasticrun.core.status import JobPhase
 from elasticrun.sim.fingerprint import difference, fingerprint
 from tests.core.build import Job, failure, info, message_types, running
 

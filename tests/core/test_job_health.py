@@ -22,7 +22,6 @@ from elasticrun.core.job_events import (
     Detached,
     DrainOrdered,
     JobEvent,
-    JobPhase,
     Left,
     MasterStarted,
     Reported,
@@ -45,6 +44,7 @@ from elasticrun.core.protocol import (
 )
 from elasticrun.core.recovery import Recovery
 from elasticrun.core.restart import Budget
+from elasticrun.core.status import JobPhase
 from tests.core.build import Job, described, failure, running
 
 READY, RUNNING, CHECKING = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.CHECKING

@@ -9,12 +9,12 @@ from elasticrun.core.job_events import (
     Answered,
     DrainOrdered,
     JobEvent,
-    JobPhase,
     RoleScaled,
     ScaleOrdered,
     StacksOrdered,
 )
 from elasticrun.core.protocol import AgentPhase, SaveStacks
+from elasticrun.core.status import JobPhase
 from elasticrun.sim.fingerprint import difference, fingerprint
 from tests.core.build import Job, running
 

@@ -23,7 +23,6 @@ from elasticrun.core.job_events import (
     DrainOrdered,
     JobEffect,
     JobEvent,
-    JobPhase,
     MasterStarted,
     ScaleOrdered,
     Send,
@@ -32,6 +31,7 @@ from elasticrun.core.job_events import (
 from elasticrun.core.membership import Node
 from elasticrun.core.protocol import AgentPhase, Outcome, StopRound
 from elasticrun.core.restart import Budget, StopCause
+from elasticrun.core.status import JobPhase
 from tests.core.build import Job, failure, info, running
 from tests.test_layers import imports
 

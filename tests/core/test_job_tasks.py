@@ -8,7 +8,7 @@ import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule, TaskRole
 from elasticrun.core.job.tasks import SERVING_TIME, TOGETHER
-from elasticrun.core.job_events import Detached, DrainOrdered, Ended, JobPhase, MasterStarted, Reported
+from elasticrun.core.job_events import Detached, DrainOrdered, Ended, MasterStarted, Reported
 from elasticrun.core.protocol import (
     AgentPhase,
     Evidence,
@@ -23,6 +23,7 @@ from elasticrun.core.protocol import (
 )
 from elasticrun.core.restart import StopCause
 from elasticrun.core.role_recovery import SERVES
+from elasticrun.core.status import JobPhase
 from elasticrun.core.tasks import TaskReport
 from tests.core.tf_build import CHIEF, EVALUATOR, MIRRORED, PS, SERVED, WORKER, TfJob, died, tasks_of
 

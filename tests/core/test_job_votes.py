@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from elasticrun.core.job_events import Attached, Detached, JobPhase, MasterStarted, Reported, StepDown
+from elasticrun.core.job_events import Attached, Detached, MasterStarted, Reported, StepDown
 from elasticrun.core.protocol import (
     AgentPhase,
     AgentStatus,
@@ -21,6 +21,7 @@ from elasticrun.core.protocol import (
     World,
 )
 from elasticrun.core.quorum import FOUNDING_PATIENCE, with_seat
+from elasticrun.core.status import JobPhase
 from tests.core.build import Job, info
 
 READY, RUNNING = AgentPhase.READY, AgentPhase.RUNNING

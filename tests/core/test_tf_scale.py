@@ -10,8 +10,9 @@ import pytest
 from elasticrun.config import TaskRole
 from elasticrun.core import round_tasks, tf_scale
 from elasticrun.core.job.tasks import SingleTasks
-from elasticrun.core.job_events import Decided, JobPhase, RoleScaled
+from elasticrun.core.job_events import Decided, RoleScaled
 from elasticrun.core.protocol import AgentPhase, StartRound
+from elasticrun.core.status import JobPhase
 from elasticrun.core.tasks import TaskReport
 from elasticrun.core.tf_scale import scale_promise
 from elasticrun.core.usage import TaskUsage

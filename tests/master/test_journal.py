@@ -23,13 +23,13 @@ from elasticrun.core.job_events import (
     DrainOrdered,
     Expired,
     JobEvent,
-    JobPhase,
     Left,
     MasterStarted,
     Reported,
     RoleScaled,
     ScaleOrdered,
 )
+from elasticrun.core.status import JobPhase
 from elasticrun.errors import ExitCode, UsageError
 from elasticrun.master import journal as module
 from elasticrun.master import snapshot as snapshot_module

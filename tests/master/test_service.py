@@ -28,7 +28,6 @@ from elasticrun.core.job_events import (
     Detached,
     DrainOrdered,
     JobEvent,
-    JobPhase,
     Left,
     MasterStarted,
     Reported,
@@ -51,6 +50,7 @@ from elasticrun.core.protocol import (
     World,
 )
 from elasticrun.core.quorum import Quorum
+from elasticrun.core.status import JobPhase
 from elasticrun.core.tasks import TaskReport
 from elasticrun.errors import EndpointTakenError, NameInUseError, UsageError
 from elasticrun.master.journal import Entry, create_journal, read_journal, resume_journal

@@ -18,7 +18,6 @@ from elasticrun.core.job_events import (
     Detached,
     DrainOrdered,
     JobEvent,
-    JobPhase,
     Left,
     MasterStarted,
     Reported,
@@ -37,6 +36,7 @@ from elasticrun.core.protocol import (
     World,
 )
 from elasticrun.core.quorum import with_seat
+from elasticrun.core.status import JobPhase
 from elasticrun.sim.count_rules import counts_are_exact
 from elasticrun.sim.kernel import Violation
 

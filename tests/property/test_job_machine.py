@@ -36,7 +36,6 @@ from elasticrun.core.job_events import (
     Drop,
     Ended,
     JobEvent,
-    JobPhase,
     Left,
     MasterStarted,
     Reported,
@@ -66,6 +65,7 @@ from elasticrun.core.protocol import (
     Welcome,
     World,
 )
+from elasticrun.core.status import JobPhase
 from elasticrun.master.snapshot import Snapshot, restore, take
 from elasticrun.sim.count_rules import counts_are_exact
 from elasticrun.sim.fingerprint import difference, fingerprint

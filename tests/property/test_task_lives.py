@@ -42,7 +42,6 @@ from elasticrun.core.job_events import (
     Expired,
     JobEffect,
     JobEvent,
-    JobPhase,
     MasterStarted,
     Reported,
     RoleScaled,
@@ -65,6 +64,7 @@ from elasticrun.core.protocol import (
     Welcome,
 )
 from elasticrun.core.round_tasks import RoundTasks
+from elasticrun.core.status import JobPhase
 from elasticrun.core.tasks import Cluster
 from elasticrun.sim.fingerprint import difference, fingerprint
 from tests.core.tf_build import tasks_of

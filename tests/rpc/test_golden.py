@@ -13,7 +13,6 @@ import pytest
 from elasticrun.config import TaskRole
 from elasticrun.core import failure, orders, probing, protocol, stall, status, tasks, usage
 from elasticrun.core.bounds import Epoch, Name
-from elasticrun.core.job_events import JobPhase
 from elasticrun.core.orders import (
     ControlHello,
     ControlReply,
@@ -58,7 +57,7 @@ from elasticrun.core.protocol import (
     Welcome,
     World,
 )
-from elasticrun.core.status import JobStatus, NodeStatus, TaskStatus
+from elasticrun.core.status import JobPhase, JobStatus, NodeStatus, TaskStatus
 from elasticrun.core.tasks import Task, TaskReport
 from elasticrun.core.usage import TaskUsage
 from elasticrun.rpc import codec

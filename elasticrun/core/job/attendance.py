@@ -12,12 +12,12 @@ from dataclasses import replace
 from elasticrun.core.health import NodeFinding
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import HEARTBEAT, LAST_CALL, REATTACH, WARMING, JobState
-from elasticrun.core.job_events import JobPhase
 from elasticrun.core.job_growth import HeldBack
 from elasticrun.core.membership import Node
 from elasticrun.core.protocol import RejectCode, Rejected
 from elasticrun.core.quorum import accepts
 from elasticrun.core.restart import StopCause
+from elasticrun.core.status import JobPhase
 
 #: Seconds by which the time to come back to a restarted master is longer for each node that is awaited. They
 #: all come at once, so the last one waits for the master to welcome the others: that takes about a

@@ -12,8 +12,9 @@ from elasticrun.core.job.moves import Move
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import CHECK, JobState
 from elasticrun.core.job.world import is_enough, unchecked
-from elasticrun.core.job_events import JobPhase, Trigger
+from elasticrun.core.job_events import Trigger
 from elasticrun.core.roster import name_some
+from elasticrun.core.status import JobPhase
 
 #: Seconds that nodes have, after the time of a probe is over, to kill it and to say so.
 CHECK_GRACE = 40.0

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from elasticrun.config import Endpoint
 from elasticrun.core.job.directives import notice
 from elasticrun.core.job.state import JobState
-from elasticrun.core.job_events import JobPhase
-from elasticrun.core.status import JobStatus, NodeStatus, TaskStatus, fitting
+from elasticrun.core.status import JobPhase, JobStatus, NodeStatus, TaskStatus, fitting
 from elasticrun.core.tasks import Task, TaskReport
 from elasticrun.core.usage import TaskUsage
 

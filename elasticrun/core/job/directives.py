@@ -7,13 +7,14 @@ that lost one with its stream hears the same again, or what is in force by then.
 from __future__ import annotations
 
 from elasticrun.core.job.state import JobState
-from elasticrun.core.job_events import OUTCOMES, JobPhase
+from elasticrun.core.job_events import OUTCOMES
 from elasticrun.core.membership import Node
 from elasticrun.core.protocol import JobEnded, MasterMessage, StartProbe, StartRound, StopRound
 from elasticrun.core.restart import StopCause
 from elasticrun.core.roster import describe_spares, describe_waiting, name_some
 from elasticrun.core.round import Round
 from elasticrun.core.round_tasks import name_tasks
+from elasticrun.core.status import JobPhase
 from elasticrun.core.tf_cluster import is_served
 
 

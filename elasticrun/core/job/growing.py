@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from elasticrun.core.job.clusters import Clusters
 from elasticrun.core.job.state import GROWTH, JobState
-from elasticrun.core.job_events import JobPhase
 from elasticrun.core.job_growth import SETTLE, Growth, growth
 from elasticrun.core.restart import StopCause
 from elasticrun.core.roster import name_some
+from elasticrun.core.status import JobPhase
 
 
 class Growing:

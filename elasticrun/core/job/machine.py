@@ -52,7 +52,6 @@ from elasticrun.core.job_events import (
     Expired,
     JobEffect,
     JobEvent,
-    JobPhase,
     Left,
     MasterStarted,
     Reported,
@@ -61,6 +60,7 @@ from elasticrun.core.job_events import (
     StacksOrdered,
     Trigger,
 )
+from elasticrun.core.status import JobPhase
 from elasticrun.core.timers import Deadlines
 
 Take = Callable[[Any], Move | None]  # of the event whose type it stands for in the table

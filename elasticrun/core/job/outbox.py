@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from elasticrun.core.job.directives import directive, notice
 from elasticrun.core.job.state import NOTICE, JobState
-from elasticrun.core.job_events import Decided, Drop, JobEffect, JobPhase, Send
+from elasticrun.core.job_events import Decided, Drop, JobEffect, Send
 from elasticrun.core.membership import Node
 from elasticrun.core.protocol import (
     JobEnded,
@@ -23,6 +23,7 @@ from elasticrun.core.protocol import (
     Waiting,
 )
 from elasticrun.core.roster import some_lines
+from elasticrun.core.status import JobPhase
 
 #: Messages of which only the one with the largest stamp holds.
 STAMPED = (StartRound, StopRound, StartProbe, JobEnded)

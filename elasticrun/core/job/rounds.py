@@ -13,10 +13,11 @@ from elasticrun.core.job.scope import RestartScope, WholeWorld
 from elasticrun.core.job.settling import Settling
 from elasticrun.core.job.state import BACKOFF, GROWTH, LINGER, MENDING, NOTICE, JobState
 from elasticrun.core.job.tasks import SingleTasks
-from elasticrun.core.job_events import JobPhase, Trigger
+from elasticrun.core.job_events import Trigger
 from elasticrun.core.protocol import Failure
 from elasticrun.core.recovery import Ending, restarts_left
 from elasticrun.core.roster import name_some
+from elasticrun.core.status import JobPhase
 
 #: How a round that no other one follows ends the job.
 ENDINGS = {

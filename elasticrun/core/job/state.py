@@ -15,7 +15,7 @@ from elasticrun.core.bounds import Horizon
 from elasticrun.core.candidates import Candidates, Standing
 from elasticrun.core.checkup import Checkup, HealthBook
 from elasticrun.core.fit import Fit
-from elasticrun.core.job_events import OUTCOMES, JobPhase
+from elasticrun.core.job_events import OUTCOMES
 from elasticrun.core.job_growth import HeldBack
 from elasticrun.core.membership import Membership
 from elasticrun.core.protocol import NodeCheck
@@ -26,6 +26,7 @@ from elasticrun.core.restart import Budget
 from elasticrun.core.round import Round
 from elasticrun.core.round_tasks import Order
 from elasticrun.core.seniority import Seniority
+from elasticrun.core.status import JobPhase
 from elasticrun.core.timers import Deadlines
 
 Timer = tuple[str, str]  # its kind, and the node it is about, or ""

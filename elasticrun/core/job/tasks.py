@@ -23,11 +23,11 @@ from elasticrun.config import TaskRole
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.settling import Settling
 from elasticrun.core.job.state import LINGER, MENDING, NOTICE, SERVING, JobState
-from elasticrun.core.job_events import JobPhase
 from elasticrun.core.restart import StopCause
 from elasticrun.core.role_recovery import Loss, cause_of
 from elasticrun.core.round import Repair
 from elasticrun.core.round_tasks import Order, RoundTasks, is_stillborn, name_tasks, started_again
+from elasticrun.core.status import JobPhase
 from elasticrun.core.tf_cluster import is_served
 from elasticrun.core.tf_scale import scale_refusal
 
