@@ -6,9 +6,9 @@ script's first line, which was a quarter of that way, and most of them are never
 method is a stub, which puts the compiled one in its place when it is first called.
 
 Invariants. What users of such a class can see is what ``dataclasses.dataclass(frozen=True, slots=True)``
-gives: ``fields`` and ``replace`` work; equality and hash are those of the tuple of the compared fields. All
-other dataclasses are left to the standard library. To a type checker, this module's ``dataclass`` is that of
-the standard library.
+gives: ``fields`` and ``replace`` work; equality and hash are those of the tuple of the compared fields. Only
+the standard library's own mark of a frozen class is missing: ask ``is_frozen``. All other dataclasses are
+left to the standard library. To a type checker, this module's ``dataclass`` is that of the standard library.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ else:
         if frozen and slots and not options:
             return _frozen(cls)
         return dataclasses.dataclass(cls, frozen=frozen, slots=slots, **options)
+
+
+def is_frozen(kind: Any) -> bool:
+    """Whether this is a dataclass whose instances cannot be changed."""
+    params = getattr(kind, "__dataclass_params__", None)
+    return params is not None and (params.frozen or kind.__setattr__ is _refuse)
 
 
 def _frozen(cls: type) -> type:

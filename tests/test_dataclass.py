@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from elasticrun.dataclass import dataclass
+from elasticrun.dataclass import dataclass, is_frozen
 
 
 def make(decorate: Any) -> Any:
@@ -138,3 +138,11 @@ def test_other_dataclasses_are_those_of_the_standard_library() -> None:
     loose.value = 2
     assert loose == Loose(2)
     assert Slotted() != Slotted()
+
+
+def test_frozen_classes_are_known() -> None:
+    @dataclass
+    class Loose:
+        value: int = 0
+
+    assert [is_frozen(it) for it in (Ours, Theirs, Pair, Loose, int)] == [True, True, True, False, False]

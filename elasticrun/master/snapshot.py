@@ -27,7 +27,7 @@ from elasticrun import __version__
 from elasticrun.config import JobConfig
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import JobState
-from elasticrun.dataclass import dataclass
+from elasticrun.dataclass import dataclass, is_frozen
 from elasticrun.rpc.records import RecordError, from_json, to_json
 
 #: Who can read a snapshot. The number counts changes of the state's shape within one version.
@@ -193,11 +193,9 @@ def _is_record(kind: Any) -> bool:
         return len(parts) == 2 and parts[1] is type(None) and _is_record(parts[0])
     if origin is tuple:
         return all(part is ... or _is_record(part) for part in parts)
-    if not isinstance(kind, type):
-        return False
-    if issubclass(kind, Enum):
+    if isinstance(kind, type) and issubclass(kind, Enum):
         return True
-    if not dataclasses.is_dataclass(kind) or not vars(kind)["__dataclass_params__"].frozen:
+    if not is_frozen(kind):
         return False
     hints = typing.get_type_hints(kind, include_extras=True)
     return all(_is_record(hints[field.name]) for field in dataclasses.fields(kind))
