@@ -173,7 +173,7 @@ class JobConfig:
     finish_timeout: float = 60.0  # of a TensorFlow job: seconds to end after the task that leads has
     endpoints: int = 1  # how many hosts may become the master's, one after the other
     tag: str = field(default="", compare=False)  # random: in names that only members of the job can foresee
-    cautious: bool = False  # no token, so strangers may join: see ``core/seniority.py``
+    cautious: bool = False  # no token, so strangers may join: see ``core/membership/seniority.py``
 
 
 @dataclass(frozen=True, slots=True)

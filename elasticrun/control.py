@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
-from elasticrun.core.orders import (
+from elasticrun.core.protocol.orders import (
     ControlReply,
     ControlRequest,
     DrainNode,
@@ -27,7 +27,7 @@ from elasticrun.core.orders import (
     ScaleRole,
     ShowStatus,
 )
-from elasticrun.core.status import JobStatus, NodeStatus, TaskStatus
+from elasticrun.core.protocol.status import JobStatus, NodeStatus, TaskStatus
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,

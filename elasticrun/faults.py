@@ -1,8 +1,9 @@
 """What kinds of failures there are: a row for each class, and the texts that speak for it.
 
 To add a class of failure, add its row to ``FailureClass`` and what it says to ``SAID``. All rules read these
-tables: ``core/diagnosis.py`` (which class), ``core/cause.py`` (which failure the others follow from),
-``core/policy.py`` and ``core/recovery.py`` (what is done). A policy file names the class by its word.
+tables: ``core/recovery/diagnosis.py`` (which class), ``core/recovery/cause.py`` (which failure the others
+follow from), ``core/recovery/policy.py`` and ``core/recovery/settlement.py`` (what is done). A policy file
+names the class by its word.
 """
 
 from __future__ import annotations

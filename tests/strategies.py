@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the values of core/protocol.py, within the ranges that the wire allows."""
+"""Hypothesis strategies for the values of core/protocol, within the ranges that the wire allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from elasticrun.config import TaskRole
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     MAX_FAILURES,
     MAX_ROLL,
     MAX_SEATS,
@@ -45,8 +45,8 @@ from elasticrun.core.protocol import (
     Welcome,
     World,
 )
-from elasticrun.core.tasks import MAX_PORTS, MAX_TASKS, Task, TaskReport
-from elasticrun.core.usage import TaskUsage
+from elasticrun.core.protocol.tasks import MAX_PORTS, MAX_TASKS, Task, TaskReport
+from elasticrun.core.protocol.usage import TaskUsage
 
 names = st.text(min_size=1, max_size=30)
 texts = st.text(max_size=200)

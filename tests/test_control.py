@@ -8,9 +8,16 @@ import pytest
 
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.control import JobControl, JobStatus
-from elasticrun.core.orders import ControlReply, ControlRequest, DrainNode, SaveAllStacks, ScaleJob, ScaleRole
-from elasticrun.core.protocol import AgentPhase
-from elasticrun.core.status import ROOM, JobPhase, NodeStatus, fitting, status_in_words
+from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.protocol.orders import (
+    ControlReply,
+    ControlRequest,
+    DrainNode,
+    SaveAllStacks,
+    ScaleJob,
+    ScaleRole,
+)
+from elasticrun.core.protocol.status import ROOM, JobPhase, NodeStatus, fitting, status_in_words
 from elasticrun.errors import (
     ElasticRunError,
     MasterUnreachableError,

@@ -32,6 +32,24 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
 )
 
+#: The same inside large folders, also from the bottom up. What is not named stands above all that is.
+INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "core": (
+        ("protocol", "timers"),
+        ("membership", "progress", "hangs"),
+        ("recovery",),
+        ("health", "tensorflow"),
+        ("job", "agent"),
+    ),
+    "rpc": (
+        ("elastic_pb2", "text", "slack", "outbox", "stream", "records", "claims"),
+        ("listening", "codec"),
+        ("reach",),
+        ("security",),
+        ("transport",),
+    ),
+}
+
 #: What the package offers under its own name, and imports only when that is used.
 FACADE = "elasticrun.worker"
 
@@ -155,6 +173,19 @@ def problem_of_own(module: str, target: str) -> str:
     return ""
 
 
+def problem_inside(module: str, target: str) -> str:
+    """Why ``module`` may not import ``target`` of the same large folder; "" if it may."""
+    folder, tiers = part_of(module), INSIDE.get(part_of(module), ())
+    if part_of(target) != folder or target.count(".") < 2:
+        return ""
+    here, there = (f"{name}.".split(".")[2] for name in (module, target))
+    level = {part: level for level, parts in enumerate(tiers) for part in parts}
+    if here == there or level.get(there, len(tiers)) < level.get(here, len(tiers)):
+        return ""
+    is_top = level.get(here) is None
+    return "" if is_top else f"inside {folder}, {here} is not above {there}"
+
+
 def problem_of_other(module: str, target: str) -> str:
     """Why ``module`` may not import ``target`` of the standard library or a third party; "" if it may."""
     top = target.split(".")[0]
@@ -173,6 +204,8 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
     for item in imports(ast.parse(source), module, is_package):
         own = within(item.target, (PACKAGE,))
         problem = (problem_of_own if own else problem_of_other)(module, item.target)
+        if own and not problem:
+            problem = problem_inside(module, item.target)
         if problem:
             found.append(f"{module}:{item.line} imports {item.target}: {problem}")
     return found
@@ -240,7 +273,12 @@ def test_a_cycle_is_found() -> None:
 
 def test_the_checker_reads_the_whole_package() -> None:
     names = {name for _, name in modules()}
-    assert {"elasticrun", "elasticrun.errors", "elasticrun.core.protocol", "elasticrun.__main__"} <= names
+    assert {
+        "elasticrun",
+        "elasticrun.errors",
+        "elasticrun.core.protocol.messages",
+        "elasticrun.__main__",
+    } <= names
 
 
 @pytest.mark.parametrize(
@@ -263,6 +301,10 @@ def test_the_checker_reads_the_whole_package() -> None:
         ("tf.a", "import elasticrun.worker", "sideways"),
         ("worker.a", "from elasticrun import agent", "sideways"),
         ("ui.a", "from elasticrun.platforms import ray", "sideways"),
+        ("core.protocol.a", "from elasticrun.core.membership import quorum", "protocol is not above"),
+        ("core.job.a", "from elasticrun.core.agent import state", "job is not above agent"),
+        ("core.timers", "from elasticrun.core import new", "timers is not above new"),
+        ("rpc.security.a", "from elasticrun.rpc.transport import open_channel", "security is not above"),
         ("rpc.client", "from elasticrun.rpc import elastic_pb2", "generated code"),
         ("agent.a", "from elasticrun.rpc.elastic_pb2 import Hello", "generated code"),
         ("agent.a", "import grpc.aio", "grpc lives in"),

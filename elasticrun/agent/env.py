@@ -15,7 +15,7 @@ from string import Template
 import elasticrun
 from elasticrun.agent.tasks import task_environment
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
-from elasticrun.core.protocol import Assignment
+from elasticrun.core.protocol.messages import Assignment
 from elasticrun.errors import UsageError
 
 #: Ours: the number of the round, which unlike TORCHELASTIC_RESTART_COUNT never repeats.

@@ -25,8 +25,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from elasticrun.core.bounds import MAX_FAILURE_TEXT
-from elasticrun.core.protocol import Failure, FailureKind, NodeInfo
+from elasticrun.core.protocol.bounds import MAX_FAILURE_TEXT
+from elasticrun.core.protocol.messages import Failure, FailureKind, NodeInfo
 from elasticrun.dataclass import dataclass
 
 SIZE_LIMIT = 4 * 1024 * 1024  # bytes of an error file that are worth parsing

@@ -10,8 +10,8 @@ from elasticrun.agent.log_dirs import LogDirs
 from elasticrun.agent.spawner import LeftAlone, WarmNews
 from elasticrun.agent.summary import render_summary
 from elasticrun.config import LaunchConfig
-from elasticrun.core.agent_events import Finish
-from elasticrun.core.protocol import NodeCheck, Outcome
+from elasticrun.core.agent.events import Finish
+from elasticrun.core.protocol.messages import NodeCheck, Outcome
 from elasticrun.errors import ExitCode
 
 logger = logging.getLogger(__name__)

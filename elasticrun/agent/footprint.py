@@ -1,4 +1,4 @@
-"""What the processes below each worker have used, as ``core/activity.py`` compares it.
+"""What the processes below each worker have used, as ``core/progress/activity.py`` compares it.
 
 Read only when a silence is judged: one pass over ``/proc``, some 20 us a process, then four more files for
 each process below a worker. Below a worker is whoever descends from it, or is in its session: a process whose
@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from elasticrun.core.activity import Footprint
+from elasticrun.core.progress.activity import Footprint
 from elasticrun.dataclass import dataclass
 
 #: Numbers of system calls by machine: those that read a descriptor, and those that wait for some of them.

@@ -28,10 +28,10 @@ from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, Work
 from elasticrun.agent.tasks import global_rank, program, role_name, trainers
 from elasticrun.agent.warm import warm_keys
 from elasticrun.config import WorkerConfig
-from elasticrun.core.agent_events import WorkerFailed, WorkerFinished
-from elasticrun.core.own_failures import Stopping
-from elasticrun.core.protocol import Assignment, Failure, NodeInfo
-from elasticrun.core.tasks import Task
+from elasticrun.core.agent.events import WorkerFailed, WorkerFinished
+from elasticrun.core.protocol.messages import Assignment, Failure, NodeInfo
+from elasticrun.core.protocol.tasks import Task
+from elasticrun.core.recovery.own_failures import Stopping
 from elasticrun.errors import ElasticRunError
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from elasticrun.agent.master_process import MasterProcess, execute, fork, may_fo
 from elasticrun.agent.whereabouts import Place, Survey, own_position, survey
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import Endpoint, RendezvousConfig
-from elasticrun.core.protocol import JournalCopy
+from elasticrun.core.protocol.messages import JournalCopy
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import ElasticRunError, ExitCode, MasterUnreachableError, NodeFaultError, UsageError
 

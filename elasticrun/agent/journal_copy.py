@@ -4,7 +4,8 @@ The master sends all lines so far, then each new one. A copy only ever grows, or
 which takes the place of the old one as soon as it has the whole snapshot that a journal may begin with. So
 there is a copy that can be used at each moment after the first. A message of an earlier epoch, or one that
 would leave a gap, is dropped. The copy is a convenience: without it a master that takes over still forms the
-right worlds (``core/quorum.py``), but has forgotten the restart budget. So a full disk is no reason to stop.
+right worlds (``core/membership/quorum.py``), but has forgotten the restart budget. So a full disk is no
+reason to stop.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 import os
 from pathlib import Path
 
-from elasticrun.core.protocol import JournalCopy
+from elasticrun.core.protocol.messages import JournalCopy
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ stream are dropped.
 
 With a list of endpoints an attempt that fails for ``TAKEOVER_DELAY`` passes the turn to the next one; so does
 at once a master on this host that steps down, and one that hangs up instead of welcoming an agent that is
-new. Hello carries our votes, so it does not matter which master we find; see ``core/quorum.py``.
+new. Hello carries our votes, so it does not matter which master we find; see ``core/membership/quorum.py``.
 
 Errors that another attempt cannot mend end the agent only before the first Welcome. Afterwards workers may
 be running, and a port that answers strangely for a moment is no reason to stop them: the agent's machine
@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from elasticrun.agent.hosting import MasterHost, SteppedDownError
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.agent_events import Broken, Directed, HelloSent, LinkDown, LinkUp
-from elasticrun.core.protocol import (
+from elasticrun.core.agent.events import Broken, Directed, HelloSent, LinkDown, LinkUp
+from elasticrun.core.membership.quorum import TAKEOVER_DELAY
+from elasticrun.core.protocol.messages import (
     AgentMessage,
     Heartbeat,
     Hello,
@@ -34,8 +35,7 @@ from elasticrun.core.protocol import (
     Rejected,
     StartRound,
 )
-from elasticrun.core.quorum import TAKEOVER_DELAY
-from elasticrun.core.usage import TaskUsage
+from elasticrun.core.protocol.usage import TaskUsage
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,
@@ -50,7 +50,7 @@ from elasticrun.rpc.local import LocalStream
 from elasticrun.rpc.stream import Stream, StreamBrokenError
 
 if TYPE_CHECKING:
-    from elasticrun.rpc.tickets import Tickets
+    from elasticrun.rpc.security.tickets import Tickets
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class Link:
 
     async def _open(self, endpoint: Endpoint, timeout: float) -> Stream:
         from elasticrun.rpc.client import MasterStream  # and gRPC, which a node that is alone does not need
-        from elasticrun.rpc.tickets import Tickets
+        from elasticrun.rpc.security.tickets import Tickets
 
         if self._tickets is None:
             self._tickets = Tickets()

@@ -37,7 +37,7 @@ from elasticrun.agent.log_lines import TAIL_LIMIT, line_prefix, tail_text
 from elasticrun.agent.log_stream import Destinations, Filter, Relay, Source, encode_filters
 from elasticrun.agent.tasks import log_name
 from elasticrun.config import LogConfig, Std, StdByRank
-from elasticrun.core.tasks import Task
+from elasticrun.core.protocol.tasks import Task
 
 logger = logging.getLogger(__name__)
 

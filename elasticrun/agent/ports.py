@@ -19,8 +19,8 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 
 from elasticrun.config import TaskRole
-from elasticrun.core.tasks import MAX_PORTS, Task
-from elasticrun.core.tf_cluster import ports_needed
+from elasticrun.core.protocol.tasks import MAX_PORTS, Task
+from elasticrun.core.tensorflow.cluster import ports_needed
 
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _SPAN = 12_000  # ports below the ephemeral range to choose from

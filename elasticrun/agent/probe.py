@@ -31,7 +31,7 @@ from elasticrun.agent.error_file import exit_sentence
 from elasticrun.agent.spawner import Command, Exited, SpawnFailed, WorkerStarter
 from elasticrun.agent.warm import probe_key
 from elasticrun.config import WorkerConfig
-from elasticrun.core.protocol import GroupReport, NodeInfo, ProbeReport, StartProbe
+from elasticrun.core.protocol.messages import GroupReport, NodeInfo, ProbeReport, StartProbe
 
 #: The share of the probe's time after which what there is has to do. The child itself stops at 0.85, and the
 #: agent's machine loses patience at 1.

@@ -41,7 +41,7 @@ from elasticrun.agent.spawner import (
 )
 from elasticrun.agent.store import RoundStore
 from elasticrun.config import LaunchConfig
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     AgentEvent,
     Broken,
     GroupGone,
@@ -52,7 +52,7 @@ from elasticrun.core.agent_events import (
     RunProbe,
     SweepWorkers,
 )
-from elasticrun.core.protocol import Assignment, NodeInfo
+from elasticrun.core.protocol.messages import Assignment, NodeInfo
 from elasticrun.errors import ElasticRunError, ExitCode
 
 if TYPE_CHECKING:

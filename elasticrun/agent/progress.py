@@ -4,8 +4,8 @@ The page is a memfd, so no file is ever left behind; a worker reaches it, and it
 /proc/<agent>/fd. Its size is sealed: nobody can make our reads fail. ``worker/reporter.py`` is the
 other side and has the same layout; it runs in the worker's interpreter and may not import this one.
 
-``HangWatch`` ties the page, the rule (``core/progress.py``), the stacks and a timer of the loop together. It
-wakes only when the rule says that silence could have become too long.
+``HangWatch`` ties the page, the rule (``core/progress/silence.py``), the stacks and a timer of the loop
+together. It wakes only when the rule says that silence could have become too long.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from typing import Any
 from elasticrun.agent.env import INJECTED
 from elasticrun.agent.footprint import FootprintReader
 from elasticrun.agent.stacks import StackTaker, Taken, Target, open_pipe
-from elasticrun.core.bounds import STEPS
 from elasticrun.core.hangs import consequence
-from elasticrun.core.progress import (
+from elasticrun.core.progress.silence import (
     HangMachine,
     HangTerms,
     Looked,
@@ -41,8 +40,9 @@ from elasticrun.core.progress import (
     WorkerProgress,
     WorkerRestarted,
 )
-from elasticrun.core.protocol import Stall
-from elasticrun.core.usage import Pace
+from elasticrun.core.protocol.bounds import STEPS
+from elasticrun.core.protocol.messages import Stall
+from elasticrun.core.protocol.usage import Pace
 from elasticrun.dataclass import dataclass
 
 logger = logging.getLogger(__name__)

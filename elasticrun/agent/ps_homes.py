@@ -27,10 +27,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 
 from elasticrun.config import TaskRole
-from elasticrun.core.protocol import Assignment
-from elasticrun.core.ps_backup import ROOTS_VARIABLE
-from elasticrun.core.tasks import Task
-from elasticrun.core.tf_cluster import is_served
+from elasticrun.core.protocol.messages import Assignment
+from elasticrun.core.protocol.tasks import Task
+from elasticrun.core.tensorflow.cluster import is_served
+from elasticrun.core.tensorflow.ps_backup import ROOTS_VARIABLE
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from elasticrun.agent.events import EventLog, EventSource, MetadataValue
 from elasticrun.agent.tasks import global_rank, role_name
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import LaunchConfig
-from elasticrun.core.protocol import AgentPhase, AgentStatus, Assignment, NodeInfo
-from elasticrun.core.tasks import TaskReport
+from elasticrun.core.protocol.messages import AgentPhase, AgentStatus, Assignment, NodeInfo
+from elasticrun.core.protocol.tasks import TaskReport
 
 #: torchrun's word for the state of the workers in each phase.
 STATES: dict[AgentPhase, str] = {

@@ -28,8 +28,7 @@ from elasticrun.agent.signals import SignalInbox
 from elasticrun.agent.spawner import SpawnerHandle
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import LaunchConfig
-from elasticrun.core.agent.machine import AgentMachine
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     AgentEffect,
     AgentEvent,
     AgentTerms,
@@ -51,7 +50,8 @@ from elasticrun.core.agent_events import (
     SweepWorkers,
     Transmit,
 )
-from elasticrun.core.protocol import NodeInfo, Report
+from elasticrun.core.agent.machine import AgentMachine
+from elasticrun.core.protocol.messages import NodeInfo, Report
 from elasticrun.errors import ExitCode
 
 logger = logging.getLogger(__name__)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from elasticrun.agent.progress import HangWatch
 from elasticrun.config import EntrypointKind, WorkerConfig
-from elasticrun.core.progress import HangTerms
-from elasticrun.core.protocol import Stall
+from elasticrun.core.progress.silence import HangTerms
+from elasticrun.core.protocol.messages import Stall
 
 if TYPE_CHECKING:
     from elasticrun.agent.health import HealthServer
     from elasticrun.agent.notice import PreemptionNotice
     from elasticrun.agent.timer import FileTimer
     from elasticrun.agent.usage import UsageSampler
-    from elasticrun.core.usage import TaskUsage
+    from elasticrun.core.protocol.usage import TaskUsage
 
 logger = logging.getLogger(__name__)
 

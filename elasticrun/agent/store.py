@@ -41,8 +41,8 @@ from elasticrun.agent.error_file import exit_sentence
 from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WarmNews, WorkerStarter
 from elasticrun.agent.warm import torch_key
 from elasticrun.config import WorkerConfig
-from elasticrun.core.agent_events import StoreLost
-from elasticrun.core.protocol import Assignment, Failure, FailureKind, NodeInfo
+from elasticrun.core.agent.events import StoreLost
+from elasticrun.core.protocol.messages import Assignment, Failure, FailureKind, NodeInfo
 
 PROGRAM = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "worker", "store_server.py"

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from elasticrun.agent.error_file import signal_name
-from elasticrun.core.plain import one_line, plain
-from elasticrun.core.protocol import Failure
+from elasticrun.core.protocol.messages import Failure
+from elasticrun.core.protocol.plain import one_line, plain
 
 WIDTH = 80
 TAIL_LINES = 30  # of the failed worker's stderr

@@ -17,10 +17,10 @@ from __future__ import annotations
 import json
 
 from elasticrun.config import Entrypoint, WorkerConfig
-from elasticrun.core.protocol import Assignment
-from elasticrun.core.role_recovery import makes_steps
-from elasticrun.core.tasks import Task
-from elasticrun.core.tf_cluster import CONFIG_VARIABLE, SERVERS, is_served, tf_config
+from elasticrun.core.protocol.messages import Assignment
+from elasticrun.core.protocol.tasks import Task
+from elasticrun.core.tensorflow.cluster import CONFIG_VARIABLE, SERVERS, is_served, tf_config
+from elasticrun.core.tensorflow.role_recovery import makes_steps
 
 #: Ours: which life of the task this is, from 0 in each round.
 LIFE_VARIABLE = "ELASTICRUN_LIFE"

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from elasticrun.core.usage import Pace, Reading, TaskUsage, UsageMeter
+from elasticrun.core.protocol.usage import Pace, Reading, TaskUsage, UsageMeter
 
 #: In /proc/<pid>/stat, behind the name: ticks of CPU, also of children it has reaped; pages in memory.
 _TICKS = slice(11, 15)

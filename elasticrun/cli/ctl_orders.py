@@ -16,9 +16,9 @@ import click
 from elasticrun.cli import values
 from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes, find_token, read_tls
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
-from elasticrun.core.plain import one_line, plain
-from elasticrun.core.tasks import MAX_CLUSTER
-from elasticrun.core.tf_cluster import SERVERS
+from elasticrun.core.protocol.plain import one_line, plain
+from elasticrun.core.protocol.tasks import MAX_CLUSTER
+from elasticrun.core.tensorflow.cluster import SERVERS
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import (
     ElasticRunError,
@@ -139,7 +139,7 @@ def stacks(**target: Any) -> None:
 
 
 async def _shown_status(job: JobControl) -> str:
-    from elasticrun.core.status import status_in_words
+    from elasticrun.core.protocol.status import status_in_words
 
     return status_in_words(await job.status())
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from elasticrun.core.plain import one_line, plain
+from elasticrun.core.protocol.plain import one_line, plain
 from elasticrun.errors import ElasticRunError, UsageError
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def _read(path: Path) -> tuple[JobConfig, list[Entry]]:
 
 def explained(config: JobConfig, entries: list[Entry]) -> Iterator[str]:
     """Each event, then what it led to; decisions are marked by =>."""
+    from elasticrun.core.job.events import Decided
     from elasticrun.core.job.machine import JobMachine
-    from elasticrun.core.job_events import Decided
     from elasticrun.master.snapshot import Snapshot, restore
     from elasticrun.sim.literal import literal
 

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable
 
 from elasticrun.config import LaunchConfig
-from elasticrun.core.plain import plain
-from elasticrun.core.protocol import NodeInfo
+from elasticrun.core.protocol.messages import NodeInfo
+from elasticrun.core.protocol.plain import plain
 
 #: In front of each further line of a message, such as those of a traceback: no quoted text begins a line.
 _CONTINUED = "\n    "

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner import SpawnerHandle
     from elasticrun.config import Entrypoint, LaunchConfig
-    from elasticrun.core.protocol import NodeCheck, NodeInfo
+    from elasticrun.core.protocol.messages import NodeCheck, NodeInfo
 
 PROGRAM = "elastic-run"
 CpuPlan = tuple[frozenset[int], ...]  # by local rank; empty: no binding
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(list(sys.argv[1:] if argv is None else argv))
     except ElasticRunError as error:
-        from elasticrun.core.plain import plain
+        from elasticrun.core.protocol.plain import plain
 
         print(f"{PROGRAM}: error: {plain(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -196,8 +196,8 @@ def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:
     import socket
 
     from elasticrun.agent.whereabouts import address_for_others
-    from elasticrun.core.bounds import COUNTS
-    from elasticrun.core.protocol import NodeInfo
+    from elasticrun.core.protocol.bounds import COUNTS
+    from elasticrun.core.protocol.messages import NodeInfo
 
     rendezvous = config.rendezvous
     incarnation = host.incarnation

@@ -14,8 +14,8 @@ from elasticrun.cli.arguments import Given
 from elasticrun.cli.rendezvous import Notes
 from elasticrun.cli.warm import TENSORFLOW, choose
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
-from elasticrun.core.tasks import MAX_TASKS
-from elasticrun.core.tf_cluster import SINGLE, count_roles, expand, impossible
+from elasticrun.core.protocol.tasks import MAX_TASKS
+from elasticrun.core.tensorflow.cluster import SINGLE, count_roles, expand, impossible
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 

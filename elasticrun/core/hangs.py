@@ -1,14 +1,14 @@
 """When the silence of all nodes of a round is a hang that is acted upon.
 
-Theory. Each node says of its own workers that they are silent, and what evidence there is (``core/stall.py``,
-``core/progress.py``). A round hangs if every node whose workers have to make steps is silent *and* has
-evidence: one without is computing, or may be, and the others wait for it. What a node says was true when it
-looked, and it looks again only now and then. So that it still waited when the last one began to wait is not
-known from what is told, and it may have gone on since. Therefore evidence is an interval, from the time for
-which it has held up to the time at which it was said, and all intervals have to overlap: there was then a
-time at which it held everywhere. For those that are STILL the overlap lasts ``JOINT`` of the largest silence
-allowed, because a collective that is about to end is seen on all nodes for a moment, too. Both ends are
-instants of the master's clock. A status that repeats an older look moves nothing.
+Theory. Each node says of its own workers that they are silent, and what evidence there is
+(``core/protocol/stall.py``, ``core/progress/silence.py``). A round hangs if every node whose workers have to
+make steps is silent *and* has evidence: one without is computing, or may be, and the others wait for it. What
+a node says was true when it looked, and it looks again only now and then. So that it still waited when the
+last one began to wait is not known from what is told, and it may have gone on since. Therefore evidence is an
+interval, from the time for which it has held up to the time at which it was said, and all intervals have to
+overlap: there was then a time at which it held everywhere. For those that are STILL the overlap lasts
+``JOINT`` of the largest silence allowed, because a collective that is about to end is seen on all nodes for a
+moment, too. Both ends are instants of the master's clock. A status that repeats an older look moves nothing.
 
 What is acted upon depends on the restarts, as a launcher in the place of torchrun must not stop what torchrun
 would let end. Without any restart (``--max-restarts 0``) a hang is only told, unless the user fixed a
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from elasticrun.core.protocol import Evidence, Stall
+from elasticrun.core.protocol.messages import Evidence, Stall
 from elasticrun.dataclass import dataclass
 
 #: Of the largest silence allowed: for how long all nodes have to be still at the same time.

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elasticrun.core.bounds import MAX_MESSAGE_BYTES
-from elasticrun.core.protocol import JournalCopy
+from elasticrun.core.protocol.bounds import MAX_MESSAGE_BYTES
+from elasticrun.core.protocol.messages import JournalCopy
 from elasticrun.master.journal import Journal, founding_lines, snapshot_lines
 
 if TYPE_CHECKING:

@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import Any
 
 from elasticrun.config import JobConfig
+from elasticrun.core.job.events import Beat, JobEvent, MasterStarted
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import JobState
-from elasticrun.core.job_events import Beat, JobEvent, MasterStarted
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 from elasticrun.master.snapshot import Snapshot, restore, take

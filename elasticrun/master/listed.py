@@ -6,9 +6,9 @@ stands there. One that comes over the loopback is on this host, where the user's
 whose name nobody knows right now is believed only with the job's token, which its agent has proven.
 
 In a *cautious* job, without a token, the copy is no more than the journal's key, with which a master that
-takes over proves to agents with running workers that it is this job's (``rpc/tickets.py``). And it is only
-for the agent that was on its host first, before the job's first world: later anybody there could take the
-key, and then the port.
+takes over proves to agents with running workers that it is this job's (``rpc/security/tickets.py``). And it
+is only for the agent that was on its host first, before the job's first world: later anybody there could take
+the key, and then the port.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import logging
 import socket
 from collections.abc import Sequence
 
-from elasticrun.core.protocol import Hello, Trust
+from elasticrun.core.protocol.messages import Hello, Trust
 
 logger = logging.getLogger(__name__)
 

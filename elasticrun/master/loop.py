@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING
 
 from elasticrun.clock import Clock
 from elasticrun.core.job.describe import describe
-from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job.state import JobState
-from elasticrun.core.job_events import (
+from elasticrun.core.job.events import (
     Answered,
     Attached,
     Beat,
@@ -43,8 +41,10 @@ from elasticrun.core.job_events import (
     StacksOrdered,
     StepDown,
 )
-from elasticrun.core.plausible import heeded
-from elasticrun.core.protocol import (
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.state import JobState
+from elasticrun.core.membership.plausible import heeded
+from elasticrun.core.protocol.messages import (
     AgentStatus,
     Heartbeat,
     Hello,
@@ -57,8 +57,8 @@ from elasticrun.master.copies import Copies
 from elasticrun.master.journal import Entry, Journal
 
 if TYPE_CHECKING:
-    from elasticrun.core.orders import ControlReply, ControlRequest, Order
-    from elasticrun.core.usage import TaskUsage
+    from elasticrun.core.protocol.orders import ControlReply, ControlRequest, Order
+    from elasticrun.core.protocol.usage import TaskUsage
     from elasticrun.master.listed import Listed
     from elasticrun.rpc.session import Session
 
@@ -180,7 +180,7 @@ class MasterLoop:
 
     def order(self, request: ControlRequest) -> ControlReply:
         """Obey an operator who has proven to know the job's token, if the machine does."""
-        from elasticrun.core.orders import ControlReply, ShowStatus
+        from elasticrun.core.protocol.orders import ControlReply, ShowStatus
 
         if isinstance(request, ShowStatus):
             return ControlReply(True, "", status=describe(self._machine.state, self._usage))
@@ -314,7 +314,7 @@ class MasterLoop:
 
 def ordered(request: Order) -> JobEvent:
     """The event that an operator's order is."""
-    from elasticrun.core.orders import DrainNode, ScaleJob, ScaleRole
+    from elasticrun.core.protocol.orders import DrainNode, ScaleJob, ScaleRole
 
     match request:
         case DrainNode(node, reason):

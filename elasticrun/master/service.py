@@ -17,7 +17,7 @@ from elasticrun.clock import MonotonicClock
 from elasticrun.config import JobConfig, SecurityConfig
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import JobState
-from elasticrun.core.quorum import next_epoch
+from elasticrun.core.membership.quorum import next_epoch
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode, UsageError
 from elasticrun.master.journal import (

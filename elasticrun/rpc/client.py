@@ -25,7 +25,7 @@ import grpc
 import grpc.aio
 
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.protocol import AgentMessage, Hello, MasterMessage, Rejected, Welcome
+from elasticrun.core.protocol.messages import AgentMessage, Hello, MasterMessage, Rejected, Welcome
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,
@@ -34,12 +34,12 @@ from elasticrun.errors import (
     UnauthenticatedError,
 )
 from elasticrun.rpc import codec
-from elasticrun.rpc.auth import ForgedError, Handshake, Seal, challenge_in, fresh, same
 from elasticrun.rpc.outbox import Outbox
 from elasticrun.rpc.reach import reach
+from elasticrun.rpc.security.auth import ForgedError, Handshake, Seal, challenge_in, fresh, same
+from elasticrun.rpc.security.tickets import SAID_TO_STRANGERS, TicketProof, Tickets
 from elasticrun.rpc.slack import relax_soon
 from elasticrun.rpc.stream import StreamBrokenError, attach, rejection, welcome_in
-from elasticrun.rpc.tickets import SAID_TO_STRANGERS, TicketProof, Tickets
 from elasticrun.rpc.transport import PATH, PING_INTERVAL, PING_TIMEOUT, open_channel, rejected_in
 
 _MAX_QUEUED_BYTES = 16 * codec.MAX_MESSAGE_BYTES
@@ -227,7 +227,7 @@ class MasterStream:
     def _unwelcome(self, error: StreamBrokenError) -> ElasticRunError:
         details = str(error)
         if self._security.tls is not None and "last error" in details:  # so core says that it never connected
-            from elasticrun.rpc.tls import explain
+            from elasticrun.rpc.security.tls import explain
 
             if (explained := explain(details, self._endpoint)) is not None:
                 return explained

@@ -26,8 +26,8 @@ import grpc.aio
 
 from elasticrun import __version__
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.orders import ControlHello, ControlReply, ControlRequest
-from elasticrun.core.protocol import RejectCode, Rejected
+from elasticrun.core.protocol.messages import RejectCode, Rejected
+from elasticrun.core.protocol.orders import ControlHello, ControlReply, ControlRequest
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import (
     ElasticRunError,
@@ -36,11 +36,11 @@ from elasticrun.errors import (
     ProtocolError,
     UnauthenticatedError,
 )
-from elasticrun.rpc.auth import CHALLENGE_KEY, Handshake, challenge_in, fresh, same
 from elasticrun.rpc.codec import control as codec
-from elasticrun.rpc.door import STRANGERS, Context, complain, peer_of, refuse, wrong_version
-from elasticrun.rpc.limits import Guest
 from elasticrun.rpc.reach import reach
+from elasticrun.rpc.security.admission import STRANGERS, Context, complain, peer_of, refuse, wrong_version
+from elasticrun.rpc.security.auth import CHALLENGE_KEY, Handshake, challenge_in, fresh, same
+from elasticrun.rpc.security.limits import Guest
 from elasticrun.rpc.stream import rejection
 from elasticrun.rpc.transport import CONTROL_PATH, open_channel, rejected_in
 
@@ -198,7 +198,7 @@ async def _failure(
         what = "a gRPC server that takes no orders for an elasticrun job"
         return EndpointTakenError(f"{endpoint} is held by {what}; look at --endpoint")
     if security.tls is not None and "last error" in details:
-        from elasticrun.rpc.tls import explain
+        from elasticrun.rpc.security.tls import explain
 
         if (explained := explain(details, endpoint)) is not None:
             return explained

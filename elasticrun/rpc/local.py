@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     AgentMessage,
     Heartbeat,
     Hello,

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cache, partial
 from typing import Any, TypeVar, cast
 
-from elasticrun.core.bounds import Range
+from elasticrun.core.protocol.bounds import Range
 
 T = TypeVar("T")
 

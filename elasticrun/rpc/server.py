@@ -16,15 +16,15 @@ import grpc.aio
 
 from elasticrun.config import Endpoint, SecurityConfig, TlsConfig
 from elasticrun.errors import ElasticRunError
-from elasticrun.rpc.auth import fresh
 from elasticrun.rpc.control import Orders, obey
-from elasticrun.rpc.door import Context, enter
-from elasticrun.rpc.limits import Gate, Limits
 from elasticrun.rpc.listening import claim, local_addresses, taken
 from elasticrun.rpc.outbox import Pool
+from elasticrun.rpc.security.admission import Context, enter
+from elasticrun.rpc.security.auth import fresh
+from elasticrun.rpc.security.limits import Gate, Limits
+from elasticrun.rpc.security.tickets import TicketIssuer
 from elasticrun.rpc.session import Admit, AgentStream, Door, Session, SessionHandler
 from elasticrun.rpc.slack import relax_soon
-from elasticrun.rpc.tickets import TicketIssuer
 from elasticrun.rpc.transport import CONTROL_METHOD, METHOD, SERVER_OPTIONS, SERVICE
 
 __all__ = ["Admit", "Limits", "MasterServer", "Orders", "Session", "SessionHandler"]
@@ -143,7 +143,7 @@ class MasterServer:
 
 
 def _listen_with_tls(server: grpc.aio.Server, endpoint: Endpoint, tls: TlsConfig) -> int:
-    from elasticrun.rpc.tls import server_credentials, unusable
+    from elasticrun.rpc.security.tls import server_credentials, unusable
 
     try:
         return server.add_secure_port(str(endpoint), server_credentials(tls))

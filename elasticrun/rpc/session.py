@@ -42,7 +42,7 @@ import grpc
 import grpc.aio
 
 from elasticrun import __version__
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     AgentMessage,
     Heartbeat,
     Hello,
@@ -58,11 +58,11 @@ from elasticrun.core.protocol import (
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc import codec
-from elasticrun.rpc.auth import CHALLENGE_KEY, ForgedError, Handshake, Seal, fresh, same
-from elasticrun.rpc.door import STRANGERS, Context, complain, peer_of, unproven, wrong_version
-from elasticrun.rpc.limits import Allowance, Guest, Limits
 from elasticrun.rpc.outbox import Outbox, Pool
-from elasticrun.rpc.tickets import TicketCheck, TicketIssuer
+from elasticrun.rpc.security.admission import STRANGERS, Context, complain, peer_of, unproven, wrong_version
+from elasticrun.rpc.security.auth import CHALLENGE_KEY, ForgedError, Handshake, Seal, fresh, same
+from elasticrun.rpc.security.limits import Allowance, Guest, Limits
+from elasticrun.rpc.security.tickets import TicketCheck, TicketIssuer
 from elasticrun.rpc.transport import PING_INTERVAL, PING_TIMEOUT
 
 logger = logging.getLogger(__name__)

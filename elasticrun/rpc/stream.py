@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Protocol
 
-from elasticrun.core.protocol import AgentMessage, MasterMessage, RejectCode, Rejected, Welcome
+from elasticrun.core.protocol.messages import AgentMessage, MasterMessage, RejectCode, Rejected, Welcome
 from elasticrun.errors import (
     DrainedError,
     ElasticRunError,

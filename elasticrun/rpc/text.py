@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticrun.core.bounds import MAX_FAILURE_TEXT
+from elasticrun.core.protocol.bounds import MAX_FAILURE_TEXT
 
 
 def clean(text: str) -> str:

@@ -14,19 +14,16 @@ from collections.abc import Iterable
 import grpc.aio
 
 from elasticrun.config import Endpoint, TlsConfig
-from elasticrun.core.protocol import Rejected
+from elasticrun.core.protocol.messages import Rejected
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc import codec
-from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
+from elasticrun.rpc.codec import MAX_MESSAGE_BYTES, REJECTED_KEY
 
 SERVICE = "elasticrun.v1.Master"
 METHOD = "Attach"
 CONTROL_METHOD = "Control"
 PATH = f"/{SERVICE}/{METHOD}"
 CONTROL_PATH = f"/{SERVICE}/{CONTROL_METHOD}"
-
-#: The key of the trailing metadata that carries the Rejected of a stream that was refused at the door.
-REJECTED_KEY = "elasticrun-rejected-bin"
 
 #: Seconds of silence before a ping, and seconds to wait for its answer: a dead host is known after their sum,
 #: and within TIMER_SLACK of it, so after 4.5 at most.
@@ -92,7 +89,7 @@ def open_channel(target: str, endpoint: Endpoint, tls: TlsConfig | None) -> grpc
     """
     if tls is None:
         return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
-    from elasticrun.rpc.tls import channel_credentials
+    from elasticrun.rpc.security.tls import channel_credentials
 
     options = (*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", endpoint.host))
     return grpc.aio.secure_channel(target, channel_credentials(tls), options=options)

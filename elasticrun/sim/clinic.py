@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from elasticrun.core.agent_events import ProbeEnded
-from elasticrun.core.protocol import GroupReport, ProbeGroup, ProbeReport, StartProbe
+from elasticrun.core.agent.events import ProbeEnded
+from elasticrun.core.protocol.messages import GroupReport, ProbeGroup, ProbeReport, StartProbe
 from elasticrun.sim.ills import FallsIll, Illness, LinkBreaks
 
 if TYPE_CHECKING:

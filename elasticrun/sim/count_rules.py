@@ -1,4 +1,4 @@
-"""What the master keeps counted is what a count of all nodes gives (``core/candidates.py``)."""
+"""What the master keeps counted is what a count of all nodes gives (``core/health/candidates.py``)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Mapping
 
 from elasticrun.config import HealthCheckMode
-from elasticrun.core.candidates import Standing
+from elasticrun.core.health.candidates import Standing
+from elasticrun.core.job.growth import WARMING_LIMIT
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import BACKOFF, WARMING
-from elasticrun.core.job_growth import WARMING_LIMIT
-from elasticrun.core.membership import Node
-from elasticrun.core.protocol import MAX_SEATS
-from elasticrun.core.rendezvous import WorldLimits
-from elasticrun.core.status import JobPhase
-from elasticrun.core.votes import Votes
+from elasticrun.core.membership.nodes import Node
+from elasticrun.core.membership.rendezvous import WorldLimits
+from elasticrun.core.membership.votes import Votes
+from elasticrun.core.protocol.messages import MAX_SEATS
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.sim.kernel import Violation
 
 

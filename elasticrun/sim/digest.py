@@ -15,8 +15,8 @@ from enum import Enum
 from hashlib import sha256
 from typing import Any
 
-from elasticrun.core.job_events import JobEffect, JobEvent
-from elasticrun.core.protocol import MasterMessage
+from elasticrun.core.job.events import JobEffect, JobEvent
+from elasticrun.core.protocol.messages import MasterMessage
 from elasticrun.sim.failover import simulator
 from elasticrun.sim.master import SAVING, Saving
 from elasticrun.sim.scenario import Scenario

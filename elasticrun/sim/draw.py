@@ -155,7 +155,7 @@ def _split(rng: random.Random, names: list[str], last: float) -> Fault:
 
 
 def _forgets(fault: Fault, hosts: tuple[str, ...]) -> bool:
-    """Faults that restart the agent of a listed host, or wipe its disk: see ``core/quorum.py``."""
+    """Faults that restart the agent of a listed host, or wipe its disk: see ``core/membership/quorum.py``."""
     if isinstance(fault, MasterCrash):
         return fault.memory is Memory.LOST
     return isinstance(fault, AgentCrash | AgentStarts | Stop) and fault.node in hosts

@@ -16,13 +16,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from elasticrun.core.agent_events import Finish
+from elasticrun.core.agent.events import Finish
+from elasticrun.core.job.events import JobEffect
 from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job_events import JobEffect
-from elasticrun.core.protocol import Assignment, FailureKind, Outcome
-from elasticrun.core.protocol import World as WorldId
-from elasticrun.core.quorum import longest_stay
-from elasticrun.core.status import JobPhase
+from elasticrun.core.membership.quorum import longest_stay
+from elasticrun.core.protocol.messages import Assignment, FailureKind, Outcome
+from elasticrun.core.protocol.messages import World as WorldId
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.errors import ExitCode
 from elasticrun.sim.fingerprint import fingerprint, replay_gives_the_same
 from elasticrun.sim.hosts import HostLink, HostMaster

@@ -9,10 +9,10 @@ import re
 from typing import TYPE_CHECKING
 
 from elasticrun.config import HealthCheckMode
+from elasticrun.core.job.events import TRANSITIONS, Decided, JobEffect, Send
 from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job_events import TRANSITIONS, Decided, JobEffect, Send
-from elasticrun.core.protocol import RejectCode, StartProbe
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.messages import RejectCode, StartProbe
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.sim.ills import GRAVE, Illness
 from elasticrun.sim.kernel import Violation, require
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from elasticrun.config import JobConfig
-from elasticrun.core.agent_events import Broken, LinkDown
-from elasticrun.core.job_events import JobEffect, JobEvent, MasterStarted, StepDown
-from elasticrun.core.protocol import (
+from elasticrun.core.agent.events import Broken, LinkDown
+from elasticrun.core.job.events import JobEffect, JobEvent, MasterStarted, StepDown
+from elasticrun.core.membership.quorum import TAKEOVER_DELAY, next_epoch
+from elasticrun.core.protocol.messages import (
     AgentMessage,
     Hello,
     JournalCopy,
     MasterMessage,
     Welcome,
 )
-from elasticrun.core.quorum import TAKEOVER_DELAY, next_epoch
 from elasticrun.errors import ExitCode
 from elasticrun.sim.fingerprint import replay_gives_the_same
 from elasticrun.sim.link import SimLink

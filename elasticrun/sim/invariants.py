@@ -11,19 +11,19 @@ import itertools
 from typing import TYPE_CHECKING
 
 from elasticrun.config import Action
-from elasticrun.core.agent_events import IDLE, AgentEffect, Finish, StartWorkers
+from elasticrun.core.agent.events import IDLE, AgentEffect, Finish, StartWorkers
+from elasticrun.core.job.events import OUTCOMES, JobEffect, Send
 from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job_events import OUTCOMES, JobEffect, Send
-from elasticrun.core.protocol import (
+from elasticrun.core.job.round import Round
+from elasticrun.core.membership.rendezvous import WorldLimits
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     Assignment,
     Outcome,
     StartRound,
 )
-from elasticrun.core.rendezvous import WorldLimits
-from elasticrun.core.restart import MAX_STORE_RETRIES, Budget, StopCause
-from elasticrun.core.round import Round
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.recovery.budget import MAX_STORE_RETRIES, Budget, StopCause
 from elasticrun.errors import ExitCode
 from elasticrun.sim.count_rules import counts_are_exact
 from elasticrun.sim.failure_rules import hang_is_real, the_error_came_back

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from elasticrun.core.job.growth import SETTLE, WARMING_LIMIT
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import BACKOFF
-from elasticrun.core.job_growth import SETTLE, WARMING_LIMIT
-from elasticrun.core.restart import StopCause
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.recovery.budget import StopCause
 from elasticrun.sim.kernel import Violation, require
 
 if TYPE_CHECKING:

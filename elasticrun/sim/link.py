@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elasticrun.core.agent_events import Directed, HelloSent, LinkDown, LinkUp
-from elasticrun.core.protocol import (
+from elasticrun.core.agent.events import Directed, HelloSent, LinkDown, LinkUp
+from elasticrun.core.protocol.messages import (
     AgentMessage,
     Heartbeat,
     JobEnded,

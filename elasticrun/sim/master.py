@@ -8,9 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from elasticrun.config import JobConfig
-from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job.state import JobState
-from elasticrun.core.job_events import (
+from elasticrun.core.job.events import (
     Answered,
     Attached,
     Beat,
@@ -27,7 +25,9 @@ from elasticrun.core.job_events import (
     Send,
     StacksOrdered,
 )
-from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, Leave, Report, Trust
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.state import JobState
+from elasticrun.core.protocol.messages import AgentMessage, Heartbeat, Hello, Leave, Report, Trust
 from elasticrun.dataclass import dataclass
 from elasticrun.sim.fingerprint import fingerprint, replay_gives_the_same
 from elasticrun.sim.kernel import require

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from elasticrun.core.job_events import DrainOrdered, ScaleOrdered, StacksOrdered
-from elasticrun.core.protocol import FailureKind
+from elasticrun.core.job.events import DrainOrdered, ScaleOrdered, StacksOrdered
+from elasticrun.core.protocol.messages import FailureKind
 from elasticrun.sim.ills import AskStacks, Bug, Drain, FallsIll, Hang, Ill, LinkBreaks, Preempt, Scale
 from elasticrun.sim.node import SimAgent
 from elasticrun.sim.workers import Group

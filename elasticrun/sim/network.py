@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elasticrun.core.protocol import AgentMessage, Hello, MasterMessage, Rejected, Welcome
+from elasticrun.core.protocol.messages import AgentMessage, Hello, MasterMessage, Rejected, Welcome
 from elasticrun.sim.kernel import Kernel
 from elasticrun.sim.scenario import Network
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from elasticrun.core.agent.machine import AgentMachine
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     AgentEffect,
     AgentEvent,
     AgentTerms,
@@ -27,7 +26,8 @@ from elasticrun.core.agent_events import (
     SweepWorkers,
     Transmit,
 )
-from elasticrun.core.protocol import (
+from elasticrun.core.agent.machine import AgentMachine
+from elasticrun.core.protocol.messages import (
     NodeInfo,
 )
 from elasticrun.sim.clinic import Visit

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from elasticrun.core.agent_events import AgentEvent, Directed
-from elasticrun.core.job_events import Attached, Beat, Detached, JobEvent, Left, Reported
-from elasticrun.core.protocol import (
+from elasticrun.core.agent.events import AgentEvent, Directed
+from elasticrun.core.job.events import Attached, Beat, Detached, JobEvent, Left, Reported
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Assignment,

@@ -18,9 +18,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from elasticrun.config import HealthCheckMode, HealthConfig, JobConfig
+from elasticrun.core.job.events import Attached, Detached, JobEvent, MasterStarted, Reported, Send
 from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job_events import Attached, Detached, JobEvent, MasterStarted, Reported, Send
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Assignment,
@@ -35,7 +35,7 @@ from elasticrun.core.protocol import (
     StartRound,
     StopRound,
 )
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.dataclass import dataclass
 from elasticrun.sim.count_rules import counts_are_exact
 from elasticrun.sim.kernel import require

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from elasticrun.config import JobConfig
-from elasticrun.core.job_events import OUTCOMES, JobEffect, JobEvent
-from elasticrun.core.protocol import FailureKind, Outcome
-from elasticrun.core.status import JobPhase
+from elasticrun.core.job.events import OUTCOMES, JobEffect, JobEvent
+from elasticrun.core.protocol.messages import FailureKind, Outcome
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.dataclass import dataclass
 from elasticrun.sim.clinic import Clinic
 from elasticrun.sim.fingerprint import fingerprint, replay_gives_the_same

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from elasticrun.config import TaskRole
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import MENDING
-from elasticrun.core.protocol import Assignment
-from elasticrun.core.round_tasks import Key, RoundTasks
-from elasticrun.core.status import JobPhase
-from elasticrun.core.tasks import Cluster
-from elasticrun.core.tf_cluster import SERVERS, is_served
+from elasticrun.core.protocol.messages import Assignment
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.protocol.tasks import Cluster
+from elasticrun.core.tensorflow.cluster import SERVERS, is_served
+from elasticrun.core.tensorflow.round_tasks import Key, RoundTasks
 from elasticrun.sim.kernel import require
 
 if TYPE_CHECKING:

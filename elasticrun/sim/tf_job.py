@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elasticrun.config import TaskRole
-from elasticrun.core.job_events import RoleScaled
-from elasticrun.core.protocol import AgentPhase, FailureKind
-from elasticrun.core.tf_cluster import SERVERS, is_served, leader
+from elasticrun.core.job.events import RoleScaled
+from elasticrun.core.protocol.messages import AgentPhase, FailureKind
+from elasticrun.core.tensorflow.cluster import SERVERS, is_served, leader
 from elasticrun.sim.draw import draw_fault, draw_network
 from elasticrun.sim.scenario import (
     Fault,

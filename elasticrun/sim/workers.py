@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from elasticrun.core.agent_events import GroupGone, StallSeen, WorkerFailed, WorkerFinished
-from elasticrun.core.own_failures import Stopping
-from elasticrun.core.protocol import Assignment, Evidence, Failure, FailureKind, Stall
+from elasticrun.core.agent.events import GroupGone, StallSeen, WorkerFailed, WorkerFinished
+from elasticrun.core.protocol.messages import Assignment, Evidence, Failure, FailureKind, Stall
+from elasticrun.core.recovery.own_failures import Stopping
 
 if TYPE_CHECKING:
     from elasticrun.sim.node import SimAgent

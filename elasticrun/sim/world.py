@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from elasticrun.core.protocol import Assignment
-from elasticrun.core.rendezvous import WorldLimits
-from elasticrun.core.restart import StopCause
-from elasticrun.core.round import Round
+from elasticrun.core.job.round import Round
+from elasticrun.core.membership.rendezvous import WorldLimits
+from elasticrun.core.protocol.messages import Assignment
+from elasticrun.core.recovery.budget import StopCause
 from elasticrun.sim.kernel import require
 from elasticrun.sim.scenario import NodeSpec
 

@@ -16,9 +16,9 @@ outlive the process of a ps, but not its agent.
 Invariant. A copy with a label holds exactly the variables that its label says, at its step: the label is
 emptied before the first byte of a copy is touched and written again after the last one, and it has the
 checksums from which everything else in the copy is checked when it is read. What is restored comes from one
-save, made of the very checkpoint that is asked for; ``core/ps_backup.py`` says why that is enough. All
-variables come from copies, or all come from the file. If the copies turn out to be damaged half way, the file
-overwrites what they gave.
+save, made of the very checkpoint that is asked for; ``core/tensorflow/ps_backup.py`` says why that is enough.
+All variables come from copies, or all come from the file. If the copies turn out to be damaged half way, the
+file overwrites what they gave.
 
 That copies and file are the same state is up to the caller: between the checkpoint and the end of ``save`` no
 step may change a variable (join the coordinator before). A program that does not go on from a checkpoint
@@ -47,7 +47,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from elasticrun.core.ps_backup import (
+from elasticrun.core.tensorflow.ps_backup import (
     ROOTS_VARIABLE,
     Choice,
     Copy,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from elasticrun.core import ps_room
-from elasticrun.core.ps_backup import ROOTS_VARIABLE, Copy
+from elasticrun.core.tensorflow import ps_room
+from elasticrun.core.tensorflow.ps_backup import ROOTS_VARIABLE, Copy
 from elasticrun.dataclass import dataclass
 from elasticrun.tf.backup_files import LABEL, ServerFiles
 from elasticrun.tf.backup_label import decode_label

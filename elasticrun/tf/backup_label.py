@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from elasticrun.core.ps_backup import Label, Piece, Slice
+from elasticrun.core.tensorflow.ps_backup import Label, Piece, Slice
 
 _FORMAT = 1
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from elasticrun.core.ps_backup import Piece, Slice, cut
+from elasticrun.core.tensorflow.ps_backup import Piece, Slice, cut
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 from elasticrun.tf.backup_label import fingerprint

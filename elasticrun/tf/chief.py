@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from elasticrun import checkpointing, drain_requested, report_step
-from elasticrun.core.role_recovery import SAVED_STATUS
+from elasticrun.core.tensorflow.role_recovery import SAVED_STATUS
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 from elasticrun.tf.links import devices_of, wait_for_links

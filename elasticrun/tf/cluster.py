@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from elasticrun.core.tf_cluster import CONFIG_VARIABLE
+from elasticrun.core.tensorflow.cluster import CONFIG_VARIABLE
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 

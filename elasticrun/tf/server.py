@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from elasticrun.core.tf_cluster import CONFIG_VARIABLE
+from elasticrun.core.tensorflow.cluster import CONFIG_VARIABLE
 from elasticrun.errors import ElasticRunError, NodeFaultError, UsageError
 from elasticrun.tf.cluster import ClusterTask, parse_server
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from elasticrun.core.plain import one_line
-from elasticrun.core.protocol import NodeCheck
+from elasticrun.core.protocol.messages import NodeCheck
+from elasticrun.core.protocol.plain import one_line
 
 _STYLES = {"good": "green", "faulty": "bold red"} | dict.fromkeys(
     ("straggler", "undecided", "gone"), "yellow"

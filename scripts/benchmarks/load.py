@@ -25,8 +25,7 @@ from typing import Protocol
 
 from elasticrun import __version__
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.agent.machine import AgentMachine
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     AgentEvent,
     AgentTerms,
     Directed,
@@ -41,10 +40,11 @@ from elasticrun.core.agent_events import (
     Transmit,
     WorkerFinished,
 )
-from elasticrun.core.protocol import AgentMessage, Heartbeat, Hello, MasterMessage, NodeInfo, Welcome
+from elasticrun.core.agent.machine import AgentMachine
+from elasticrun.core.protocol.messages import AgentMessage, Heartbeat, Hello, MasterMessage, NodeInfo, Welcome
 from elasticrun.rpc import codec
-from elasticrun.rpc.auth import CHALLENGE_KEY, SIZE, Handshake, Seal, fresh
 from elasticrun.rpc.client import MasterStream
+from elasticrun.rpc.security.auth import CHALLENGE_KEY, SIZE, Handshake, Seal, fresh
 from elasticrun.rpc.transport import PATH, PING_INTERVAL
 from tests.rpc import raw_http2 as http2
 

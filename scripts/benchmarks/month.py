@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from elasticrun.config import JobConfig
+from elasticrun.core.job.events import Attached, Expired, JobEvent, MasterStarted, Send
 from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job_events import Attached, Expired, JobEvent, MasterStarted, Send
-from elasticrun.core.protocol import AgentPhase, Failure, FailureKind
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.messages import AgentPhase, Failure, FailureKind
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.master.journal import Entry, Journal, create_journal, read_journal, replay
 from elasticrun.master.snapshot import take
 from elasticrun.sim.fingerprint import difference, fingerprint

@@ -14,7 +14,7 @@ import pytest
 
 from elasticrun.agent.env import signal_names, worker_argv, worker_environment
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
-from elasticrun.core.protocol import Assignment
+from elasticrun.core.protocol.messages import Assignment
 from elasticrun.errors import UsageError
 from tests.support.processes import TORCH_DEADLINE
 

@@ -26,8 +26,8 @@ from elasticrun.agent.error_file import (
     read_error_file,
     signal_name,
 )
-from elasticrun.core.bounds import MAX_FAILURE_TEXT
-from elasticrun.core.protocol import Failure, FailureKind, NodeInfo
+from elasticrun.core.protocol.bounds import MAX_FAILURE_TEXT
+from elasticrun.core.protocol.messages import Failure, FailureKind, NodeInfo
 from tests.support.processes import TORCH_DEADLINE
 
 NODE = NodeInfo("n1", "i1", "host1", "10.0.0.1", 2, role="trainer")

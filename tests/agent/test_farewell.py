@@ -21,8 +21,8 @@ from elasticrun.config import (
     RendezvousConfig,
     WorkerConfig,
 )
-from elasticrun.core.agent_events import Finish
-from elasticrun.core.protocol import Failure, FailureKind, Outcome
+from elasticrun.core.agent.events import Finish
+from elasticrun.core.protocol.messages import Failure, FailureKind, Outcome
 
 FAILURE = Failure("box/0", "box", 2, 0, "default", 77, FailureKind.EXIT, 3, message="boom \ud800")
 

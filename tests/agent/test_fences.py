@@ -42,7 +42,7 @@ from elasticrun.config import (
     TaskRole,
     WorkerConfig,
 )
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     AgentEvent,
     AgentTick,
     Directed,
@@ -52,8 +52,8 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
 )
-from elasticrun.core.protocol import AgentPhase, Assignment, NodeInfo, Stall, StartRound, StopRound
-from elasticrun.core.tasks import Task
+from elasticrun.core.protocol.messages import AgentPhase, Assignment, NodeInfo, Stall, StartRound, StopRound
+from elasticrun.core.protocol.tasks import Task
 from elasticrun.sim.fingerprint import difference, fingerprint
 
 TERM = 15

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent.footprint import FootprintReader
-from elasticrun.core.activity import Footprint, activity
+from elasticrun.core.progress.activity import Footprint, activity
 from tests.support.processes import DEADLINE
 
 #: A worker that does what it is told, line by line, and says when it has.

@@ -28,9 +28,9 @@ from elasticrun.agent.spawner import (
     fork_spawner,
 )
 from elasticrun.config import Entrypoint, EntrypointKind, LogConfig, Std, StdByRank, TaskRole, WorkerConfig
-from elasticrun.core.agent_events import WorkerFailed, WorkerFinished
-from elasticrun.core.protocol import Assignment, FailureKind, NodeInfo
-from elasticrun.core.tasks import Task
+from elasticrun.core.agent.events import WorkerFailed, WorkerFinished
+from elasticrun.core.protocol.messages import Assignment, FailureKind, NodeInfo
+from elasticrun.core.protocol.tasks import Task
 from tests.support.processes import is_alive
 
 DEADLINE = 60.0

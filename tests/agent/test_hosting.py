@@ -30,7 +30,7 @@ from elasticrun.agent.hosting import (
 )
 from elasticrun.agent.whereabouts import Place, Survey
 from elasticrun.config import Endpoint, JobConfig, RendezvousConfig, SecurityConfig
-from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, JournalCopy, NodeInfo
+from elasticrun.core.protocol.messages import AgentPhase, AgentStatus, Hello, JournalCopy, NodeInfo
 from elasticrun.errors import MasterUnreachableError, NodeFaultError, UsageError
 from elasticrun.rpc.local import LocalStream
 from elasticrun.rpc.records import to_json

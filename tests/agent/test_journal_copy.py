@@ -12,7 +12,7 @@ import pytest
 
 from elasticrun.agent import journal_copy as module
 from elasticrun.agent.journal_copy import KeptCopy
-from elasticrun.core.protocol import JournalCopy
+from elasticrun.core.protocol.messages import JournalCopy
 
 
 @pytest.fixture

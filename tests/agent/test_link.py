@@ -15,8 +15,8 @@ from elasticrun.agent import link as module
 from elasticrun.agent.hosting import MasterHost, MasterRefusedError, SteppedDownError
 from elasticrun.agent.link import Link
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.agent_events import Broken, Directed, HelloSent, LinkDown, LinkUp
-from elasticrun.core.protocol import (
+from elasticrun.core.agent.events import Broken, Directed, HelloSent, LinkDown, LinkUp
+from elasticrun.core.protocol.messages import (
     AgentMessage,
     AgentPhase,
     AgentStatus,
@@ -31,7 +31,7 @@ from elasticrun.core.protocol import (
     Waiting,
     Welcome,
 )
-from elasticrun.core.usage import TaskUsage
+from elasticrun.core.protocol.usage import TaskUsage
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,
@@ -44,9 +44,9 @@ from elasticrun.errors import (
     WrongVersionError,
 )
 from elasticrun.rpc.client import MasterStream
+from elasticrun.rpc.security.tickets import Tickets
 from elasticrun.rpc.server import MasterServer, Session
 from elasticrun.rpc.stream import StreamBrokenError
-from elasticrun.rpc.tickets import Tickets
 
 DEADLINE = 30.0
 ENDPOINT = Endpoint("127.0.0.1", 29400)

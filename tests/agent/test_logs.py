@@ -26,7 +26,7 @@ from elasticrun.agent.console import HIGH_WATER
 from elasticrun.agent.log_dirs import LogDirs, RoundDirs, WorkerPaths, open_worker
 from elasticrun.agent.logs import LogRouter, RoundLogs, WorkerFds
 from elasticrun.config import LogConfig, Std, StdByRank, TaskRole
-from elasticrun.core.tasks import Task
+from elasticrun.core.protocol.tasks import Task
 from tests.support.processes import TORCH_DEADLINE
 
 DEADLINE = 30.0  # seconds; what takes longer is lost

@@ -13,7 +13,7 @@ import pytest
 from elasticrun.agent import ports as module
 from elasticrun.agent.ports import SPARE_PORTS, NodePorts, PortPool, PortReserve, is_taken
 from elasticrun.config import TaskRole
-from elasticrun.core.tasks import Task
+from elasticrun.core.protocol.tasks import Task
 
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
 

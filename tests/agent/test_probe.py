@@ -36,7 +36,7 @@ from elasticrun.agent.spawner import (
 )
 from elasticrun.agent.warm import warm_recipes
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
-from elasticrun.core.protocol import GroupReport, NodeInfo, ProbeGroup, ProbeReport, StartProbe
+from elasticrun.core.protocol.messages import GroupReport, NodeInfo, ProbeGroup, ProbeReport, StartProbe
 from elasticrun.probe.program import parse_settings
 from elasticrun.probe.rendezvous import Group
 from tests.support.ports import free_port

@@ -20,10 +20,10 @@ import pytest
 from elasticrun.agent import progress
 from elasticrun.agent.env import INJECTED
 from elasticrun.agent.progress import HEADER_SIZE, SLOT, SLOT_SIZE, TIMES, HangWatch, ProgressPage
-from elasticrun.core.progress import MULTIPLE, HangTerms, WorkerProgress
-from elasticrun.core.protocol import Evidence, Stall
-from elasticrun.core.stacks import is_in_collective, main_stack
-from elasticrun.core.usage import Pace
+from elasticrun.core.progress.silence import MULTIPLE, HangTerms, WorkerProgress
+from elasticrun.core.progress.stacks import is_in_collective, main_stack
+from elasticrun.core.protocol.messages import Evidence, Stall
+from elasticrun.core.protocol.usage import Pace
 from elasticrun.worker import reporter
 
 DEADLINE = 100.0

@@ -12,9 +12,9 @@ import pytest
 
 from elasticrun.agent.ps_homes import PsHomes, remove_orphans
 from elasticrun.config import TaskRole
-from elasticrun.core.protocol import Assignment
-from elasticrun.core.ps_backup import ROOTS_VARIABLE
-from elasticrun.core.tasks import Task
+from elasticrun.core.protocol.messages import Assignment
+from elasticrun.core.protocol.tasks import Task
+from elasticrun.core.tensorflow.ps_backup import ROOTS_VARIABLE
 from tests.support.processes import DEADLINE
 
 CLUSTER = ((TaskRole.CHIEF, ("a:1",)), (TaskRole.PS, ("a:2", "a:3")))

@@ -18,8 +18,15 @@ from elasticrun.config import (
     TaskRole,
     WorkerConfig,
 )
-from elasticrun.core.protocol import AgentPhase, AgentStatus, Assignment, Failure, FailureKind, NodeInfo
-from elasticrun.core.tasks import Task, TaskReport
+from elasticrun.core.protocol.messages import (
+    AgentPhase,
+    AgentStatus,
+    Assignment,
+    Failure,
+    FailureKind,
+    NodeInfo,
+)
+from elasticrun.core.protocol.tasks import Task, TaskReport
 
 NODE = NodeInfo("box/0", "i", "box", "address", 2, role="trainer")
 ASSIGNMENT = Assignment(3, 1, 2, 2, 4, 2, 4, "address", 1, 1, 5)

@@ -39,8 +39,8 @@ from elasticrun.config import (
     TaskRole,
     WorkerConfig,
 )
-from elasticrun.core.agent_events import Broken, Finish
-from elasticrun.core.protocol import (
+from elasticrun.core.agent.events import Broken, Finish
+from elasticrun.core.protocol.messages import (
     AgentMessage,
     AgentPhase,
     AgentStatus,
@@ -56,7 +56,7 @@ from elasticrun.core.protocol import (
     StopRound,
     Welcome,
 )
-from elasticrun.core.tasks import Task
+from elasticrun.core.protocol.tasks import Task
 from elasticrun.errors import ExitCode
 from elasticrun.rpc.server import MasterServer, Session
 

@@ -17,7 +17,7 @@ import pytest
 from elasticrun.agent import stacks
 from elasticrun.agent.progress import ProgressPage
 from elasticrun.agent.stacks import StackTaker, Taken, Target
-from elasticrun.core.stacks import main_stack
+from elasticrun.core.progress.stacks import main_stack
 
 DEADLINE = 60.0
 

@@ -17,8 +17,8 @@ from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, Warm
 from elasticrun.agent.store import CLOSE, FIRST_NUMBER, PROGRAM, RoundStore
 from elasticrun.agent.warm import torch_key
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
-from elasticrun.core.agent_events import StoreLost
-from elasticrun.core.protocol import Assignment, FailureKind, NodeInfo
+from elasticrun.core.agent.events import StoreLost
+from elasticrun.core.protocol.messages import Assignment, FailureKind, NodeInfo
 
 NODE = NodeInfo("box/0", "i", "box", "127.0.0.1", 1)
 SCRIPT = Entrypoint(EntrypointKind.SCRIPT, "train.py", (), sys.executable)

@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from elasticrun.agent.summary import TAIL_LINES, clean, render_summary
-from elasticrun.core.protocol import Failure, FailureKind
+from elasticrun.core.protocol.messages import Failure, FailureKind
 
 WHEN = datetime(2024, 5, 6, 7, 8, 9).timestamp()
 ROOT = Failure(

@@ -10,8 +10,8 @@ import pytest
 from elasticrun.agent.env import common_environment, worker_environment
 from elasticrun.agent.tasks import global_rank, log_name, program, trainers
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
-from elasticrun.core.protocol import Assignment
-from elasticrun.core.tasks import Task
+from elasticrun.core.protocol.messages import Assignment
+from elasticrun.core.protocol.tasks import Task
 
 CHIEF, WORKER, PS, EVALUATOR = TaskRole
 SCRIPT = Entrypoint(EntrypointKind.SCRIPT, "train.py")

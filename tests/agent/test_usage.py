@@ -14,7 +14,7 @@ import pytest
 from elasticrun.agent.services import Services
 from elasticrun.agent.usage import UsageSampler
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
-from elasticrun.core.usage import Pace
+from elasticrun.core.protocol.usage import Pace
 
 MIB = 2**20
 

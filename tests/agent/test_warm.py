@@ -8,7 +8,7 @@ from dataclasses import replace
 from elasticrun.agent.env import INJECTED, common_environment, worker_environment
 from elasticrun.agent.warm import probe_key, warm_keys, warm_recipes
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
-from elasticrun.core.protocol import Assignment
+from elasticrun.core.protocol.messages import Assignment
 
 SCRIPT = Entrypoint(EntrypointKind.SCRIPT, "train.py", ("--out=${local_rank}",), python=sys.executable)
 ENV = (("HOME", "/home/a"), ("OMP_NUM_THREADS", "2"), ("RANK", "old"), ("CUDA_VISIBLE_DEVICES", "4,5,6"))

@@ -13,7 +13,7 @@ import pytest
 
 from elasticrun import __version__
 from elasticrun.config import SecurityConfig, TaskRole
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Assignment,
@@ -22,7 +22,7 @@ from elasticrun.core.protocol import (
     Report,
     StartRound,
 )
-from elasticrun.core.tasks import Task, TaskReport
+from elasticrun.core.protocol.tasks import Task, TaskReport
 from elasticrun.errors import ExitCode
 from elasticrun.rpc.client import MasterStream
 from tests.rpc.harness import DEADLINE, run

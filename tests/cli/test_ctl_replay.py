@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 from elasticrun.cli.ctl import group
 from elasticrun.cli.ctl_replay import SECRET
 from elasticrun.config import JobConfig
-from elasticrun.core import protocol
+from elasticrun.core.job.events import Attached, MasterStarted
 from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job_events import Attached, MasterStarted
-from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, NodeInfo
+from elasticrun.core.protocol import messages as protocol
+from elasticrun.core.protocol.messages import AgentPhase, AgentStatus, Hello, NodeInfo
 from elasticrun.errors import ExitCode
 from elasticrun.master.journal import Entry, create_journal
 from tests.master.journals import append

@@ -65,7 +65,12 @@ UNUSED = {
     *("torch", "tensorflow", "numpy", "rich", "yaml", "secrets", "_ssl", "_hashlib", "click"),
     *("grpc", "google.protobuf", "elasticrun.rpc.client", "elasticrun.rpc.codec"),
     *("elasticrun.agent.notice", "elasticrun.cli.child", "elasticrun.cli.policy_file"),
-    *("elasticrun.core.job", "elasticrun.core.orders", "elasticrun.rpc.tls", "elasticrun.ui.checkup"),
+    *(
+        "elasticrun.core.job",
+        "elasticrun.core.protocol.orders",
+        "elasticrun.rpc.security.tls",
+        "elasticrun.ui.checkup",
+    ),
     "elasticrun.core.agent.tasks",  # a round of torch passes through no code for tasks
 }
 LAUNCH = """

@@ -10,7 +10,7 @@ import pytest
 
 from elasticrun.cli.logs import configure_logging
 from elasticrun.config import LaunchConfig
-from elasticrun.core.protocol import NodeInfo
+from elasticrun.core.protocol.messages import NodeInfo
 from tests.cli.conftest import Parse
 
 NODE = NodeInfo("box/0", "i", "box", "address", 1)

@@ -20,7 +20,7 @@ import pytest
 
 from elasticrun.agent.console import Console
 from elasticrun.cli import main as module
-from elasticrun.core.protocol import NodeCheck
+from elasticrun.core.protocol.messages import NodeCheck
 from elasticrun.errors import ExitCode, NodeFaultError
 
 DEADLINE = 60.0

@@ -10,7 +10,7 @@ import yaml
 
 from elasticrun.cli.policy_file import MAX_BYTES, SETTINGS, Setting, read_policy
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
-from elasticrun.core.policy import action_for
+from elasticrun.core.recovery.policy import action_for
 from elasticrun.errors import ExitCode, UsageError
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "policy.yaml"

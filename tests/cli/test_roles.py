@@ -13,7 +13,7 @@ import pytest
 from elasticrun.cli import main
 from elasticrun.cli.parse import parse_command_line
 from elasticrun.config import Entrypoint, EntrypointKind, LaunchConfig, TaskRole
-from elasticrun.core.tasks import MAX_TASKS
+from elasticrun.core.protocol.tasks import MAX_TASKS
 from elasticrun.errors import UsageError
 
 Parse = Callable[..., LaunchConfig]

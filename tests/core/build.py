@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from elasticrun.config import JobConfig
-from elasticrun.core.agent.machine import AgentMachine
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     AgentEffect,
     AgentEvent,
     AgentTerms,
@@ -17,9 +16,9 @@ from elasticrun.core.agent_events import (
     Say,
     Transmit,
 )
+from elasticrun.core.agent.machine import AgentMachine
 from elasticrun.core.job.describe import Usages, describe
-from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job_events import (
+from elasticrun.core.job.events import (
     Attached,
     Decided,
     Drop,
@@ -29,7 +28,8 @@ from elasticrun.core.job_events import (
     Reported,
     Send,
 )
-from elasticrun.core.protocol import (
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Assignment,
@@ -42,7 +42,7 @@ from elasticrun.core.protocol import (
     StartRound,
     Trust,
 )
-from elasticrun.core.status import JobPhase, status_in_words
+from elasticrun.core.protocol.status import JobPhase, status_in_words
 
 Kind = TypeVar("Kind")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from elasticrun.core.health import Verdict, judge
-from elasticrun.core.health_plan import Evidence, Reports, Step, first_step, second_step
-from elasticrun.core.protocol import GroupReport, ProbeReport
+from elasticrun.core.health.plan import Evidence, Reports, Step, first_step, second_step
+from elasticrun.core.health.verdicts import Verdict, judge
+from elasticrun.core.protocol.messages import GroupReport, ProbeReport
 
 FLOPS = 1e12
 BANDWIDTH = 10e9

@@ -8,7 +8,7 @@ import pytest
 
 from elasticrun.core.agent.departure import Departure
 from elasticrun.core.agent.echoes import PATIENCE
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     AgentEvent,
     AgentTick,
     Broken,
@@ -29,8 +29,7 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
 )
-from elasticrun.core.own_failures import Stopping
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     MAX_FAILURES,
     AgentPhase,
     Assignment,
@@ -45,6 +44,7 @@ from elasticrun.core.protocol import (
     Waiting,
     Welcome,
 )
+from elasticrun.core.recovery.own_failures import Stopping
 from elasticrun.errors import ExitCode
 from tests.core.build import Agent, failure, ready_agent, start
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.core.agent.desired import Desired
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     AgentTick,
     Directed,
     DumpStacks,
@@ -24,7 +24,7 @@ from elasticrun.core.agent_events import (
     Transmit,
     WorkerFinished,
 )
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Charter,

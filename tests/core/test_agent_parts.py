@@ -9,13 +9,7 @@ import pytest
 
 from elasticrun.core.agent.departure import Departure
 from elasticrun.core.agent.echoes import ECHO
-from elasticrun.core.agent.group import GRACE
-from elasticrun.core.agent.machine import TRANSITIONS
-from elasticrun.core.agent.probe import PROBE
-from elasticrun.core.agent.scope import WholeWorld
-from elasticrun.core.agent.state import AgentState, Offer
-from elasticrun.core.agent.tasks import SingleTasks
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     ENDING,
     IDLE,
     STOPPABLE,
@@ -30,7 +24,13 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
 )
-from elasticrun.core.protocol import AgentPhase, Seat, StartProbe, World
+from elasticrun.core.agent.group import GRACE
+from elasticrun.core.agent.machine import TRANSITIONS
+from elasticrun.core.agent.probe import PROBE
+from elasticrun.core.agent.scope import WholeWorld
+from elasticrun.core.agent.state import AgentState, Offer
+from elasticrun.core.agent.tasks import SingleTasks
+from elasticrun.core.protocol.messages import AgentPhase, Seat, StartProbe, World
 from tests.core.build import Agent, failure, ready_agent, start
 from tests.core.test_agent_tasks import served
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from elasticrun.core.agent_events import AgentTick, GroupGone, LinkDown, LinkUp, Prepared, WorkerFinished
-from elasticrun.core.agent_events import Directed as Told
-from elasticrun.core.protocol import Leave, StopRound
-from elasticrun.core.quorum import FOUNDING_PATIENCE, TAKEOVER_DELAY, longest_stay, walk
+from elasticrun.core.agent.events import AgentTick, GroupGone, LinkDown, LinkUp, Prepared, WorkerFinished
+from elasticrun.core.agent.events import Directed as Told
+from elasticrun.core.membership.quorum import FOUNDING_PATIENCE, TAKEOVER_DELAY, longest_stay, walk
+from elasticrun.core.protocol.messages import Leave, StopRound
 from elasticrun.errors import ExitCode
 from tests.core.build import Agent, start
 

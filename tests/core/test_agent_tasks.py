@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core.agent.group import HUNG_GRACE
-from elasticrun.core.agent.machine import AgentMachine
-from elasticrun.core.agent.tasks import SHORT_MESSAGE
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     AgentEvent,
     AgentTerms,
     AgentTick,
@@ -31,8 +28,10 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
 )
-from elasticrun.core.own_failures import Stopping
-from elasticrun.core.protocol import (
+from elasticrun.core.agent.group import HUNG_GRACE
+from elasticrun.core.agent.machine import AgentMachine
+from elasticrun.core.agent.tasks import SHORT_MESSAGE
+from elasticrun.core.protocol.messages import (
     MAX_FAILURES,
     AgentPhase,
     AgentStatus,
@@ -45,7 +44,8 @@ from elasticrun.core.protocol import (
     StartRound,
     StopRound,
 )
-from elasticrun.core.tasks import Cluster, Task, TaskReport
+from elasticrun.core.protocol.tasks import Cluster, Task, TaskReport
+from elasticrun.core.recovery.own_failures import Stopping
 from elasticrun.errors import ExitCode
 from elasticrun.sim.fingerprint import difference, fingerprint
 from tests.core.build import Agent, info

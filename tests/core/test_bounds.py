@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
-from elasticrun.core import checkup, membership
-from elasticrun.core.bounds import STEPS, TIMESTAMPS, WINDOW, Horizon
-from elasticrun.core.job_events import Attached, Drop, Left, MasterStarted, Reported
-from elasticrun.core.protocol import (
+from elasticrun.core.health import checkup
+from elasticrun.core.job.events import Attached, Drop, Left, MasterStarted, Reported
+from elasticrun.core.membership import nodes as membership
+from elasticrun.core.membership.quorum import MAX_ROLLS, Quorum
+from elasticrun.core.protocol.bounds import STEPS, TIMESTAMPS, WINDOW, Horizon
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Hello,
@@ -22,9 +24,8 @@ from elasticrun.core.protocol import (
     StartRound,
     World,
 )
-from elasticrun.core.quorum import MAX_ROLLS, Quorum
-from elasticrun.core.status import JobPhase
-from elasticrun.core.tasks import TaskReport
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.protocol.tasks import TaskReport
 from tests.core.build import Job, failure, info, running
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from elasticrun.core.cause import root_cause
-from elasticrun.core.own_failures import Stopping, is_own, kept, sounds_like_echo
-from elasticrun.core.protocol import MAX_FAILURES, Failure, FailureKind
+from elasticrun.core.protocol.messages import MAX_FAILURES, Failure, FailureKind
+from elasticrun.core.recovery.cause import root_cause
+from elasticrun.core.recovery.own_failures import Stopping, is_own, kept, sounds_like_echo
 
 TERM, KILL = 15, 9
 PEER_LOST = "RuntimeError: [/gloo/pair.cc:598] Connection closed by peer [127.0.0.1]:4711"

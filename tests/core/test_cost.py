@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from elasticrun.config import HealthCheckMode, HealthConfig
-from elasticrun.core.job_events import (
+from elasticrun.core.job.events import (
     Beat,
     Detached,
     Expired,
@@ -24,7 +24,8 @@ from elasticrun.core.job_events import (
     Reported,
     Send,
 )
-from elasticrun.core.protocol import (
+from elasticrun.core.membership.quorum import with_seat
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     GroupReport,
@@ -33,8 +34,7 @@ from elasticrun.core.protocol import (
     StartProbe,
     World,
 )
-from elasticrun.core.quorum import with_seat
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.status import JobPhase
 from tests.core.build import Job, failure
 from tests.core.lines import lines_of
 

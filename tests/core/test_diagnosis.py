@@ -9,11 +9,11 @@ import pytest
 
 from elasticrun.agent.error_file import exit_sentence
 from elasticrun.config import FailureClass
-from elasticrun.core.cause import root_cause
-from elasticrun.core.diagnosis import MAX_QUOTE, diagnose, error_signature, error_text
-from elasticrun.core.protocol import Failure, FailureKind
-from elasticrun.core.symptoms import BROKEN_XIDS, SUSPECT_XIDS
-from elasticrun.core.traceback_text import MAX_SHOWN_LINES, MAX_SHOWN_TEXT, normalised
+from elasticrun.core.protocol.messages import Failure, FailureKind
+from elasticrun.core.recovery.cause import root_cause
+from elasticrun.core.recovery.diagnosis import MAX_QUOTE, diagnose, error_signature, error_text
+from elasticrun.core.recovery.symptoms import BROKEN_XIDS, SUSPECT_XIDS
+from elasticrun.core.recovery.traceback_text import MAX_SHOWN_LINES, MAX_SHOWN_TEXT, normalised
 
 HARDWARE = FailureClass.HARDWARE
 UNKNOWN = FailureClass.UNKNOWN

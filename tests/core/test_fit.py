@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core.fit import MAX_TOLD, same_program
-from elasticrun.core.job_events import Decided, Drop, ScaleOrdered
-from elasticrun.core.protocol import AgentPhase, JobEnded, RejectCode, Rejected, Waiting, Welcome
-from elasticrun.core.status import JobPhase
+from elasticrun.core.job.events import Decided, Drop, ScaleOrdered
+from elasticrun.core.membership.fit import MAX_TOLD, same_program
+from elasticrun.core.protocol.messages import AgentPhase, JobEnded, RejectCode, Rejected, Waiting, Welcome
+from elasticrun.core.protocol.status import JobPhase
 from tests.core.build import Job, info
 
 RUNNING, FINISHED = AgentPhase.RUNNING, AgentPhase.FINISHED

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.core.hangs import Restarts, Silences, consequence, evidence_text, is_hang
-from elasticrun.core.protocol import Evidence, Stall
+from elasticrun.core.protocol.messages import Evidence, Stall
 
 SILENT = Stall(0, 0, 7, 20.0, 10.0, True, doubt="rank 0 runs")
 STILL = replace(SILENT, evidence=Evidence.STILL, lasting=10.0)

@@ -8,15 +8,15 @@ from itertools import combinations
 
 import pytest
 
-from elasticrun.core.health import (
+from elasticrun.core.health.plan import BLOCK, MAX_SLOTS, Evidence, Step, first_step, second_step
+from elasticrun.core.health.table import check_table
+from elasticrun.core.health.verdicts import (
     LinkFinding,
     NodeFinding,
     Verdict,
     judge,
 )
-from elasticrun.core.health_plan import BLOCK, MAX_SLOTS, Evidence, Step, first_step, second_step
-from elasticrun.core.health_table import check_table
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     MAX_CHECKS,
     MAX_GROUP_NODES,
     MAX_GROUPS,

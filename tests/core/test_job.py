@@ -8,7 +8,7 @@ import pytest
 
 from elasticrun.config import Policy
 from elasticrun.core.job.attendance import REATTACH_EACH
-from elasticrun.core.job_events import (
+from elasticrun.core.job.events import (
     Attached,
     Beat,
     Decided,
@@ -20,7 +20,7 @@ from elasticrun.core.job_events import (
     Reported,
     Send,
 )
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     FailureKind,
@@ -35,7 +35,7 @@ from elasticrun.core.protocol import (
     Waiting,
     Welcome,
 )
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.sim.fingerprint import difference, fingerprint
 from tests.core.build import Job, failure, info, message_types, running
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from elasticrun.core.job.events import Decided, Detached, MasterStarted, ScaleOrdered
+from elasticrun.core.job.growth import SETTLE, WARMING_LIMIT, Growth, growth
 from elasticrun.core.job.state import GROWTH, WARMING
-from elasticrun.core.job_events import Decided, Detached, MasterStarted, ScaleOrdered
-from elasticrun.core.job_growth import SETTLE, WARMING_LIMIT, Growth, growth
-from elasticrun.core.protocol import AgentPhase, StartRound, StopRound, Waiting
-from elasticrun.core.rendezvous import WorldLimits
-from elasticrun.core.status import JobPhase
+from elasticrun.core.membership.rendezvous import WorldLimits
+from elasticrun.core.protocol.messages import AgentPhase, StartRound, StopRound, Waiting
+from elasticrun.core.protocol.status import JobPhase
 from tests.core.build import Job, failure, running
 
 READY, RUNNING, FAILED = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.FAILED

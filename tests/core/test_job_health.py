@@ -16,7 +16,7 @@ from elasticrun.config import (
     PolicyRule,
 )
 from elasticrun.core.job.directives import probe_secret
-from elasticrun.core.job_events import (
+from elasticrun.core.job.events import (
     Beat,
     Decided,
     Detached,
@@ -27,7 +27,7 @@ from elasticrun.core.job_events import (
     Reported,
     ScaleOrdered,
 )
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     Evidence,
     FailureKind,
@@ -42,9 +42,9 @@ from elasticrun.core.protocol import (
     StopRound,
     Waiting,
 )
-from elasticrun.core.recovery import Recovery
-from elasticrun.core.restart import Budget
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.recovery.budget import Budget
+from elasticrun.core.recovery.settlement import Recovery
 from tests.core.build import Job, described, failure, running
 
 READY, RUNNING, CHECKING = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.CHECKING

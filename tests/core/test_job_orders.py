@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core.job_events import (
+from elasticrun.core.job.events import (
     Answered,
     DrainOrdered,
     JobEvent,
@@ -13,8 +13,8 @@ from elasticrun.core.job_events import (
     ScaleOrdered,
     StacksOrdered,
 )
-from elasticrun.core.protocol import AgentPhase, SaveStacks
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.messages import AgentPhase, SaveStacks
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.sim.fingerprint import difference, fingerprint
 from tests.core.build import Job, running
 

@@ -13,10 +13,9 @@ from typing import Any, get_args
 import pytest
 
 import elasticrun.core.job as package
-from elasticrun.core.checkup import Checkup
+from elasticrun.core.health.checkup import Checkup
 from elasticrun.core.job.describe import describe
-from elasticrun.core.job.state import CHECK, GROWTH, HEARTBEAT, JOIN, MENDING, REATTACH, WARMING, JobState
-from elasticrun.core.job_events import (
+from elasticrun.core.job.events import (
     OUTCOMES,
     TRANSITIONS,
     Detached,
@@ -28,10 +27,11 @@ from elasticrun.core.job_events import (
     Send,
     Trigger,
 )
-from elasticrun.core.membership import Node
-from elasticrun.core.protocol import AgentPhase, Outcome, StopRound
-from elasticrun.core.restart import Budget, StopCause
-from elasticrun.core.status import JobPhase
+from elasticrun.core.job.state import CHECK, GROWTH, HEARTBEAT, JOIN, MENDING, REATTACH, WARMING, JobState
+from elasticrun.core.membership.nodes import Node
+from elasticrun.core.protocol.messages import AgentPhase, Outcome, StopRound
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.recovery.budget import Budget, StopCause
 from tests.core.build import Job, failure, info, running
 from tests.test_layers import imports
 

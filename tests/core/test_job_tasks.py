@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule, TaskRole
+from elasticrun.core.job.events import Detached, DrainOrdered, Ended, MasterStarted, Reported
 from elasticrun.core.job.tasks import SERVING_TIME, TOGETHER
-from elasticrun.core.job_events import Detached, DrainOrdered, Ended, MasterStarted, Reported
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     Evidence,
     Failure,
@@ -21,10 +21,10 @@ from elasticrun.core.protocol import (
     StopRound,
     Waiting,
 )
-from elasticrun.core.restart import StopCause
-from elasticrun.core.role_recovery import SERVES
-from elasticrun.core.status import JobPhase
-from elasticrun.core.tasks import TaskReport
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.protocol.tasks import TaskReport
+from elasticrun.core.recovery.budget import StopCause
+from elasticrun.core.tensorflow.role_recovery import SERVES
 from tests.core.tf_build import CHIEF, EVALUATOR, MIRRORED, PS, SERVED, WORKER, TfJob, died, tasks_of
 
 READY, RUNNING, FINISHED = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.FINISHED

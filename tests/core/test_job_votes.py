@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from elasticrun.core.job_events import Attached, Detached, MasterStarted, Reported, StepDown
-from elasticrun.core.protocol import (
+from elasticrun.core.job.events import Attached, Detached, MasterStarted, Reported, StepDown
+from elasticrun.core.membership.quorum import FOUNDING_PATIENCE, with_seat
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Hello,
@@ -20,8 +21,7 @@ from elasticrun.core.protocol import (
     Welcome,
     World,
 )
-from elasticrun.core.quorum import FOUNDING_PATIENCE, with_seat
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.status import JobPhase
 from tests.core.build import Job, info
 
 READY, RUNNING = AgentPhase.READY, AgentPhase.RUNNING

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from elasticrun.config import HealthCheckMode, HealthConfig
-from elasticrun.core.candidates import Candidates
-from elasticrun.core.checkup import HealthBook
+from elasticrun.core.health.candidates import Candidates
+from elasticrun.core.health.checkup import HealthBook
 from elasticrun.core.job.world import Choice, Decision, Step, Terms, decide_world
-from elasticrun.core.membership import Node
-from elasticrun.core.protocol import AgentPhase, AgentStatus
-from elasticrun.core.quorum import Quorum
-from elasticrun.core.rendezvous import WorldLimits
+from elasticrun.core.membership.nodes import Node
+from elasticrun.core.membership.quorum import Quorum
+from elasticrun.core.membership.rendezvous import WorldLimits
+from elasticrun.core.protocol.messages import AgentPhase, AgentStatus
 from tests.core.build import info
 
 TERMS = Terms(WorldLimits(2, 3), HealthConfig(mode=HealthCheckMode.OFF), (), is_first=True, is_known=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticrun.core.plain import one_line, plain
+from elasticrun.core.protocol.plain import one_line, plain
 from tests.core.build import Job, described
 
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
-from elasticrun.core.policy import (
+from elasticrun.core.protocol.messages import Failure, FailureKind
+from elasticrun.core.recovery.budget import Budget, StopCause
+from elasticrun.core.recovery.policy import (
     MAX_START,
     RepeatedError,
     action_for,
@@ -16,9 +18,7 @@ from elasticrun.core.policy import (
     count_fast,
     refilled,
 )
-from elasticrun.core.protocol import Failure, FailureKind
-from elasticrun.core.recovery import Ending, Recovery, settle
-from elasticrun.core.restart import Budget, StopCause
+from elasticrun.core.recovery.settlement import Ending, Recovery, settle
 from elasticrun.rpc.records import from_json, to_json
 from tests.core.build import failure
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from elasticrun.core.activity import Footprint
-from elasticrun.core.progress import (
+from elasticrun.core.progress.activity import Footprint
+from elasticrun.core.progress.silence import (
     CHECKPOINT_LIMIT,
     FLOOR,
     LAST_BOUND,
@@ -28,7 +28,7 @@ from elasticrun.core.progress import (
     WorkerProgress,
     WorkerRestarted,
 )
-from elasticrun.core.protocol import Evidence, Stall
+from elasticrun.core.protocol.messages import Evidence, Stall
 
 STEP = 5.0  # the longest silence of the workers below
 ALLOWED = MULTIPLE * STEP

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticrun.core.protocol import FailureKind
+from elasticrun.core.protocol.messages import FailureKind
 from tests.core.build import failure
 
 

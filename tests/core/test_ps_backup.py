@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticrun.core.ps_backup import (
+from elasticrun.core.tensorflow.ps_backup import (
     Copy,
     Label,
     Piece,
@@ -25,7 +25,7 @@ from elasticrun.core.ps_backup import (
     refusal,
     stale,
 )
-from elasticrun.core.ps_room import (
+from elasticrun.core.tensorflow.ps_room import (
     CgroupFiles,
     capacity,
     cgroup_files,

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from elasticrun.core.ps_sizing import COOL_DOWN, STALE, Decision, Sample, Sizing, decide
+from elasticrun.core.tensorflow.ps_sizing import COOL_DOWN, STALE, Decision, Sample, Sizing, decide
 
 NOW = 1000.0
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticrun.core.protocol import MAX_ROLL, MAX_SEATS, Charter, Seat, World
-from elasticrun.core.quorum import (
+from elasticrun.core.membership.quorum import (
     FOUNDING_PATIENCE,
     TAKEOVER_DELAY,
     Quorum,
@@ -13,7 +12,8 @@ from elasticrun.core.quorum import (
     next_epoch,
     with_seat,
 )
-from elasticrun.core.votes import Seats, Votes
+from elasticrun.core.membership.votes import Seats, Votes
+from elasticrun.core.protocol.messages import MAX_ROLL, MAX_SEATS, Charter, Seat, World
 
 FIRST = World(0, 2, 3)
 SECOND = World(1, 2, 2)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core.protocol import Failure, FailureKind
-from elasticrun.core.restart import StopCause
-from elasticrun.core.role_recovery import (
+from elasticrun.core.protocol.messages import Failure, FailureKind
+from elasticrun.core.protocol.tasks import Cluster
+from elasticrun.core.recovery.budget import StopCause
+from elasticrun.core.tensorflow.cluster import is_served
+from elasticrun.core.tensorflow.role_recovery import (
     SCOPES,
     Loss,
     cause_of,
@@ -16,8 +18,6 @@ from elasticrun.core.role_recovery import (
     is_loss,
     takes_chief,
 )
-from elasticrun.core.tasks import Cluster
-from elasticrun.core.tf_cluster import is_served
 from tests.core.tf_build import CHIEF, EVALUATOR, PS, WORKER, died
 
 SERVED: Cluster = ((CHIEF, ("a:1",)), (WORKER, ("b:1",)), (PS, ("c:1",)))

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core import round_tasks
-from elasticrun.core.round_tasks import RoundTasks, compatible, misfit
-from elasticrun.core.tasks import Task, TaskReport
+from elasticrun.core.protocol.tasks import Task, TaskReport
+from elasticrun.core.tensorflow import round_tasks
+from elasticrun.core.tensorflow.round_tasks import RoundTasks, compatible, misfit
 from tests.core.tf_build import CHIEF, EVALUATOR, MIRRORED, PS, SERVED, TORCH, WORKER, Roles, died, members
 
 PORTS = {name: tuple(range(8001, 8009)) for name in "abc"}

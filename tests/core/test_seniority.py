@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from elasticrun.core.job.events import Attached, Expired, MasterStarted
 from elasticrun.core.job.state import HEARTBEAT
-from elasticrun.core.job_events import Attached, Expired, MasterStarted
-from elasticrun.core.protocol import AgentPhase, Seat, StartRound, World
-from elasticrun.core.seniority import Seniority
+from elasticrun.core.membership.seniority import Seniority
+from elasticrun.core.protocol.messages import AgentPhase, Seat, StartRound, World
 from tests.core.build import Job, failure, running
 
 READY, RUNNING = AgentPhase.READY, AgentPhase.RUNNING

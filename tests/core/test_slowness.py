@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticrun.core.protocol import ProbeReport
-from elasticrun.core.slowness import FEW, slowness_allowed, times_slower, to_measure_again
+from elasticrun.core.health.slowness import FEW, slowness_allowed, times_slower, to_measure_again
+from elasticrun.core.protocol.messages import ProbeReport
 
 
 def speeds(*flops: float, engine: str = "torch/cpu") -> dict[str, ProbeReport]:

@@ -6,10 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from elasticrun.core import membership
-from elasticrun.core.membership import Admission, Membership
-from elasticrun.core.orders import ControlHello, ControlReply
-from elasticrun.core.protocol import (
+from elasticrun.core.job.round import Round
+from elasticrun.core.membership import nodes as membership
+from elasticrun.core.membership.nodes import Admission, Membership
+from elasticrun.core.membership.ranks import RoundTerms, assign_ranks, order_by_seat, order_members
+from elasticrun.core.membership.rendezvous import Candidate, WorldLimits, choose_world
+from elasticrun.core.membership.roster import (
+    answer,
+    describe_spares,
+    describe_waiting,
+    name_some,
+    some_lines,
+    superseded,
+)
+from elasticrun.core.protocol.messages import (
     MAX_FAILURES,
     AgentPhase,
     AgentStatus,
@@ -18,18 +28,8 @@ from elasticrun.core.protocol import (
     RejectCode,
     Trust,
 )
-from elasticrun.core.ranks import RoundTerms, assign_ranks, order_by_seat, order_members
-from elasticrun.core.rendezvous import Candidate, WorldLimits, choose_world
-from elasticrun.core.restart import MAX_STORE_RETRIES, Budget, StopCause, excused
-from elasticrun.core.roster import (
-    answer,
-    describe_spares,
-    describe_waiting,
-    name_some,
-    some_lines,
-    superseded,
-)
-from elasticrun.core.round import Round
+from elasticrun.core.protocol.orders import ControlHello, ControlReply
+from elasticrun.core.recovery.budget import MAX_STORE_RETRIES, Budget, StopCause, excused
 from elasticrun.core.timers import Deadlines
 from tests.core.build import failure, info
 

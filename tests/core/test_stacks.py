@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticrun.core.stacks import (
+from elasticrun.core.progress.stacks import (
     Frame,
     Stack,
     awaits_peers,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from elasticrun.core.activity import CPU_GRAIN, CPU_IDLE, IO_IDLE, Footprint, activity
-from elasticrun.core.stacks import Frame
-from elasticrun.core.stillness import Sight, Stillness
+from elasticrun.core.progress.activity import CPU_GRAIN, CPU_IDLE, IO_IDLE, Footprint, activity
+from elasticrun.core.progress.stacks import Frame
+from elasticrun.core.progress.stillness import Sight, Stillness
 
 QUIET = Footprint(100.0, 5.0, 700, frozenset({(1, 1)}))
 WAITS = (Frame("barrier", "torch/distributed/distributed_c10d.py", 1),)

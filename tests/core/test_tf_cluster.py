@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticrun.config import TaskRole
-from elasticrun.core.tasks import MAX_CLUSTER, Cluster, Task
-from elasticrun.core.tf_cluster import (
+from elasticrun.core.protocol.tasks import MAX_CLUSTER, Cluster, Task
+from elasticrun.core.tensorflow.cluster import (
     count_roles,
     describe_counts,
     expand,

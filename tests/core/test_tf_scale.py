@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core import round_tasks, tf_scale
+from elasticrun.core.job.events import Decided, RoleScaled
 from elasticrun.core.job.tasks import SingleTasks
-from elasticrun.core.job_events import Decided, RoleScaled
-from elasticrun.core.protocol import AgentPhase, StartRound
-from elasticrun.core.status import JobPhase
-from elasticrun.core.tasks import TaskReport
-from elasticrun.core.tf_scale import scale_promise
-from elasticrun.core.usage import TaskUsage
+from elasticrun.core.protocol.messages import AgentPhase, StartRound
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.protocol.tasks import TaskReport
+from elasticrun.core.protocol.usage import TaskUsage
+from elasticrun.core.tensorflow import round_tasks
+from elasticrun.core.tensorflow import scale as tf_scale
+from elasticrun.core.tensorflow.scale import scale_promise
 from tests.core.build import Job, described, failure
 from tests.core.tf_build import CHIEF, EVALUATOR, MIRRORED, PS, SERVED, TORCH, WORKER, Roles, TfJob, tasks_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core.usage import (
+from elasticrun.core.protocol.usage import (
     WINDOW,
     Pace,
     Reading,

@@ -6,13 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 from elasticrun.config import TaskRole
+from elasticrun.core.job.events import Decided, RoleScaled
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.tasks import idle, offered_ports
-from elasticrun.core.job_events import Decided, RoleScaled
-from elasticrun.core.protocol import AgentPhase, AgentStatus, Failure, FailureKind, NodeInfo, StartRound
-from elasticrun.core.round_tasks import RoundTasks
-from elasticrun.core.tasks import TaskReport
-from elasticrun.core.tf_scale import scale_refusal
+from elasticrun.core.protocol.messages import (
+    AgentPhase,
+    AgentStatus,
+    Failure,
+    FailureKind,
+    NodeInfo,
+    StartRound,
+)
+from elasticrun.core.protocol.tasks import TaskReport
+from elasticrun.core.tensorflow.round_tasks import RoundTasks
+from elasticrun.core.tensorflow.scale import scale_refusal
 from tests.core.build import Job, info
 
 CHIEF, WORKER, PS, EVALUATOR = TaskRole

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from elasticrun.core.protocol import AgentPhase
+from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.errors import ExitCode
 from tests.support.cluster import Cluster, cluster
 from tests.support.director import WORKER

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.core.ps_backup import ROOTS_VARIABLE
+from elasticrun.core.tensorflow.ps_backup import ROOTS_VARIABLE
 from tests.support.cluster import Cluster
 from tests.support.director import Worker
 from tests.support.launcher import ROOT, Launcher

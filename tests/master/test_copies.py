@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from elasticrun.config import JobConfig
-from elasticrun.core.job_events import Left
-from elasticrun.core.protocol import JournalCopy, MasterMessage
+from elasticrun.core.job.events import Left
+from elasticrun.core.protocol.messages import JournalCopy, MasterMessage
 from elasticrun.master import copies as module
 from elasticrun.master.copies import Copies
 from elasticrun.master.journal import Entry, Journal, create_journal

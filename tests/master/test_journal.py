@@ -15,9 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticrun.config import JobConfig, TaskRole
-from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job.state import JobState
-from elasticrun.core.job_events import (
+from elasticrun.core.job.events import (
     Attached,
     Detached,
     DrainOrdered,
@@ -29,7 +27,9 @@ from elasticrun.core.job_events import (
     RoleScaled,
     ScaleOrdered,
 )
-from elasticrun.core.status import JobPhase
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.state import JobState
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.errors import ExitCode, UsageError
 from elasticrun.master import journal as module
 from elasticrun.master import snapshot as snapshot_module

@@ -15,8 +15,7 @@ import pytest
 
 from elasticrun import __version__
 from elasticrun.config import JobConfig, TaskRole
-from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job_events import (
+from elasticrun.core.job.events import (
     Attached,
     Detached,
     DrainOrdered,
@@ -27,9 +26,9 @@ from elasticrun.core.job_events import (
     ScaleOrdered,
     StacksOrdered,
 )
-from elasticrun.core.orders import ControlReply, DrainNode, SaveAllStacks, ScaleJob, ScaleRole, ShowStatus
-from elasticrun.core.plausible import heeded
-from elasticrun.core.protocol import (
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.membership.plausible import heeded
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Failure,
@@ -54,9 +53,17 @@ from elasticrun.core.protocol import (
     Welcome,
     World,
 )
-from elasticrun.core.status import status_in_words
-from elasticrun.core.tasks import Task, TaskReport
-from elasticrun.core.usage import TaskUsage
+from elasticrun.core.protocol.orders import (
+    ControlReply,
+    DrainNode,
+    SaveAllStacks,
+    ScaleJob,
+    ScaleRole,
+    ShowStatus,
+)
+from elasticrun.core.protocol.status import status_in_words
+from elasticrun.core.protocol.tasks import Task, TaskReport
+from elasticrun.core.protocol.usage import TaskUsage
 from elasticrun.master import journal as journal_module
 from elasticrun.master import loop as module
 from elasticrun.master.journal import create_journal, read_journal, replay

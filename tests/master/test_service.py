@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from elasticrun import __version__
 from elasticrun.config import Endpoint, JobConfig, TaskRole
-from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job_events import (
+from elasticrun.core.job.events import (
     Attached,
     Beat,
     Detached,
@@ -34,7 +33,9 @@ from elasticrun.core.job_events import (
     RoleScaled,
     ScaleOrdered,
 )
-from elasticrun.core.protocol import (
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.membership.quorum import Quorum
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Failure,
@@ -49,9 +50,8 @@ from elasticrun.core.protocol import (
     StartRound,
     World,
 )
-from elasticrun.core.quorum import Quorum
-from elasticrun.core.status import JobPhase
-from elasticrun.core.tasks import TaskReport
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.protocol.tasks import TaskReport
 from elasticrun.errors import EndpointTakenError, NameInUseError, UsageError
 from elasticrun.master.journal import Entry, create_journal, read_journal, resume_journal
 from elasticrun.master.loop import MasterLoop
@@ -65,7 +65,7 @@ from elasticrun.master.service import (
     serve,
 )
 from elasticrun.rpc.client import MasterStream
-from elasticrun.rpc.tickets import Tickets
+from elasticrun.rpc.security.tickets import Tickets
 from tests.master.journals import append
 
 DEADLINE = 30.0

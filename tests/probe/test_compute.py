@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticrun.core.slowness import slowness_allowed
+from elasticrun.core.health.slowness import slowness_allowed
 from elasticrun.probe.compute import (
     BRIEF,
     CHECK_EVERY,

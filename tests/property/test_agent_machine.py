@@ -6,8 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from elasticrun.core.agent.machine import AgentMachine
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     ENDING,
     IDLE,
     AgentEvent,
@@ -29,7 +28,8 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
 )
-from elasticrun.core.protocol import (
+from elasticrun.core.agent.machine import AgentMachine
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Assignment,

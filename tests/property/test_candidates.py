@@ -11,9 +11,8 @@ import random
 import pytest
 
 from elasticrun.config import HealthCheckMode, HealthConfig, JobConfig
-from elasticrun.core.candidates import Candidates
-from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job_events import (
+from elasticrun.core.health.candidates import Candidates
+from elasticrun.core.job.events import (
     Attached,
     Detached,
     DrainOrdered,
@@ -23,7 +22,9 @@ from elasticrun.core.job_events import (
     Reported,
     ScaleOrdered,
 )
-from elasticrun.core.protocol import (
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.membership.quorum import with_seat
+from elasticrun.core.protocol.messages import (
     MAX_SEATS,
     AgentPhase,
     AgentStatus,
@@ -35,8 +36,7 @@ from elasticrun.core.protocol import (
     Trust,
     World,
 )
-from elasticrun.core.quorum import with_seat
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.sim.count_rules import counts_are_exact
 from elasticrun.sim.kernel import Violation
 

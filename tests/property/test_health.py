@@ -9,9 +9,9 @@ from itertools import chain
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from elasticrun.core.health import judge
-from elasticrun.core.health_plan import BLOCK, MAX_SLOTS, WITNESSES, Evidence, first_step, second_step
-from elasticrun.core.health_table import check_table
+from elasticrun.core.health.plan import BLOCK, MAX_SLOTS, WITNESSES, Evidence, first_step, second_step
+from elasticrun.core.health.table import check_table
+from elasticrun.core.health.verdicts import judge
 from tests.core.fleet import BANDWIDTH, FLOPS, KINDS, RATIO, Fleet, afflicted, blamed, is_fine, link, names
 
 
@@ -117,7 +117,7 @@ def test_steps_can_be_run(case: tuple[tuple[str, ...], tuple[str, ...], Fleet]) 
 
 @given(st.data(), st.integers(1, 40), st.booleans())
 def test_up_to_two_fifths_of_faulty_nodes_are_named(data: st.DataObject, count: int, small: bool) -> None:
-    """The bound that core/health_plan.py proves, for sound links."""
+    """The bound that core/health/plan.py proves, for sound links."""
     count = count % BLOCK + 1 if small else count
     nodes = names(count)
     most = count - 2 if count <= BLOCK else (4 * count - 5) // 10

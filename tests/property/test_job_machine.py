@@ -23,9 +23,7 @@ from elasticrun.config import (
     Policy,
     PolicyRule,
 )
-from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job.state import BACKOFF, CHECK, GROWTH
-from elasticrun.core.job_events import (
+from elasticrun.core.job.events import (
     OUTCOMES,
     Answered,
     Attached,
@@ -42,7 +40,9 @@ from elasticrun.core.job_events import (
     ScaleOrdered,
     Send,
 )
-from elasticrun.core.protocol import (
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.state import BACKOFF, CHECK, GROWTH
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Evidence,
@@ -65,7 +65,7 @@ from elasticrun.core.protocol import (
     Welcome,
     World,
 )
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.master.snapshot import Snapshot, restore, take
 from elasticrun.sim.count_rules import counts_are_exact
 from elasticrun.sim.fingerprint import difference, fingerprint

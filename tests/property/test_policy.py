@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
-from elasticrun.core.cause import root_cause
-from elasticrun.core.diagnosis import diagnose, error_signature
-from elasticrun.core.own_failures import kept, sounds_like_echo
-from elasticrun.core.policy import RepeatedError, action_for, backoff_delay, refilled
-from elasticrun.core.protocol import MAX_FAILURES, Failure, FailureKind
+from elasticrun.core.protocol.messages import MAX_FAILURES, Failure, FailureKind
+from elasticrun.core.recovery.cause import root_cause
+from elasticrun.core.recovery.diagnosis import diagnose, error_signature
+from elasticrun.core.recovery.own_failures import kept, sounds_like_echo
+from elasticrun.core.recovery.policy import RepeatedError, action_for, backoff_delay, refilled
 from tests.core.build import failure
 from tests.strategies import texts
 

@@ -9,8 +9,8 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticrun.core.activity import Footprint
-from elasticrun.core.progress import (
+from elasticrun.core.progress.activity import Footprint
+from elasticrun.core.progress.silence import (
     FLOOR,
     LAST_BOUND,
     LOOKS,
@@ -24,7 +24,7 @@ from elasticrun.core.progress import (
     TakeStacks,
     WorkerProgress,
 )
-from elasticrun.core.protocol import Evidence, Stall
+from elasticrun.core.protocol.messages import Evidence, Stall
 
 ROUNDING = 1e-6  # seconds
 

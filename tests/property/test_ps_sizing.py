@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterator
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from elasticrun.core.ps_sizing import COOL_DOWN, HIGH, MAX_PS, MIN_PS, STALE, Sample, Sizing, decide
+from elasticrun.core.tensorflow.ps_sizing import (
+    COOL_DOWN,
+    HIGH,
+    MAX_PS,
+    MIN_PS,
+    STALE,
+    Sample,
+    Sizing,
+    decide,
+)
 
 counts = st.integers(MIN_PS, MAX_PS)
 shares = st.one_of(st.none(), st.floats(0.0, 1.5))

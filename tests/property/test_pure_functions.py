@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticrun.core import timers
-from elasticrun.core.protocol import NodeInfo
-from elasticrun.core.ranks import RoundTerms, assign_ranks, order_by_seat, order_members
-from elasticrun.core.rendezvous import Candidate, WorldLimits, choose_world
-from elasticrun.core.restart import Budget, StopCause
+from elasticrun.core.membership.ranks import RoundTerms, assign_ranks, order_by_seat, order_members
+from elasticrun.core.membership.rendezvous import Candidate, WorldLimits, choose_world
+from elasticrun.core.protocol.messages import NodeInfo
+from elasticrun.core.recovery.budget import Budget, StopCause
 from elasticrun.core.timers import Deadlines
 
 names = st.lists(st.sampled_from("abcdefghij"), unique=True)

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from elasticrun.core.protocol import Charter, World
-from elasticrun.core.quorum import Quorum, accepts, next_epoch, with_seat
-from elasticrun.core.votes import Seats, Votes
+from elasticrun.core.membership.quorum import Quorum, accepts, next_epoch, with_seat
+from elasticrun.core.membership.votes import Seats, Votes
+from elasticrun.core.protocol.messages import Charter, World
 
 NODES = 5
 STEPS = 70
@@ -48,7 +48,7 @@ class Master:
 
 
 class Adversary:
-    """One schedule. After each step the claim of core/quorum.py holds."""
+    """One schedule. After each step the claim of core/membership/quorum.py holds."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from elasticrun.config import JobConfig, Policy, TaskRole
-from elasticrun.core.agent.machine import AgentMachine
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     AgentEffect,
     AgentEvent,
     AgentTerms,
@@ -34,8 +33,8 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
 )
-from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job_events import (
+from elasticrun.core.agent.machine import AgentMachine
+from elasticrun.core.job.events import (
     Attached,
     Detached,
     Drop,
@@ -47,7 +46,8 @@ from elasticrun.core.job_events import (
     RoleScaled,
     Send,
 )
-from elasticrun.core.protocol import (
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.protocol.messages import (
     AgentMessage,
     AgentPhase,
     Assignment,
@@ -63,9 +63,9 @@ from elasticrun.core.protocol import (
     Trust,
     Welcome,
 )
-from elasticrun.core.round_tasks import RoundTasks
-from elasticrun.core.status import JobPhase
-from elasticrun.core.tasks import Cluster
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.protocol.tasks import Cluster
+from elasticrun.core.tensorflow.round_tasks import RoundTasks
 from elasticrun.sim.fingerprint import difference, fingerprint
 from tests.core.tf_build import tasks_of
 

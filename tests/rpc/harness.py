@@ -12,8 +12,7 @@ import grpc.aio
 
 from elasticrun import __version__
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.orders import ControlReply, ControlRequest
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Heartbeat,
@@ -26,11 +25,12 @@ from elasticrun.core.protocol import (
     Report,
     Welcome,
 )
+from elasticrun.core.protocol.orders import ControlReply, ControlRequest
 from elasticrun.rpc import codec
-from elasticrun.rpc.auth import SIZE, Handshake
-from elasticrun.rpc.door import Context
+from elasticrun.rpc.security.admission import Context
+from elasticrun.rpc.security.auth import SIZE, Handshake
+from elasticrun.rpc.security.tickets import TicketIssuer
 from elasticrun.rpc.server import Limits, MasterServer, Orders, Session
-from elasticrun.rpc.tickets import TicketIssuer
 from elasticrun.rpc.transport import PATH, SERVICE
 
 DEADLINE = 30.0  # seconds; generous, since it only bounds a failure

@@ -14,8 +14,8 @@ import grpc.aio
 import pytest
 
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.orders import ControlHello
-from elasticrun.core.protocol import Hello, RejectCode, Rejected, Waiting, Welcome
+from elasticrun.core.protocol.messages import Hello, RejectCode, Rejected, Waiting, Welcome
+from elasticrun.core.protocol.orders import ControlHello
 from elasticrun.errors import (
     ElasticRunError,
     ProtocolError,
@@ -23,9 +23,10 @@ from elasticrun.errors import (
     WrongJobError,
     WrongVersionError,
 )
-from elasticrun.rpc import auth, codec
-from elasticrun.rpc.auth import CHALLENGE_KEY, MAC_SIZE, SIZE, Handshake, challenge_in, fresh
+from elasticrun.rpc import codec
 from elasticrun.rpc.client import MasterStream
+from elasticrun.rpc.security import auth
+from elasticrun.rpc.security.auth import CHALLENGE_KEY, MAC_SIZE, SIZE, Handshake, challenge_in, fresh
 from elasticrun.rpc.transport import METHOD
 from tests.rpc.harness import (
     DEADLINE,

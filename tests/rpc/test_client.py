@@ -19,7 +19,7 @@ import grpc.aio
 import pytest
 
 from elasticrun.config import Endpoint
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     Heartbeat,
     Hello,
     JobEnded,
@@ -567,7 +567,7 @@ def test_the_client_imports_nothing_heavy() -> None:
         imported = set(child.communicate(timeout=DEADLINE)[0].split())
     assert "grpc" in imported
     assert not imported & {"torch", "tensorflow", "rich", "numpy", "click", "yaml", "hmac"}
-    assert "elasticrun.core.orders" not in imported, "agents neither give nor take orders"
+    assert "elasticrun.core.protocol.orders" not in imported, "agents neither give nor take orders"
     assert "pytest" not in imported  # the list is the child's
 
 

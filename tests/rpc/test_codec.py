@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from elasticrun.config import TaskRole
-from elasticrun.core.bounds import MAX_ADDRESS, MAX_FAILURE_TEXT, MAX_NAME
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.bounds import MAX_ADDRESS, MAX_FAILURE_TEXT, MAX_NAME
+from elasticrun.core.protocol.messages import (
     MAX_FAILURES,
     MAX_ROLL,
     MAX_SUMMARY_TEXT,
@@ -42,8 +42,8 @@ from elasticrun.core.protocol import (
     Welcome,
     World,
 )
-from elasticrun.core.tasks import MAX_CLUSTER, MAX_PORTS, MAX_TASKS, Task, TaskReport
-from elasticrun.core.usage import TaskUsage
+from elasticrun.core.protocol.tasks import MAX_CLUSTER, MAX_PORTS, MAX_TASKS, Task, TaskReport
+from elasticrun.core.protocol.usage import TaskUsage
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc import codec
 from elasticrun.rpc import elastic_pb2 as pb

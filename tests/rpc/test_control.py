@@ -12,8 +12,9 @@ import pytest
 
 from elasticrun import __version__
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
-from elasticrun.core.bounds import MAX_FAILURE_TEXT, MAX_NAME, MAX_REPLY
-from elasticrun.core.orders import (
+from elasticrun.core.protocol.bounds import MAX_FAILURE_TEXT, MAX_NAME, MAX_REPLY
+from elasticrun.core.protocol.messages import RejectCode
+from elasticrun.core.protocol.orders import (
     ControlHello,
     ControlReply,
     ControlRequest,
@@ -23,8 +24,7 @@ from elasticrun.core.orders import (
     ScaleRole,
     ShowStatus,
 )
-from elasticrun.core.protocol import RejectCode
-from elasticrun.core.tasks import MAX_CLUSTER
+from elasticrun.core.protocol.tasks import MAX_CLUSTER
 from elasticrun.errors import (
     EndpointTakenError,
     MasterUnreachableError,
@@ -32,11 +32,11 @@ from elasticrun.errors import (
     UnauthenticatedError,
     WrongJobError,
 )
-from elasticrun.rpc.auth import CHALLENGE_KEY, SIZE, Handshake, challenge_in
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
 from elasticrun.rpc.codec import control as codec
 from elasticrun.rpc.control import give_order
+from elasticrun.rpc.security.auth import CHALLENGE_KEY, SIZE, Handshake, challenge_in
 from elasticrun.rpc.server import Limits, MasterServer, Orders
 from elasticrun.rpc.transport import CONTROL_METHOD, CONTROL_PATH, rejected_in
 from tests.rpc.harness import (

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticrun.config import Endpoint
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     Heartbeat,
     JobEnded,
     MasterMessage,
@@ -26,11 +26,11 @@ from elasticrun.core.protocol import (
 )
 from elasticrun.errors import ElasticRunError, MasterUnreachableError, UnauthenticatedError
 from elasticrun.rpc import codec
-from elasticrun.rpc.auth import MAC_SIZE, SIZE, ForgedError, Handshake, Seal
 from elasticrun.rpc.client import MasterStream, UnprovenError
-from elasticrun.rpc.door import Context
+from elasticrun.rpc.security.admission import Context
+from elasticrun.rpc.security.auth import MAC_SIZE, SIZE, ForgedError, Handshake, Seal
+from elasticrun.rpc.security.tickets import Tickets
 from elasticrun.rpc.stream import StreamBrokenError
-from elasticrun.rpc.tickets import Tickets
 from elasticrun.rpc.transport import METHOD, PATH
 from tests.rpc.harness import DEADLINE, LOCKED, OPEN, hello, impersonating, run, serving
 

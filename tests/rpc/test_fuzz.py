@@ -32,7 +32,7 @@ from elasticrun.config import (
     PolicyRule,
     TaskRole,
 )
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     AgentMessage,
     AgentPhase,
     AgentStatus,
@@ -55,8 +55,8 @@ from elasticrun.core.protocol import (
     StopRound,
     World,
 )
-from elasticrun.core.tasks import TaskReport
-from elasticrun.core.usage import TaskUsage
+from elasticrun.core.protocol.tasks import TaskReport
+from elasticrun.core.protocol.usage import TaskUsage
 from elasticrun.errors import ProtocolError
 from elasticrun.master.journal import TAIL, read_journal, replay
 from elasticrun.master.service import JOURNAL_NAME

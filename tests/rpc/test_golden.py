@@ -11,19 +11,10 @@ from dataclasses import fields, is_dataclass, make_dataclass, replace
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core import failure, orders, probing, protocol, stall, status, tasks, usage
-from elasticrun.core.bounds import Epoch, Name
-from elasticrun.core.orders import (
-    ControlHello,
-    ControlReply,
-    ControlRequest,
-    DrainNode,
-    SaveAllStacks,
-    ScaleJob,
-    ScaleRole,
-    ShowStatus,
-)
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol import failure, orders, probing, stall, status, tasks, usage
+from elasticrun.core.protocol import messages as protocol
+from elasticrun.core.protocol.bounds import Epoch, Name
+from elasticrun.core.protocol.messages import (
     AgentMessage,
     AgentPhase,
     AgentStatus,
@@ -57,9 +48,19 @@ from elasticrun.core.protocol import (
     Welcome,
     World,
 )
-from elasticrun.core.status import JobPhase, JobStatus, NodeStatus, TaskStatus
-from elasticrun.core.tasks import Task, TaskReport
-from elasticrun.core.usage import TaskUsage
+from elasticrun.core.protocol.orders import (
+    ControlHello,
+    ControlReply,
+    ControlRequest,
+    DrainNode,
+    SaveAllStacks,
+    ScaleJob,
+    ScaleRole,
+    ShowStatus,
+)
+from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, TaskStatus
+from elasticrun.core.protocol.tasks import Task, TaskReport
+from elasticrun.core.protocol.usage import TaskUsage
 from elasticrun.rpc import codec
 from elasticrun.rpc import elastic_pb2 as pb
 from elasticrun.rpc.codec.control import decode_control, decode_reply, encode_control, encode_reply

@@ -16,15 +16,15 @@ import pytest
 
 from elasticrun import __version__
 from elasticrun.config import Endpoint
-from elasticrun.core.orders import ControlHello, DrainNode, ShowStatus
-from elasticrun.core.protocol import AgentMessage, Heartbeat, Leave, Rejected, Welcome
-from elasticrun.core.tasks import TaskReport
+from elasticrun.core.protocol.messages import AgentMessage, Heartbeat, Leave, Rejected, Welcome
+from elasticrun.core.protocol.orders import ControlHello, DrainNode, ShowStatus
+from elasticrun.core.protocol.tasks import TaskReport
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc import codec
-from elasticrun.rpc.auth import SIZE, Handshake, challenge_in
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.codec.control import encode_control
 from elasticrun.rpc.control import give_order
+from elasticrun.rpc.security.auth import SIZE, Handshake, challenge_in
 from elasticrun.rpc.transport import CONTROL_PATH, PATH
 from tests.rpc import raw_http2 as http2
 from tests.rpc.harness import (

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from elasticrun.config import Endpoint
-from elasticrun.core.bounds import MAX_FAILURE_TEXT
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.bounds import MAX_FAILURE_TEXT
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Failure,
@@ -19,11 +19,11 @@ from elasticrun.core.protocol import (
     Rejected,
     Report,
 )
-from elasticrun.core.tasks import TaskReport
+from elasticrun.core.protocol.tasks import TaskReport
 from elasticrun.errors import MasterUnreachableError, TooManyError, UnauthenticatedError
 from elasticrun.rpc import codec
 from elasticrun.rpc.client import MasterStream
-from elasticrun.rpc.limits import Allowance, Bucket, Gate, Guest, Limits, key_of
+from elasticrun.rpc.security.limits import Allowance, Bucket, Gate, Guest, Limits, key_of
 from elasticrun.rpc.transport import rejected_in
 from tests.rpc.harness import DEADLINE, LOCKED, OPEN, hello, raw_calls, run, serving
 

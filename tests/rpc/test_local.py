@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     AgentMessage,
     AgentPhase,
     AgentStatus,
@@ -28,7 +28,7 @@ from elasticrun.core.protocol import (
     Waiting,
     Welcome,
 )
-from elasticrun.core.tasks import TaskReport
+from elasticrun.core.protocol.tasks import TaskReport
 from elasticrun.errors import ExcludedError, MasterUnreachableError, ProtocolError
 from elasticrun.rpc import local as module
 from elasticrun.rpc.local import LocalServer, LocalStream

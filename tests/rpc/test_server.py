@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from elasticrun.config import Endpoint
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     Heartbeat,
     Leave,
     MasterMessage,

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from elasticrun.core.protocol import NodeInfo, RejectCode, Rejected, Trust
+from elasticrun.core.protocol.messages import NodeInfo, RejectCode, Rejected, Trust
 from elasticrun.errors import SupersededError
 from elasticrun.rpc import codec
-from elasticrun.rpc.auth import SIZE
 from elasticrun.rpc.client import MasterStream, UnprovenError
-from elasticrun.rpc.tickets import TicketCheck, TicketIssuer, Tickets
+from elasticrun.rpc.security.auth import SIZE
+from elasticrun.rpc.security.tickets import TicketCheck, TicketIssuer, Tickets
 from tests.rpc.harness import DEADLINE, KEY, LOCKED, NONCE, OPEN, Recorder, hello, run, serving, welcome
 
 INFO = hello().info

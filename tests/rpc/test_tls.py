@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from elasticrun.config import Endpoint, SecurityConfig, TlsConfig
-from elasticrun.core.orders import ShowStatus
-from elasticrun.core.protocol import Heartbeat
+from elasticrun.core.protocol.messages import Heartbeat
+from elasticrun.core.protocol.orders import ShowStatus
 from elasticrun.errors import EndpointTakenError, UnauthenticatedError, UsageError
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.control import give_order
+from elasticrun.rpc.security.tls import explain
 from elasticrun.rpc.server import MasterServer, Orders
-from elasticrun.rpc.tls import explain
 from tests.rpc.harness import DEADLINE, OPEN, TOKEN, Obedient, Recorder, admit, hello, run, serving
 from tests.rpc.pki import Authority
 

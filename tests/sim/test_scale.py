@@ -7,7 +7,7 @@ import re
 import pytest
 
 from elasticrun.cli import master
-from elasticrun.core.candidates import Standing
+from elasticrun.core.health.candidates import Standing
 from elasticrun.sim import scale
 from elasticrun.sim.kernel import Violation
 from elasticrun.sim.scale import Crowd, Stage

@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 
 from elasticrun import config
-from elasticrun.core import checkup, rendezvous
-from elasticrun.core.checkup import HealthBook
-from elasticrun.core.health import judge
+from elasticrun.core.health import checkup
+from elasticrun.core.health.checkup import HealthBook
+from elasticrun.core.health.verdicts import judge
 from elasticrun.core.job import growing
 from elasticrun.core.job.attendance import Attendance
 from elasticrun.core.job.formation import Formation
 from elasticrun.core.job.world import Decision, Step
-from elasticrun.core.protocol import Outcome
-from elasticrun.core.quorum import Quorum, longest_stay, walk
-from elasticrun.core.seniority import Seniority
+from elasticrun.core.membership import rendezvous
+from elasticrun.core.membership.quorum import Quorum, longest_stay, walk
+from elasticrun.core.membership.seniority import Seniority
+from elasticrun.core.protocol.messages import Outcome
 from elasticrun.sim import ills, run, scenario
 from elasticrun.sim.draw import generate
 from elasticrun.sim.failover import simulator

@@ -9,14 +9,14 @@ import pytest
 
 from elasticrun import config
 from elasticrun.config import Policy, TaskRole
-from elasticrun.core import round_tasks
 from elasticrun.core.agent.tasks import SingleTasks as OwnTasks
 from elasticrun.core.job.state import MENDING
 from elasticrun.core.job.tasks import SingleTasks
-from elasticrun.core.protocol import Outcome
-from elasticrun.core.role_recovery import Loss
-from elasticrun.core.round_tasks import RoundTasks
-from elasticrun.core.tasks import TaskReport
+from elasticrun.core.protocol.messages import Outcome
+from elasticrun.core.protocol.tasks import TaskReport
+from elasticrun.core.tensorflow import round_tasks
+from elasticrun.core.tensorflow.role_recovery import Loss
+from elasticrun.core.tensorflow.round_tasks import RoundTasks
 from elasticrun.sim import scenario
 from elasticrun.sim.scenario import AgentCrash, AgentStarts, Fault, MasterCrash, ScaleRole, Scenario, TaskDies
 from elasticrun.sim.simulator import Result, Simulator

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from elasticrun.core.protocol import Heartbeat, Hello, Leave, RejectCode, Rejected, Report, Welcome
+from elasticrun.core.protocol.messages import Heartbeat, Hello, Leave, RejectCode, Rejected, Report, Welcome
 from elasticrun.rpc.server import MasterServer, Session
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from elasticrun.core import ps_room
+from elasticrun.core.tensorflow import ps_room
 from elasticrun.tf.backup import PeerBackup
 
 PART_BYTES = 64  # an embedding's row has 16: its pieces are cut

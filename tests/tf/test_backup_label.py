@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticrun.core.ps_backup import Label, Piece, Slice
+from elasticrun.core.tensorflow.ps_backup import Label, Piece, Slice
 from elasticrun.tf import backup_label
 from elasticrun.tf.backup_label import decode_label, encode_label, fingerprint
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from elasticrun.core.protocol import NodeCheck
+from elasticrun.core.protocol.messages import NodeCheck
 from elasticrun.ui.checkup import render_checkup
 
 ROWS = (

@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elasticrun.core.agent.departure import Departure
+from elasticrun.core.agent.events import AgentTerms, LinkDown, LinkUp
 from elasticrun.core.agent.leave import Leaving
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.state import AgentState
-from elasticrun.core.agent_events import AgentTerms, LinkDown, LinkUp
-from elasticrun.core.protocol import AgentPhase, AgentStatus
+from elasticrun.core.protocol.messages import AgentPhase, AgentStatus
 from elasticrun.core.timers import Deadlines
 
 MASTER = "master"

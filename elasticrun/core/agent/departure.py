@@ -5,8 +5,8 @@ A departure is a *farewell* if the job may go on without this node, and the mast
 
 from __future__ import annotations
 
-from elasticrun.core.agent_events import OUTCOME_STATUS, REJECT_STATUS, Finish
-from elasticrun.core.protocol import JobEnded, Outcome, RejectCode, Rejected
+from elasticrun.core.agent.events import OUTCOME_STATUS, REJECT_STATUS, Finish
+from elasticrun.core.protocol.messages import JobEnded, Outcome, RejectCode, Rejected
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import ExitCode
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticrun.core.protocol import JobEnded, StartProbe, StartRound, StopRound
+from elasticrun.core.protocol.messages import JobEnded, StartProbe, StartRound, StopRound
 from elasticrun.dataclass import dataclass
 
 Directive = StartRound | StopRound | StartProbe | JobEnded

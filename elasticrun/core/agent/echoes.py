@@ -4,18 +4,18 @@ A rank that raises an exception may take a while to end: it closes a process gro
 does its work. Its peers lose their connection to it, and end first. If the launcher stopped the group then,
 it would end a rank that has not said yet what was wrong.
 
-So a failure that is an *echo* (``core/cause.py``) ends no round while another rank may fail by itself. It is
-kept back until one does, on this node or, as the master says, on another one; until nobody is left who could;
-or for ``PATIENCE``. Whatever else ends the round does not wait for it either. A rank that is killed is no
-echo, so its restart is as quick as ever; what a network breaks comes back later by that time.
+So a failure that is an *echo* (``core/recovery/cause.py``) ends no round while another rank may fail by
+itself. It is kept back until one does, on this node or, as the master says, on another one; until nobody is
+left who could; or for ``PATIENCE``. Whatever else ends the round does not wait for it either. A rank that is
+killed is no echo, so its restart is as quick as ever; what a network breaks comes back later by that time.
 """
 
 from __future__ import annotations
 
-from elasticrun.core.agent_events import WorkerFailed
-from elasticrun.core.failure import FailureKind
-from elasticrun.core.own_failures import sounds_like_echo
-from elasticrun.core.protocol import Failure
+from elasticrun.core.agent.events import WorkerFailed
+from elasticrun.core.protocol.failure import FailureKind
+from elasticrun.core.protocol.messages import Failure
+from elasticrun.core.recovery.own_failures import sounds_like_echo
 from elasticrun.core.timers import Deadlines
 
 ECHO = "echo"
@@ -54,6 +54,6 @@ def _is_echo(failure: Failure) -> bool:
     speaks = failure.kind is FailureKind.EXIT or failure.exit_code == _ABORTED
     if not speaks or not sounds_like_echo(failure):
         return False
-    from elasticrun.core.diagnosis import diagnose  # most failures need none of its tables here
+    from elasticrun.core.recovery.diagnosis import diagnose  # most failures need none of its tables here
 
     return diagnose(failure).echo

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from elasticrun.core.agent.departure import SIGTERM
+from elasticrun.core.agent.events import ENDING, IDLE, AgentTerms, SignalWorkers, SweepWorkers
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.state import AgentState
-from elasticrun.core.agent_events import ENDING, IDLE, AgentTerms, SignalWorkers, SweepWorkers
-from elasticrun.core.protocol import AgentPhase
+from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.timers import Deadlines
 
 GRACE = "grace"

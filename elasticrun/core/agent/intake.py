@@ -2,8 +2,8 @@
 
 Three fences stand before a directive. Its epoch must not be older than that of any master seen; its (epoch,
 sequence) must be newer than that of the directive in force; and an assignment must be given by a master that
-knows this node's newest vote (``core/quorum.py``), else its round is not started. Words that are no directive
-pass by their epoch alone, and a refusal always does: it is about this stream.
+knows this node's newest vote (``core/membership/quorum.py``), else its round is not started. Words that are
+no directive pass by their epoch alone, and a refusal always does: it is about this stream.
 
 Invariant: what is desired is of no later epoch than the newest that was seen, and no world has two votes of
 this node.
@@ -15,11 +15,12 @@ from dataclasses import replace
 
 from elasticrun.core.agent.departure import Departure
 from elasticrun.core.agent.desired import Directive
+from elasticrun.core.agent.events import STOPPABLE, DumpStacks
 from elasticrun.core.agent.leave import Leaving
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.state import AgentState
-from elasticrun.core.agent_events import STOPPABLE, DumpStacks
-from elasticrun.core.protocol import (
+from elasticrun.core.membership.quorum import accepts, with_seat
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     Assignment,
     JobEnded,
@@ -32,7 +33,6 @@ from elasticrun.core.protocol import (
     StopRound,
     Waiting,
 )
-from elasticrun.core.quorum import accepts, with_seat
 
 
 class Intake:

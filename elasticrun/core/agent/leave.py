@@ -10,11 +10,11 @@ Invariant: who wants to go does not stay: a node that departs is idle for no lon
 from __future__ import annotations
 
 from elasticrun.core.agent.departure import Departure
+from elasticrun.core.agent.events import ENDING, IDLE, AgentTerms, Broken, Preempted, StopSignal
 from elasticrun.core.agent.group import Group
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.state import AgentState
-from elasticrun.core.agent_events import ENDING, IDLE, AgentTerms, Broken, Preempted, StopSignal
-from elasticrun.core.protocol import AgentPhase
+from elasticrun.core.protocol.messages import AgentPhase
 
 
 class Leaving:

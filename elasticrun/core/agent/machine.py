@@ -15,18 +15,7 @@ from collections.abc import Callable
 
 from elasticrun.core.agent.contact import MASTER, Contact
 from elasticrun.core.agent.echoes import ECHO
-from elasticrun.core.agent.group import GRACE, KILL, Group
-from elasticrun.core.agent.intake import Intake
-from elasticrun.core.agent.leave import Leaving
-from elasticrun.core.agent.outbox import Outbox
-from elasticrun.core.agent.phases import Phases
-from elasticrun.core.agent.probe import PROBE, Probes
-from elasticrun.core.agent.readiness import Readiness
-from elasticrun.core.agent.rounds import Rounds
-from elasticrun.core.agent.search import Search
-from elasticrun.core.agent.state import AgentState
-from elasticrun.core.agent.workers import Workers
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     AgentEffect,
     AgentEvent,
     AgentTerms,
@@ -48,7 +37,18 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
 )
-from elasticrun.core.protocol import AgentPhase, Hello, NodeInfo
+from elasticrun.core.agent.group import GRACE, KILL, Group
+from elasticrun.core.agent.intake import Intake
+from elasticrun.core.agent.leave import Leaving
+from elasticrun.core.agent.outbox import Outbox
+from elasticrun.core.agent.phases import Phases
+from elasticrun.core.agent.probe import PROBE, Probes
+from elasticrun.core.agent.readiness import Readiness
+from elasticrun.core.agent.rounds import Rounds
+from elasticrun.core.agent.search import Search
+from elasticrun.core.agent.state import AgentState
+from elasticrun.core.agent.workers import Workers
+from elasticrun.core.protocol.messages import AgentPhase, Hello, NodeInfo
 from elasticrun.core.timers import Deadlines
 
 #: The whole state machine. A pair that is not here cannot happen, and raises KeyError if it does.

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from elasticrun.core.agent.events import AgentEffect, Level, Say, Transmit
 from elasticrun.core.agent.state import AgentState
-from elasticrun.core.agent_events import AgentEffect, Level, Say, Transmit
-from elasticrun.core.protocol import AgentPhase, AgentStatus, Hello, Leave, Report
+from elasticrun.core.protocol.messages import AgentPhase, AgentStatus, Hello, Leave, Report
 
 
 class Outbox:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from elasticrun.core.agent.events import AgentTrigger
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.state import AgentState
-from elasticrun.core.agent_events import AgentTrigger
-from elasticrun.core.protocol import AgentPhase
+from elasticrun.core.protocol.messages import AgentPhase
 
 Transitions = Mapping[tuple[AgentPhase, AgentTrigger], AgentPhase]
 

@@ -10,12 +10,12 @@ is left of it may last beyond that.
 
 from __future__ import annotations
 
+from elasticrun.core.agent.events import AgentTrigger, ProbeEnded, RunProbe
 from elasticrun.core.agent.group import Group
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.phases import Phases
 from elasticrun.core.agent.state import AgentState
-from elasticrun.core.agent_events import AgentTrigger, ProbeEnded, RunProbe
-from elasticrun.core.protocol import AgentPhase, ProbeReport, StartProbe
+from elasticrun.core.protocol.messages import AgentPhase, ProbeReport, StartProbe
 from elasticrun.core.timers import Deadlines
 
 PROBE = "probe"

@@ -9,11 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticrun.core.agent.group import Group
-from elasticrun.core.agent.outbox import Outbox
-from elasticrun.core.agent.phases import Phases
-from elasticrun.core.agent.state import AgentState, Offer
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     ENDING,
     AgentTrigger,
     GroupGone,
@@ -21,7 +17,11 @@ from elasticrun.core.agent_events import (
     PortsOffered,
     Prepared,
 )
-from elasticrun.core.protocol import AgentPhase
+from elasticrun.core.agent.group import Group
+from elasticrun.core.agent.outbox import Outbox
+from elasticrun.core.agent.phases import Phases
+from elasticrun.core.agent.state import AgentState, Offer
+from elasticrun.core.protocol.messages import AgentPhase
 
 
 class Readiness:

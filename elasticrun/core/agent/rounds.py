@@ -9,12 +9,7 @@ started twice, nor one that was told to stop. Nothing that is desired waits for 
 from __future__ import annotations
 
 from elasticrun.core.agent.departure import SIGTERM
-from elasticrun.core.agent.group import Group
-from elasticrun.core.agent.outbox import Outbox
-from elasticrun.core.agent.phases import Phases
-from elasticrun.core.agent.scope import RestartScope, WholeWorld
-from elasticrun.core.agent.state import AgentState
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     ENDING,
     STOPPABLE,
     AgentTerms,
@@ -22,8 +17,13 @@ from elasticrun.core.agent_events import (
     StartTask,
     StartWorkers,
 )
-from elasticrun.core.protocol import AgentPhase, Assignment, NodeInfo, StartRound
-from elasticrun.core.quorum import with_seat
+from elasticrun.core.agent.group import Group
+from elasticrun.core.agent.outbox import Outbox
+from elasticrun.core.agent.phases import Phases
+from elasticrun.core.agent.scope import RestartScope, WholeWorld
+from elasticrun.core.agent.state import AgentState
+from elasticrun.core.membership.quorum import with_seat
+from elasticrun.core.protocol.messages import AgentPhase, Assignment, NodeInfo, StartRound
 from elasticrun.core.timers import Deadlines
 
 

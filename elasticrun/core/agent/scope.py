@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from elasticrun.core.agent_events import AgentEffect, SignalTask
-from elasticrun.core.protocol import Failure, StartRound
-from elasticrun.core.tasks import TaskReport
+from elasticrun.core.agent.events import AgentEffect, SignalTask
+from elasticrun.core.protocol.messages import Failure, StartRound
+from elasticrun.core.protocol.tasks import TaskReport
 
 
 class RestartScope(Protocol):

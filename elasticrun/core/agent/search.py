@@ -1,8 +1,9 @@
 """How long an agent looks for a master that can lead, if several hosts may become the master's.
 
-Masters that lack the votes for a world step down, one after the other (``core/quorum.py``). Each counts the
-job's ``join_timeout`` only while it serves, in a journal of its own. So the agent counts too, across masters,
-by its own clock: from the moment in which it could start workers first, or something ended that ran here.
+Masters that lack the votes for a world step down, one after the other (``core/membership/quorum.py``). Each
+counts the job's ``join_timeout`` only while it serves, in a journal of its own. So the agent counts too,
+across masters, by its own clock: from the moment in which it could start workers first, or something ended
+that ran here.
 
 Three waits are not in vain, and never end a node:
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticrun.core.quorum import longest_stay, walk
+from elasticrun.core.membership.quorum import longest_stay, walk
 from elasticrun.dataclass import dataclass
 
 

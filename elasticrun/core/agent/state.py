@@ -11,7 +11,7 @@ from elasticrun.core.agent.departure import Departure
 from elasticrun.core.agent.desired import Desired
 from elasticrun.core.agent.scope import RestartScope, WholeWorld
 from elasticrun.core.agent.search import Search
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.messages import (
     AgentPhase,
     Assignment,
     Failure,

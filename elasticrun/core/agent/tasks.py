@@ -6,8 +6,8 @@ only when the one before is known to have ended, and its process group with it; 
 more, or in a later life, is told to end, is killed if it does not in time (with state to save it has all of
 the grace, else a few seconds), and nothing that it ends with is held against it.
 
-Tasks that cannot be lost alone (see ``core/role_recovery.py``) are only kept account of here: the group of
-which they are part starts and stops as a whole.
+Tasks that cannot be lost alone (see ``core/tensorflow/role_recovery.py``) are only kept account of here: the
+group of which they are part starts and stops as a whole.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from elasticrun.core.agent.departure import SIGTERM
+from elasticrun.core.agent.events import AgentEffect, AgentTerms, Level, Say, SignalTask, StartTask
 from elasticrun.core.agent.group import HUNG_GRACE
-from elasticrun.core.agent_events import AgentEffect, AgentTerms, Level, Say, SignalTask, StartTask
-from elasticrun.core.protocol import MAX_FAILURES, Assignment, Failure, StartRound
-from elasticrun.core.role_recovery import is_alone
-from elasticrun.core.tasks import Task, TaskReport
-from elasticrun.core.tf_cluster import SERVERS, is_served
+from elasticrun.core.protocol.messages import MAX_FAILURES, Assignment, Failure, StartRound
+from elasticrun.core.protocol.tasks import Task, TaskReport
+from elasticrun.core.tensorflow.cluster import SERVERS, is_served
+from elasticrun.core.tensorflow.role_recovery import is_alone
 from elasticrun.core.timers import Deadlines
 from elasticrun.dataclass import dataclass
 

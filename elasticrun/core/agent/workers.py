@@ -4,8 +4,8 @@ A node whose worker fails stops its own group at once; it does not wait for the 
 failure that is somebody else's echo waits for that one, for a moment (``core/agent/echoes.py``). A worker's
 end counts as a failure only while the phase is RUNNING: once the launcher has begun to stop a group, an end
 in it changes nothing any more, and is told to the master only if that worker had failed of its own
-(``core/own_failures.py``). What is said of another round is not heard, nor of an attempt at a task that is
-not the newest one, or has ended: reading an error file takes time, in which much may have happened.
+(``core/recovery/own_failures.py``). What is said of another round is not heard, nor of an attempt at a task
+that is not the newest one, or has ended: reading an error file takes time, in which much may have happened.
 
 Invariants: a round has failed here exactly if there is a failure to tell. Echoes are kept back while the
 round runs, and not for ever.
@@ -15,12 +15,7 @@ from __future__ import annotations
 
 from elasticrun.core.agent.departure import SIGTERM
 from elasticrun.core.agent.echoes import ECHO, Echoes
-from elasticrun.core.agent.group import Group
-from elasticrun.core.agent.leave import Leaving
-from elasticrun.core.agent.outbox import Outbox
-from elasticrun.core.agent.phases import Phases
-from elasticrun.core.agent.state import AgentState
-from elasticrun.core.agent_events import (
+from elasticrun.core.agent.events import (
     ENDING,
     STOPPABLE,
     AgentTrigger,
@@ -29,9 +24,14 @@ from elasticrun.core.agent_events import (
     WorkerFailed,
     WorkerFinished,
 )
+from elasticrun.core.agent.group import Group
+from elasticrun.core.agent.leave import Leaving
+from elasticrun.core.agent.outbox import Outbox
+from elasticrun.core.agent.phases import Phases
+from elasticrun.core.agent.state import AgentState
 from elasticrun.core.hangs import is_hang
-from elasticrun.core.own_failures import is_own, kept
-from elasticrun.core.protocol import AgentPhase, Failure
+from elasticrun.core.protocol.messages import AgentPhase, Failure
+from elasticrun.core.recovery.own_failures import is_own, kept
 from elasticrun.core.timers import Deadlines
 
 

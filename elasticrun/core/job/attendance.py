@@ -1,7 +1,7 @@
 """Who is here, and what follows for the whole job when a node says something new, or is gone.
 
 A node that is ready, and in no round that may still run, is a candidate for the next world or is held back
-(``core/job_growth.py``). Every change of what a node says passes through ``hear``, and every way in which a
+(``core/job/growth.py``). Every change of what a node says passes through ``hear``, and every way in which a
 node goes ends in ``lose``; so what is counted of all nodes is kept exact in these two places.
 """
 
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticrun.core.health import NodeFinding
+from elasticrun.core.health.verdicts import NodeFinding
+from elasticrun.core.job.growth import HeldBack
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import HEARTBEAT, LAST_CALL, REATTACH, WARMING, JobState
-from elasticrun.core.job_growth import HeldBack
-from elasticrun.core.membership import Node
-from elasticrun.core.protocol import RejectCode, Rejected
-from elasticrun.core.quorum import accepts
-from elasticrun.core.restart import StopCause
-from elasticrun.core.status import JobPhase
+from elasticrun.core.membership.nodes import Node
+from elasticrun.core.membership.quorum import accepts
+from elasticrun.core.protocol.messages import RejectCode, Rejected
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.recovery.budget import StopCause
 
 #: Seconds by which the time to come back to a restarted master is longer for each node that is awaited. They
 #: all come at once, so the last one waits for the master to welcome the others: that takes about a
@@ -66,7 +66,7 @@ class Attendance:
             state.current.lose(name, f"{name} followed another master to round {status.round}")
 
     def _note_completion(self) -> None:
-        """Once a world has started everywhere, its members' votes say so; see ``core/quorum.py``."""
+        """A world has started everywhere: its members' votes say so (``core/membership/quorum.py``)."""
         current = self._state.current
         if not current.is_committed:
             return

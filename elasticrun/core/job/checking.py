@@ -1,20 +1,21 @@
 """The health check of nodes before they work: its probes, its end and what follows.
 
-The phase is CHECKING exactly while a checkup (``core/checkup.py``) runs, and then a timer bounds its probe.
+The phase is CHECKING exactly while a checkup (``core/health/checkup.py``) runs, and then a timer bounds its
+probe.
 """
 
 from __future__ import annotations
 
-from elasticrun.core.checkup import Checkup
+from elasticrun.core.health.checkup import Checkup
 from elasticrun.core.job.attendance import Attendance
+from elasticrun.core.job.events import Trigger
 from elasticrun.core.job.formation import terms_of
 from elasticrun.core.job.moves import Move
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import CHECK, JobState
 from elasticrun.core.job.world import is_enough, unchecked
-from elasticrun.core.job_events import Trigger
-from elasticrun.core.roster import name_some
-from elasticrun.core.status import JobPhase
+from elasticrun.core.membership.roster import name_some
+from elasticrun.core.protocol.status import JobPhase
 
 #: Seconds that nodes have, after the time of a probe is over, to kill it and to say so.
 CHECK_GRACE = 40.0

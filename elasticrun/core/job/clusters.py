@@ -12,10 +12,10 @@ from elasticrun.config import TaskRole
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import JobState
 from elasticrun.core.job.world import Choice
-from elasticrun.core.protocol import Assignment, NodeInfo
-from elasticrun.core.rendezvous import WorldLimits
-from elasticrun.core.round_tasks import RoundTasks, clash, compatible, misfit
-from elasticrun.core.tf_cluster import is_served
+from elasticrun.core.membership.rendezvous import WorldLimits
+from elasticrun.core.protocol.messages import Assignment, NodeInfo
+from elasticrun.core.tensorflow.cluster import is_served
+from elasticrun.core.tensorflow.round_tasks import RoundTasks, clash, compatible, misfit
 
 
 class Clusters:

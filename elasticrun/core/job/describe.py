@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from elasticrun.config import Endpoint
 from elasticrun.core.job.directives import notice
 from elasticrun.core.job.state import JobState
-from elasticrun.core.status import JobPhase, JobStatus, NodeStatus, TaskStatus, fitting
-from elasticrun.core.tasks import Task, TaskReport
-from elasticrun.core.usage import TaskUsage
+from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, TaskStatus, fitting
+from elasticrun.core.protocol.tasks import Task, TaskReport
+from elasticrun.core.protocol.usage import TaskUsage
 
 #: What the tasks of each node use, by the node's session.
 Usages = Mapping[int, Sequence[TaskUsage]]

@@ -6,16 +6,16 @@ that lost one with its stream hears the same again, or what is in force by then.
 
 from __future__ import annotations
 
+from elasticrun.core.job.events import OUTCOMES
+from elasticrun.core.job.round import Round
 from elasticrun.core.job.state import JobState
-from elasticrun.core.job_events import OUTCOMES
-from elasticrun.core.membership import Node
-from elasticrun.core.protocol import JobEnded, MasterMessage, StartProbe, StartRound, StopRound
-from elasticrun.core.restart import StopCause
-from elasticrun.core.roster import describe_spares, describe_waiting, name_some
-from elasticrun.core.round import Round
-from elasticrun.core.round_tasks import name_tasks
-from elasticrun.core.status import JobPhase
-from elasticrun.core.tf_cluster import is_served
+from elasticrun.core.membership.nodes import Node
+from elasticrun.core.membership.roster import describe_spares, describe_waiting, name_some
+from elasticrun.core.protocol.messages import JobEnded, MasterMessage, StartProbe, StartRound, StopRound
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.recovery.budget import StopCause
+from elasticrun.core.tensorflow.cluster import is_served
+from elasticrun.core.tensorflow.round_tasks import name_tasks
 
 
 def directive(job: JobState, node: Node, sequence: int) -> MasterMessage | None:

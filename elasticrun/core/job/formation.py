@@ -16,16 +16,16 @@ from elasticrun.config import HealthCheckMode
 from elasticrun.core.job.attendance import Attendance
 from elasticrun.core.job.clusters import Clusters
 from elasticrun.core.job.directives import notice
+from elasticrun.core.job.events import StepDown, Trigger
 from elasticrun.core.job.moves import Move
 from elasticrun.core.job.outbox import Outbox
+from elasticrun.core.job.round import Round
 from elasticrun.core.job.state import BACKOFF, JOIN, LAST_CALL, NOTICE, STEP_DOWN, JobState
 from elasticrun.core.job.world import Choice, Decision, Step, Terms, decide_world, is_enough
-from elasticrun.core.job_events import StepDown, Trigger
-from elasticrun.core.membership import Node
-from elasticrun.core.protocol import Assignment
-from elasticrun.core.ranks import RoundTerms, assign_ranks, order_members
-from elasticrun.core.round import Round
-from elasticrun.core.status import JobPhase
+from elasticrun.core.membership.nodes import Node
+from elasticrun.core.membership.ranks import RoundTerms, assign_ranks, order_members
+from elasticrun.core.protocol.messages import Assignment
+from elasticrun.core.protocol.status import JobPhase
 
 
 class Formation:

@@ -1,13 +1,13 @@
-"""When a round that runs makes way for a larger world; see ``core/job_growth.py``."""
+"""When a round that runs makes way for a larger world; see ``core/job/growth.py``."""
 
 from __future__ import annotations
 
 from elasticrun.core.job.clusters import Clusters
+from elasticrun.core.job.growth import SETTLE, Growth, growth
 from elasticrun.core.job.state import GROWTH, JobState
-from elasticrun.core.job_growth import SETTLE, Growth, growth
-from elasticrun.core.restart import StopCause
-from elasticrun.core.roster import name_some
-from elasticrun.core.status import JobPhase
+from elasticrun.core.membership.roster import name_some
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.recovery.budget import StopCause
 
 
 class Growing:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticrun.core.bounds import Horizon
 from elasticrun.core.job.attendance import Attendance
+from elasticrun.core.job.events import Attached, Beat, Detached, Left, MasterStarted, Reported
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import JOIN, STEP_DOWN, JobState
-from elasticrun.core.job_events import Attached, Beat, Detached, Left, MasterStarted, Reported
-from elasticrun.core.membership import REFUSALS, Admission, Node
-from elasticrun.core.plausible import disbelief
-from elasticrun.core.protocol import Hello, NodeInfo, RejectCode, Rejected, Trust, Welcome
-from elasticrun.core.quorum import next_epoch
-from elasticrun.core.roster import answer
+from elasticrun.core.membership.nodes import REFUSALS, Admission, Node
+from elasticrun.core.membership.plausible import disbelief
+from elasticrun.core.membership.quorum import next_epoch
+from elasticrun.core.membership.roster import answer
+from elasticrun.core.protocol.bounds import Horizon
+from elasticrun.core.protocol.messages import Hello, NodeInfo, RejectCode, Rejected, Trust, Welcome
 
 
 class Intake:

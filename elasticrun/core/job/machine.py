@@ -18,6 +18,25 @@ from elasticrun.config import JobConfig
 from elasticrun.core.job.attendance import Attendance
 from elasticrun.core.job.checking import Checking
 from elasticrun.core.job.clusters import Clusters
+from elasticrun.core.job.events import (
+    OUTCOMES,
+    TRANSITIONS,
+    Attached,
+    Beat,
+    Detached,
+    DrainOrdered,
+    Ended,
+    Expired,
+    JobEffect,
+    JobEvent,
+    Left,
+    MasterStarted,
+    Reported,
+    RoleScaled,
+    ScaleOrdered,
+    StacksOrdered,
+    Trigger,
+)
 from elasticrun.core.job.formation import Formation
 from elasticrun.core.job.growing import Growing
 from elasticrun.core.job.intake import Intake
@@ -41,26 +60,7 @@ from elasticrun.core.job.state import (
     JobState,
 )
 from elasticrun.core.job.tasks import SingleTasks
-from elasticrun.core.job_events import (
-    OUTCOMES,
-    TRANSITIONS,
-    Attached,
-    Beat,
-    Detached,
-    DrainOrdered,
-    Ended,
-    Expired,
-    JobEffect,
-    JobEvent,
-    Left,
-    MasterStarted,
-    Reported,
-    RoleScaled,
-    ScaleOrdered,
-    StacksOrdered,
-    Trigger,
-)
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.timers import Deadlines
 
 Take = Callable[[Any], Move | None]  # of the event whose type it stands for in the table

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elasticrun.core.job_events import Trigger
-from elasticrun.core.recovery import Settlement
+from elasticrun.core.job.events import Trigger
+from elasticrun.core.recovery.settlement import Settlement
 from elasticrun.dataclass import dataclass
 
 

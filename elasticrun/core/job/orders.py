@@ -8,15 +8,15 @@ one ``Answered``, and one that is refused changes nothing.
 from __future__ import annotations
 
 from elasticrun.core.job.attendance import Attendance
+from elasticrun.core.job.events import Answered, DrainOrdered, RoleScaled, ScaleOrdered, StacksOrdered
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import JobState
 from elasticrun.core.job.tasks import SingleTasks, idle
-from elasticrun.core.job_events import Answered, DrainOrdered, RoleScaled, ScaleOrdered, StacksOrdered
-from elasticrun.core.protocol import RejectCode, Rejected, SaveStacks
-from elasticrun.core.rendezvous import WorldLimits
-from elasticrun.core.restart import StopCause
-from elasticrun.core.status import JobPhase
-from elasticrun.core.tf_scale import scale_promise, scale_refusal
+from elasticrun.core.membership.rendezvous import WorldLimits
+from elasticrun.core.protocol.messages import RejectCode, Rejected, SaveStacks
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.recovery.budget import StopCause
+from elasticrun.core.tensorflow.scale import scale_promise, scale_refusal
 
 SHOWN = 8  # nodes that an operator is told
 

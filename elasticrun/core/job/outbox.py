@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from elasticrun.core.job.directives import directive, notice
+from elasticrun.core.job.events import Decided, Drop, JobEffect, Send
 from elasticrun.core.job.state import NOTICE, JobState
-from elasticrun.core.job_events import Decided, Drop, JobEffect, Send
-from elasticrun.core.membership import Node
-from elasticrun.core.protocol import (
+from elasticrun.core.membership.nodes import Node
+from elasticrun.core.membership.roster import some_lines
+from elasticrun.core.protocol.messages import (
     JobEnded,
     MasterMessage,
     Rejected,
@@ -22,8 +23,7 @@ from elasticrun.core.protocol import (
     StopRound,
     Waiting,
 )
-from elasticrun.core.roster import some_lines
-from elasticrun.core.status import JobPhase
+from elasticrun.core.protocol.status import JobPhase
 
 #: Messages of which only the one with the largest stamp holds.
 STAMPED = (StartRound, StopRound, StartProbe, JobEnded)

@@ -6,6 +6,7 @@ of a node, of which the failure was only an echo, is known.
 
 from __future__ import annotations
 
+from elasticrun.core.job.events import Trigger
 from elasticrun.core.job.growing import Growing
 from elasticrun.core.job.moves import Move
 from elasticrun.core.job.outbox import Outbox
@@ -13,11 +14,10 @@ from elasticrun.core.job.scope import RestartScope, WholeWorld
 from elasticrun.core.job.settling import Settling
 from elasticrun.core.job.state import BACKOFF, GROWTH, LINGER, MENDING, NOTICE, JobState
 from elasticrun.core.job.tasks import SingleTasks
-from elasticrun.core.job_events import Trigger
-from elasticrun.core.protocol import Failure
-from elasticrun.core.recovery import Ending, restarts_left
-from elasticrun.core.roster import name_some
-from elasticrun.core.status import JobPhase
+from elasticrun.core.membership.roster import name_some
+from elasticrun.core.protocol.messages import Failure
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.recovery.settlement import Ending, restarts_left
 
 #: How a round that no other one follows ends the job.
 ENDINGS = {

@@ -1,20 +1,20 @@
 """What failures cost, and who has to go: the only place where a settlement is applied.
 
-``core/recovery.py`` judges; here its answer changes the facts. As it is one place, a lost task, whose round
-goes on, costs the same as a round that has failed.
+``core/recovery/settlement.py`` judges; here its answer changes the facts. As it is one place, a lost task,
+whose round goes on, costs the same as a round that has failed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticrun.core.health import NodeFinding
+from elasticrun.core.health.verdicts import NodeFinding
 from elasticrun.core.job.attendance import Attendance
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import JobState
-from elasticrun.core.protocol import Failure
-from elasticrun.core.recovery import Recovery, Settlement, settle
-from elasticrun.core.restart import StopCause
+from elasticrun.core.protocol.messages import Failure
+from elasticrun.core.recovery.budget import StopCause
+from elasticrun.core.recovery.settlement import Recovery, Settlement, settle
 
 
 class Settling:

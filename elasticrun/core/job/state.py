@@ -11,22 +11,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elasticrun.config import JobConfig, TaskRole
-from elasticrun.core.bounds import Horizon
-from elasticrun.core.candidates import Candidates, Standing
-from elasticrun.core.checkup import Checkup, HealthBook
-from elasticrun.core.fit import Fit
-from elasticrun.core.job_events import OUTCOMES
-from elasticrun.core.job_growth import HeldBack
-from elasticrun.core.membership import Membership
-from elasticrun.core.protocol import NodeCheck
-from elasticrun.core.quorum import Quorum
-from elasticrun.core.recovery import Recovery
-from elasticrun.core.rendezvous import WorldLimits
-from elasticrun.core.restart import Budget
-from elasticrun.core.round import Round
-from elasticrun.core.round_tasks import Order
-from elasticrun.core.seniority import Seniority
-from elasticrun.core.status import JobPhase
+from elasticrun.core.health.candidates import Candidates, Standing
+from elasticrun.core.health.checkup import Checkup, HealthBook
+from elasticrun.core.job.events import OUTCOMES
+from elasticrun.core.job.growth import HeldBack
+from elasticrun.core.job.round import Round
+from elasticrun.core.membership.fit import Fit
+from elasticrun.core.membership.nodes import Membership
+from elasticrun.core.membership.quorum import Quorum
+from elasticrun.core.membership.rendezvous import WorldLimits
+from elasticrun.core.membership.seniority import Seniority
+from elasticrun.core.protocol.bounds import Horizon
+from elasticrun.core.protocol.messages import NodeCheck
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.recovery.budget import Budget
+from elasticrun.core.recovery.settlement import Recovery
+from elasticrun.core.tensorflow.round_tasks import Order
 from elasticrun.core.timers import Deadlines
 
 Timer = tuple[str, str]  # its kind, and the node it is about, or ""

@@ -1,9 +1,10 @@
 """Rounds of a TensorFlow job: single tasks are lost, start again and are scaled while the round runs.
 
-A loss that leaves the others alone (``core/role_recovery.py``) costs what a failed round costs and is judged
-by the same rules (``core/job/settling.py``); only what follows differs: the wanted lives of some tasks are
-raised, and the round goes on. What these rules end, or a node that has to leave, takes the usual way of a
-whole round. So does each loss in a cluster without parameter servers, whose world is fixed in each process.
+A loss that leaves the others alone (``core/tensorflow/role_recovery.py``) costs what a failed round costs and
+is judged by the same rules (``core/job/settling.py``); only what follows differs: the wanted lives of some
+tasks are raised, and the round goes on. What these rules end, or a node that has to leave, takes the usual
+way of a whole round. So does each loss in a cluster without parameter servers, whose world is fixed in each
+process.
 
 One event may take several tasks, and is seldom heard of all at once. So losses that come moments after others
 are merged with these, and judged from what the job remembered before them: however the news is spread, one
@@ -21,15 +22,15 @@ from dataclasses import replace
 
 from elasticrun.config import TaskRole
 from elasticrun.core.job.outbox import Outbox
+from elasticrun.core.job.round import Repair
 from elasticrun.core.job.settling import Settling
 from elasticrun.core.job.state import LINGER, MENDING, NOTICE, SERVING, JobState
-from elasticrun.core.restart import StopCause
-from elasticrun.core.role_recovery import Loss, cause_of
-from elasticrun.core.round import Repair
-from elasticrun.core.round_tasks import Order, RoundTasks, is_stillborn, name_tasks, started_again
-from elasticrun.core.status import JobPhase
-from elasticrun.core.tf_cluster import is_served
-from elasticrun.core.tf_scale import scale_refusal
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.recovery.budget import StopCause
+from elasticrun.core.tensorflow.cluster import is_served
+from elasticrun.core.tensorflow.role_recovery import Loss, cause_of
+from elasticrun.core.tensorflow.round_tasks import Order, RoundTasks, is_stillborn, name_tasks, started_again
+from elasticrun.core.tensorflow.scale import scale_refusal
 
 #: Seconds that servers wait for word of a chief whose node leaves, to be there while it saves its state.
 SERVING_TIME = 10.0

@@ -11,8 +11,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from elasticrun.config import HealthConfig
-from elasticrun.core.candidates import Candidates
-from elasticrun.core.rendezvous import WorldLimits
+from elasticrun.core.health.candidates import Candidates
+from elasticrun.core.membership.rendezvous import WorldLimits
 from elasticrun.dataclass import dataclass
 
 

@@ -1,4 +1,4 @@
-"""The values of core/protocol.py and core/orders.py as bytes, and back.
+"""The values of core/protocol/messages.py and core/protocol/orders.py as bytes, and back.
 
 This package is the only one that knows the generated code. ``codec.control`` is imported by itself, since
 agents neither give nor take orders. The two promises:
@@ -11,7 +11,7 @@ agents neither give nor take orders. The two promises:
   clipped, since two names must not become equal; one that is too long is refused by the receiver.
 """
 
-from elasticrun.core.bounds import MAX_MESSAGE_BYTES
+from elasticrun.core.protocol.bounds import MAX_MESSAGE_BYTES
 from elasticrun.rpc.codec.messages import (
     GOODBYE,
     JOINT,
@@ -24,10 +24,14 @@ from elasticrun.rpc.codec.messages import (
 )
 from elasticrun.rpc.codec.proofs import HelloProof, split_proof, with_proof
 
+#: The key of the trailing metadata that carries the Rejected of a stream that was refused at admission.
+REJECTED_KEY = "elasticrun-rejected-bin"
+
 __all__ = [
     "GOODBYE",
     "JOINT",
     "MAX_MESSAGE_BYTES",
+    "REJECTED_KEY",
     "HelloProof",
     "decode_agent",
     "decode_master",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticrun.core.protocol import MAX_FAILURES, MAX_SUMMARY_TEXT, AgentStatus, Failure
-from elasticrun.core.tasks import TaskReport
+from elasticrun.core.protocol.messages import MAX_FAILURES, MAX_SUMMARY_TEXT, AgentStatus, Failure
+from elasticrun.core.protocol.tasks import TaskReport
 from elasticrun.rpc import elastic_pb2 as pb
 from elasticrun.rpc.text import head
 

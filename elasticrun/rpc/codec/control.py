@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elasticrun.core.orders import ControlHello, ControlReply, ControlRequest
-from elasticrun.core.status import JobStatus
+from elasticrun.core.protocol.orders import ControlHello, ControlReply, ControlRequest
+from elasticrun.core.protocol.status import JobStatus
 from elasticrun.rpc import elastic_pb2 as pb
 from elasticrun.rpc.codec.mapper import Codec
 

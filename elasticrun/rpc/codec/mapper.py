@@ -10,7 +10,7 @@ a dataclass                           a message, which must be there
 ``tuple[X, ...]``                     repeated
 ``tuple[A, B]``                       a message whose fields are A and B, in the order of their numbers
 ``A | B | ...``, as a whole message   a oneof, in which each type of message is named like its dataclass
-``Annotated[X, ...]``                 limits and marks of ``core/bounds.py``
+``Annotated[X, ...]``                 limits and marks of ``core/protocol/bounds.py``
 ====================================  =====================================================================
 
 A field that may be absent on the wire, but has no None, has its default instead. What is true of several
@@ -36,7 +36,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from elasticrun.core.bounds import MAX_MESSAGE_BYTES, Keep, Length, Mark, Range
+from elasticrun.core.protocol.bounds import MAX_MESSAGE_BYTES, Keep, Length, Mark, Range
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc.codec.scalars import Convert, checked, dump_scalar, enumeration
 

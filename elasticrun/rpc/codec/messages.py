@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
-from elasticrun.core.bounds import MAX_NAME
-from elasticrun.core.protocol import (
+from elasticrun.core.protocol.bounds import MAX_NAME
+from elasticrun.core.protocol.messages import (
     AgentMessage,
     Hello,
     JobEnded,

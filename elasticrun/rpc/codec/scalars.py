@@ -1,4 +1,4 @@
-"""Enums, numbers, texts and bytes to their fields and back, within the limits of ``core/bounds.py``.
+"""Enums, numbers, texts and bytes to their fields and back, within the limits of ``core/protocol/bounds.py``.
 
 None in place of a function: nothing is to do.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from google.protobuf.descriptor import EnumDescriptor
 
-from elasticrun.core.bounds import Keep, Length, Range, Unknown
+from elasticrun.core.protocol.bounds import Keep, Length, Range, Unknown
 from elasticrun.errors import ProtocolError
 from elasticrun.rpc.text import clean, head, tail
 

@@ -1,0 +1,190 @@
+"""One health check while it runs, and what the job remembers of the checks before it.
+
+A check is a sequence of at most two probes, numbered over the whole job so that a late report of an earlier
+probe is not taken for one of this. A node has answered a probe once it is READY again and its status carries
+that probe's report; a node that does not answer in time has answered nothing, which counts against it.
+
+A node that leaves, or is lost, has answered nothing either, so it is no witness. But it is not judged: it is
+not there, and whoever comes back under its name, perhaps at once, has only lost its stream, or is another
+incarnation. It has to be checked anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+
+from elasticrun.config import HealthConfig
+from elasticrun.core.health.plan import Evidence, first_step, second_step
+from elasticrun.core.health.table import check_table
+from elasticrun.core.health.verdicts import NodeFinding, Verdict, judge
+from elasticrun.core.membership.nodes import Node
+from elasticrun.core.protocol.messages import AgentPhase, NodeCheck, ProbeGroup, ProbeReport
+from elasticrun.dataclass import dataclass
+
+#: Where a group meets whose first member is gone: nobody answers there.
+GONE = ("127.0.0.1", 0)
+
+#: The most hosts of suspects that are remembered; whoever comes may name any.
+MAX_HOSTS = 10_000
+
+#: Phases of a node that could take part.
+IDLE = frozenset({AgentPhase.PREPARING, AgentPhase.READY, AgentPhase.CHECKING})
+
+
+class Checkup:
+    """A check in progress."""
+
+    def __init__(self, number: int, suspects: Sequence[str], trusted: Sequence[str]) -> None:
+        self.number = number  # of the probe that runs
+        self.step = first_step(suspects, trusted)
+        self.pending = set(self.step.nodes)
+        self._places: dict[str, tuple[str, int]] = {}  # address and port of each node that others meet
+        self._reports: dict[str, ProbeReport | None] = {}
+        self.gone: set[str] = set()  # nodes that left, or were lost, at some time since it began
+        self._evidence = Evidence()
+
+    def meet(self, nodes: Mapping[str, Node]) -> None:
+        """Settle where the groups of this probe meet: ports are offered only by nodes that are READY.
+
+        Once, so that a member that hears of its probe later than others goes to the same place.
+        """
+        hosts = {group[0] for slot in self.step.slots for group in slot}
+        self._places = {
+            name: (nodes[name].info.address, nodes[name].status.store_port) for name in hosts if name in nodes
+        }
+
+    def hear(self, node: Node) -> None:
+        """A node's status changed."""
+        name, probe = node.info.node, node.status.probe
+        answered = probe is not None and probe.check == self.number
+        if name in self.pending and node.status.phase not in IDLE:
+            self.lose(name)  # it followed another master meanwhile, to a round that has to stop first
+        elif name in self.pending and answered and node.status.phase is AgentPhase.READY:
+            self._answer(name, probe)
+
+    def lose(self, name: str) -> None:
+        """A node is gone."""
+        self.gone.add(name)
+        if name in self.pending:
+            self._answer(name, None)
+
+    def involves(self, name: str) -> bool:
+        """A node has answered the probe that runs, or has to; not one that was lost and is back."""
+        return name in self.pending or (name in self._reports and name not in self.gone)
+
+    def give_up(self) -> None:
+        """The time for this probe is over: whoever has not answered does not count any more."""
+        for name in sorted(self.pending):
+            self._answer(name, None)
+
+    def _answer(self, name: str, report: ProbeReport | None) -> None:
+        self.pending.discard(name)
+        self._reports[name] = report
+
+    def go_on(self, number: int, ratio: float, trusted: Sequence[str]) -> bool:
+        """Everybody has answered: begin the next probe, if there is one.
+
+        ``ratio`` is how many times slower than the median a straggler is; ``trusted`` nodes may help.
+        """
+        self._evidence = self._evidence.after(self.step, self._reports)
+        step = second_step(self._evidence, ratio, trusted)
+        if step is None:
+            return False
+        self.step = step
+        self.number = number
+        self.pending = set(step.nodes) - self.gone
+        self._reports = {}
+        return True
+
+    def judge(self, ratio: float) -> tuple[Verdict, tuple[NodeCheck, ...]]:
+        """What the whole check says, and its table."""
+        verdict = judge(self._evidence, ratio, self.gone)
+        return verdict, check_table(self._evidence, verdict)
+
+    def groups_of(self, name: str) -> tuple[ProbeGroup, ...]:
+        """The part of one node in the probe that runs; its groups' first members are where they meet."""
+        return tuple(
+            ProbeGroup(slot, group.index(name), group, *self._places.get(group[0], GONE))
+            for slot, group in zip(self.step.slots_of(name), self.step.groups_of(name), strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What follows from a check."""
+
+    summary: str
+    passed: bool  # every node that was to be checked was, and there is no fault of whatever kind
+    excluded: tuple[NodeFinding, ...]
+    open_question: str  # a sentence about what the check could not tell, and nobody is excluded for; or ""
+    lines: tuple[str, ...]  # what everybody has to know
+    table: tuple[NodeCheck, ...]
+
+
+@dataclass(slots=True)
+class HealthBook:
+    """What is known of the nodes' health. Names leave it when their node does.
+
+    What made a node suspect may be a fault of its host, and outlasts the agent. So the hosts of suspects that
+    went are remembered, and whoever comes from there is suspect, until somebody there has passed a check.
+    """
+
+    trusted: set[str] = field(default_factory=set)  # passed their last check
+    suspects: set[str] = field(default_factory=set)  # have to be checked before they work again
+    doubtful: dict[str, str] = field(default_factory=dict)  # the check could not tell, and why
+    hosts: set[str] = field(default_factory=set)  # of suspects that are gone
+
+    def suspect(self, name: str) -> None:
+        """Something that happened speaks against a node."""
+        self.trusted.discard(name)
+        self.suspects.add(name)
+
+    def arrive(self, name: str, host: str) -> None:
+        """A node became ready: it may be back, or help to clear up what a check left open."""
+        is_wanted = self.doubtful or host in self.hosts
+        if is_wanted and name not in self.trusted and name not in self.doubtful:
+            self.suspects.add(name)
+
+    def forget(self, name: str, host: str) -> None:
+        """A node is gone."""
+        if (name in self.suspects or name in self.doubtful) and len(self.hosts) < MAX_HOSTS:
+            self.hosts.add(host)
+        self.trusted.discard(name)
+        self.suspects.discard(name)
+        self.doubtful.pop(name, None)
+
+    def conclude(self, check: Checkup, config: HealthConfig, present: Mapping[str, Node]) -> Judgement:
+        """Take over what a check found, and say what follows; ``present`` are the nodes there now."""
+        verdict, table = check.judge(config.straggler_ratio)
+        for name in verdict.good:
+            self.doubtful.pop(name, None)
+        self.doubtful |= {found.node: found.reason for found in verdict.undecided}
+        self.trusted.update(verdict.good)
+        self.hosts.difference_update(present[name].info.host for name in verdict.good)
+        self.trusted.difference_update(self.doubtful)  # one that was to help may have failed as well
+        self.suspects.difference_update(verdict.good, self.doubtful)
+        self.suspects.update(name for name in verdict.gone if name in present)
+        stragglers = verdict.stragglers if config.exclude_stragglers else ()
+        doubt = "; ".join(f"{found.node}: {found.reason}" for found in verdict.undecided[:1])
+        faults = (verdict.faulty, verdict.undecided, verdict.gone, verdict.bad_links, stragglers)
+        return Judgement(
+            summary=verdict.summary,
+            passed=not any(faults),
+            excluded=(*verdict.faulty, *stragglers),
+            open_question="" if verdict.faulty or verdict.gone else doubt,
+            lines=tuple(_lines(verdict)),
+            table=table,
+        )
+
+
+def _lines(verdict: Verdict) -> Iterable[str]:
+    """Everything that a check found but the faulty nodes, about which each exclusion says its own."""
+    for found in verdict.stragglers:
+        yield f"{found.node} is slow: {found.reason}"
+    for found in verdict.undecided:
+        yield f"{found.node} does not take part: {found.reason}"
+    for link in (*verdict.bad_links, *verdict.slow_links):
+        yield link.reason
+    if verdict.engines:
+        yield verdict.engines

@@ -1,0 +1,209 @@
+"""What the job's machine is told, what it answers, and its table of transitions."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+from elasticrun.config import TaskRole
+from elasticrun.core.protocol.bounds import EPOCHS, SESSIONS
+from elasticrun.core.protocol.messages import AgentStatus, Hello, MasterMessage, Outcome, Rejected
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.dataclass import dataclass
+
+
+class Trigger(Enum):
+    """What moves the job from one phase to another."""
+
+    CHECK_WANTED = "check wanted"
+    CHECKED = "checked"
+    CHECK_FAILED = "check failed"  # too few healthy nodes are left, or a fault is what was looked for
+    CHECK_PASSED = "check passed"  # and nothing but a check was asked for
+    WORLD_FORMED = "world formed"
+    JOIN_TIMED_OUT = "join timed out"
+    ALL_FINISHED = "all finished"
+    MUST_STOP = "must stop"  # a worker failed or hangs, a member was lost or a node can join
+    ALL_STOPPED = "all stopped"
+    BUDGET_SPENT = "budget spent"
+    ERROR_REPEATED = "error repeated"
+
+
+#: The whole state machine. A pair that is not here cannot happen, and raises KeyError if it does.
+TRANSITIONS: dict[tuple[JobPhase, Trigger], JobPhase] = {
+    (JobPhase.GATHERING, Trigger.CHECK_WANTED): JobPhase.CHECKING,
+    (JobPhase.CHECKING, Trigger.CHECKED): JobPhase.GATHERING,
+    (JobPhase.CHECKING, Trigger.CHECK_FAILED): JobPhase.UNHEALTHY,
+    (JobPhase.CHECKING, Trigger.CHECK_PASSED): JobPhase.SUCCEEDED,
+    (JobPhase.GATHERING, Trigger.WORLD_FORMED): JobPhase.RUNNING,
+    (JobPhase.GATHERING, Trigger.JOIN_TIMED_OUT): JobPhase.TIMED_OUT,
+    (JobPhase.RUNNING, Trigger.ALL_FINISHED): JobPhase.SUCCEEDED,
+    (JobPhase.RUNNING, Trigger.MUST_STOP): JobPhase.STOPPING,
+    (JobPhase.STOPPING, Trigger.ALL_FINISHED): JobPhase.SUCCEEDED,  # before they heard that they must stop
+    (JobPhase.STOPPING, Trigger.ALL_STOPPED): JobPhase.GATHERING,
+    (JobPhase.STOPPING, Trigger.BUDGET_SPENT): JobPhase.FAILED,
+    (JobPhase.STOPPING, Trigger.ERROR_REPEATED): JobPhase.HOPELESS,
+}
+
+#: The phases that end a job, and what agents are told.
+OUTCOMES: dict[JobPhase, Outcome] = {
+    JobPhase.SUCCEEDED: Outcome.SUCCEEDED,
+    JobPhase.FAILED: Outcome.FAILED,
+    JobPhase.TIMED_OUT: Outcome.TIMED_OUT,
+    JobPhase.HOPELESS: Outcome.REPEATED_ERROR,
+    JobPhase.UNHEALTHY: Outcome.UNHEALTHY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MasterStarted:
+    """A master took up the job; ``epoch`` is larger than that of any master before it.
+
+    ``key`` is drawn at random, in hex; the first one of a journal holds for all its masters. ``host`` is the
+    incarnation of the agent that started this one, if it is known.
+    """
+
+    epoch: Annotated[int, EPOCHS]
+    key: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A stream said Hello and was admitted to this job."""
+
+    session: Annotated[int, SESSIONS]
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """An agent's status changed."""
+
+    session: Annotated[int, SESSIONS]
+    status: AgentStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """An agent's loop is alive."""
+
+    session: Annotated[int, SESSIONS]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An agent leaves in good order."""
+
+    session: Annotated[int, SESSIONS]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """A stream ended: the agent, its host or the network between us is gone."""
+
+    session: Annotated[int, SESSIONS]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A deadline passed: of a kind of timer, for one node or ("") for the job."""
+
+    timer: str
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOrdered:
+    """An operator wants a node to leave with grace."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleOrdered:
+    """An operator wants another number of nodes."""
+
+    min_nodes: int
+    max_nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoleScaled:
+    """An operator wants another number of a TensorFlow job's tasks of one role."""
+
+    role: TaskRole
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StacksOrdered:
+    """An operator wants the stacks of all workers."""
+
+
+JobEvent = (
+    MasterStarted
+    | Attached
+    | Reported
+    | Beat
+    | Left
+    | Detached
+    | Expired
+    | DrainOrdered
+    | ScaleOrdered
+    | RoleScaled
+    | StacksOrdered
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Put a message on a session's stream."""
+
+    session: Annotated[int, SESSIONS]
+    message: MasterMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Send ``farewell`` if there is one, then close the session."""
+
+    session: Annotated[int, SESSIONS]
+    farewell: Rejected | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision with its reason, for the log."""
+
+    text: str
+    phase: JobPhase
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The job is over; nothing but farewells follows."""
+
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """This master cannot lead: end the process, so that its agents look for another one."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What came of an operator's order, for the one who gave it: there is one for each order."""
+
+    ok: bool
+    text: str
+
+
+JobEffect = Send | Drop | Decided | Ended | StepDown | Answered

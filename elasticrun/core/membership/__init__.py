@@ -1,0 +1,1 @@
+"""Who is in the job, and with whom a world may form."""

@@ -1,0 +1,1 @@
+"""Whether the workers of a node make steps, and whether they still could."""

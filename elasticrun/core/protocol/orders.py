@@ -1,0 +1,77 @@
+"""What ``elastic-ctl`` asks of a running job, as values.
+
+An order is obeyed only if it comes with a proof that the sender knows the job's token; a job without a
+token obeys nobody.
+"""
+
+from typing import Annotated
+
+from elasticrun.config import TaskRole
+from elasticrun.core.protocol.bounds import MAX_REPLY, NODES, Keep, Label, Length, Name, Range, Text, Token
+from elasticrun.core.protocol.status import JobStatus
+from elasticrun.core.protocol.tasks import MAX_CLUSTER
+from elasticrun.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ControlHello:
+    """First message of somebody who wants to steer the job."""
+
+    job_id: Label
+    version: Name
+    nonce: Token = b""
+    proof: Token = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ShowStatus:
+    """Who is there, and what the job does."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainNode:
+    """Let a node leave with grace."""
+
+    node: Name
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleJob:
+    """Run with another number of nodes."""
+
+    min_nodes: Annotated[int, NODES]
+    max_nodes: Annotated[int, NODES]
+
+    def contradiction(self) -> str:
+        """What cannot be true of both numbers, as a sentence; "" if nothing."""
+        low, high = self.min_nodes, self.max_nodes
+        return "" if low <= high else f"max_nodes must be {low} or more, got {high}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRole:
+    """Run another number of a TensorFlow job's parameter servers, or of the workers that they serve."""
+
+    role: TaskRole
+    count: Annotated[int, Range(1, MAX_CLUSTER)]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveAllStacks:
+    """Have every node save the stacks of its workers."""
+
+
+#: What changes something or is to be done by nodes: the job's machine judges it.
+Order = DrainNode | ScaleJob | ScaleRole | SaveAllStacks
+ControlRequest = ShowStatus | Order
+
+
+@dataclass(frozen=True, slots=True)
+class ControlReply:
+    """What came of a request."""
+
+    ok: bool
+    text: Annotated[str, Length(MAX_REPLY, keep=Keep.HEAD)]
+    proof: Token = b""  # that the master knows the job's token
+    status: JobStatus | None = None  # if that was asked for

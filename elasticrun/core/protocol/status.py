@@ -1,0 +1,137 @@
+"""What an operator is shown of a job, as values; and in words, for ``elastic-ctl status``."""
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Annotated
+
+from elasticrun.config import TaskRole
+from elasticrun.core.protocol.bounds import (
+    COUNTED_ROUNDS,
+    MAX_MESSAGE_BYTES,
+    Counted,
+    Label,
+    Length,
+    Name,
+    Sentence,
+    Text,
+)
+from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.protocol.plain import one_line
+from elasticrun.core.protocol.tasks import MAX_TASKS
+from elasticrun.core.protocol.usage import RoleUsage, TaskUsage, by_role, in_words
+from elasticrun.dataclass import dataclass
+
+#: Bytes that the nodes of a status may take together; the rest of a message is for what is around them.
+ROOM = MAX_MESSAGE_BYTES - (128 << 10)
+#: Bytes that a node, and a task, take at most beside their texts.
+_BESIDE = 96
+
+
+class JobPhase(Enum):
+    """Where the job stands."""
+
+    GATHERING = "gathering"  # no round runs; waiting for enough nodes that could start
+    CHECKING = "checking"  # no round runs; nodes are being checked before the next one
+    RUNNING = "running"  # a round runs
+    STOPPING = "stopping"  # the members were told to stop; waiting for the last one
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    HOPELESS = "hopeless"  # failed, and no restart would change that
+    UNHEALTHY = "unhealthy"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """One task of a TensorFlow job."""
+
+    role: TaskRole
+    index: Counted  # within the role
+    life: Counted  # which one is wanted; it grows when this task alone is restarted
+    state: Sentence  # how that life fares, in words
+    address: Label = ""  # HOST:PORT at which it serves; "": at none
+    usage: TaskUsage | None = None  # None: nothing was heard of it
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node of a job."""
+
+    name: Name
+    rank: Counted | None  # in the world of this round; None: a spare
+    phase: AgentPhase  # what its agent does, as it said last
+    attached: bool = True  # False: its agent has gone away, and may come back
+    doubt: Sentence = ""  # what the health check has against it; "": nothing
+    tasks: Annotated[tuple[TaskStatus, ...], Length(MAX_TASKS)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """Who is there, and what the job does."""
+
+    job_id: Label
+    phase: JobPhase
+    round: Annotated[int, COUNTED_ROUNDS]  # the newest; -1: there was none
+    min_nodes: Counted
+    max_nodes: Counted
+    restarts_used: Counted  # those earned back do not count
+    max_restarts: Counted
+    waiting_for: Text = ""  # who is there and who is missing, while too few are; in words
+    # Members first, in the order of their ranks; then spares.
+    nodes: Annotated[tuple[NodeStatus, ...], Length(MAX_MESSAGE_BYTES)] = ()
+    unlisted: Counted = 0  # nodes for which a message has no room
+
+
+def fitting(nodes: Iterable[NodeStatus]) -> Iterator[NodeStatus]:
+    """The first of them, as many as one message has room for."""
+    room = ROOM
+    for node in nodes:
+        room -= _size(node)
+        if room < 0:
+            return
+        yield node
+
+
+def _size(node: NodeStatus) -> int:
+    texts = [node.name, node.doubt, *(text for task in node.tasks for text in (task.state, task.address))]
+    return _BESIDE * (1 + len(node.tasks)) + sum(len(text.encode(errors="surrogatepass")) for text in texts)
+
+
+def status_in_words(status: JobStatus) -> str:
+    """A line about the job, then one for each node.
+
+    Below a node that runs tasks of a TensorFlow job stands a line for each of them, and at the end one for
+    each role, with what they use.
+    """
+    count = len(status.nodes) + status.unlisted
+    restarts = f"{status.restarts_used} of {status.max_restarts} restarts used"
+    lines = [
+        f"job {status.job_id!r}: {status.phase.value}, round {status.round}, {count} nodes of"
+        f" {status.min_nodes}:{status.max_nodes}, {restarts}"
+    ]
+    if status.waiting_for:
+        lines.append(status.waiting_for)
+    for node in status.nodes:
+        lines += [_node(node), *map(_task, node.tasks)]
+    if status.unlisted:
+        lines.append(f"  and {status.unlisted} more nodes")
+    tasks = [task for node in status.nodes for task in node.tasks]
+    roles = by_role((task.role, task.usage) for task in tasks if task.usage is not None)
+    return "\n".join(map(one_line, [*lines, *map(_role, roles)]))
+
+
+def _node(node: NodeStatus) -> str:
+    place = "spare" if node.rank is None else f"node {node.rank}"
+    here = "" if node.attached else ", not attached"
+    return f"  {node.name}: {place}, {node.phase.value}{here}{f', {node.doubt}' if node.doubt else ''}"
+
+
+def _task(task: TaskStatus) -> str:
+    place = f" at {task.address}" if task.address else ""
+    words = f"; {in_words(task.usage)}" if task.usage is not None else ""
+    return f"    {task.role.value} {task.index}{place}: life {task.life}, {task.state}{words}"
+
+
+def _role(usage: RoleUsage) -> str:
+    tasks = f"{usage.tasks} task{'s' if usage.tasks > 1 else ''}"
+    return f"  {usage.role.value}, {tasks}: {in_words(usage)}"

@@ -1,0 +1,1 @@
+"""Tasks of a TensorFlow cluster: who restarts alone, how many there are, where copies go."""

@@ -1,0 +1,1 @@
+"""Who may speak: tokens, MACs, TLS, tickets, admission and limits."""

@@ -1,0 +1,179 @@
+"""Both ends of a stream prove that they know the job's token, which itself never crosses the wire.
+
+::
+
+    server -> client   challenge    32 fresh random bytes, in the initial metadata; empty without a token
+    client -> server   nonce        32 fresh random bytes, in Hello
+                       proof        HMAC-SHA256(token, "agent" | challenge | Hello), behind that Hello
+    both ways          every other frame is MAC | message
+
+The parts that a proof covers are length-prefixed, so that two different lists of parts never give the same
+bytes, and the first part names who proves what, so that no proof can be sent back to where it came from or
+used for another purpose.
+
+**Frames.** The two random strings and the token give a key for each direction, by the construction of
+RFC 5869 (HKDF) with SHA-256::
+
+    PRK          = HMAC(challenge | nonce, token)                      extract; the random part is the salt
+    key of a way = HMAC(PRK, "elasticrun.v1 frames of the ..." | 1)    expand; one block is enough
+    MAC          = the first 16 bytes of HMAC(key of its way, number of the frame | message)
+
+A direction's frames are numbered from 0, and both ends count for themselves. So a frame is accepted only in
+its place: one that is changed, doubled, left out, moved, sent back to where it came from, or taken from
+another stream has another number or another key. Whoever finds such a frame treats the connection as
+lost, and nothing that the frame says is looked at. The first frame of the master's is its own proof: nobody
+makes it without the token.
+
+So whoever does not know the token can neither join the job, nor pose as its master, nor steer a stream
+that passes through his hands. All that he can do is to cut it. A guess costs a stream, of which the server
+grants few to who guesses wrong. The master proves itself only to somebody who has done so before, so it
+cannot be asked for proofs.
+
+An operator's order is proven in the same way as a Hello, and the proof of its answer covers the text.
+
+What this does not stop: whoever listens can read the stream, and try tokens against what he heard, at his own
+speed. So a token must be long and random, and what must stay secret needs TLS.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+from elasticrun.dataclass import dataclass
+from elasticrun.errors import ProtocolError
+from elasticrun.rpc.text import clean
+
+if TYPE_CHECKING:
+    from elasticrun.core.protocol.orders import ControlHello
+
+#: The key of the metadata that carries the challenge; gRPC encodes values of keys in -bin.
+CHALLENGE_KEY = "elasticrun-challenge-bin"
+#: Length of challenges, nonces and proofs in bytes, and of the MAC before each message.
+SIZE = 32
+MAC_SIZE = 16
+_PROTOCOL = b"elasticrun.v1"
+_COUNTER_SIZE = 8
+_BLOCK_SIZE = 64  # of SHA-256
+_INNER_PAD = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER_PAD = bytes(byte ^ 0x5C for byte in range(256))
+
+
+class ForgedError(Exception):
+    """A frame is not the next one that the other end sent."""
+
+
+def fresh() -> bytes:
+    """A challenge or a nonce: random, and never drawn before."""
+    return os.urandom(SIZE)
+
+
+def challenge_in(metadata: Iterable[tuple[str, str | bytes]]) -> bytes | None:
+    """The server's challenge; empty if its job has no token, None if it speaks of none at all.
+
+    Raises ProtocolError for a challenge that is none: a proof for a short one might be had in advance.
+    """
+    for key, value in metadata:
+        if key == CHALLENGE_KEY and isinstance(value, bytes):
+            if len(value) not in (0, SIZE):
+                raise ProtocolError(f"the master's challenge must have {SIZE} bytes, got {len(value)}")
+            return value
+    return None
+
+
+class Seal:
+    """One direction of one stream: makes its frames at one end, and opens them at the other.
+
+    The MAC is HMAC-SHA256 (RFC 2104), of which the two blocks that only depend on the key are hashed once.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        from hashlib import sha256  # not needed by a node that is alone
+
+        block = key.ljust(_BLOCK_SIZE, b"\0")
+        if len(block) > _BLOCK_SIZE:
+            raise ValueError(f"the key of a seal must have at most {_BLOCK_SIZE} bytes, got {len(key)}")
+        self._inner = sha256(block.translate(_INNER_PAD))
+        self._outer = sha256(block.translate(_OUTER_PAD))
+        self._count = 0
+
+    def close(self, message: bytes) -> bytes:
+        """The next frame."""
+        return self._mac(message) + message
+
+    def open(self, frame: bytes) -> bytes:
+        """The message of the next frame; raises ForgedError."""
+        message = frame[MAC_SIZE:]
+        if not same(frame[:MAC_SIZE], self._mac(message)):
+            raise ForgedError
+        return message
+
+    def _mac(self, message: bytes) -> bytes:
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(self._count.to_bytes(_COUNTER_SIZE, "big") + message)
+        outer.update(inner.digest())
+        self._count += 1
+        return outer.digest()[:MAC_SIZE]
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """What both ends of one stream know if both are what they claim to be."""
+
+    token: str = field(repr=False)
+    challenge: bytes
+
+    def of_agent(self, hello: bytes) -> bytes:
+        """The proof that belongs behind the bytes of a Hello."""
+        return self._prove(b"agent", hello)
+
+    def seals(self, nonce: bytes) -> tuple[Seal, Seal]:
+        """For the agent's frames and for the master's, if the agent drew ``nonce``."""
+        secret = hmac_of(self.challenge + nonce, _utf8(self.token))
+        agent, master = (hmac_of(secret, _PROTOCOL + b" frames of the " + who + b"\1") for who in _ENDS)
+        return Seal(agent), Seal(master)
+
+    def of_operator(self, hello: ControlHello, request: bytes) -> bytes:
+        """The proof that belongs into ``hello`` if the order's bytes are ``request``."""
+        return self._prove(b"operator", hello.nonce, _utf8(hello.job_id), request)
+
+    def of_answer(self, nonce: bytes, ok: bool, text: str, status: bytes = b"") -> bytes:
+        """The proof that belongs into the answer, with its encoded status, to who drew ``nonce``."""
+        parts = (status,) if status else ()
+        return self._prove(b"answer", nonce, b"\1" if ok else b"\0", _utf8(text), *parts)
+
+    def _prove(self, role: bytes, *parts: bytes) -> bytes:
+        return proof_of(_utf8(self.token), role, self.challenge, *parts)
+
+
+_ENDS = (b"agent", b"master")
+
+
+def proof_of(key: bytes, role: bytes, *parts: bytes) -> bytes:
+    """That somebody who knows ``key`` says these parts in this role."""
+    return hmac_of(key, b"".join(map(_prefixed, (_PROTOCOL, role, *parts))))
+
+
+def hmac_of(key: bytes, message: bytes) -> bytes:
+    """HMAC-SHA256."""
+    import hmac  # not needed by a node that is alone
+
+    return hmac.digest(key, message, "sha256")
+
+
+def same(proof: bytes, expected: bytes) -> bool:
+    """Whether a proof is the expected one; how long that takes tells nothing about it."""
+    import hmac
+
+    return hmac.compare_digest(proof, expected)
+
+
+def _prefixed(part: bytes) -> bytes:
+    return len(part).to_bytes(4, "big") + part
+
+
+def _utf8(text: str) -> bytes:
+    # What UTF-8 cannot express arrives as U+FFFD, so that is what can be proven.
+    return clean(text).encode()

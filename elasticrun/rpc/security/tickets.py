@@ -1,0 +1,162 @@
+"""How an agent that comes back shows that it is itself, and a master that it is still the same job's.
+
+With Welcome an agent gets a *ticket*: a secret of its incarnation, which the master derives from the key in
+its journal, so that it need not be remembered and a master that is restarted knows it as well. Neither end
+shows the ticket again. The agent proves with its next Hello that it has one, and the master, to such an agent
+only, with Welcome or Rejected::
+
+    server -> client   number of the key, challenge      in the initial metadata
+    client -> server   HMAC(ticket, "returning" | challenge | Hello)      behind the Hello that it covers
+    server -> client   HMAC(ticket, "welcome" | challenge | nonce)        in Welcome
+                       HMAC(ticket, "rejected" | challenge | nonce | code | text)   in Rejected
+
+What follows from that needs no token: nobody takes the place of a node in a job, and whoever gets the
+master's port after it was lost cannot send running workers away. A master that has lost its journal, or never
+had it, has another key. It knows none of its agents, and proves nothing to them: see ``client.py`` for who
+may follow it.
+
+All masters of a job have one key if they can: each listed host's agent is given it (``master/listed.py``),
+for the case that its host takes over. Who has once been followed by an agent without work has given it a
+ticket as well, and could be anybody. So an agent whose workers run relies on one key only: that of the master
+who told it to start them.
+
+A ticket travels once, in the clear unless there is TLS. Who listens to that Welcome can steal it; with a
+token he still cannot use it, as each Hello and each frame has to be proven with that, too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import field, replace
+
+from elasticrun.core.protocol.messages import Hello, NodeInfo, RejectCode, Rejected, Welcome
+from elasticrun.dataclass import dataclass
+from elasticrun.rpc.codec import HelloProof, split_proof
+from elasticrun.rpc.security.auth import SIZE, fresh, hmac_of, proof_of, same
+from elasticrun.rpc.text import clean, head
+
+#: The key of the metadata that carries the number of the master's key and its challenge.
+TICKET_KEY = "elasticrun-ticket-bin"
+_NUMBER_SIZE = 16
+_MOST_TICKETS = 16  # that one agent keeps; it gets one for each master whose journal knows nothing of it
+
+
+@dataclass(frozen=True, slots=True)
+class TicketProof:
+    """What is proven with one ticket on one stream."""
+
+    ticket: bytes = field(repr=False)
+    challenge: bytes
+    nonce: bytes
+
+    def returning(self, hello: bytes) -> bytes:
+        """The agent's, behind the bytes of its Hello."""
+        return proof_of(self.ticket, b"returning", self.challenge, hello)
+
+    def welcome(self) -> bytes:
+        """The master's, in Welcome."""
+        return proof_of(self.ticket, b"welcome", self.challenge, self.nonce)
+
+    def rejected(self, rejected: Rejected) -> bytes:
+        """The master's, in Rejected."""
+        code, text = rejected.code.value.encode(), head(rejected.message).encode()  # as it arrives
+        return proof_of(self.ticket, b"rejected", self.challenge, self.nonce, code, text)
+
+
+class TicketIssuer:
+    """The master's side: makes tickets out of the journal's key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self.number = hmac_of(key, b"number")[:_NUMBER_SIZE]
+
+    def of(self, info: NodeInfo) -> bytes:
+        """The ticket of an incarnation."""
+        return proof_of(self._key, b"ticket", clean(info.node).encode(), clean(info.incarnation).encode())
+
+
+class Tickets:
+    """The agent's side: the tickets of one incarnation, by the number of the key that made them."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[bytes, bytes] = OrderedDict()
+        self._newest = b""  # the number of the key of the master that welcomed us last
+        self._relied_on = b""  # of the one whose round we run; b"": of none yet
+
+    def __bool__(self) -> bool:
+        """Whether a master has welcomed this incarnation before."""
+        return bool(self._held)
+
+    def keep(self, number: bytes, ticket: bytes) -> None:
+        """A master gave us a ticket; what we have of that key stays, as only the first one is surely its."""
+        if len(number) == _NUMBER_SIZE and len(ticket) == SIZE:
+            self._held.setdefault(number, ticket)
+            self._newest = number
+            if len(self._held) > _MOST_TICKETS:
+                self._held.popitem(last=False)
+
+    def rely(self) -> None:
+        """The master that welcomed us last has us start workers: from now on it is their master."""
+        self._relied_on = self._newest
+
+    def proof(
+        self, metadata: Iterable[tuple[str, str | bytes]], nonce: bytes, is_for_workers: bool = False
+    ) -> TicketProof | None:
+        """What we can prove to the server with this initial metadata; None if nothing.
+
+        With ``is_for_workers`` only to one that may be the master of the workers that run here.
+        """
+        for key, value in metadata:
+            if key == TICKET_KEY and isinstance(value, bytes) and len(value) == _NUMBER_SIZE + SIZE:
+                number = value[:_NUMBER_SIZE]
+                if is_for_workers and self._relied_on not in (b"", number):
+                    return None
+                ticket = self._held.get(number)
+                return TicketProof(ticket, value[_NUMBER_SIZE:], nonce) if ticket is not None else None
+        return None
+
+
+class TicketCheck:
+    """The master's side of one stream."""
+
+    def __init__(self, issuer: TicketIssuer) -> None:
+        self._issuer = issuer
+        self._challenge = fresh()
+        self._proof: TicketProof | None = None  # of the agent, once it has given its own
+
+    @property
+    def metadata(self) -> tuple[str, bytes]:
+        """What the agent has to know."""
+        return TICKET_KEY, self._issuer.number + self._challenge
+
+    def is_returning(self, hello: Hello, data: bytes) -> bool:
+        """Whether the sender of ``hello``, which came as ``data``, has its incarnation's ticket."""
+        covered, proof = split_proof(data, HelloProof.RETURNING)
+        expected = TicketProof(self._issuer.of(hello.info), self._challenge, hello.nonce)
+        if not same(proof, expected.returning(covered)):
+            return False
+        self._proof = expected
+        return True
+
+    def complete(self, welcome: Welcome, info: NodeInfo) -> Welcome:
+        """With the ticket of this incarnation, and our proof if it has given its own."""
+        proof = b"" if self._proof is None else self._proof.welcome()
+        return replace(welcome, ticket=self._issuer.of(info), returning=proof, key=self._issuer.number)
+
+    def sign(self, rejected: Rejected) -> Rejected:
+        """With our proof, likewise."""
+        return rejected if self._proof is None else replace(rejected, proof=self._proof.rejected(rejected))
+
+
+#: What a master says before an agent has proven anything, so cannot prove itself.
+SAID_TO_STRANGERS = frozenset(
+    {
+        RejectCode.WRONG_VERSION,
+        RejectCode.UNAUTHENTICATED,
+        RejectCode.MALFORMED,
+        RejectCode.OVERSIZED,
+        RejectCode.OUT_OF_ORDER,
+        RejectCode.TOO_MANY,
+    }
+)
