@@ -6,13 +6,11 @@ be compared with what torchrun gives it, name by name.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Iterable, Mapping
 from string import Template
 
-import elasticrun
 from elasticrun.agent.tasks import task_environment
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
 from elasticrun.core.protocol.messages import Assignment
@@ -20,9 +18,6 @@ from elasticrun.errors import UsageError
 
 #: Ours: the number of the round, which unlike TORCHELASTIC_RESTART_COUNT never repeats.
 ROUND_VARIABLE = "ELASTICRUN_ROUND"
-
-#: What a worker's interpreter imports before anything else.
-INJECTED = os.path.join(os.path.dirname(os.path.abspath(elasticrun.__file__)), "worker", "inject")
 
 _NO_ASSIGNMENT = Assignment(0, 0, 1, 0, 1, 0, 1, "", 0, 0, 0)
 

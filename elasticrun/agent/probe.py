@@ -28,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elasticrun.agent.error_file import exit_sentence
+from elasticrun.agent.programs import PROBE
 from elasticrun.agent.spawner import Command, Exited, SpawnFailed, WorkerStarter
 from elasticrun.agent.warm import probe_key
 from elasticrun.config import WorkerConfig
@@ -42,8 +43,6 @@ MAX_STDERR = 8192
 _READ_BYTES = 65_536
 _MAX_LAST_WORDS = 300
 _UNFINISHED = "the probe did not finish its self test"
-
-PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "probe", "main.py")
 
 
 def probe_settings(order: StartProbe, node: NodeInfo, start: float) -> str:
@@ -77,13 +76,13 @@ def probe_command(config: WorkerConfig, stdin: int, stdout: int, stderr: int) ->
     It waits for the warm parent's import of torch, which is its own; not for what else is imported there.
     """
     python = config.entrypoint.python or sys.executable
-    command = Command([python, PROGRAM], dict(config.env), None, stdin, stdout, stderr)
+    command = Command([python, PROBE], dict(config.env), None, stdin, stdout, stderr)
     key = probe_key(config)
     if key is None:
         return command
     cpus = frozenset(os.sched_getaffinity(0))  # the workers' may be bound to fewer
     return dataclasses.replace(
-        command, cpus=cpus, warm=key, program=PROGRAM, waits=config.warm_imports == ("torch",)
+        command, cpus=cpus, warm=key, program=PROBE, waits=config.warm_imports == ("torch",)
     )
 
 

@@ -22,8 +22,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from elasticrun.agent.env import INJECTED
 from elasticrun.agent.footprint import FootprintReader
+from elasticrun.agent.programs import INJECTED
 from elasticrun.agent.stacks import StackTaker, Taken, Target, open_pipe
 from elasticrun.core.hangs import consequence
 from elasticrun.core.progress.silence import (

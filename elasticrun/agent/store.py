@@ -38,15 +38,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elasticrun.agent.error_file import exit_sentence
+from elasticrun.agent.programs import STORE_SERVER
 from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WarmNews, WorkerStarter
 from elasticrun.agent.warm import torch_key
 from elasticrun.config import WorkerConfig
 from elasticrun.core.agent.events import StoreLost
 from elasticrun.core.protocol.messages import Assignment, Failure, FailureKind, NodeInfo
 
-PROGRAM = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "worker", "store_server.py"
-)
 #: The numbers of servers, downward: workers' are not negative, probes' start at -1.
 FIRST_NUMBER = -(2**40)
 #: Set by those whose rank 0 has to serve stores of its own, as for torchrun.
@@ -180,7 +178,7 @@ class RoundStore:
 
     def _command(self, control: int, output: int) -> Command:
         return Command(
-            argv=[self._config.entrypoint.python or sys.executable, PROGRAM],
+            argv=[self._config.entrypoint.python or sys.executable, STORE_SERVER],
             env=dict(self._config.env),
             cwd=None,
             stdin=control,
@@ -188,7 +186,7 @@ class RoundStore:
             stderr=output,
             cpus=frozenset(os.sched_getaffinity(0)),  # the workers' may be bound to fewer
             warm=self._key,
-            program=PROGRAM,
+            program=STORE_SERVER,
         )
 
     def _ended(self, number: int, exit_code: int, ending: str) -> bool:

@@ -11,7 +11,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from elasticrun.agent.env import INJECTED, common_environment, worker_argv
+from elasticrun.agent.env import common_environment, worker_argv
+from elasticrun.agent.programs import INJECTED
 from elasticrun.agent.spawner import WarmRecipe
 from elasticrun.config import WorkerConfig
 from elasticrun.dataclass import dataclass

@@ -15,12 +15,12 @@ import pytest
 
 from elasticrun.agent.probe import (
     MAX_STDERR,
-    PROGRAM,
     ProbeRunner,
     probe_command,
     probe_report,
     probe_settings,
 )
+from elasticrun.agent.programs import PROBE
 from elasticrun.agent.spawner import (
     Command,
     Exited,
@@ -204,7 +204,7 @@ def test_a_child_is_started_like_a_worker() -> None:
         ((number, command),) = bench.starter.spawned
         assert number == -1
         assert command.argv[0] == "/opt/python"
-        assert command.argv[1:] == [PROGRAM]
+        assert command.argv[1:] == [PROBE]
         assert command.env == {"A": "1"}
         assert command.warm is None
         assert bench.starter.settings["check"] == 7
@@ -218,8 +218,8 @@ def test_a_child_is_forked_like_a_worker(imports: tuple[str, ...], waits: bool) 
     config = WorkerConfig(entrypoint, 1, env=(("A", "1"),), warm_imports=imports)
     (recipe,) = warm_recipes(config, ())
     command = probe_command(config, 0, 1, 2)
-    assert (command.warm, command.program, command.waits) == (recipe.key, PROGRAM, waits)
-    assert command.argv == [sys.executable, PROGRAM]
+    assert (command.warm, command.program, command.waits) == (recipe.key, PROBE, waits)
+    assert command.argv == [sys.executable, PROBE]
     assert command.cpus == frozenset(os.sched_getaffinity(0))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent import progress
-from elasticrun.agent.env import INJECTED
+from elasticrun.agent.programs import INJECTED
 from elasticrun.agent.progress import HEADER_SIZE, SLOT, SLOT_SIZE, TIMES, HangWatch, ProgressPage
 from elasticrun.core.progress.silence import MULTIPLE, HangTerms, WorkerProgress
 from elasticrun.core.progress.stacks import is_in_collective, main_stack

@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import pytest
 
+from elasticrun.agent.programs import STORE_SERVER
 from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WarmNews
-from elasticrun.agent.store import CLOSE, FIRST_NUMBER, PROGRAM, RoundStore
+from elasticrun.agent.store import CLOSE, FIRST_NUMBER, RoundStore
 from elasticrun.agent.warm import torch_key
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
 from elasticrun.core.agent.events import StoreLost
@@ -114,7 +115,11 @@ def test_one_server_serves_round_after_round_and_sweeps_spare_it(bench: Bench) -
         assert store.end_round() == (FIRST_NUMBER,)
         assert starter.order(FIRST_NUMBER) == (CLOSE, False)
     (command,) = starter.commands
-    assert (command.warm, command.program, command.argv) == ("0", PROGRAM, [sys.executable, PROGRAM])
+    assert (command.warm, command.program, command.argv) == (
+        "0",
+        STORE_SERVER,
+        [sys.executable, STORE_SERVER],
+    )
     assert command.cpus == frozenset(os.sched_getaffinity(0))
 
 

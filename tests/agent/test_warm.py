@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from elasticrun.agent.env import INJECTED, common_environment, worker_environment
+from elasticrun.agent.env import common_environment, worker_environment
+from elasticrun.agent.programs import INJECTED
 from elasticrun.agent.warm import probe_key, warm_keys, warm_recipes
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
 from elasticrun.core.protocol.messages import Assignment

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from elasticrun.agent import warm_parents
-from elasticrun.agent.env import INJECTED
+from elasticrun.agent.programs import INJECTED
 from elasticrun.agent.spawner import (
     Command,
     Exited,

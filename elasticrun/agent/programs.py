@@ -1,0 +1,11 @@
+"""Where the files lie that workers, probes and store servers run: outside of what an agent imports."""
+
+import os
+
+import elasticrun
+
+_PACKAGE = os.path.dirname(os.path.abspath(elasticrun.__file__))
+#: A folder to put in front of a worker's PYTHONPATH.
+INJECTED = os.path.join(_PACKAGE, "worker", "inject")
+STORE_SERVER = os.path.join(_PACKAGE, "worker", "store_server.py")
+PROBE = os.path.join(_PACKAGE, "probe", "main.py")
