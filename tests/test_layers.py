@@ -34,6 +34,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 
 #: The same inside large folders, also from the bottom up. What is not named stands above all that is.
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "agent": (
+        ("programs", "tasks"),
+        ("logs", "monitors"),
+        ("spawner",),
+        ("workers",),
+        ("master_host",),
+    ),
     "core": (
         ("protocol", "timers"),
         ("membership", "progress", "hangs"),

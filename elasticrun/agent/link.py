@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from elasticrun.agent.hosting import MasterHost, SteppedDownError
+from elasticrun.agent.master_host.hosting import MasterHost, SteppedDownError
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.agent.events import Broken, Directed, HelloSent, LinkDown, LinkUp
 from elasticrun.core.membership.quorum import TAKEOVER_DELAY

@@ -17,16 +17,11 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from elasticrun.agent.error_reader import ErrorReader
-from elasticrun.agent.farewell import report
-from elasticrun.agent.group import CpuPlan, WorkerGroup
-from elasticrun.agent.log_dirs import LogDirs
-from elasticrun.agent.logs import LogRouter
-from elasticrun.agent.orphans import adopt_orphans, kill_orphans
-from elasticrun.agent.ports import NodePorts
-from elasticrun.agent.probe import ProbeRunner
+from elasticrun.agent.logs.dirs import LogDirs
+from elasticrun.agent.logs.router import LogRouter
 from elasticrun.agent.services import Services
-from elasticrun.agent.spawner import (
+from elasticrun.agent.shutdown_report import report
+from elasticrun.agent.spawner.client import (
     Exited,
     Imports,
     LeftAlone,
@@ -39,7 +34,12 @@ from elasticrun.agent.spawner import (
     Swept,
     WarmNews,
 )
-from elasticrun.agent.store import RoundStore
+from elasticrun.agent.spawner.orphans import adopt_orphans, kill_orphans
+from elasticrun.agent.workers.error_reader import ErrorReader
+from elasticrun.agent.workers.group import CpuPlan, WorkerGroup
+from elasticrun.agent.workers.ports import NodePorts
+from elasticrun.agent.workers.probe import ProbeRunner
+from elasticrun.agent.workers.store import RoundStore
 from elasticrun.config import LaunchConfig
 from elasticrun.core.agent.events import (
     AgentEvent,
@@ -56,7 +56,7 @@ from elasticrun.core.protocol.messages import Assignment, NodeInfo
 from elasticrun.errors import ElasticRunError, ExitCode
 
 if TYPE_CHECKING:
-    from elasticrun.agent.ps_homes import PsHomes
+    from elasticrun.agent.workers.ps_backup_dirs import PsHomes
 
 logger = logging.getLogger(__name__)
 
@@ -232,6 +232,6 @@ def _open_homes(config: LaunchConfig, on_made: Callable[[str], object]) -> PsHom
     """Where parameter servers keep copies of their variables; None if this node can have none."""
     if not config.workers.roles:
         return None
-    from elasticrun.agent.ps_homes import PsHomes
+    from elasticrun.agent.workers.ps_backup_dirs import PsHomes
 
     return PsHomes(on_made)

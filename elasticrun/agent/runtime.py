@@ -16,16 +16,16 @@ from typing import Any
 
 from elasticrun import __version__
 from elasticrun.agent.events import EventLog
-from elasticrun.agent.farewell import Farewell, ShowCheckup
-from elasticrun.agent.group import CpuPlan
-from elasticrun.agent.hosting import MasterHost
 from elasticrun.agent.link import Link
-from elasticrun.agent.logs import LogRouter
+from elasticrun.agent.logs.router import LogRouter
+from elasticrun.agent.master_host.hosting import MasterHost
 from elasticrun.agent.processes import Processes
 from elasticrun.agent.recorder import Recorder
 from elasticrun.agent.services import Services
+from elasticrun.agent.shutdown_report import Farewell, ShowCheckup
 from elasticrun.agent.signals import SignalInbox
-from elasticrun.agent.spawner import SpawnerHandle
+from elasticrun.agent.spawner.client import SpawnerHandle
+from elasticrun.agent.workers.group import CpuPlan
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import LaunchConfig
 from elasticrun.core.agent.events import (

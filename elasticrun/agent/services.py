@@ -11,16 +11,16 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from elasticrun.agent.progress import HangWatch
+from elasticrun.agent.monitors.progress import HangWatch
 from elasticrun.config import EntrypointKind, WorkerConfig
 from elasticrun.core.progress.silence import HangTerms
 from elasticrun.core.protocol.messages import Stall
 
 if TYPE_CHECKING:
-    from elasticrun.agent.health import HealthServer
-    from elasticrun.agent.notice import PreemptionNotice
-    from elasticrun.agent.timer import FileTimer
-    from elasticrun.agent.usage import UsageSampler
+    from elasticrun.agent.monitors.liveness import HealthServer
+    from elasticrun.agent.monitors.notice import PreemptionNotice
+    from elasticrun.agent.monitors.timer import FileTimer
+    from elasticrun.agent.monitors.usage import UsageSampler
     from elasticrun.core.protocol.usage import TaskUsage
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Services:
     def look_out(self, on_notice: Callable[[str], None]) -> None:
         """Tell once this node is to be taken away, with the reason."""
         if self._preemption_file is not None:
-            from elasticrun.agent.notice import PreemptionNotice
+            from elasticrun.agent.monitors.notice import PreemptionNotice
 
             self._notice = PreemptionNotice(self._preemption_file, on_notice)
 
@@ -101,7 +101,7 @@ def hang_terms(config: WorkerConfig) -> HangTerms:
 
 
 def _open_sampler(pids: Callable[[], Mapping[int, int]], watch: HangWatch | None) -> UsageSampler:
-    from elasticrun.agent.usage import UsageSampler
+    from elasticrun.agent.monitors.usage import UsageSampler
 
     pace = watch.page.pace if watch is not None else _unknown
     return UsageSampler(pids, pace, asyncio.get_running_loop().time)
@@ -114,7 +114,7 @@ def _unknown(local_rank: int) -> None:
 def _open_timer(path: str | None, pids: Callable[[], Collection[int]]) -> FileTimer | None:
     if path is None:
         return None
-    from elasticrun.agent.timer import FileTimer
+    from elasticrun.agent.monitors.timer import FileTimer
 
     try:
         return FileTimer(path, pids)
@@ -126,6 +126,6 @@ def _open_timer(path: str | None, pids: Callable[[], Collection[int]]) -> FileTi
 def _open_health(port: int | None, phase: Callable[[], str]) -> HealthServer | None:
     if port is None:
         return None
-    from elasticrun.agent.health import HealthServer
+    from elasticrun.agent.monitors.liveness import HealthServer
 
     return HealthServer(port, phase)

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Sequence
 from datetime import datetime
 
-from elasticrun.agent.error_file import signal_name
+from elasticrun.agent.workers.error_file import signal_name
 from elasticrun.core.protocol.messages import Failure
 from elasticrun.core.protocol.plain import one_line, plain
 

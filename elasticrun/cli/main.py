@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 from elasticrun.errors import ElasticRunError, ExitCode
 
 if TYPE_CHECKING:
-    from elasticrun.agent.console import Console
-    from elasticrun.agent.hosting import MasterHost
+    from elasticrun.agent.logs.console import Console
+    from elasticrun.agent.master_host.hosting import MasterHost
     from elasticrun.agent.signals import SignalInbox
-    from elasticrun.agent.spawner import SpawnerHandle
+    from elasticrun.agent.spawner.client import SpawnerHandle
     from elasticrun.config import Entrypoint, LaunchConfig
     from elasticrun.core.protocol.messages import NodeCheck, NodeInfo
 
@@ -105,9 +105,9 @@ def _open_missing_std() -> None:
 
 def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
     """Start the processes, then this agent's loop."""
-    from elasticrun.agent.proctitle import set_title
     from elasticrun.agent.signals import SignalInbox
-    from elasticrun.agent.spawner import fork_spawner
+    from elasticrun.agent.spawner.client import fork_spawner
+    from elasticrun.agent.spawner.proctitle import set_title
     from elasticrun.cli.lean import import_asyncio_without_ssl, import_hmac_without_openssl
 
     inbox = SignalInbox((*config.workers.signals, _window_change()))
@@ -143,7 +143,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
 async def _run(
     config: LaunchConfig, cpus: CpuPlan, inbox: SignalInbox, spawner: SpawnerHandle, host: MasterHost
 ) -> int:
-    from elasticrun.agent.logs import LogRouter
+    from elasticrun.agent.logs.router import LogRouter
     from elasticrun.agent.runtime import Agent
     from elasticrun.cli.logs import configure_logging
 
@@ -172,7 +172,7 @@ def _window_change() -> int:
 
 
 def _master_host(config: LaunchConfig) -> MasterHost:
-    from elasticrun.agent.hosting import MasterCommand, MasterHost
+    from elasticrun.agent.master_host.hosting import MasterCommand, MasterHost
 
     def settings(host: str, port: int, state_dir: str) -> dict[str, object]:
         from elasticrun.cli.master_settings import master_settings
@@ -195,7 +195,7 @@ def _master_host(config: LaunchConfig) -> MasterHost:
 def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:
     import socket
 
-    from elasticrun.agent.whereabouts import address_for_others
+    from elasticrun.agent.master_host.addressing import address_for_others
     from elasticrun.core.protocol.bounds import COUNTS
     from elasticrun.core.protocol.messages import NodeInfo
 
@@ -237,7 +237,7 @@ def _plan_cpus(config: LaunchConfig) -> CpuPlan:
     binding = config.workers.numa_binding
     if binding is None:
         return ()
-    from elasticrun.agent.numa import plan, read_topology
+    from elasticrun.agent.workers.numa import plan, read_topology
 
     visible = dict(config.workers.env).get("CUDA_VISIBLE_DEVICES")
     topology = read_topology(os.sched_getaffinity(0), visible)
@@ -248,8 +248,8 @@ def _start_warm_parents(config: LaunchConfig, cpus: CpuPlan, spawner: SpawnerHan
     """Here, so that they import while we do, and while the nodes meet."""
     if config.workers.warm_imports is None:
         return
-    from elasticrun.agent.spawner import start_warm_parents
-    from elasticrun.agent.warm import STDIN, warm_recipes
+    from elasticrun.agent.spawner.client import start_warm_parents
+    from elasticrun.agent.workers.warm_recipes import STDIN, warm_recipes
 
     recipes = {recipe.key: recipe for recipe in warm_recipes(config.workers, cpus)}
     start_warm_parents(spawner, recipes.values(), STDIN)

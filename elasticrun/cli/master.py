@@ -20,8 +20,8 @@ import resource
 import signal
 import sys
 
-from elasticrun.agent.console import Console
-from elasticrun.agent.proctitle import set_title
+from elasticrun.agent.logs.console import Console
+from elasticrun.agent.spawner.proctitle import set_title
 from elasticrun.cli.lean import import_hmac_without_openssl
 from elasticrun.cli.logs import ConsoleHandler
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode

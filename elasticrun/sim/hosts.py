@@ -1,7 +1,7 @@
 """Hosts that may run the master: each with an agent, a disk, and a master that comes, steps down and dies.
 
-The link is as agent/link.py keeps it with a list of endpoints, and the start of a master as agent/hosting.py
-and master/service.py do it: only with what the disk of that host holds.
+The link is as agent/link.py keeps it with a list of endpoints, and the start of a master as
+agent/master_host/hosting.py and master/service.py do it: only with what the disk of that host holds.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from elasticrun.agent.alone import check_endpoint, claim_master_port
-from elasticrun.agent.whereabouts import Place, Survey
+from elasticrun.agent.master_host.addressing import Place, Survey
+from elasticrun.agent.master_host.alone import check_endpoint, claim_master_port
 from elasticrun.config import Endpoint
 from elasticrun.errors import EndpointTakenError, UsageError
 
@@ -50,7 +50,7 @@ def test_what_may_not_be_bound_is_not_held(port: int, monkeypatch: pytest.Monkey
         raise UsageError("only root")
 
     with monkeypatch.context() as patch:
-        patch.setattr("elasticrun.agent.alone.survey", refuse)
+        patch.setattr("elasticrun.agent.master_host.alone.survey", refuse)
         with pytest.raises(UsageError, match="only root"):
             claim_master_port(Endpoint("127.0.0.1", port))
     claim_master_port(Endpoint("127.0.0.1", port))[1].close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent.env import signal_names, worker_argv, worker_environment
+from elasticrun.agent.workers.env import signal_names, worker_argv, worker_environment
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
 from elasticrun.core.protocol.messages import Assignment
 from elasticrun.errors import UsageError

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticrun.agent import error_file
-from elasticrun.agent.error_file import (
+from elasticrun.agent.workers import error_file
+from elasticrun.agent.workers.error_file import (
     ErrorRecord,
     WorkerExit,
     copy_root_cause,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent import error_reader
-from elasticrun.agent.error_file import ErrorRecord
-from elasticrun.agent.error_reader import ErrorReader, read_at_once
+from elasticrun.agent.workers import error_reader
+from elasticrun.agent.workers.error_file import ErrorRecord
+from elasticrun.agent.workers.error_reader import ErrorReader, read_at_once
 
 
 class Told:

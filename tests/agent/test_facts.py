@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent import facts
-from elasticrun.agent.facts import MAX_LINE, MAX_LINES, FactCollector, Facts
+from elasticrun.agent.monitors import facts
+from elasticrun.agent.monitors.facts import MAX_LINE, MAX_LINES, FactCollector, Facts
 from tests.support.cgroups import Cgroup, NoCgroupError, cgroup
 
 DEADLINE = 60.0
@@ -230,7 +230,7 @@ LIMIT = 64 * 1024 * 1024
 #: Starts a child that takes more memory than there is, and prints the facts.
 VICTIM = """
 import subprocess, sys
-from elasticrun.agent.facts import FactCollector
+from elasticrun.agent.monitors.facts import FactCollector
 collector = FactCollector()
 collector.begin()
 code = subprocess.run([sys.executable, "-S", "-c", "x = b'x' * (1 << 28)"]).returncode

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent.farewell import MASTER_FAREWELL, MASTER_LEFT_BEHIND, Farewell
-from elasticrun.agent.log_dirs import LogDirs
+from elasticrun.agent.logs.dirs import LogDirs
+from elasticrun.agent.shutdown_report import MASTER_FAREWELL, MASTER_LEFT_BEHIND, Farewell
 from elasticrun.config import (
     Endpoint,
     Entrypoint,

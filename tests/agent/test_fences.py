@@ -17,12 +17,10 @@ from typing import Any, cast
 import pytest
 
 from elasticrun.agent import processes, runtime
-from elasticrun.agent.error_file import ErrorRecord
-from elasticrun.agent.error_reader import ErrorReader, Then
-from elasticrun.agent.hosting import MasterHost
-from elasticrun.agent.logs import LogRouter
+from elasticrun.agent.logs.router import LogRouter
+from elasticrun.agent.master_host.hosting import MasterHost
 from elasticrun.agent.runtime import Agent
-from elasticrun.agent.spawner import (
+from elasticrun.agent.spawner.client import (
     Command,
     Exited,
     SpawnerDied,
@@ -31,6 +29,8 @@ from elasticrun.agent.spawner import (
     Started,
     Swept,
 )
+from elasticrun.agent.workers.error_file import ErrorRecord
+from elasticrun.agent.workers.error_reader import ErrorReader, Then
 from elasticrun.config import (
     Endpoint,
     Entrypoint,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent.footprint import FootprintReader
+from elasticrun.agent.monitors.footprint import FootprintReader
 from elasticrun.core.progress.activity import Footprint, activity
 from tests.support.processes import DEADLINE
 

@@ -14,10 +14,9 @@ from typing import cast
 
 import pytest
 
-from elasticrun.agent.group import CpuPlan, WorkerGroup
-from elasticrun.agent.log_dirs import LogDirs, RoundDirs, WorkerPaths
-from elasticrun.agent.logs import LogRouter, RoundLogs, WorkerFds
-from elasticrun.agent.spawner import (
+from elasticrun.agent.logs.dirs import LogDirs, RoundDirs, WorkerPaths
+from elasticrun.agent.logs.router import LogRouter, RoundLogs, WorkerFds
+from elasticrun.agent.spawner.client import (
     Command,
     Exited,
     Spawner,
@@ -27,6 +26,7 @@ from elasticrun.agent.spawner import (
     Swept,
     fork_spawner,
 )
+from elasticrun.agent.workers.group import CpuPlan, WorkerGroup
 from elasticrun.config import Entrypoint, EntrypointKind, LogConfig, Std, StdByRank, TaskRole, WorkerConfig
 from elasticrun.core.agent.events import WorkerFailed, WorkerFinished
 from elasticrun.core.protocol.messages import Assignment, FailureKind, NodeInfo

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from elasticrun.agent import health
-from elasticrun.agent.health import HealthServer
+from elasticrun.agent.monitors import liveness as health
+from elasticrun.agent.monitors.liveness import HealthServer
 
 DEADLINE = 30.0
 

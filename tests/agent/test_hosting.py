@@ -20,15 +20,15 @@ from typing import Any
 import pytest
 
 from elasticrun import __version__
-from elasticrun.agent import hosting as module
-from elasticrun.agent.hosting import (
+from elasticrun.agent.master_host import hosting as module
+from elasticrun.agent.master_host.addressing import Place, Survey
+from elasticrun.agent.master_host.hosting import (
     MasterCommand,
     MasterCrashedError,
     MasterHost,
     MasterRefusedError,
     SteppedDownError,
 )
-from elasticrun.agent.whereabouts import Place, Survey
 from elasticrun.config import Endpoint, JobConfig, RendezvousConfig, SecurityConfig
 from elasticrun.core.protocol.messages import AgentPhase, AgentStatus, Hello, JournalCopy, NodeInfo
 from elasticrun.errors import MasterUnreachableError, NodeFaultError, UsageError

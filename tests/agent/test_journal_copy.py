@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent import journal_copy as module
-from elasticrun.agent.journal_copy import KeptCopy
+from elasticrun.agent.master_host import journal_copy as module
+from elasticrun.agent.master_host.journal_copy import KeptCopy
 from elasticrun.core.protocol.messages import JournalCopy
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from elasticrun import __version__
 from elasticrun.agent import link as module
-from elasticrun.agent.hosting import MasterHost, MasterRefusedError, SteppedDownError
 from elasticrun.agent.link import Link
+from elasticrun.agent.master_host.hosting import MasterHost, MasterRefusedError, SteppedDownError
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.agent.events import Broken, Directed, HelloSent, LinkDown, LinkUp
 from elasticrun.core.protocol.messages import (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent import log_dirs
-from elasticrun.agent.log_dirs import ROUNDS_KEPT, LogDirs, WorkerPaths, open_worker, safe_name
+from elasticrun.agent.logs import dirs as log_dirs
+from elasticrun.agent.logs.dirs import ROUNDS_KEPT, LogDirs, WorkerPaths, open_worker, safe_name
 from elasticrun.errors import UsageError
 
 
@@ -199,4 +199,4 @@ def test_safe_name(job_id: str, name: str) -> None:
 
 
 def test_warnings_are_from_here() -> None:
-    assert log_dirs.logger is logging.getLogger("elasticrun.agent.log_dirs")
+    assert log_dirs.logger is logging.getLogger("elasticrun.agent.logs.dirs")

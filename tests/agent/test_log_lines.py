@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticrun.agent.log_lines import (
+from elasticrun.agent.logs.lines import (
     LineSplitter,
     Tail,
     line_prefix,

@@ -22,9 +22,9 @@ from typing import TypeVar
 
 import pytest
 
-from elasticrun.agent.console import HIGH_WATER
-from elasticrun.agent.log_dirs import LogDirs, RoundDirs, WorkerPaths, open_worker
-from elasticrun.agent.logs import LogRouter, RoundLogs, WorkerFds
+from elasticrun.agent.logs.console import HIGH_WATER
+from elasticrun.agent.logs.dirs import LogDirs, RoundDirs, WorkerPaths, open_worker
+from elasticrun.agent.logs.router import LogRouter, RoundLogs, WorkerFds
 from elasticrun.config import LogConfig, Std, StdByRank, TaskRole
 from elasticrun.core.protocol.tasks import Task
 from tests.support.processes import TORCH_DEADLINE

@@ -11,15 +11,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from elasticrun.agent.master_process import MasterProcess
+from elasticrun.agent.master_host.process import MasterProcess
 
 ROOT = Path(__file__).parent.parent.parent
 
 #: Forks a master that tells what it sees. Nothing else may run in this process: it must have one thread.
 SCRIPT = """
 import asyncio, json, os, signal, socket, sys
-from elasticrun.agent.descriptors import is_open
-from elasticrun.agent.master_process import fork, may_fork
+from elasticrun.agent.spawner.descriptors import is_open
+from elasticrun.agent.master_host.process import fork, may_fork
 
 def main():
     settings = json.loads(os.read(0, 65536))

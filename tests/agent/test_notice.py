@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent import notice as module
-from elasticrun.agent.notice import PreemptionNotice, Way, find_way
+from elasticrun.agent.monitors import notice as module
+from elasticrun.agent.monitors.notice import PreemptionNotice, Way, find_way
 
 DEADLINE = 30.0
 ROOT = Path(__file__).parent.parent.parent
@@ -244,7 +244,7 @@ def test_a_link_to_itself_has_an_end(tmp_path: Path) -> None:
 MOUNTS = """
 import asyncio, subprocess, sys
 from pathlib import Path
-from elasticrun.agent.notice import PreemptionNotice
+from elasticrun.agent.monitors.notice import PreemptionNotice
 
 async def main(folder):
     came = asyncio.Event()
@@ -377,7 +377,6 @@ def test_a_notice_that_is_there_needs_no_watch(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_module_is_light() -> None:
-    program = (
-        "import sys, elasticrun.agent.notice; sys.exit(not {'asyncio', 'ctypes'}.isdisjoint(sys.modules))"
-    )
+    module = "elasticrun.agent.monitors.notice"
+    program = f"import sys, {module}; sys.exit(not {{'asyncio', 'ctypes'}}.isdisjoint(sys.modules))"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE, cwd=ROOT)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticrun.agent.numa import CpuSet, parse_cpu_list, plan, read_topology
+from elasticrun.agent.workers.numa import CpuSet, parse_cpu_list, plan, read_topology
 from elasticrun.config import NumaBinding
 from elasticrun.errors import UsageError
 

@@ -11,7 +11,7 @@ import pytest
 # session of its own. Whoever lives holds the pipe open.
 AGENT = """
 import os, subprocess, sys
-from elasticrun.agent.orphans import adopt_orphans, kill_orphans
+from elasticrun.agent.spawner.orphans import adopt_orphans, kill_orphans
 adopt_orphans()
 read_end, write_end = os.pipe()
 os.set_inheritable(write_end, True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent import ports as module
-from elasticrun.agent.ports import SPARE_PORTS, NodePorts, PortPool, PortReserve, is_taken
+from elasticrun.agent.workers import ports as module
+from elasticrun.agent.workers.ports import SPARE_PORTS, NodePorts, PortPool, PortReserve, is_taken
 from elasticrun.config import TaskRole
 from elasticrun.core.protocol.tasks import Task
 

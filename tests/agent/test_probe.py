@@ -13,15 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent.probe import (
-    MAX_STDERR,
-    ProbeRunner,
-    probe_command,
-    probe_report,
-    probe_settings,
-)
 from elasticrun.agent.programs import PROBE
-from elasticrun.agent.spawner import (
+from elasticrun.agent.spawner.client import (
     Command,
     Exited,
     Spawner,
@@ -34,7 +27,14 @@ from elasticrun.agent.spawner import (
     fork_spawner,
     start_warm_parents,
 )
-from elasticrun.agent.warm import warm_recipes
+from elasticrun.agent.workers.probe import (
+    MAX_STDERR,
+    ProbeRunner,
+    probe_command,
+    probe_report,
+    probe_settings,
+)
+from elasticrun.agent.workers.warm_recipes import warm_recipes
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
 from elasticrun.core.protocol.messages import GroupReport, NodeInfo, ProbeGroup, ProbeReport, StartProbe
 from elasticrun.probe.program import parse_settings

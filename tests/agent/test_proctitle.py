@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent import proctitle
+from elasticrun.agent.spawner import proctitle
 
 ROOT = Path(__file__).parent.parent.parent
 
 PROGRAM = """
 import os, sys
 sys.path.insert(0, {root!r})
-from elasticrun.agent.proctitle import set_title
+from elasticrun.agent.spawner.proctitle import set_title
 environment = open("/proc/self/environ", "rb").read()
 set_title(sys.argv[1])
 def show():
@@ -56,7 +56,7 @@ def test_title_replaces_all_arguments_and_a_fork_has_its_own(tmp_path: Path) -> 
 SHORT = """
 import sys
 sys.path.insert(0, {root!r})
-from elasticrun.agent.proctitle import set_title
+from elasticrun.agent.spawner.proctitle import set_title
 environment = open("/proc/self/environ", "rb").read()
 set_title("y" * 10_000)
 assert open("/proc/self/environ", "rb").read() == environment

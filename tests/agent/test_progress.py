@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent import progress
+from elasticrun.agent.monitors import progress
+from elasticrun.agent.monitors.progress import HEADER_SIZE, SLOT, SLOT_SIZE, TIMES, HangWatch, ProgressPage
 from elasticrun.agent.programs import INJECTED
-from elasticrun.agent.progress import HEADER_SIZE, SLOT, SLOT_SIZE, TIMES, HangWatch, ProgressPage
 from elasticrun.core.progress.silence import MULTIPLE, HangTerms, WorkerProgress
 from elasticrun.core.progress.stacks import is_in_collective, main_stack
 from elasticrun.core.protocol.messages import Evidence, Stall

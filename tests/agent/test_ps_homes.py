@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent.ps_homes import PsHomes, remove_orphans
+from elasticrun.agent.workers.ps_backup_dirs import PsHomes, remove_orphans
 from elasticrun.config import TaskRole
 from elasticrun.core.protocol.messages import Assignment
 from elasticrun.core.protocol.tasks import Task
@@ -136,7 +136,7 @@ def test_a_full_disk_is_a_warning(bases: tuple[str, str], caplog: pytest.LogCapt
 
 KILLED = """
 import os, signal, sys
-from elasticrun.agent.ps_homes import PsHomes
+from elasticrun.agent.workers.ps_backup_dirs import PsHomes
 from tests.agent.test_ps_homes import SERVED, ps
 
 PsHomes(bases=(sys.argv[1],)).prepare(ps(0), SERVED)

@@ -18,16 +18,22 @@ import pytest
 
 from elasticrun import __version__
 from elasticrun.agent import processes as module
-from elasticrun.agent.endpoints import Endpoints
-from elasticrun.agent.health import HealthServer
-from elasticrun.agent.hosting import MasterHost
-from elasticrun.agent.logs import LogRouter
-from elasticrun.agent.ports import SPARE_PORTS, PortReserve
+from elasticrun.agent.logs.router import LogRouter
+from elasticrun.agent.master_host.endpoints import Endpoints
+from elasticrun.agent.master_host.hosting import MasterHost
+from elasticrun.agent.monitors.liveness import HealthServer
 from elasticrun.agent.processes import Processes
 from elasticrun.agent.runtime import Agent
 from elasticrun.agent.signals import SignalInbox
-from elasticrun.agent.spawner import Imports, SpawnerEvent, SpawnerHandle, fork_spawner, start_warm_parents
-from elasticrun.agent.warm import warm_recipes
+from elasticrun.agent.spawner.client import (
+    Imports,
+    SpawnerEvent,
+    SpawnerHandle,
+    fork_spawner,
+    start_warm_parents,
+)
+from elasticrun.agent.workers.ports import SPARE_PORTS, PortReserve
+from elasticrun.agent.workers.warm_recipes import warm_recipes
 from elasticrun.config import (
     Endpoint,
     Entrypoint,

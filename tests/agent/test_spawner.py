@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent import process_tree, spawner_process
-from elasticrun.agent.spawner import (
+from elasticrun.agent.spawner import process as spawner_process
+from elasticrun.agent.spawner import process_tree
+from elasticrun.agent.spawner.client import (
     Command,
     Exited,
     Spawner,
@@ -29,7 +30,7 @@ from elasticrun.agent.spawner import (
     Swept,
     fork_spawner,
 )
-from elasticrun.agent.spawner_wire import Frames, encode
+from elasticrun.agent.spawner.wire import Frames, encode
 from tests.support.processes import is_alive, wait_end
 
 DEADLINE = 30.0  # seconds; an event that takes longer is lost
@@ -618,7 +619,7 @@ def test_death_of_the_spawner_kills_the_workers(command: Callable[..., Command],
 
 AGENT = """
 import asyncio, os, subprocess, sys
-from elasticrun.agent.spawner import Command, Spawner, fork_spawner
+from elasticrun.agent.spawner.client import Command, Spawner, fork_spawner
 
 handle = fork_spawner()
 if sys.argv[2] == "held":  # somebody else keeps the socket open: no end of file when this process dies
@@ -656,7 +657,7 @@ def test_death_of_the_agent_leaves_nobody(mode: str, signum: int, pipe: Pipe) ->
 
 HEIR = """
 import asyncio, sys
-from elasticrun.agent.spawner import Command, Spawner, fork_spawner
+from elasticrun.agent.spawner.client import Command, Spawner, fork_spawner
 from tests.support.processes import is_alive
 
 handle = fork_spawner()
@@ -735,7 +736,7 @@ def test_crash_of_the_spawner_never_runs_the_agents_code(
 def test_spawner_is_small_and_named() -> None:
     program = """
         import sys
-        from elasticrun.agent.spawner import encode, fork_spawner
+        from elasticrun.agent.spawner.client import encode, fork_spawner
         assert not {"asyncio", "ctypes", "subprocess", "grpc", "torch"} & set(sys.modules), sys.modules
         handle = fork_spawner()
         handle.control.sendall(encode({"op": "sweep"}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from elasticrun.agent.spawner_poll import Poller
+from elasticrun.agent.spawner.poll import Poller
 
 
 def test_a_number_that_is_used_again_by_an_earlier_handler_was_not_ready() -> None:

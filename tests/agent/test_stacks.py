@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent import stacks
-from elasticrun.agent.progress import ProgressPage
-from elasticrun.agent.stacks import StackTaker, Taken, Target
+from elasticrun.agent.monitors import stacks
+from elasticrun.agent.monitors.progress import ProgressPage
+from elasticrun.agent.monitors.stacks import StackTaker, Taken, Target
 from elasticrun.core.progress.stacks import main_stack
 
 DEADLINE = 60.0

@@ -14,9 +14,9 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.agent.programs import STORE_SERVER
-from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WarmNews
-from elasticrun.agent.store import CLOSE, FIRST_NUMBER, RoundStore
-from elasticrun.agent.warm import torch_key
+from elasticrun.agent.spawner.client import Command, Exited, SpawnFailed, Started, WarmNews
+from elasticrun.agent.workers.store import CLOSE, FIRST_NUMBER, RoundStore
+from elasticrun.agent.workers.warm_recipes import torch_key
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
 from elasticrun.core.agent.events import StoreLost
 from elasticrun.core.protocol.messages import Assignment, FailureKind, NodeInfo

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from elasticrun.agent.env import common_environment, worker_environment
 from elasticrun.agent.tasks import global_rank, log_name, program, trainers
+from elasticrun.agent.workers.env import common_environment, worker_environment
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
 from elasticrun.core.protocol.messages import Assignment
 from elasticrun.core.protocol.tasks import Task

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent.timer import Expired, FileTimer, Request, Timers, parse_request
+from elasticrun.agent.monitors.timer import Expired, FileTimer, Request, Timers, parse_request
 from tests.support.processes import TORCH_DEADLINE
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from elasticrun.agent.monitors.usage import UsageSampler
 from elasticrun.agent.services import Services
-from elasticrun.agent.usage import UsageSampler
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
 from elasticrun.core.protocol.usage import Pace
 

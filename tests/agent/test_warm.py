@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from elasticrun.agent.env import common_environment, worker_environment
 from elasticrun.agent.programs import INJECTED
-from elasticrun.agent.warm import probe_key, warm_keys, warm_recipes
+from elasticrun.agent.workers.env import common_environment, worker_environment
+from elasticrun.agent.workers.warm_recipes import probe_key, warm_keys, warm_recipes
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
 from elasticrun.core.protocol.messages import Assignment
 

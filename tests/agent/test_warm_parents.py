@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from elasticrun.agent import warm_parents
 from elasticrun.agent.programs import INJECTED
-from elasticrun.agent.spawner import (
+from elasticrun.agent.spawner import warm_parents
+from elasticrun.agent.spawner.client import (
     Command,
     Exited,
     Imports,
@@ -31,10 +31,10 @@ from elasticrun.agent.spawner import (
     fork_spawner,
     start_warm_parents,
 )
-from elasticrun.agent.spawner_poll import Poller
-from elasticrun.agent.spawner_wire import Message
-from elasticrun.agent.warm_birth import Parent, State
-from elasticrun.agent.warm_parents import WarmParents
+from elasticrun.agent.spawner.poll import Poller
+from elasticrun.agent.spawner.warm_births import Parent, State
+from elasticrun.agent.spawner.warm_parents import WarmParents
+from elasticrun.agent.spawner.wire import Message
 from tests.support.processes import title, wait_end
 
 DEADLINE = 30.0  # seconds; an event that takes longer is lost

@@ -8,8 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from elasticrun.agent import whereabouts as module
-from elasticrun.agent.whereabouts import Address, Place, Survey, address_for_others, own_position, survey
+from elasticrun.agent.master_host import addressing as module
+from elasticrun.agent.master_host.addressing import (
+    Address,
+    Place,
+    Survey,
+    address_for_others,
+    own_position,
+    survey,
+)
 from elasticrun.config import Endpoint
 from elasticrun.errors import UsageError
 from tests.support import ports

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent.console import Console
+from elasticrun.agent.logs.console import Console
 from elasticrun.cli import main as module
 from elasticrun.core.protocol.messages import NodeCheck
 from elasticrun.errors import ExitCode, NodeFaultError
@@ -149,7 +149,7 @@ def test_an_interrupt_before_the_signals_are_ours(script: str, tmp: Path) -> Non
 
 
 def test_an_interrupt_after_the_signals_are_ours(script: str, tmp: Path) -> None:
-    code = interrupted_in("elasticrun.agent.hosting.fork")
+    code = interrupted_in("elasticrun.agent.master_host.hosting.fork")
     ended = run("--standalone", script, code=code, tmp=tmp)
     assert ended.returncode == 128 + signal.SIGINT
     assert ended.stdout == ""
@@ -171,9 +171,17 @@ def failing(place: str, error: str) -> str:
 @pytest.mark.parametrize(
     ("place", "error", "status"),
     [
-        ("elasticrun.agent.spawner.fork_spawner", "elasticrun.errors.NodeFaultError('no process')", 10),
-        ("elasticrun.agent.hosting.MasterHost.begin", "elasticrun.errors.UsageError('no port')", 2),
-        ("elasticrun.agent.log_dirs.LogDirs.__init__", "elasticrun.errors.UsageError('no logs')", 2),
+        (
+            "elasticrun.agent.spawner.client.fork_spawner",
+            "elasticrun.errors.NodeFaultError('no process')",
+            10,
+        ),
+        (
+            "elasticrun.agent.master_host.hosting.MasterHost.begin",
+            "elasticrun.errors.UsageError('no port')",
+            2,
+        ),
+        ("elasticrun.agent.logs.dirs.LogDirs.__init__", "elasticrun.errors.UsageError('no logs')", 2),
     ],
 )
 def test_a_known_reason_is_one_sentence_and_nothing_stays(
@@ -190,10 +198,10 @@ def test_a_known_reason_is_one_sentence_and_nothing_stays(
     "place",
     [
         "elasticrun.cli.parse.parse_command_line",
-        "elasticrun.agent.hosting.MasterHost.begin",
-        "elasticrun.agent.log_dirs.LogDirs.__init__",
-        "elasticrun.agent.ports.PortReserve.reserve",
-        "elasticrun.agent.group.WorkerGroup.start",
+        "elasticrun.agent.master_host.hosting.MasterHost.begin",
+        "elasticrun.agent.logs.dirs.LogDirs.__init__",
+        "elasticrun.agent.workers.ports.PortReserve.reserve",
+        "elasticrun.agent.workers.group.WorkerGroup.start",
     ],
 )
 def test_a_bug_is_a_traceback_with_a_status_of_its_own(script: str, tmp: Path, place: str) -> None:
@@ -208,9 +216,9 @@ def test_a_bug_is_a_traceback_with_a_status_of_its_own(script: str, tmp: Path, p
 @pytest.mark.parametrize(
     "place",
     [
-        "elasticrun.agent.spawner.Spawner.close",
-        "elasticrun.agent.hosting.MasterHost.close",
-        "elasticrun.agent.farewell.Farewell.say",
+        "elasticrun.agent.spawner.client.Spawner.close",
+        "elasticrun.agent.master_host.hosting.MasterHost.close",
+        "elasticrun.agent.shutdown_report.Farewell.say",
     ],
 )
 def test_a_bug_at_the_end_does_not_change_the_end(script: str, tmp: Path, place: str) -> None:

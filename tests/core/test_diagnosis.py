@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from elasticrun.agent.error_file import exit_sentence
+from elasticrun.agent.workers.error_file import exit_sentence
 from elasticrun.config import FailureClass
 from elasticrun.core.protocol.messages import Failure, FailureKind
 from elasticrun.core.recovery.cause import root_cause

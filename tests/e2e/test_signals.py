@@ -145,7 +145,7 @@ def test_a_stop_while_the_endpoint_refuses(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["asyncio", "grpc", "elasticrun.agent.logs", "elasticrun.agent.runtime", "elasticrun.rpc.client"],
+    ["asyncio", "grpc", "elasticrun.agent.logs.router", "elasticrun.agent.runtime", "elasticrun.rpc.client"],
 )
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_while_the_launcher_still_starts(cluster: Cluster, module: str, signum: int) -> None:

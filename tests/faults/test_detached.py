@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from elasticrun.agent import spawner_detached
+from elasticrun.agent.spawner import detached as spawner_detached
 from tests.support.cluster import Cluster
 from tests.support.launcher import Launcher
 from tests.support.processes import wait_end

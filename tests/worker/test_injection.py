@@ -13,8 +13,8 @@ from types import ModuleType
 
 import pytest
 
+from elasticrun.agent.monitors.progress import VARIABLE, ProgressPage, Slot
 from elasticrun.agent.programs import INJECTED
-from elasticrun.agent.progress import VARIABLE, ProgressPage, Slot
 from elasticrun.worker.reporter import hook_saving
 from tests.support.processes import TORCH_DEADLINE
 

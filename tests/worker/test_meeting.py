@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from elasticrun.agent.ports import PortReserve
-from elasticrun.agent.progress import ProgressPage
+from elasticrun.agent.monitors.progress import ProgressPage
+from elasticrun.agent.workers.ports import PortReserve
 from elasticrun.worker import meeting
 from tests.worker.test_injection import run_worker
 

@@ -20,9 +20,9 @@ import os
 import termios
 from collections.abc import Sequence
 
-from elasticrun.agent.console import Console
-from elasticrun.agent.log_files import LogFile
-from elasticrun.agent.log_lines import LineSplitter, Tail, matching_lines, prefix_lines
+from elasticrun.agent.logs.console import Console
+from elasticrun.agent.logs.files import LogFile
+from elasticrun.agent.logs.lines import LineSplitter, Tail, matching_lines, prefix_lines
 from elasticrun.dataclass import dataclass
 
 READ_SIZE = 64 * 1024

@@ -30,11 +30,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from elasticrun.agent.console import Console, open_consoles
-from elasticrun.agent.log_dirs import RoundDirs, WorkerPaths
-from elasticrun.agent.log_files import LogFile, open_log
-from elasticrun.agent.log_lines import TAIL_LIMIT, line_prefix, tail_text
-from elasticrun.agent.log_stream import Destinations, Filter, Relay, Source, encode_filters
+from elasticrun.agent.logs.console import Console, open_consoles
+from elasticrun.agent.logs.dirs import RoundDirs, WorkerPaths
+from elasticrun.agent.logs.files import LogFile, open_log
+from elasticrun.agent.logs.lines import TAIL_LIMIT, line_prefix, tail_text
+from elasticrun.agent.logs.stream import Destinations, Filter, Relay, Source, encode_filters
 from elasticrun.agent.tasks import log_name
 from elasticrun.config import LogConfig, Std, StdByRank
 from elasticrun.core.protocol.tasks import Task

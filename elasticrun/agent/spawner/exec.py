@@ -16,7 +16,7 @@ import signal
 from collections.abc import Callable
 from typing import NoReturn
 
-from elasticrun.agent.spawner_wire import Message
+from elasticrun.agent.spawner.wire import Message
 
 PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG = 1

@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from elasticrun.agent.spawner_process import spawner_main
-from elasticrun.agent.spawner_wire import READ_BYTES, Frames, Message, encode
+from elasticrun.agent.spawner.process import spawner_main
+from elasticrun.agent.spawner.wire import READ_BYTES, Frames, Message, encode
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import NodeFaultError
 

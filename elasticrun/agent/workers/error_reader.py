@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elasticrun.agent.error_file import ErrorRecord, read_error_file
+from elasticrun.agent.workers.error_file import ErrorRecord, read_error_file
 
 #: Seconds to wait for one file.
 DEADLINE = 1.0

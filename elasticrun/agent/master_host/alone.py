@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 
-from elasticrun.agent.whereabouts import Place, Survey, survey
+from elasticrun.agent.master_host.addressing import Place, Survey, survey
 from elasticrun.config import Endpoint
 from elasticrun.errors import EndpointTakenError
 from elasticrun.rpc.claims import ClaimedError, claim

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from elasticrun.agent.error_file import copy_root_cause
-from elasticrun.agent.log_dirs import LogDirs
-from elasticrun.agent.spawner import LeftAlone, WarmNews
+from elasticrun.agent.logs.dirs import LogDirs
+from elasticrun.agent.spawner.client import LeftAlone, WarmNews
 from elasticrun.agent.summary import render_summary
+from elasticrun.agent.workers.error_file import copy_root_cause
 from elasticrun.config import LaunchConfig
 from elasticrun.core.agent.events import Finish
 from elasticrun.core.protocol.messages import NodeCheck, Outcome

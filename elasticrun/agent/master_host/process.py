@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from io import FileIO
 from typing import Any, NoReturn, Protocol
 
-from elasticrun.agent.descriptors import close_files
+from elasticrun.agent.spawner.descriptors import close_files
 
 _READ_LIMIT = 65_536
 _CRASHED = 70  # EX_SOFTWARE

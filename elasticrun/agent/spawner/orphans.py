@@ -14,8 +14,8 @@ import select
 import signal
 from collections.abc import Collection
 
-from elasticrun.agent.process_tree import children_of
-from elasticrun.agent.spawner_exec import PR_SET_CHILD_SUBREAPER, load_prctl
+from elasticrun.agent.spawner.exec import PR_SET_CHILD_SUBREAPER, load_prctl
+from elasticrun.agent.spawner.process_tree import children_of
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from elasticrun.agent.spawner_poll import Poller
+from elasticrun.agent.spawner.poll import Poller
 
 #: pidfds of those of a group who are told to end.
 Rest = frozenset[int]

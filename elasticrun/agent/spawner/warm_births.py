@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
-from elasticrun.agent.spawner_poll import Poller
-from elasticrun.agent.spawner_wire import Message
+from elasticrun.agent.spawner.poll import Poller
+from elasticrun.agent.spawner.wire import Message
 
 
 class Host(Protocol):

@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from elasticrun.agent.env import common_environment, worker_argv
 from elasticrun.agent.programs import INJECTED
-from elasticrun.agent.spawner import WarmRecipe
+from elasticrun.agent.spawner.client import WarmRecipe
+from elasticrun.agent.workers.env import common_environment, worker_argv
 from elasticrun.config import WorkerConfig
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError

@@ -32,11 +32,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from elasticrun.agent.alone import check_endpoint, claim_master_port, in_use
-from elasticrun.agent.endpoints import Endpoints
-from elasticrun.agent.journal_copy import WITHOUT_COPY, KeptCopy
-from elasticrun.agent.master_process import MasterProcess, execute, fork, may_fork
-from elasticrun.agent.whereabouts import Place, Survey, own_position, survey
+from elasticrun.agent.master_host.addressing import Place, Survey, own_position, survey
+from elasticrun.agent.master_host.alone import check_endpoint, claim_master_port, in_use
+from elasticrun.agent.master_host.endpoints import Endpoints
+from elasticrun.agent.master_host.journal_copy import WITHOUT_COPY, KeptCopy
+from elasticrun.agent.master_host.process import MasterProcess, execute, fork, may_fork
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import Endpoint, RendezvousConfig
 from elasticrun.core.protocol.messages import JournalCopy

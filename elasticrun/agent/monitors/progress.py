@@ -22,9 +22,9 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from elasticrun.agent.footprint import FootprintReader
+from elasticrun.agent.monitors.footprint import FootprintReader
+from elasticrun.agent.monitors.stacks import StackTaker, Taken, Target, open_pipe
 from elasticrun.agent.programs import INJECTED
-from elasticrun.agent.stacks import StackTaker, Taken, Target, open_pipe
 from elasticrun.core.hangs import consequence
 from elasticrun.core.progress.silence import (
     HangMachine,

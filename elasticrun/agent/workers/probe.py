@@ -27,10 +27,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elasticrun.agent.error_file import exit_sentence
 from elasticrun.agent.programs import PROBE
-from elasticrun.agent.spawner import Command, Exited, SpawnFailed, WorkerStarter
-from elasticrun.agent.warm import probe_key
+from elasticrun.agent.spawner.client import Command, Exited, SpawnFailed, WorkerStarter
+from elasticrun.agent.workers.error_file import exit_sentence
+from elasticrun.agent.workers.warm_recipes import probe_key
 from elasticrun.config import WorkerConfig
 from elasticrun.core.protocol.messages import GroupReport, NodeInfo, ProbeReport, StartProbe
 

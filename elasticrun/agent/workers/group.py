@@ -16,17 +16,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from elasticrun.agent.env import worker_argv, worker_environment
-from elasticrun.agent.error_file import ErrorRecord, WorkerExit, make_failure, make_spawn_failure
-from elasticrun.agent.error_reader import ReadError, read_at_once
-from elasticrun.agent.facts import FactCollector
-from elasticrun.agent.log_dirs import LogDirs, RoundDirs, WorkerPaths, open_worker
-from elasticrun.agent.logs import LogRouter, RoundLogs
-from elasticrun.agent.ports import is_taken
-from elasticrun.agent.progress import HangWatch
-from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WorkerStarter
+from elasticrun.agent.logs.dirs import LogDirs, RoundDirs, WorkerPaths, open_worker
+from elasticrun.agent.logs.router import LogRouter, RoundLogs
+from elasticrun.agent.monitors.facts import FactCollector
+from elasticrun.agent.monitors.progress import HangWatch
+from elasticrun.agent.spawner.client import Command, Exited, SpawnFailed, Started, WorkerStarter
 from elasticrun.agent.tasks import global_rank, program, role_name, trainers
-from elasticrun.agent.warm import warm_keys
+from elasticrun.agent.workers.env import worker_argv, worker_environment
+from elasticrun.agent.workers.error_file import ErrorRecord, WorkerExit, make_failure, make_spawn_failure
+from elasticrun.agent.workers.error_reader import ReadError, read_at_once
+from elasticrun.agent.workers.ports import is_taken
+from elasticrun.agent.workers.warm_recipes import warm_keys
 from elasticrun.config import WorkerConfig
 from elasticrun.core.agent.events import WorkerFailed, WorkerFinished
 from elasticrun.core.protocol.messages import Assignment, Failure, NodeInfo
@@ -35,7 +35,7 @@ from elasticrun.core.recovery.own_failures import Stopping
 from elasticrun.errors import ElasticRunError
 
 if TYPE_CHECKING:
-    from elasticrun.agent.ps_homes import PsHomes
+    from elasticrun.agent.workers.ps_backup_dirs import PsHomes
 
 STDIN = 0
 CpuPlan = tuple[frozenset[int], ...]  # by local rank; empty: no binding

@@ -39,15 +39,15 @@ from collections import deque
 from collections.abc import Collection
 from typing import NoReturn
 
-from elasticrun.agent.descriptors import close_files, is_open
-from elasticrun.agent.process_tree import children_of
-from elasticrun.agent.proctitle import set_title
-from elasticrun.agent.spawner_detached import Detached
-from elasticrun.agent.spawner_exec import PR_SET_CHILD_SUBREAPER, Prctl, fork_program, load_prctl
-from elasticrun.agent.spawner_groups import GroupEnds, Rest, kill_group
-from elasticrun.agent.spawner_poll import Poller
-from elasticrun.agent.spawner_wire import STD_FDS, Frames, Message, encode, receive
-from elasticrun.agent.warm_parents import WarmParents
+from elasticrun.agent.spawner.descriptors import close_files, is_open
+from elasticrun.agent.spawner.detached import Detached
+from elasticrun.agent.spawner.exec import PR_SET_CHILD_SUBREAPER, Prctl, fork_program, load_prctl
+from elasticrun.agent.spawner.groups import GroupEnds, Rest, kill_group
+from elasticrun.agent.spawner.poll import Poller
+from elasticrun.agent.spawner.process_tree import children_of
+from elasticrun.agent.spawner.proctitle import set_title
+from elasticrun.agent.spawner.warm_parents import WarmParents
+from elasticrun.agent.spawner.wire import STD_FDS, Frames, Message, encode, receive
 
 _SPAWNER_CRASHED = 70  # EX_SOFTWARE
 #: Terminal and group signals are the agent's business; a lost reader must not kill the spawner.
@@ -93,7 +93,7 @@ def _clear(temporary: str, doomed: str) -> None:
     import shutil  # nothing of this is imported as long as the agent lives
     from pathlib import Path
 
-    from elasticrun.agent.log_dirs import clear
+    from elasticrun.agent.logs.dirs import clear
 
     if temporary:
         clear(Path(temporary))

@@ -16,8 +16,8 @@ import socket
 from array import array
 from collections.abc import Callable, Iterator
 
-from elasticrun.agent.spawner_wire import Message
-from elasticrun.agent.warm_birth import Host, Parent, readable, say
+from elasticrun.agent.spawner.warm_births import Host, Parent, readable, say
+from elasticrun.agent.spawner.wire import Message
 
 _ANSWER_BYTES = 4096
 

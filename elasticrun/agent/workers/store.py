@@ -37,10 +37,10 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elasticrun.agent.error_file import exit_sentence
 from elasticrun.agent.programs import STORE_SERVER
-from elasticrun.agent.spawner import Command, Exited, SpawnFailed, Started, WarmNews, WorkerStarter
-from elasticrun.agent.warm import torch_key
+from elasticrun.agent.spawner.client import Command, Exited, SpawnFailed, Started, WarmNews, WorkerStarter
+from elasticrun.agent.workers.error_file import exit_sentence
+from elasticrun.agent.workers.warm_recipes import torch_key
 from elasticrun.config import WorkerConfig
 from elasticrun.core.agent.events import StoreLost
 from elasticrun.core.protocol.messages import Assignment, Failure, FailureKind, NodeInfo

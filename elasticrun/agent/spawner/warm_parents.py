@@ -24,10 +24,10 @@ import os
 import socket
 import time
 
-from elasticrun.agent.spawner_exec import Prctl, fork_program
-from elasticrun.agent.spawner_wire import Message
-from elasticrun.agent.warm_birth import Birth, Host, Parent, State, memory_files, readable, say
-from elasticrun.agent.warm_heirs import Heirs
+from elasticrun.agent.spawner.exec import Prctl, fork_program
+from elasticrun.agent.spawner.warm_births import Birth, Host, Parent, State, memory_files, readable, say
+from elasticrun.agent.spawner.warm_heirs import Heirs
+from elasticrun.agent.spawner.wire import Message
 
 VARIABLE = "ELASTICRUN_WARM"
 #: Seconds that workers wait for an import before they start cold.

@@ -1,0 +1,1 @@
+"""What workers print: where it goes, and how it looks."""

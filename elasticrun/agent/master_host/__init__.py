@@ -1,0 +1,1 @@
+"""The master as one of this host's processes, or where else it is."""

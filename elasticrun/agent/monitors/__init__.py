@@ -1,0 +1,1 @@
+"""What is seen of workers and of this host while they run."""

@@ -1,0 +1,1 @@
+"""The process between agent and workers, and the warm parents below it."""
