@@ -205,10 +205,16 @@ def test_a_taken_port_by_its_number(path: Path, text: str, rank: int, port: int,
     assert made(ended(rank=rank, error_file=str(path)), port).kind is kind
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_taken_port_without_a_number(rank: int) -> None:
-    kind = FailureKind.EXIT if rank else FailureKind.PORT_TAKEN
-    assert made(ended(rank=rank, stderr_tail=IN_USE_2_4), 29500).kind is kind
+@pytest.mark.parametrize(
+    ("rank", "port", "kind"),
+    [
+        (0, 29500, FailureKind.PORT_TAKEN),
+        (1, 29500, FailureKind.EXIT),
+        (0, 0, FailureKind.EXIT),  # nobody can have taken it
+    ],
+)
+def test_a_taken_port_without_a_number(rank: int, port: int, kind: FailureKind) -> None:
+    assert made(ended(rank=rank, stderr_tail=IN_USE_2_4), port).kind is kind
 
 
 def test_another_programs_port_is_not_the_stores() -> None:

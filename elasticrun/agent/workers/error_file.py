@@ -160,13 +160,13 @@ def _seconds(value: object) -> float:
 def make_failure(
     node: NodeInfo, ended: WorkerExit, store_port: int, record: ErrorRecord | None = None
 ) -> Failure:
-    """How a worker ended that did not end well; ``store_port`` is the round's MASTER_PORT, ``record`` what
-    its error file says.
+    """How a worker ended that did not end well; ``store_port`` is the round's MASTER_PORT if another
+    program may have taken it, else 0; ``record`` is what its error file says.
     """
     record = record or ErrorRecord()
     kind = FailureKind.SIGNAL if ended.exit_code < 0 else FailureKind.EXIT
     texts = (record.message, record.traceback, ended.stderr_tail)
-    if ended.rank == 0 and _shows_taken_port(texts, store_port):
+    if ended.rank == 0 and store_port and _shows_taken_port(texts, store_port):
         kind = FailureKind.PORT_TAKEN
     return Failure(
         node=node.node,
