@@ -17,8 +17,9 @@ run the whole program beside the worker. Names that libraries read in C cannot b
 seen from here; ``EARLY`` has them, and a test compares it with the installed torch.
 
 To put a module back copies the page that it lies on, and that of its name. So the names are copies that lie
-side by side, and only public ones are hidden that scripts may import first: packages down to the fourth
-level, and modules down to the third. It lies beside ``warm.py`` and is loaded with it, by its path.
+side by side, and only public ones are hidden that scripts import first: packages down to the fourth level,
+modules right below the top, and those that somebody waits for. A script that begins with another one is asked
+at its next import. It lies beside ``warm.py`` and is loaded with it, by its path.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ LATE = "TF_CONFIG"
 #: Limits that libraries meet as they start threads and take memory.
 LIMITS = re.compile(rb"^Max (?:stack size|processes|address space|data size) .*$", re.M)
 #: Levels of names that are hidden.
-PACKAGES, MODULES = 4, 3
+PACKAGES, MODULES = 4, 2
+#: Modules that somebody waits for; given by ``sitecustomize``.
+AWAITED: frozenset[str] = frozenset()
 #: The finder that calls us.
 WITHIN = os.path.join(os.path.dirname(__file__), "inject", "sitecustomize.py")  # noqa: PTH118, PTH120 pathlib takes milliseconds
 ADVICE = "--warm off starts all workers cold, --warm on keeps them warm"
@@ -302,7 +305,8 @@ def may_hide(name: str, asked: str, is_package: bool) -> bool:
         return False
     deepest = PACKAGES if is_package else MODULES
     below = name[len(asked) :] if f"{name}.".startswith(f"{asked}.") else f".{name}"
-    return ("._" not in below and name.count(".") < deepest) or asked.startswith(f"{name}.")
+    is_public = "._" not in below and name.count(".") < deepest
+    return is_public or name in AWAITED or asked.startswith(f"{name}.")
 
 
 def side_by_side(names: list[str]) -> list[str]:

@@ -164,6 +164,7 @@ def be_warm_parent(here: str, terms: str) -> bool:
         warm.imports = load("elasticrun.worker.warm_imports", "warm_imports.py")
         warm.memory = load("elasticrun.worker.warm_memory", "warm_memory.py")
         warm.watching = load("elasticrun.worker.warm_watch", "warm_watch.py")
+        warm.watching.AWAITED = frozenset(WANTED)
         is_another, watch = warm.serve(terms)
     except BaseException:  # noqa: BLE001 whatever it is, the script must not run here
         os._exit(70)
