@@ -147,7 +147,8 @@ class MasterLoop:
         if listed is not None and listed.may_keep(hello, own, cautious, state.newest >= 0):
             self._keepers.append((hello.info.position, session))
         status = heed(state, hello.info.node, hello.status)
-        self._handle(Attached(session.id, replace(hello, status=status)))
+        heeded = hello if status is hello.status else replace(hello, status=status)
+        self._handle(Attached(session.id, heeded))
 
     def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
         """An attached agent said something."""

@@ -71,7 +71,7 @@ class Outbox:
         self._queue: deque[bytes] = deque()
         self.held = 0  # bytes
         self._closed = False
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None  # of the writer, while nothing is queued
         if pool is not None:
             pool.enter(self)
 
@@ -90,7 +90,7 @@ class Outbox:
         self._room -= cost
         self.held += cost
         self._queue.append(data)
-        self._changed.set()
+        self._wake()
         if self._pool is not None:
             self._pool.put(data)
         return True
@@ -98,7 +98,7 @@ class Outbox:
     def close(self) -> None:
         """Ends the box: what is queued is still taken, then ``get`` returns None."""
         self._closed = True
-        self._changed.set()
+        self._wake()
 
     def overflow(self) -> None:
         """For the pool: nobody takes what is queued here, and others need the room."""
@@ -119,8 +119,8 @@ class Outbox:
         while not self._queue:
             if self._closed:
                 return None
-            self._changed.clear()
-            await self._changed.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         return self._take()
 
     def rest(self, room: int, joint: int) -> list[bytes]:
@@ -129,6 +129,10 @@ class Outbox:
         while self._queue and (room := room - len(self._queue[0]) - joint) >= 0:
             taken.append(self._take())
         return taken
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _take(self) -> bytes:
         data = self._queue.popleft()

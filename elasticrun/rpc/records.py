@@ -19,6 +19,8 @@ from elasticrun.core.protocol.bounds import Range
 
 T = TypeVar("T")
 
+_PLAIN = frozenset({str, int, float, bool, types.NoneType})
+
 
 class RecordError(ValueError):
     """A record does not have the shape its type asks for."""
@@ -49,7 +51,8 @@ def _dump_fields(names: tuple[str, ...], value: object) -> dict[str, Any]:
     dumped = {}
     for name in names:
         item = getattr(value, name)
-        convert = _converter(item.__class__)
+        kind = item.__class__
+        convert = None if kind in _PLAIN else _converter(kind)
         dumped[name] = item if convert is None else convert(item)
     return dumped
 

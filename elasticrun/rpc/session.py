@@ -135,7 +135,7 @@ class AgentStream:
         self._outbox = Outbox(door.limits.max_queued_bytes, door.pool, self._overflow)
         self._allowance = Allowance(door.limits, 0.0)
         self._is_slowed = False
-        self._is_closing = asyncio.Event()
+        self._pause: asyncio.Future[None] | None = None  # of the reader, after the agent said too much
         self._info: NodeInfo | None = None  # of the agent that is attached
         self._why = ""
         self._heard_at = 0.0  # when the newest message came, on the loop's clock
@@ -193,13 +193,13 @@ class AgentStream:
     async def _write_all(self, reader: asyncio.Task[None]) -> None:
         try:
             while (data := await self._outbox.get()) is not None:
-                await self._write(self._with_rest(data))
+                await self._context.write(self._sealed(self._with_rest(data)))
             if self._why == _ENDED:
-                await self._write(codec.GOODBYE)  # only now we know that it did
+                await self._context.write(self._sealed(codec.GOODBYE))  # only now we know that it did
                 self._detach()
             else:
                 self._detach()
-                await self._write(codec.GOODBYE)
+                await self._context.write(self._sealed(codec.GOODBYE))
             await asyncio.wait((reader,))
         except asyncio.CancelledError:
             if self._given_up:
@@ -208,8 +208,8 @@ class AgentStream:
                 self._why = self._loss()
             raise
 
-    async def _write(self, data: bytes) -> None:
-        await self._context.write(data if self._to_agent is None else self._to_agent.close(data))
+    def _sealed(self, data: bytes) -> bytes:
+        return data if self._to_agent is None else self._to_agent.close(data)
 
     def _with_rest(self, data: bytes) -> bytes:
         """What waits for one stream is one write, as far as it fits a message."""
@@ -234,7 +234,8 @@ class AgentStream:
             return
         self._why = why
         self._outbox.close()
-        self._is_closing.set()
+        if self._pause is not None and not self._pause.done():
+            self._pause.set_result(None)
         self._arm(self._limits.flush_timeout, self._abort)
 
     async def _read_all(self) -> None:
@@ -257,8 +258,8 @@ class AgentStream:
         if not self._is_slowed:
             self._is_slowed = True
             logger.warning("the agent at %s says too much: it is read more slowly from now on", self.peer)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._is_closing.wait(), seconds)
+        self._pause = asyncio.get_running_loop().create_future()
+        await asyncio.wait((self._pause,), timeout=seconds)
 
     def _take(self, data: bytes) -> None:
         if self._outbox.closed:

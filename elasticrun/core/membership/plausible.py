@@ -23,7 +23,8 @@ ROLL_ROOM = 8192
 
 def heeded(status: AgentStatus, in_round: bool, is_probed: bool, votes: bool) -> AgentStatus:
     """What matters of a status. ``votes``: several hosts may become the master's."""
-    if in_round:
+    is_plain = not (status.failures or status.tasks or status.seats or status.stall or status.probe)
+    if in_round or is_plain:
         return status
     probe = status.probe
     if probe is not None and not is_probed:  # its number has to be known, lest it be given again

@@ -52,6 +52,8 @@ def _abridged(failure: Failure) -> Failure:
 
 def name_abridged(said: pb.Hello | pb.Report) -> None:
     """Gives failures that are abridged the names that they lack."""
+    if not said.status.tasks:  # of tasks only, many may fail at once
+        return
     failures = [
         *said.status.failures[:1],
         *(task.failure for task in said.status.tasks if task.HasField("failure")),

@@ -47,14 +47,15 @@ async def enter(gate: Gate, context: Context, timeout: float) -> Guest:
 
 
 async def _turn(guest: Guest, context: Context, timeout: float) -> None:
-    turn = asyncio.Event()
-    guest.when_reading(turn.set)
+    turn = asyncio.get_running_loop().create_future()
+    guest.when_reading(lambda: turn.set_result(None))
     try:
-        await asyncio.wait_for(turn.wait(), timeout)
-    except BaseException as error:
+        await asyncio.wait((turn,), timeout=timeout)
+    except asyncio.CancelledError:
         guest.leave()
-        if not isinstance(error, asyncio.TimeoutError):
-            raise
+        raise
+    if not guest.reading:
+        guest.leave()
         text = f"so many streams say no Hello that none could be heard for {timeout:g} s: try again"
         await refuse(context, Rejected(RejectCode.TOO_MANY, text))
 

@@ -83,20 +83,31 @@ def challenge_in(metadata: Iterable[tuple[str, str | bytes]]) -> bytes | None:
     return None
 
 
-class Seal:
-    """One direction of one stream: makes its frames at one end, and opens them at the other.
-
-    The MAC is HMAC-SHA256 (RFC 2104), of which the two blocks that only depend on the key are hashed once.
-    """
+class KeyedHash:
+    """HMAC-SHA256 (RFC 2104) of many messages: the two blocks that only depend on the key are hashed once."""
 
     def __init__(self, key: bytes) -> None:
         from hashlib import sha256  # not needed by a node that is alone
 
         block = key.ljust(_BLOCK_SIZE, b"\0")
         if len(block) > _BLOCK_SIZE:
-            raise ValueError(f"the key of a seal must have at most {_BLOCK_SIZE} bytes, got {len(key)}")
+            raise ValueError(f"the key of a keyed hash must have at most {_BLOCK_SIZE} bytes, got {len(key)}")
         self._inner = sha256(block.translate(_INNER_PAD))
         self._outer = sha256(block.translate(_OUTER_PAD))
+
+    def of(self, message: bytes) -> bytes:
+        """The 32 bytes for one message."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(message)
+        outer.update(inner.digest())
+        return outer.digest()
+
+
+class Seal:
+    """One direction of one stream: makes its frames at one end, and opens them at the other."""
+
+    def __init__(self, key: bytes) -> None:
+        self._hash = KeyedHash(key)
         self._count = 0
 
     def close(self, message: bytes) -> bytes:
@@ -111,11 +122,9 @@ class Seal:
         return message
 
     def _mac(self, message: bytes) -> bytes:
-        inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(self._count.to_bytes(_COUNTER_SIZE, "big") + message)
-        outer.update(inner.digest())
+        mac = self._hash.of(self._count.to_bytes(_COUNTER_SIZE, "big") + message)[:MAC_SIZE]
         self._count += 1
-        return outer.digest()[:MAC_SIZE]
+        return mac
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +162,12 @@ _ENDS = (b"agent", b"master")
 
 def proof_of(key: bytes, role: bytes, *parts: bytes) -> bytes:
     """That somebody who knows ``key`` says these parts in this role."""
-    return hmac_of(key, b"".join(map(_prefixed, (_PROTOCOL, role, *parts))))
+    return hmac_of(key, proven(role, *parts))
+
+
+def proven(role: bytes, *parts: bytes) -> bytes:
+    """What a proof of these parts in this role covers."""
+    return b"".join(map(_prefixed, (_PROTOCOL, role, *parts)))
 
 
 def hmac_of(key: bytes, message: bytes) -> bytes:

@@ -83,15 +83,11 @@ class Bucket:
         self.level -= count
         return True
 
-    def spill(self, now: float, count: float) -> None:
-        """Take ``count`` whether they are there or not: what is missing has to come in first."""
+    def spill(self, now: float, count: float) -> float:
+        """Take ``count`` whether they are there or not; in how many seconds nothing is owed any more."""
         self._fill(now)
         self.level = max(-self.room, self.level - count)
-
-    @property
-    def debt(self) -> float:
-        """Seconds until nothing is owed."""
-        return max(0.0, -self.level / self.rate)
+        return 0.0 if self.level >= 0.0 else -self.level / self.rate
 
     def _fill(self, now: float) -> None:
         self.level = min(self.room, self.level + self.rate * max(0.0, now - self.since))
@@ -112,9 +108,7 @@ class Allowance:
 
     def delay(self, now: float, size: int) -> float:
         """A message of this size was read: in how many seconds the next one may be."""
-        self._messages.spill(now, 1.0)
-        self._bytes.spill(now, size)
-        return max(self._messages.debt, self._bytes.debt)
+        return max(self._messages.spill(now, 1.0), self._bytes.spill(now, size))
 
 
 class Guest:
@@ -232,7 +226,8 @@ class Gate:
 
     def weigh(self, key: bytes, now: float, size: int) -> None:
         """For Guest: a stream said a Hello of this size."""
-        self._busy[key].joins.spill(now, size // self._limits.hello_bytes)
+        if weight := size // self._limits.hello_bytes:  # most weigh nothing
+            self._busy[key].joins.spill(now, weight)
 
     def release(self, key: bytes) -> None:
         """For Guest: a stream is gone."""

@@ -33,7 +33,7 @@ from dataclasses import field, replace
 from elasticrun.core.protocol.messages import Hello, NodeInfo, RejectCode, Rejected, Welcome
 from elasticrun.dataclass import dataclass
 from elasticrun.rpc.codec import HelloProof, split_proof
-from elasticrun.rpc.security.auth import SIZE, fresh, hmac_of, proof_of, same
+from elasticrun.rpc.security.auth import SIZE, KeyedHash, fresh, proof_of, proven, same
 from elasticrun.rpc.text import clean, head
 
 #: The key of the metadata that carries the number of the master's key and its challenge.
@@ -68,12 +68,12 @@ class TicketIssuer:
     """The master's side: makes tickets out of the journal's key."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
-        self.number = hmac_of(key, b"number")[:_NUMBER_SIZE]
+        self._keyed = KeyedHash(key)
+        self.number = self._keyed.of(b"number")[:_NUMBER_SIZE]
 
     def of(self, info: NodeInfo) -> bytes:
         """The ticket of an incarnation."""
-        return proof_of(self._key, b"ticket", clean(info.node).encode(), clean(info.incarnation).encode())
+        return self._keyed.of(proven(b"ticket", clean(info.node).encode(), clean(info.incarnation).encode()))
 
 
 class Tickets:
@@ -133,6 +133,8 @@ class TicketCheck:
     def is_returning(self, hello: Hello, data: bytes) -> bool:
         """Whether the sender of ``hello``, which came as ``data``, has its incarnation's ticket."""
         covered, proof = split_proof(data, HelloProof.RETURNING)
+        if not proof:  # a newcomer, as thousands may be at once
+            return False
         expected = TicketProof(self._issuer.of(hello.info), self._challenge, hello.nonce)
         if not same(proof, expected.returning(covered)):
             return False
@@ -142,7 +144,8 @@ class TicketCheck:
     def complete(self, welcome: Welcome, info: NodeInfo) -> Welcome:
         """With the ticket of this incarnation, and our proof if it has given its own."""
         proof = b"" if self._proof is None else self._proof.welcome()
-        return replace(welcome, ticket=self._issuer.of(info), returning=proof, key=self._issuer.number)
+        ticket, number = self._issuer.of(info), self._issuer.number
+        return Welcome(welcome.epoch, welcome.heartbeat_interval, ticket, proof, number)
 
     def sign(self, rejected: Rejected) -> Rejected:
         """With our proof, likewise."""
