@@ -36,7 +36,7 @@ from elasticrun.errors import (
 from elasticrun.rpc import codec
 from elasticrun.rpc.outbox import Outbox
 from elasticrun.rpc.reach import reach
-from elasticrun.rpc.security.auth import ForgedError, Handshake, Seal, challenge_in, fresh, same
+from elasticrun.rpc.security.auth import ForgedError, Handshake, Seal, challenge_in, fresh, keyed, same
 from elasticrun.rpc.security.tickets import SAID_TO_STRANGERS, TicketProof, Tickets
 from elasticrun.rpc.slack import relax_soon
 from elasticrun.rpc.stream import StreamBrokenError, attach, rejection, welcome_in
@@ -222,7 +222,7 @@ class MasterStream:
                 f"the master at {self._endpoint} has no token, but this node has one: "
                 "give every node the same --token-file"
             )
-        return Handshake(token, challenge)
+        return Handshake(keyed(token), challenge)
 
     def _unwelcome(self, error: StreamBrokenError) -> ElasticRunError:
         details = str(error)

@@ -39,7 +39,7 @@ from elasticrun.errors import (
 from elasticrun.rpc.codec import control as codec
 from elasticrun.rpc.reach import reach
 from elasticrun.rpc.security.admission import STRANGERS, Context, complain, peer_of, refuse, wrong_version
-from elasticrun.rpc.security.auth import CHALLENGE_KEY, Handshake, challenge_in, fresh, same
+from elasticrun.rpc.security.auth import CHALLENGE_KEY, Handshake, challenge_in, fresh, keyed, same
 from elasticrun.rpc.security.limits import Guest
 from elasticrun.rpc.stream import rejection
 from elasticrun.rpc.transport import CONTROL_PATH, open_channel, rejected_in
@@ -76,7 +76,7 @@ async def obey(orders: Orders, context: Context, guest: Guest, token: str | None
     """Serves one stream; the operator has ``timeout`` seconds to say all."""
     if token is None:
         await refuse(context, Rejected(RejectCode.UNAUTHENTICATED, _NO_TOKEN))
-    handshake = Handshake(token, fresh())
+    handshake = Handshake(keyed(token), fresh())
     await context.send_initial_metadata(((CHALLENGE_KEY, handshake.challenge),))
     try:
         said = await asyncio.wait_for(_read_all(context), timeout)
@@ -168,7 +168,7 @@ async def _exchange(
     challenge = challenge_in(await call.initial_metadata())
     if not challenge:
         raise await _failure(call, endpoint, security)
-    handshake = Handshake(security.token or "", challenge)
+    handshake = Handshake(keyed(security.token or ""), challenge)
     order = codec.encode_control(request)
     hello = ControlHello(job_id, __version__, nonce=fresh())
     hello = replace(hello, proof=handshake.of_operator(hello, order) if security.token else b"")

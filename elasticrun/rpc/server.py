@@ -20,7 +20,7 @@ from elasticrun.rpc.control import Orders, obey
 from elasticrun.rpc.listening import claim, local_addresses, taken
 from elasticrun.rpc.outbox import Pool
 from elasticrun.rpc.security.admission import Context, enter
-from elasticrun.rpc.security.auth import fresh
+from elasticrun.rpc.security.auth import fresh, keyed
 from elasticrun.rpc.security.limits import Gate, Limits
 from elasticrun.rpc.security.tickets import TicketIssuer
 from elasticrun.rpc.session import Admit, AgentStream, Door, Session, SessionHandler
@@ -57,7 +57,8 @@ class MasterServer:
         self._orders = orders
         pool = Pool(self._limits.queued_bytes, self._limits.queued_bytes_each)
         issuer = TicketIssuer(key or fresh())
-        self._door = Door(handler, admit, self._limits, security.token, issuer, pool)
+        token = None if security.token is None else keyed(security.token)
+        self._door = Door(handler, admit, self._limits, token, issuer, pool)
         self._gate = Gate(self._limits)
         self._ids = itertools.count(1)
         self._streams: set[AgentStream] = set()

@@ -60,7 +60,7 @@ from elasticrun.errors import ProtocolError
 from elasticrun.rpc import codec
 from elasticrun.rpc.outbox import Outbox, Pool
 from elasticrun.rpc.security.admission import STRANGERS, Context, complain, peer_of, unproven, wrong_version
-from elasticrun.rpc.security.auth import CHALLENGE_KEY, ForgedError, Handshake, Seal, fresh, same
+from elasticrun.rpc.security.auth import CHALLENGE_KEY, ForgedError, Handshake, KeyedHash, Seal, fresh, same
 from elasticrun.rpc.security.limits import Allowance, Guest, Limits
 from elasticrun.rpc.security.tickets import TicketCheck, TicketIssuer
 from elasticrun.rpc.transport import PING_INTERVAL, PING_TIMEOUT
@@ -112,7 +112,7 @@ class Door:
     handler: SessionHandler
     admit: Admit
     limits: Limits
-    token: str | None
+    token: KeyedHash | None
     issuer: TicketIssuer
     pool: Pool | None = None  # of what waits for all agents
 

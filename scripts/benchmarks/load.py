@@ -44,7 +44,7 @@ from elasticrun.core.agent.machine import AgentMachine
 from elasticrun.core.protocol.messages import AgentMessage, Heartbeat, Hello, MasterMessage, NodeInfo, Welcome
 from elasticrun.rpc import codec
 from elasticrun.rpc.client import MasterStream
-from elasticrun.rpc.security.auth import CHALLENGE_KEY, SIZE, Handshake, Seal, fresh
+from elasticrun.rpc.security.auth import CHALLENGE_KEY, SIZE, Handshake, Seal, fresh, keyed
 from elasticrun.rpc.transport import PATH, PING_INTERVAL
 from tests.rpc import raw_http2 as http2
 
@@ -151,7 +151,7 @@ class LeanWire(asyncio.Protocol):
         if self._token is None:
             self.send(self._agent.hello())
             return
-        handshake, nonce = Handshake(self._token, _challenge(metadata)), fresh()
+        handshake, nonce = Handshake(keyed(self._token), _challenge(metadata)), fresh()
         hello = codec.encode_agent(replace(self._agent.hello(), nonce=nonce))
         self._write(codec.with_proof(hello, codec.HelloProof.TOKEN, handshake.of_agent(hello)))
         self._seals = handshake.seals(nonce)

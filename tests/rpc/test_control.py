@@ -36,7 +36,7 @@ from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
 from elasticrun.rpc.codec import control as codec
 from elasticrun.rpc.control import give_order
-from elasticrun.rpc.security.auth import CHALLENGE_KEY, SIZE, Handshake, challenge_in
+from elasticrun.rpc.security.auth import CHALLENGE_KEY, SIZE, Handshake, challenge_in, keyed
 from elasticrun.rpc.server import Limits, MasterServer, Orders
 from elasticrun.rpc.transport import CONTROL_METHOD, CONTROL_PATH, rejected_in
 from tests.rpc.harness import (
@@ -223,7 +223,7 @@ HOSTILE: dict[str, tuple[Say, RejectCode]] = {
         RejectCode.UNAUTHENTICATED,
     ),
     "recorded": (
-        lambda shake: [said(Handshake(TOKEN, bytes(SIZE)), ORDER), ORDER],
+        lambda shake: [said(Handshake(keyed(TOKEN), bytes(SIZE)), ORDER), ORDER],
         RejectCode.UNAUTHENTICATED,
     ),
     "no proof": (
@@ -257,7 +257,7 @@ async def refusal(channel: grpc.aio.Channel, say: Say) -> RejectCode:
     challenge = challenge_in(await call.initial_metadata())
     assert challenge
     try:
-        for data in say(Handshake(TOKEN, challenge)):
+        for data in say(Handshake(keyed(TOKEN), challenge)):
             await call.write(data)
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
@@ -278,7 +278,7 @@ def test_an_operator_who_does_not_stop_talking_is_cut_off() -> None:
                 call = method()
                 challenge = challenge_in(await call.initial_metadata())
                 assert challenge
-                await call.write(said(Handshake(TOKEN, challenge), ORDER))
+                await call.write(said(Handshake(keyed(TOKEN), challenge), ORDER))
                 with pytest.raises((grpc.aio.AioRpcError, asyncio.InvalidStateError)):
                     while True:
                         await asyncio.wait_for(call.write(ORDER), DEADLINE)
@@ -321,7 +321,7 @@ def test_an_operator_who_says_nothing_is_not_waited_for() -> None:
     [
         ControlReply(True, "done"),
         ControlReply(True, "done", bytes(SIZE)),
-        ControlReply(True, "done", Handshake("a guess", bytes(SIZE)).of_answer(NONCE, True, "done")),
+        ControlReply(True, "done", Handshake(keyed("a guess"), bytes(SIZE)).of_answer(NONCE, True, "done")),
     ],
 )
 def test_an_answer_of_somebody_else_is_not_believed(forged: ControlReply) -> None:

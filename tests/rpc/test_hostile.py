@@ -24,7 +24,7 @@ from elasticrun.rpc import codec
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.codec.control import encode_control
 from elasticrun.rpc.control import give_order
-from elasticrun.rpc.security.auth import SIZE, Handshake, challenge_in
+from elasticrun.rpc.security.auth import SIZE, Handshake, challenge_in, keyed
 from elasticrun.rpc.transport import CONTROL_PATH, PATH
 from tests.rpc import raw_http2 as http2
 from tests.rpc.harness import (
@@ -100,7 +100,7 @@ class Attacker:
     def wrong_token(self, stream: int) -> bytes:
         """A Hello with a proof of nothing."""
         said = replace(hello(), nonce=self._chance.randbytes(SIZE))
-        guess = Handshake(self._chance.randbytes(9).hex(), bytes(SIZE))
+        guess = Handshake(keyed(self._chance.randbytes(9).hex()), bytes(SIZE))
         data = codec.encode_agent(said)
         proof = self._chance.choice([self._chance.randbytes(SIZE), guess.of_agent(data)])
         return self._say(stream, self._chance.choice([data, with_proof(data, proof)]))
@@ -161,7 +161,7 @@ async def record(endpoint: Endpoint) -> list[bytes]:
         assert challenge
         fares = tuple(TaskReport(rank, rank) for rank in range(4))
         said = replace(hello(), status=replace(hello().status, ports=(7001, 7002), tasks=fares))
-        shake = Handshake(TOKEN, challenge)
+        shake = Handshake(keyed(TOKEN), challenge)
         agent, master = shake.seals(NONCE)
         messages = [proven(shake, said), agent.close(codec.encode_agent(Leave("i0", "recorded")))]
         for message in messages:

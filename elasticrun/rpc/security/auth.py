@@ -11,18 +11,16 @@ The parts that a proof covers are length-prefixed, so that two different lists o
 bytes, and the first part names who proves what, so that no proof can be sent back to where it came from or
 used for another purpose.
 
-**Frames.** The two random strings and the token give a key for each direction, by the construction of
-RFC 5869 (HKDF) with SHA-256::
+**Frames.** The two random strings and the token give a key for the frames of one stream::
 
-    PRK          = HMAC(challenge | nonce, token)                      extract; the random part is the salt
-    key of a way = HMAC(PRK, "elasticrun.v1 frames of the ..." | 1)    expand; one block is enough
-    MAC          = the first 16 bytes of HMAC(key of its way, number of the frame | message)
+    key = HMAC-SHA256(token, "frames" | challenge | nonce)
+    MAC = the first 16 bytes of HMAC-SHA256(key, who sent it, as one byte | number of the frame | message)
 
 A direction's frames are numbered from 0, and both ends count for themselves. So a frame is accepted only in
 its place: one that is changed, doubled, left out, moved, sent back to where it came from, or taken from
-another stream has another number or another key. Whoever finds such a frame treats the connection as
-lost, and nothing that the frame says is looked at. The first frame of the master's is its own proof: nobody
-makes it without the token.
+another stream has another number, another sender or another key. Whoever finds such a frame treats the
+connection as lost, and nothing that the frame says is looked at. The first frame of the master's is its own
+proof: nobody makes it without the token.
 
 So whoever does not know the token can neither join the job, nor pose as its master, nor steer a stream
 that passes through his hands. All that he can do is to cut it. A guess costs a stream, of which the server
@@ -39,7 +37,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import field
 from typing import TYPE_CHECKING
 
 from elasticrun.dataclass import dataclass
@@ -89,9 +86,7 @@ class KeyedHash:
     def __init__(self, key: bytes) -> None:
         from hashlib import sha256  # not needed by a node that is alone
 
-        block = key.ljust(_BLOCK_SIZE, b"\0")
-        if len(block) > _BLOCK_SIZE:
-            raise ValueError(f"the key of a keyed hash must have at most {_BLOCK_SIZE} bytes, got {len(key)}")
+        block = (key if len(key) <= _BLOCK_SIZE else sha256(key).digest()).ljust(_BLOCK_SIZE, b"\0")
         self._inner = sha256(block.translate(_INNER_PAD))
         self._outer = sha256(block.translate(_OUTER_PAD))
 
@@ -106,8 +101,10 @@ class KeyedHash:
 class Seal:
     """One direction of one stream: makes its frames at one end, and opens them at the other."""
 
-    def __init__(self, key: bytes) -> None:
-        self._hash = KeyedHash(key)
+    def __init__(self, keyed_hash: KeyedHash, sender: bytes) -> None:
+        """``sender`` is the one byte that stands for who makes the frames."""
+        self._hash = keyed_hash
+        self._sender = sender
         self._count = 0
 
     def close(self, message: bytes) -> bytes:
@@ -122,7 +119,7 @@ class Seal:
         return message
 
     def _mac(self, message: bytes) -> bytes:
-        mac = self._hash.of(self._count.to_bytes(_COUNTER_SIZE, "big") + message)[:MAC_SIZE]
+        mac = self._hash.of(self._sender + self._count.to_bytes(_COUNTER_SIZE, "big") + message)[:MAC_SIZE]
         self._count += 1
         return mac
 
@@ -131,7 +128,7 @@ class Seal:
 class Handshake:
     """What both ends of one stream know if both are what they claim to be."""
 
-    token: str = field(repr=False)
+    token: KeyedHash  # see ``keyed``
     challenge: bytes
 
     def of_agent(self, hello: bytes) -> bytes:
@@ -140,9 +137,8 @@ class Handshake:
 
     def seals(self, nonce: bytes) -> tuple[Seal, Seal]:
         """For the agent's frames and for the master's, if the agent drew ``nonce``."""
-        secret = hmac_of(self.challenge + nonce, _utf8(self.token))
-        agent, master = (hmac_of(secret, _PROTOCOL + b" frames of the " + who + b"\1") for who in _ENDS)
-        return Seal(agent), Seal(master)
+        of_stream = KeyedHash(self._prove(b"frames", nonce))
+        return Seal(of_stream, b"a"), Seal(of_stream, b"m")
 
     def of_operator(self, hello: ControlHello, request: bytes) -> bytes:
         """The proof that belongs into ``hello`` if the order's bytes are ``request``."""
@@ -154,15 +150,17 @@ class Handshake:
         return self._prove(b"answer", nonce, b"\1" if ok else b"\0", _utf8(text), *parts)
 
     def _prove(self, role: bytes, *parts: bytes) -> bytes:
-        return proof_of(_utf8(self.token), role, self.challenge, *parts)
+        return self.token.of(proven(role, self.challenge, *parts))
 
 
-_ENDS = (b"agent", b"master")
+def keyed(token: str) -> KeyedHash:
+    """What proofs with this token are made of; it serves any number of handshakes."""
+    return KeyedHash(_utf8(token))
 
 
 def proof_of(key: bytes, role: bytes, *parts: bytes) -> bytes:
     """That somebody who knows ``key`` says these parts in this role."""
-    return hmac_of(key, proven(role, *parts))
+    return KeyedHash(key).of(proven(role, *parts))
 
 
 def proven(role: bytes, *parts: bytes) -> bytes:
@@ -170,16 +168,9 @@ def proven(role: bytes, *parts: bytes) -> bytes:
     return b"".join(map(_prefixed, (_PROTOCOL, role, *parts)))
 
 
-def hmac_of(key: bytes, message: bytes) -> bytes:
-    """HMAC-SHA256."""
-    import hmac  # not needed by a node that is alone
-
-    return hmac.digest(key, message, "sha256")
-
-
 def same(proof: bytes, expected: bytes) -> bool:
     """Whether a proof is the expected one; how long that takes tells nothing about it."""
-    import hmac
+    import hmac  # not needed by a node that is alone
 
     return hmac.compare_digest(proof, expected)
 
