@@ -56,7 +56,7 @@ from elasticrun.core.protocol.messages import Assignment, NodeInfo
 from elasticrun.errors import ElasticRunError, ExitCode
 
 if TYPE_CHECKING:
-    from elasticrun.agent.workers.ps_backup_dirs import PsHomes
+    from elasticrun.agent.workers.ps_backup_dirs import PsBackupDirs
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Processes:
         self._spawner = Spawner(spawner, self._hear)
         self.dirs = LogDirs(workers.logs.log_dir, config.job.job_id, self._spawner.inherit)
         self._errors = ErrorReader()
-        self._homes = _open_homes(config, lambda path: self._spawner.inherit(path, whole=True))
+        self._backup_dirs = _open_backup_dirs(config, lambda path: self._spawner.inherit(path, whole=True))
         self.group = WorkerGroup(
             workers,
             config.job.job_id,
@@ -101,7 +101,7 @@ class Processes:
             cpus,
             post,
             services.watch,
-            self._homes,
+            self._backup_dirs,
             self._errors.read,
         )
         self._store = RoundStore(workers, node, self._spawner, post)
@@ -220,18 +220,18 @@ class Processes:
         except asyncio.TimeoutError:
             logger.error("the workers' processes are still there after %g s of SIGKILL", KILL_TIMEOUT)
         self.group.close()
-        if self._homes is not None:
-            self._homes.close()
+        if self._backup_dirs is not None:
+            self._backup_dirs.close()
 
 
 def _no_port(error: OSError) -> Broken:
     return Broken(ExitCode.NODE_FAULT, f"this node has no port for its workers: {error}")
 
 
-def _open_homes(config: LaunchConfig, on_made: Callable[[str], object]) -> PsHomes | None:
+def _open_backup_dirs(config: LaunchConfig, on_made: Callable[[str], object]) -> PsBackupDirs | None:
     """Where parameter servers keep copies of their variables; None if this node can have none."""
     if not config.workers.roles:
         return None
-    from elasticrun.agent.workers.ps_backup_dirs import PsHomes
+    from elasticrun.agent.workers.ps_backup_dirs import PsBackupDirs
 
-    return PsHomes(on_made)
+    return PsBackupDirs(on_made)

@@ -22,7 +22,7 @@ from elasticrun.agent.master_host.hosting import MasterHost
 from elasticrun.agent.processes import Processes
 from elasticrun.agent.recorder import Recorder
 from elasticrun.agent.services import Services
-from elasticrun.agent.shutdown_report import Farewell, ShowCheckup
+from elasticrun.agent.shutdown_report import ShowCheckup, ShutdownReport
 from elasticrun.agent.signals import SignalInbox
 from elasticrun.agent.spawner.client import SpawnerHandle
 from elasticrun.agent.workers.group import CpuPlan
@@ -224,19 +224,19 @@ class Agent:
 
     async def _close(self, finish: Finish) -> None:
         """Let go of everything. Each step has its own bound, and a bug in one does not keep the others."""
-        farewell = Farewell(self._config, finish, self._show_checkup)
+        report = ShutdownReport(self._config, finish, self._show_checkup)
 
-        async def say_farewell() -> None:
-            farewell.say(self._router.stderr.write, self._processes.dirs)
+        async def report_shutdown() -> None:
+            report.say(self._router.stderr.write, self._processes.dirs)
 
         async def leave_master() -> None:
-            await self._host.close(farewell.patience)
+            await self._host.close(report.patience)
 
         for step in (
             self._link.close,
             self._processes.close,
             self._end_services,
-            say_farewell,
+            report_shutdown,
             leave_master,
             self._router.close,
         ):

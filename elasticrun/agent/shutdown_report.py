@@ -25,7 +25,7 @@ MASTER_LEFT_BEHIND = 1.0
 MOST_NAMED = 8
 
 
-class Farewell:
+class ShutdownReport:
     """What one Finish means for the console, the error file and the master."""
 
     def __init__(self, config: LaunchConfig, finish: Finish, show_checkup: ShowCheckup | None = None) -> None:

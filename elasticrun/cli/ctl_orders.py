@@ -232,7 +232,7 @@ def _timeout(text: str) -> float:
 
 
 def _give(target: Target, order: Order) -> str:
-    from elasticrun.cli.lean import import_asyncio_without_ssl, import_hmac_without_openssl
+    from elasticrun.cli.import_trimming import import_asyncio_without_ssl, import_hmac_without_openssl
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core would add lines of its own to our sentences
     import_asyncio_without_ssl()

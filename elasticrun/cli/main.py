@@ -40,7 +40,7 @@ import sys
 sys.path[:] = path = {path!r}
 from elasticrun.cli.isolation import isolate_as
 isolate_as(path)
-from elasticrun.cli.lean import import_asyncio_without_ssl
+from elasticrun.cli.import_trimming import import_asyncio_without_ssl
 import_asyncio_without_ssl()
 from elasticrun.cli.master import main
 sys.exit(main())
@@ -108,7 +108,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import fork_spawner
     from elasticrun.agent.spawner.proctitle import set_title
-    from elasticrun.cli.lean import import_asyncio_without_ssl, import_hmac_without_openssl
+    from elasticrun.cli.import_trimming import import_asyncio_without_ssl, import_hmac_without_openssl
 
     inbox = SignalInbox((*config.workers.signals, _window_change()))
     spawner = fork_spawner()

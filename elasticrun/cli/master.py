@@ -22,7 +22,7 @@ import sys
 
 from elasticrun.agent.logs.console import Console
 from elasticrun.agent.spawner.proctitle import set_title
-from elasticrun.cli.lean import import_hmac_without_openssl
+from elasticrun.cli.import_trimming import import_hmac_without_openssl
 from elasticrun.cli.logs import ConsoleHandler
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode
 from elasticrun.master.loop import MasterLoop

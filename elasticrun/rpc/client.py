@@ -38,8 +38,8 @@ from elasticrun.rpc.outbox import Outbox
 from elasticrun.rpc.reach import reach
 from elasticrun.rpc.security.auth import ForgedError, Handshake, Seal, challenge_in, fresh, keyed, same
 from elasticrun.rpc.security.tickets import SAID_TO_STRANGERS, TicketProof, Tickets
-from elasticrun.rpc.slack import relax_soon
 from elasticrun.rpc.stream import StreamBrokenError, attach, rejection, welcome_in
+from elasticrun.rpc.timer_slack import relax_soon
 from elasticrun.rpc.transport import PATH, PING_INTERVAL, PING_TIMEOUT, open_channel, rejected_in
 
 _MAX_QUEUED_BYTES = 16 * codec.MAX_MESSAGE_BYTES

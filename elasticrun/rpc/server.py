@@ -24,7 +24,7 @@ from elasticrun.rpc.security.auth import fresh, keyed
 from elasticrun.rpc.security.limits import Gate, Limits
 from elasticrun.rpc.security.tickets import TicketIssuer
 from elasticrun.rpc.session import Admit, AgentStream, Door, Session, SessionHandler
-from elasticrun.rpc.slack import relax_soon
+from elasticrun.rpc.timer_slack import relax_soon
 from elasticrun.rpc.transport import CONTROL_METHOD, METHOD, SERVER_OPTIONS, SERVICE
 
 __all__ = ["Admit", "Limits", "MasterServer", "Orders", "Session", "SessionHandler"]

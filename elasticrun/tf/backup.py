@@ -62,8 +62,8 @@ from elasticrun.core.tensorflow.ps_backup import (
 )
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
+from elasticrun.tf.backup_directories import BackupDirectories, find_directories
 from elasticrun.tf.backup_files import LABEL, ServerFiles
-from elasticrun.tf.backup_homes import Homes, find_homes
 from elasticrun.tf.backup_label import encode_label
 from elasticrun.tf.backup_shards import Shard, shards_of
 
@@ -141,9 +141,9 @@ class PeerBackup:
         """
         began = time.monotonic()
         try:
-            homes = self._homes()
-            labels, problems = self._save(step, checkpoint_path, homes)
-            problems = [*homes.problems, *problems]
+            directories = self._directories()
+            labels, problems = self._save(step, checkpoint_path, directories)
+            problems = [*directories.problems, *problems]
         except (tf.errors.OpError, UsageError) as error:
             labels, problems = [], [_short(error)]
         self._warn(problems)
@@ -161,7 +161,7 @@ class PeerBackup:
         """
         began = time.monotonic()
         try:
-            lines, problem = self._from_copies(step, checkpoint_path, self._homes())
+            lines, problem = self._from_copies(step, checkpoint_path, self._directories())
         except (tf.errors.OpError, UsageError) as error:
             lines, problem = (), _short(error)
         if problem:
@@ -174,25 +174,27 @@ class PeerBackup:
     def forget(self) -> None:
         """Empty all copies: the program starts anew, or from somewhere else than its newest checkpoint."""
         try:
-            homes = self._homes()
-            homes.discard(homes.copies())
+            directories = self._directories()
+            directories.discard(directories.copies())
         except tf.errors.OpError as error:
             self._warn([f"old copies are still there: {_short(error)}"])
 
     # -- saving
 
-    def _save(self, step: int, checkpoint_path: str, homes: Homes) -> tuple[list[Label], list[str]]:
+    def _save(
+        self, step: int, checkpoint_path: str, directories: BackupDirectories
+    ) -> tuple[list[Label], list[str]]:
         shards = shards_of(self._checkpoint, len(self._files), self._part_bytes)
         targets = [
-            _Target(shard, holder, homes.at(holder, shard.owner))
+            _Target(shard, holder, directories.at(holder, shard.owner))
             for shard in shards
             for holder in holders(shard.owner, len(shards), self._peers)
-            if holder in homes.seats
+            if holder in directories.seats
         ]
-        found = {copy.where: copy for copy in homes.copies()}
+        found = {copy.where: copy for copy in directories.copies()}
         again = {target.place: target.where for target in targets if target.replaces(found.get(target.where))}
-        homes.discard(copy for where, copy in found.items() if where not in again.values())
-        lacks = homes.lacks({target.place: target.shard.size for target in targets}, again)
+        directories.discard(copy for where, copy in found.items() if where not in again.values())
+        lacks = directories.lacks({target.place: target.shard.size for target in targets}, again)
         label = partial(_label, step, checkpoint_path, uuid.uuid4().hex, len(shards))
 
         def write(shard: Shard) -> list[Label | str]:
@@ -230,17 +232,19 @@ class PeerBackup:
 
     # -- restoring
 
-    def _homes(self) -> Homes:
-        return find_homes(self._files, self._ports, self._roots)
+    def _directories(self) -> BackupDirectories:
+        return find_directories(self._files, self._ports, self._roots)
 
-    def _from_copies(self, step: int, checkpoint_path: str, homes: Homes) -> tuple[tuple[str, ...], str]:
+    def _from_copies(
+        self, step: int, checkpoint_path: str, directories: BackupDirectories
+    ) -> tuple[tuple[str, ...], str]:
         """Restore what copies have: a line for each ps, or why the file has to be read."""
         shards = shards_of(self._checkpoint, len(self._files), self._part_bytes)
         wanted = Wanted(step, checkpoint_path, tuple(shard.fingerprint for shard in shards))
-        found = homes.copies()
-        homes.discard(copy for copy in found if stale(copy.label, wanted))
-        if not homes.seats:
-            return (), "; ".join(homes.problems)
+        found = directories.copies()
+        directories.discard(copy for copy in found if stale(copy.label, wanted))
+        if not directories.seats:
+            return (), "; ".join(directories.problems)
         plan_ = plan(found, wanted)
         if plan_.problem:
             return (), plan_.problem

@@ -15,8 +15,8 @@ needs torch as well. It goes the same way, but shows nothing of what the imports
 script's.
 
 What is imported late by most scripts is not worth the wait of the first start. So once a parent has forked
-workers, the spawner has it fork an *heir*, which imports that as well while the parent still serves, and then
-takes its place.
+workers, the spawner has it fork a *replacement*, which imports that as well while the parent still serves,
+and then takes its place.
 
 Invariants. A worker answers on the pipe before the script's first line, with its pid or with what is wrong;
 an end of file is a failure too. The parent runs nothing of the script and never initialises CUDA; what cannot
@@ -146,7 +146,7 @@ def wait_for_fork(control: socket.socket) -> tuple[list[int], set[Any]]:
 
 
 def inherit(fd: int, spawner: int, mask: set[Any], libc: Any) -> socket.socket:
-    """Be the parent's heir: what the spawner does with a process that it executes; its own control socket."""
+    """Be the parent's replacement, as a process that the spawner executes; returns its control socket."""
     control = socket.socket(fileno=move_up(fd))
     control.setblocking(True)  # whatever the imports have made the default
     os.setsid()
@@ -166,12 +166,12 @@ def take_in(names: str, origin: Origin, control: socket.socket, libc: Any) -> No
 
 
 def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
-    """As before, by an heir: if memory gets short meanwhile, it is the one to go. The environment stays, as a
-    script finds it before it imports these itself.
+    """As before, by a replacement: if memory gets short meanwhile, it is the one to go. The environment
+    stays, as a script finds it before it imports these itself.
     """
     begun = time.monotonic()
     before, score = dict(os.environ), memory.be_first_to_go()
-    load(names, origin, control, libc, is_heir=True)
+    load(names, origin, control, libc, is_replacement=True)
     gc.unfreeze()
     gc.collect()  # what both imports left: the first start did not wait for that, nor for the next
     gc.freeze()
@@ -181,15 +181,15 @@ def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) 
     tell_ready(control, begun)
 
 
-def load(names: str, origin: Origin, control: socket.socket, libc: Any, is_heir: bool = False) -> None:
+def load(names: str, origin: Origin, control: socket.socket, libc: Any, is_replacement: bool = False) -> None:
     """Import modules, and keep what workers need to know of that; ends this process if it cannot fork any."""
     wanted = [name for name in names.split(",") if name]
-    reason = imports.prepare(wanted, looks_in_fork=is_heir, importing=origin.watch.importing)
+    reason = imports.prepare(wanted, looks_in_fork=is_replacement, importing=origin.watch.importing)
     if reason:
         tell(control, refused=reason[:MAX_REASON])
         os._exit(0)
     origin.printed = imports.take_output(libc)
-    origin.files = {**imports.files(), **origin.files}  # what an heir was born with is as old as its parent
+    origin.files = {**imports.files(), **origin.files}  # what a replacement has from its parent is as old
     set_title(TITLE)
     libc.prctl(PR_SET_NAME, NAME, 0, 0, 0)  # torch 2.4 gives its own to whoever imports it
     origin.watch.hide()
@@ -238,7 +238,7 @@ def set_title(command: bytes) -> None:
 
 
 def next_request(control: socket.socket, flags: int = 0) -> list[int]:
-    """The descriptors of the next request; ends this process with the spawner, or once it has an heir."""
+    """The descriptors of the next request; ends this process with the spawner, or once it is replaced."""
     room = socket.CMSG_SPACE(max(REQUESTS.values()) * array.array("i").itemsize)
     data, ancillary, _, _ = control.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC | flags)
     fds = array.array("i")
@@ -306,7 +306,7 @@ def fail(answer: int, reason: str, for_good: bool = False) -> NoReturn:
 
 
 def read_request(fd: int) -> dict[str, Any]:
-    """What ``warm_birth`` sends: command line and environment, the spawner's pid; closes the file."""
+    """What ``fork_requests`` sends: command line and environment, the spawner's pid; closes the file."""
     with open(fd, "rb") as file:
         file.seek(0)
         request: dict[str, Any] = json.load(file)

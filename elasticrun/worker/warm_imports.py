@@ -2,8 +2,8 @@
 
 Invariant: modules are looked for where the script will look for them, and nothing of that place is left in
 ``sys.path``. Whether a fork would be a worker is answered by looking at this process and at a fork of it: the
-first worker for a parent, which nobody shall wait for longer, and one made for that for an heir, which must
-not take the place of a parent that can do more.
+first worker for a parent, which nobody shall wait for longer, and one made for that for a replacement, which
+must not take the place of a parent that can do more.
 
 It lies beside ``warm.py`` and is loaded with it, by its path.
 """

@@ -1,16 +1,16 @@
 """The memory of a warm parent: made so that it is quickly forked, and given up first where it is short.
 
 Theory. A fork copies an entry for each page that was written, and the end of a worker walks over them again;
-with what torch and its compiler leave behind that is most of a birth. The kernel can put pages together
+with what torch and its compiler leave behind that is most of a fork. The kernel can put pages together
 (Linux 6.1), and then there is one entry for 512 of them. Workers share them as before, and copy only the
 small page that they write to.
 
 The pages so made are new ones: those that parent and running workers have in use are shared with these no
-more. So until these workers end, a node with an heir needs more memory than one without. An heir is a luxury:
-while it makes itself ready, it is the one that the kernel ends if there is too little.
+more. So until these workers end, a node with a replacement needs more memory than one without. A replacement
+is a luxury: while it makes itself ready, it is the one that the kernel ends if there is too little.
 
-Invariant: only what is full anyway is put together, so the heir itself grows by a tenth at most. A kernel
-that cannot leaves all as it is. This lies beside ``warm.py`` and is loaded with it, by its path.
+Invariant: only what is full anyway is put together, so the replacement itself grows by a tenth at most. A
+kernel that cannot leaves all as it is. This lies beside ``warm.py`` and is loaded with it, by its path.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent.logs.dirs import LogDirs
-from elasticrun.agent.shutdown_report import MASTER_FAREWELL, MASTER_LEFT_BEHIND, Farewell
+from elasticrun.agent.shutdown_report import MASTER_FAREWELL, MASTER_LEFT_BEHIND, ShutdownReport
 from elasticrun.config import (
     Endpoint,
     Entrypoint,
@@ -38,7 +38,7 @@ class Ending:
     def __init__(self, finish: Finish, directory: Path, error_file: str | None = None) -> None:
         written: list[bytes] = []
         dirs = LogDirs(str(directory), "job")
-        Farewell(config(error_file), finish).say(written.append, dirs)
+        ShutdownReport(config(error_file), finish).say(written.append, dirs)
         self.text = b"".join(written).decode()
         self.root = dirs.root
 
@@ -55,7 +55,7 @@ def test_a_temporary_directory_that_stays_is_named(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     dirs = LogDirs(None, "job")
     (Path(dirs.open_round(0, 1).directory) / "0" / name).write_text("x")
-    Farewell(config(), Finish(0, "all ended with 0", Outcome.SUCCEEDED)).say(lambda _: None, dirs)
+    ShutdownReport(config(), Finish(0, "all ended with 0", Outcome.SUCCEEDED)).say(lambda _: None, dirs)
     assert bool(dirs.root and dirs.root in caplog.text) == (name == "stacks_0.txt")
     assert len(caplog.records) == len(list(tmp_path.iterdir()))
 
@@ -110,4 +110,4 @@ def test_a_failed_job_without_a_failure_known(tmp_path: Path) -> None:
     ("outcome", "patience"), [(None, MASTER_LEFT_BEHIND), *((each, MASTER_FAREWELL) for each in Outcome)]
 )
 def test_only_a_master_whose_job_has_ended_is_waited_for(outcome: Outcome | None, patience: float) -> None:
-    assert Farewell(config(), Finish(0, "", outcome)).patience == patience
+    assert ShutdownReport(config(), Finish(0, "", outcome)).patience == patience

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent.workers.ps_backup_dirs import PsHomes, remove_orphans
+from elasticrun.agent.workers.ps_backup_dirs import PsBackupDirs, remove_orphans
 from elasticrun.config import TaskRole
 from elasticrun.core.protocol.messages import Assignment
 from elasticrun.core.protocol.tasks import Task
@@ -43,7 +43,7 @@ def bases(tmp_path: Path) -> tuple[str, str]:
 
 def test_the_chief_finds_what_another_agent_made(bases: tuple[str, str]) -> None:
     told: list[str] = []
-    here, there = PsHomes(bases=bases), PsHomes(told.append, bases)
+    here, there = PsBackupDirs(bases=bases), PsBackupDirs(told.append, bases)
     assert there.prepare(ps(0), SERVED) == there.prepare(ps(1), SERVED) == {}
     copy = Path(told[0], "3", "of-1")
     copy.write_text("copy")
@@ -54,7 +54,7 @@ def test_the_chief_finds_what_another_agent_made(bases: tuple[str, str]) -> None
     roots = here.prepare(CHIEF, SERVED)[ROOTS_VARIABLE].split(os.pathsep)
     assert [seen(root) for root in roots] == [[f"{told[0]}/3"], []]
     other = replace(SERVED, tag=TAG[::-1])
-    roots = PsHomes(bases=bases).prepare(CHIEF, other)[ROOTS_VARIABLE].split(os.pathsep)
+    roots = PsBackupDirs(bases=bases).prepare(CHIEF, other)[ROOTS_VARIABLE].split(os.pathsep)
     assert not any(map(seen, roots))
     there.prepare(ps(0), other)
     assert not Path(told[0]).exists() and len(told) == 2, "those of a job whose journal is lost"
@@ -65,18 +65,18 @@ def test_the_chief_finds_what_another_agent_made(bases: tuple[str, str]) -> None
 
 @pytest.mark.parametrize("tag", ["", "short", "../" * 8, "*" * 32, "[0-9]" * 8, "\u0660" * 32])
 def test_what_is_no_tag_becomes_no_path(tag: str, bases: tuple[str, str]) -> None:
-    homes = PsHomes(bases=bases)
+    backup_dirs = PsBackupDirs(bases=bases)
     for task in (ps(0), CHIEF):
-        assert homes.prepare(task, replace(SERVED, tag=tag)) == {}
+        assert backup_dirs.prepare(task, replace(SERVED, tag=tag)) == {}
     assert not any(os.scandir(bases[0]))
 
 
 def test_they_go_with_the_last_ps_of_a_node(bases: tuple[str, str]) -> None:
-    homes = PsHomes(bases=bases)
-    homes.prepare(ps(0), replace(SERVED, tasks=(CHIEF, ps(0))))
-    homes.prepare(CHIEF, replace(SERVED, tasks=(CHIEF, ps(0))))
+    backup_dirs = PsBackupDirs(bases=bases)
+    backup_dirs.prepare(ps(0), replace(SERVED, tasks=(CHIEF, ps(0))))
+    backup_dirs.prepare(CHIEF, replace(SERVED, tasks=(CHIEF, ps(0))))
     assert len(list(Path(bases[0]).iterdir())) == 1
-    homes.prepare(CHIEF, replace(SERVED, tasks=(CHIEF,)))
+    backup_dirs.prepare(CHIEF, replace(SERVED, tasks=(CHIEF,)))
     assert not any(os.scandir(bases[0]))
 
 
@@ -90,9 +90,9 @@ def test_they_go_with_the_last_ps_of_a_node(bases: tuple[str, str]) -> None:
     ],
 )
 def test_nobody_else_has_any(task: Task | None, assignment: Assignment, bases: tuple[str, str]) -> None:
-    homes = PsHomes(bases=bases)
-    assert homes.prepare(task, assignment) == {}
-    homes.close()
+    backup_dirs = PsBackupDirs(bases=bases)
+    assert backup_dirs.prepare(task, assignment) == {}
+    backup_dirs.close()
     assert not any(os.scandir(bases[0]))
 
 
@@ -100,23 +100,23 @@ def test_the_next_place_is_taken_if_the_first_cannot_be(
     bases: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    homes = PsHomes(told.append, ("/nowhere", *bases))
-    homes.prepare(ps(0), SERVED)
-    homes.close()
+    backup_dirs = PsBackupDirs(told.append, ("/nowhere", *bases))
+    backup_dirs.prepare(ps(0), SERVED)
+    backup_dirs.close()
     assert [Path(path).parent for path in told] == [Path(bases[0])]
 
     room = os.statvfs(bases[0])
     small = os.statvfs_result((room.f_bsize, 1, *list(room)[2:4], 16, *list(room)[5:]))
     monkeypatch.setattr(os, "statvfs", lambda base: small if base == bases[0] else room)
-    homes.prepare(ps(0), SERVED)
+    backup_dirs.prepare(ps(0), SERVED)
     assert Path(told[1]).parent == Path(bases[1])
-    homes.close()
+    backup_dirs.close()
 
 
 def test_no_place_at_all_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    homes = PsHomes(bases=("/nowhere",))
-    assert homes.prepare(ps(0), SERVED) == homes.prepare(ps(1), SERVED) == {}
-    homes.close()
+    backup_dirs = PsBackupDirs(bases=("/nowhere",))
+    assert backup_dirs.prepare(ps(0), SERVED) == backup_dirs.prepare(ps(1), SERVED) == {}
+    backup_dirs.close()
     assert [record.getMessage() for record in caplog.records] == [
         "parameter servers keep no copies of their variables here (/nowhere: No such file or directory)"
     ]
@@ -124,29 +124,29 @@ def test_no_place_at_all_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_full_disk_is_a_warning(bases: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
-    homes = PsHomes(told.append, bases)
-    homes.prepare(ps(0), SERVED)
+    backup_dirs = PsBackupDirs(told.append, bases)
+    backup_dirs.prepare(ps(0), SERVED)
     Path(told[0], "2").rmdir()
     Path(told[0], "lock").unlink()
     Path(told[0]).rmdir()
-    homes.prepare(ps(1), SERVED)
+    backup_dirs.prepare(ps(1), SERVED)
     assert "no directory for copies of a ps can be made" in caplog.text
-    homes.close()
+    backup_dirs.close()
 
 
 KILLED = """
 import os, signal, sys
-from elasticrun.agent.workers.ps_backup_dirs import PsHomes
+from elasticrun.agent.workers.ps_backup_dirs import PsBackupDirs
 from tests.agent.test_ps_homes import SERVED, ps
 
-PsHomes(bases=(sys.argv[1],)).prepare(ps(0), SERVED)
+PsBackupDirs(bases=(sys.argv[1],)).prepare(ps(0), SERVED)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_what_the_dead_left_is_removed_and_nothing_else(bases: tuple[str, str]) -> None:
     told: list[str] = []
-    alive = PsHomes(told.append, bases)
+    alive = PsBackupDirs(told.append, bases)
     alive.prepare(ps(0), SERVED)
     subprocess.run([sys.executable, "-c", KILLED, bases[0]], timeout=DEADLINE, check=False)
     unlocked = Path(bases[0], "elasticrun_ps_x_new")

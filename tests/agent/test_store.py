@@ -221,12 +221,12 @@ def test_what_is_not_about_a_server_is_left_to_others(bench: Bench) -> None:
     assert not bench.store.on_exited(Exited(3, 0))
 
 
-def test_after_an_heir_has_come_the_next_round_has_a_server_of_its_own(bench: Bench) -> None:
+def test_after_a_replacement_has_come_the_next_round_has_a_server_of_its_own(bench: Bench) -> None:
     store, starter = bench.store, bench.starter
-    store.on_warm_news(WarmNews(True, "imported more", heir="0"))  # nothing was forked from its parent
+    store.on_warm_news(WarmNews(True, "imported more", replacement="0"))  # nothing was forked from its parent
     store.start(seat(0), bench.listener)
-    store.on_warm_news(WarmNews(True, "another one", heir="1"))
-    store.on_warm_news(WarmNews(True, "imported more", heir="0"))
+    store.on_warm_news(WarmNews(True, "another one", replacement="1"))
+    store.on_warm_news(WarmNews(True, "imported more", replacement="0"))
     assert starter.killed == [], "it serves"
     assert store.end_round() == (FIRST_NUMBER,), "no sweep waits until it has ended"
     assert starter.killed == [FIRST_NUMBER]
@@ -236,7 +236,7 @@ def test_after_an_heir_has_come_the_next_round_has_a_server_of_its_own(bench: Be
     store.on_exited(Exited(FIRST_NUMBER, -9))
     assert bench.lost == []
     assert store.end_round() == (SECOND,)
-    store.on_warm_news(WarmNews(True, "imported more", heir="0"))
+    store.on_warm_news(WarmNews(True, "imported more", replacement="0"))
     assert starter.killed == [FIRST_NUMBER, SECOND], "nobody needs it"
 
 

@@ -31,8 +31,8 @@ from elasticrun.agent.spawner.client import (
     fork_spawner,
     start_warm_parents,
 )
+from elasticrun.agent.spawner.fork_requests import Parent, State
 from elasticrun.agent.spawner.poll import Poller
-from elasticrun.agent.spawner.warm_births import Parent, State
 from elasticrun.agent.spawner.warm_parents import WarmParents
 from elasticrun.agent.spawner.wire import Message
 from tests.support.processes import title, wait_end
@@ -216,16 +216,16 @@ FILES = """
 
 
 def test_workers_born_in_one_go_have_no_files_of_each_other(drive: Drive) -> None:
-    births = 4
+    forks = 4
 
     async def scenario(node: Node) -> None:
         await node.news()
         os.kill(parent := node.parent, signal.SIGSTOP)
-        for number in range(births):
+        for number in range(forks):
             node.spawn_another(number, FILES)
         await heard(node)
         os.kill(parent, signal.SIGCONT)
-        for number in range(births):
+        for number in range(forks):
             assert await node.exit_code(number) == 0
             assert (node.folder / f"out{number}").read_text() == "0 1 2 "
 
@@ -372,7 +372,7 @@ def test_a_parent_that_is_killed_is_replaced_and_workers_go_on(drive: Drive) -> 
 
 
 def test_a_parent_that_does_not_answer_is_replaced(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_parents, "BIRTH_TIMEOUT", 0.5)
+    monkeypatch.setattr(warm_parents, "FORK_TIMEOUT", 0.5)
 
     async def scenario(node: Node) -> None:
         await node.news()
@@ -386,19 +386,19 @@ def test_a_parent_that_does_not_answer_is_replaced(drive: Drive, monkeypatch: py
 
 
 def test_a_parent_that_is_killed_during_births_is_replaced(drive: Drive) -> None:
-    births = warm_parents.MAX_MISCARRIAGES + 1
+    forks = warm_parents.MAX_FAILED_FORKS + 1
 
     async def scenario(node: Node) -> None:
         assert (await node.news()).is_warm
         os.kill(parent := node.parent, signal.SIGSTOP)
-        for number in range(births):
+        for number in range(forks):
             node.spawn(number)
         await heard(node)
         os.kill(parent, signal.SIGKILL)
-        for number in range(births):
+        for number in range(forks):
             assert await node.exit_code(number) == 3
         await node.wait(lambda event: isinstance(event, WarmNews) and event.is_warm)
-        assert await node.run(births) == node.told(births)
+        assert await node.run(forks) == node.told(forks)
 
     drive(scenario)
 
@@ -517,18 +517,18 @@ FORKS_ONE_IN_A_GO = """
 
 def test_those_who_are_refused_a_process_start_cold_beside_others(drive: Drive, module: Module) -> None:
     module(FORKS_ONE_IN_A_GO)
-    births = warm_parents.MAX_MISCARRIAGES + 1
+    forks = warm_parents.MAX_FAILED_FORKS + 1
 
     async def scenario(node: Node) -> None:
         await node.news()
         os.kill(parent := node.parent, signal.SIGSTOP)
-        for number in range(births):
+        for number in range(forks):
             node.spawn(number)
         await heard(node)
         os.kill(parent, signal.SIGCONT)
-        for number in range(births):
+        for number in range(forks):
             await node.ran(number, forked=number == 0)
-        assert await node.run(births) == node.told(births)
+        assert await node.run(forks) == node.told(forks)
         assert node.parent == parent
 
     drive(scenario, "trouble,colorsys")
@@ -541,7 +541,7 @@ HANGS_ONCE_FORKED = """
 
 
 def test_forks_that_hang(drive: Drive, module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_parents, "BIRTH_TIMEOUT", 0.2)
+    monkeypatch.setattr(warm_parents, "FORK_TIMEOUT", 0.2)
     module(HANGS_ONCE_FORKED)
 
     async def scenario(node: Node) -> None:
@@ -691,20 +691,20 @@ async def heard(node: Node) -> None:
 
 
 async def importing(node: Node, gate: Path, worker: int = 0) -> tuple[int, int, int]:
-    """A parent, the heir that it has once a worker was born, and what has to be closed to end its import."""
+    """A parent, its replacement once a worker was forked, and what has to be closed to end its import."""
     parent = node.parent
     assert await node.run(worker) == node.told(worker)
     writer = await asyncio.to_thread(os.open, gate, os.O_WRONLY)
     await heard(node)
-    (heir,) = set(node.children()) - {parent}
-    return parent, heir, writer
+    (replacement,) = set(node.children()) - {parent}
+    return parent, replacement, writer
 
 
 def is_of_more(event: SpawnerEvent) -> bool:
     return isinstance(event, WarmNews) and "imported more" in event.text
 
 
-def test_an_heir_imports_more_once_a_parent_is_idle(drive: Drive, module: Module) -> None:
+def test_a_replacement_imports_more_once_a_parent_is_idle(drive: Drive, module: Module) -> None:
     module("import os; print('imported'); os.environ['RANK'] = '/new'")
 
     async def scenario(node: Node) -> None:
@@ -714,18 +714,18 @@ def test_an_heir_imports_more_once_a_parent_is_idle(drive: Drive, module: Module
         assert "imported more" in (await node.news()).text
         await asyncio.to_thread(wait_end, parent)
         await heard(node)
-        heir = node.parent
-        assert title(heir) == "elastic-run: warm parent"
-        assert os.getsid(heir) == heir
+        replacement = node.parent
+        assert title(replacement) == "elastic-run: warm parent"
+        assert os.getsid(replacement) == replacement
         for number in (1, 2):
             assert await node.run(number) == "imported\n" + node.told(number)
-        assert node.parent == heir
+        assert node.parent == replacement
         assert not [event for event in node.events if isinstance(event, WarmNews)]
 
     drive(scenario, LATER)
 
 
-def test_an_heir_waits_for_requests_whatever_the_imports_set(
+def test_a_replacement_waits_for_requests_whatever_the_imports_set(
     drive: Drive, module: Module, at_once: None
 ) -> None:
     module("import socket; socket.setdefaulttimeout(0.0)")
@@ -735,15 +735,15 @@ def test_an_heir_waits_for_requests_whatever_the_imports_set(
         assert await node.run(0) == node.told(0)
         await node.wait(is_of_more)
         await heard(node)
-        heir = node.parent
+        replacement = node.parent
         for number in (1, 2):
             assert await node.run(number) == node.told(number)
-        assert node.parent == heir
+        assert node.parent == replacement
 
     drive(scenario, "trouble,colorsys;json")
 
 
-def test_another_program_brings_no_heir(drive: Drive, at_once: None) -> None:
+def test_another_program_brings_no_replacement(drive: Drive, at_once: None) -> None:
     async def scenario(node: Node) -> None:
         await node.news()
         parent = node.parent
@@ -757,7 +757,7 @@ def test_another_program_brings_no_heir(drive: Drive, at_once: None) -> None:
     drive(scenario, "colorsys;json")
 
 
-def test_a_spawn_while_an_heir_imports_does_not_wait(drive: Drive, gate: Path, at_once: None) -> None:
+def test_a_spawn_while_a_replacement_imports_does_not_wait(drive: Drive, gate: Path, at_once: None) -> None:
     async def scenario(node: Node) -> None:
         await node.news()
         _, _, writer = await importing(node, gate)
@@ -770,10 +770,10 @@ def test_a_spawn_while_an_heir_imports_does_not_wait(drive: Drive, gate: Path, a
     drive(scenario, LATER)
 
 
-def test_a_sweep_spares_an_heir(drive: Drive, gate: Path, at_once: None) -> None:
+def test_a_sweep_spares_a_replacement(drive: Drive, gate: Path, at_once: None) -> None:
     async def scenario(node: Node) -> None:
         await node.news()
-        _, heir, writer = await importing(node, gate)
+        _, replacement, writer = await importing(node, gate)
         node.spawn(1, "wait")
         await node.pid(1)
         node.spawner.sweep()
@@ -782,12 +782,12 @@ def test_a_sweep_spares_an_heir(drive: Drive, gate: Path, at_once: None) -> None
         os.close(writer)
         await node.wait(is_of_more)
         assert await node.run(2) == node.told(2)
-        assert node.children() == [heir]
+        assert node.children() == [replacement]
 
     drive(scenario, LATER)
 
 
-def test_a_sweep_while_an_heir_is_forked_leaves_nobody(drive: Drive, gate: Path, at_once: None) -> None:
+def test_a_sweep_while_a_replacement_is_forked_leaves_nobody(drive: Drive, gate: Path, at_once: None) -> None:
     async def scenario(node: Node) -> None:
         await node.news()
         assert await node.run(0) == node.told(0)
@@ -798,10 +798,10 @@ def test_a_sweep_while_an_heir_is_forked_leaves_nobody(drive: Drive, gate: Path,
     drive(scenario, LATER)
 
 
-def test_an_heir_takes_over_during_births(drive: Drive, gate: Path, at_once: None) -> None:
+def test_a_replacement_takes_over_during_forks(drive: Drive, gate: Path, at_once: None) -> None:
     async def scenario(node: Node) -> None:
         await node.news()
-        parent, heir, writer = await importing(node, gate)
+        parent, replacement, writer = await importing(node, gate)
         for number in range(1, 9):
             node.spawn(number, "wait")
         os.close(writer)
@@ -809,7 +809,7 @@ def test_an_heir_takes_over_during_births(drive: Drive, gate: Path, at_once: Non
         pids = {await node.pid(number) for number in range(1, 9)}
         await asyncio.to_thread(wait_end, parent)
         await heard(node)
-        assert set(node.children()) == {heir, *pids}
+        assert set(node.children()) == {replacement, *pids}
         node.spawner.sweep()
         await node.wait(lambda event: event == Swept(8))
 
@@ -829,7 +829,7 @@ def test_an_heir_takes_over_during_births(drive: Drive, gate: Path, at_once: Non
         ),
     ],
 )
-def test_a_parent_whose_heir_cannot_import_goes_on(
+def test_a_parent_whose_replacement_cannot_import_goes_on(
     drive: Drive, module: Module, at_once: None, code: str, reason: str
 ) -> None:
     module(f"import os; os.environ['HOME'] = '/new'; {code}")
@@ -845,13 +845,13 @@ def test_a_parent_whose_heir_cannot_import_goes_on(
     drive(scenario, LATER)
 
 
-def test_an_heir_that_is_killed_has_one_successor(drive: Drive, gate: Path, at_once: None) -> None:
+def test_a_replacement_that_is_killed_has_one_successor(drive: Drive, gate: Path, at_once: None) -> None:
     async def scenario(node: Node) -> None:
         await node.news()
         for worker in (0, 1):
-            _, heir, writer = await importing(node, gate, worker)
-            os.kill(heir, signal.SIGKILL)
-            await asyncio.to_thread(wait_end, heir)
+            _, replacement, writer = await importing(node, gate, worker)
+            os.kill(replacement, signal.SIGKILL)
+            await asyncio.to_thread(wait_end, replacement)
             os.close(writer)
             await heard(node)
         assert await node.news() == WarmNews(False, f"{NO_MORE}it ended while it imported (exit code -9)")
@@ -862,39 +862,41 @@ def test_an_heir_that_is_killed_has_one_successor(drive: Drive, gate: Path, at_o
     drive(scenario, LATER)
 
 
-def test_an_heir_takes_over_from_the_successor_of_its_parent(drive: Drive, gate: Path, at_once: None) -> None:
+def test_a_replacement_takes_over_from_the_successor_of_its_parent(
+    drive: Drive, gate: Path, at_once: None
+) -> None:
     async def scenario(node: Node) -> None:
         await node.news()
-        parent, heir, writer = await importing(node, gate)
+        parent, replacement, writer = await importing(node, gate)
         os.kill(parent, signal.SIGKILL)
         assert "forked from" in (await node.news()).text
         assert await node.run(1) == node.told(1)
         os.close(writer)
         await node.wait(is_of_more)
         assert await node.run(2) == node.told(2)
-        assert node.parent == heir
+        assert node.parent == replacement
 
     drive(scenario, LATER)
 
 
-def test_a_parent_that_is_given_up_has_no_heir(drive: Drive, gate: Path, at_once: None) -> None:
+def test_a_parent_that_is_given_up_has_no_replacement(drive: Drive, gate: Path, at_once: None) -> None:
     early = gate.with_name("early.py")
     early.touch()
 
     async def scenario(node: Node) -> None:
         await node.news()
-        parent, heir, writer = await importing(node, gate)
+        parent, replacement, writer = await importing(node, gate)
         early.write_text("now it is another one")
-        for number in range(1, 1 + warm_parents.MAX_MISCARRIAGES):
+        for number in range(1, 1 + warm_parents.MAX_FAILED_FORKS):
             assert await node.run(number) == node.told(number, forked=False)
-        for pid in (parent, heir):
+        for pid in (parent, replacement):
             await asyncio.to_thread(wait_end, pid)
         os.close(writer)
 
     drive(scenario, "early,colorsys;trouble")
 
 
-def test_what_was_edited_before_an_heir_had_imported_more_is_noticed(
+def test_what_was_edited_before_a_replacement_had_imported_more_is_noticed(
     drive: Drive, gate: Path, at_once: None
 ) -> None:
     early = gate.with_name("early.py")
@@ -916,18 +918,18 @@ def score(pid: int) -> int:
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
-def test_an_heir_that_imports_is_the_first_to_go_if_memory_is_short(
+def test_a_replacement_that_imports_is_the_first_to_go_if_memory_is_short(
     drive: Drive, gate: Path, at_once: None
 ) -> None:
     async def scenario(node: Node) -> None:
         await node.news()
-        parent, heir, writer = await importing(node, gate)
+        parent, replacement, writer = await importing(node, gate)
         before = score(parent)
-        assert score(heir) == 1000
+        assert score(replacement) == 1000
         os.close(writer)
         await node.wait(is_of_more)
         node.spawn(1, "wait")
-        assert score(await node.pid(1)) == score(heir) == before
+        assert score(await node.pid(1)) == score(replacement) == before
 
     drive(scenario, LATER)
 
@@ -941,7 +943,7 @@ class Silent:
     def start_cold(self, request: Message, fds: list[int]) -> None:
         raise AssertionError("nobody asked for a worker")
 
-    def born(self, worker: int, pid: int) -> None:
+    def forked(self, worker: int, pid: int) -> None:
         raise AssertionError("nobody asked for a worker")
 
     def signal(self, worker: int, signum: int) -> None:
@@ -956,31 +958,31 @@ class Silent:
 
 @contextlib.contextmanager
 def newborn() -> Iterator[tuple[WarmParents, socket.socket]]:
-    """Parents of which one has just forked an heir, and the heir's end of its control socket."""
+    """Parents of which one has just forked a replacement, and the replacement's end of its control socket."""
     host = Silent()
     parents = WarmParents(host, lambda option, value: None)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        parents._heirs.expect(Parent({"key": "key", "terms": LATER}, stdin=0, control=ours))
+        parents._replacements.expect(Parent({"key": "key", "terms": LATER}, stdin=0, control=ours))
         _, fds, _, _ = socket.recv_fds(theirs, 1, 1)
-        with socket.socket(fileno=fds[0]) as heir:
-            yield parents, heir
-        for each in parents._heirs:
+        with socket.socket(fileno=fds[0]) as replacement:
+            yield parents, replacement
+        for each in parents._replacements:
             each.hang_up(host.poller)
 
 
-def test_a_sweep_spares_an_heir_whose_pid_is_still_to_be_read() -> None:
-    with newborn() as (parents, heir):
-        heir.send(b'{"pid": 12345}')
+def test_a_sweep_spares_a_replacement_whose_pid_is_still_to_be_read() -> None:
+    with newborn() as (parents, replacement):
+        replacement.send(b'{"pid": 12345}')
         parents.stop(for_good=False)
         assert parents.pids == {12345}
 
 
-def test_the_last_sweep_spares_no_heir_that_tells_its_pid_meanwhile() -> None:
-    with newborn() as (parents, heir):
+def test_the_last_sweep_spares_no_replacement_that_tells_its_pid_meanwhile() -> None:
+    with newborn() as (parents, replacement):
         parents.stop(for_good=True)
-        heir.send(b'{"pid": 12345}')
-        parents._heirs.listen()
+        replacement.send(b'{"pid": 12345}')
+        parents._replacements.listen()
         assert parents.pids == set()
 
 
@@ -996,8 +998,8 @@ class Ledger(Silent):
     def start_cold(self, request: Message, fds: list[int]) -> None:
         self.became[request["worker"]] = "cold"
 
-    def born(self, worker: int, pid: int) -> None:
-        self.became[worker] = "born"
+    def forked(self, worker: int, pid: int) -> None:
+        self.became[worker] = "forked"
         if self.loses_the_agent:
             self.parents.stop(for_good=True)
 
@@ -1050,7 +1052,7 @@ def test_an_agent_that_is_lost_while_answers_are_read(womb: Womb) -> None:
     for worker in range(2):
         womb.answer(worker, BORN, is_heard=False)
     womb.host.parents.buried(12345, 0)
-    assert womb.host.became == {0: "born", 1: "born", 2: "stopped"}
+    assert womb.host.became == {0: "forked", 1: "forked", 2: "stopped"}
 
 
 def test_a_sweep_first_hears_who_is_there(womb: Womb) -> None:
@@ -1059,11 +1061,11 @@ def test_a_sweep_first_hears_who_is_there(womb: Womb) -> None:
     womb.answer(1, BORN, is_heard=False)
     womb.answer(2, is_heard=False)
     womb.host.parents.stop(for_good=False)
-    assert womb.host.became == {0: "stopped", 1: "born", 2: "stopped", 3: "stopped"}
+    assert womb.host.became == {0: "stopped", 1: "forked", 2: "stopped", 3: "stopped"}
 
 
 def test_a_go_in_which_somebody_was_born_has_not_failed(womb: Womb) -> None:
-    for worker in range(warm_parents.MAX_MISCARRIAGES - 1):
+    for worker in range(warm_parents.MAX_FAILED_FORKS - 1):
         womb.ask(worker)
         womb.answer(worker)
     womb.ask(8)
@@ -1075,7 +1077,7 @@ def test_a_go_in_which_somebody_was_born_has_not_failed(womb: Womb) -> None:
 
 def test_an_old_birth_that_fails_late_hides_no_failure(womb: Womb) -> None:
     womb.ask(0)
-    for worker in range(1, warm_parents.MAX_MISCARRIAGES):
+    for worker in range(1, warm_parents.MAX_FAILED_FORKS):
         womb.ask(worker)
         womb.answer(worker)
     womb.answer(0)

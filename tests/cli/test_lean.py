@@ -9,7 +9,7 @@ import pytest
 
 CODE = """
 import sys
-from elasticrun.cli.lean import import_asyncio_without_ssl
+from elasticrun.cli.import_trimming import import_asyncio_without_ssl
 import_asyncio_without_ssl()
 assert "_ssl" not in sys.modules, "asyncio brought it in all the same"
 import asyncio, ssl
@@ -29,7 +29,7 @@ def test_asyncio_comes_without_ssl_and_ssl_can_still_be_had(flags: tuple[str, ..
 
 DIGESTS = """
 import sys
-from elasticrun.cli.lean import import_hmac_without_openssl
+from elasticrun.cli.import_trimming import import_hmac_without_openssl
 import_hmac_without_openssl()
 assert "_hashlib" not in sys.modules, "hmac brought OpenSSL in all the same"
 import hashlib, hmac
@@ -45,7 +45,7 @@ NO_DIGESTS = """
 import sys
 for name in ("_sha256", "_sha2"):
     sys.modules[name] = None
-from elasticrun.cli.lean import import_hmac_without_openssl
+from elasticrun.cli.import_trimming import import_hmac_without_openssl
 import_hmac_without_openssl()
 import hmac
 assert hmac.digest(b"key", b"message", "sha256").hex().startswith("6e9ef29b75fffc5b")

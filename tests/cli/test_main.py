@@ -218,7 +218,7 @@ def test_a_bug_is_a_traceback_with_a_status_of_its_own(script: str, tmp: Path, p
     [
         "elasticrun.agent.spawner.client.Spawner.close",
         "elasticrun.agent.master_host.hosting.MasterHost.close",
-        "elasticrun.agent.shutdown_report.Farewell.say",
+        "elasticrun.agent.shutdown_report.ShutdownReport.say",
     ],
 )
 def test_a_bug_at_the_end_does_not_change_the_end(script: str, tmp: Path, place: str) -> None:

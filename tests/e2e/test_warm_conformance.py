@@ -461,7 +461,7 @@ def test_the_endings_are_what_they_are_meant_to_be(endings: Pair, said: str) -> 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler, as torch.compile does")
 @pytest.mark.timeout(1200)
 def test_compilation(shared: Cluster) -> None:
-    """By a worker of the first parent, and after a restart by one of its heir."""
+    """By a worker of the first parent, and after a restart by one of its replacement."""
     options = ("--max-restarts=1", "folder/train.py", "reports", "compile", "edit", "--")
     both = pair(shared, "compiled", *options, env=COMPILATION_ANEW, patience=COMPILATION)
     for ended, warm in ((both.cold, False), (both.warm, True)):

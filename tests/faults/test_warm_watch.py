@@ -315,7 +315,9 @@ def test_what_restarts_have_imported_reads_it_too(cluster: Cluster, folder: Path
     os.kill(int(pid), signal.SIGKILL)
     assert launcher.wait() == 0, launcher.story()
     forked = launcher.wait_line(r"round 1 1 (True|False)")[1]
-    assert len(cold(launcher)) == (forked == "False")  # an heir that was forking is replaced by a parent
+    assert len(cold(launcher)) == (
+        forked == "False"
+    )  # a replacement that was forking is replaced by a parent
 
 
 def test_a_module_that_is_imported_as_well(cluster: Cluster, folder: Path) -> None:

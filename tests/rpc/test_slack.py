@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.rpc.slack import TIMER_SLACK, relax
+from elasticrun.rpc.timer_slack import TIMER_SLACK, relax
 from tests.support.launcher import ROOT
 
 #: Without this capability a thread may only set its own slack.

@@ -113,7 +113,7 @@ class WarmNews:
     is_warm: bool
     text: str
     over: str = ""  # the key of a parent that was given up
-    heir: str = ""  # the key of one whose heir has taken its place
+    replacement: str = ""  # the key of one whose replacement has taken its place
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ to end by itself, as multiprocessing's resource tracker: the sweep waits a momen
 stays.
 
 Invariants. Each worker leads a session whose number is its pid, and so does nobody else as long as somebody
-is in that session. A warm parent, an heir and the process between two forks are told by their name, as some
-of them have no number yet that we know of. A process whose session cannot be read has ended.
+is in that session. A warm parent, a replacement and the process between two forks are told by their name, as
+some of them have no number yet that we know of. A process whose session cannot be read has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Iterable
 
-#: What the kernel calls warm parents and their heirs.
+#: What the kernel calls warm parents and their replacements.
 WARM = b"elasticrun-warm"
 MAX_COMMAND = 80  # characters
 #: Seconds for what ends by itself.

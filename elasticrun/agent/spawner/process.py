@@ -14,7 +14,7 @@ Invariants.
 - Once a sweep is answered, nothing is alive below the spawner. It kills its direct children only: the
   children of a child that died are already ours when its SIGCHLD comes. Each one is therefore killed
   under an exact pid, and the end of each is what triggers the next look; nothing is polled.
-- A sweep spares warm parents that are not giving birth, and what the agent named; none of them if it is the
+- A sweep spares warm parents that are not forking, and what the agent named; none of them if it is the
   last one.
 - After a good end, what workers have left behind is spared (``spawner_detached.py``).
 - The agent's end, however it comes (end of file on the control socket, or its pidfd), is a sweep
@@ -294,7 +294,7 @@ class SpawnerLoop:
             for fd in fds:
                 os.close(fd)
 
-    def born(self, worker: int, pid: int) -> None:
+    def forked(self, worker: int, pid: int) -> None:
         """A warm parent has forked a worker, which is our child by now."""
         self._add(worker, pid, error_pipe=-1)
         self.report(event="started", worker=worker, pid=pid)

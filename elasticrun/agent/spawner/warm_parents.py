@@ -7,11 +7,12 @@ goes wrong before the worker's first line.
 
 Invariants.
 
-- A worker is the spawner's own child before it answers, so nothing lives below a parent but while a birth is
+- A worker is the spawner's own child before it answers, so nothing lives below a parent but while a fork is
   under way; whoever sweeps then kills that parent as well.
-- Every request that was taken is answered: by ``born``, by ``start_cold``, or by a failure if a sweep comes.
+- Every request that was taken is answered: by ``forked``, by ``start_cold``, or by a failure if a sweep
+  comes.
 - The agent is told whenever it changes whether some parent still imports: others need not wait for it.
-- A parent that has forked workers gets an heir (``warm_heirs.py``), and serves until the heir has taken over.
+- A parent that has forked workers gets a replacement (``replacements.py``), and serves until that takes over.
 - A parent that was killed is replaced, while it imports once only: memory may be too short for it. One that
   cannot import, or says that it cannot fork soundly, is not.
 """
@@ -25,21 +26,29 @@ import socket
 import time
 
 from elasticrun.agent.spawner.exec import Prctl, fork_program
-from elasticrun.agent.spawner.warm_births import Birth, Host, Parent, State, memory_files, readable, say
-from elasticrun.agent.spawner.warm_heirs import Heirs
+from elasticrun.agent.spawner.fork_requests import (
+    ForkRequest,
+    Host,
+    Parent,
+    State,
+    memory_files,
+    readable,
+    say,
+)
+from elasticrun.agent.spawner.replacements import Replacements
 from elasticrun.agent.spawner.wire import Message
 
 VARIABLE = "ELASTICRUN_WARM"
 #: Seconds that workers wait for an import before they start cold.
 IMPORT_TIMEOUT = 60.0
-#: Seconds for a birth: a hundred times what a busy machine needs.
-BIRTH_TIMEOUT = 15.0
-#: Births under way at once, in one go as far as they are asked for meanwhile: the socket has room for that.
-MAX_BIRTHS = 16
-#: Seconds without a birth after which a parent that has forked workers gets an heir.
+#: Seconds for a fork: a hundred times what a busy machine needs.
+FORK_TIMEOUT = 15.0
+#: Forks under way at once, in one go as far as they are asked for meanwhile: the socket has room for that.
+MAX_FORKS = 16
+#: Seconds without a fork after which a parent that has forked workers gets a replacement.
 IDLE = 1.0
-#: Births that may fail one after the other, or goes of them, before a parent is given up.
-MAX_MISCARRIAGES = 3
+#: Forks that may fail one after the other, or goes of them, before a parent is given up.
+MAX_FAILED_FORKS = 3
 _ANSWER_BYTES = 4096  # a pipe takes that in one piece
 
 
@@ -50,15 +59,15 @@ class WarmParents:
         self._host = host
         self._prctl = prctl
         self._parents: dict[str, Parent] = {}
-        self._dying: list[Parent] = []  # replaced; not reaped yet, or with a birth under way
-        self._heirs = Heirs(host, self._take_over)
+        self._dying: list[Parent] = []  # replaced; not reaped yet, or with a fork under way
+        self._replacements = Replacements(host, self._take_over)
         self._is_closed = False
         self._told: bool | None = False  # whether imports are under way; None: that has to be told
 
     @property
     def pids(self) -> set[int]:
         """Of the parents that a sweep has to spare: none of them, if it is the last one."""
-        spared = [] if self._is_closed else [*self._parents.values(), *self._heirs]
+        spared = [] if self._is_closed else [*self._parents.values(), *self._replacements]
         return {parent.pid for parent in spared if parent.pid and not parent.is_killed}
 
     # -- requests
@@ -76,43 +85,43 @@ class WarmParents:
         parent = self._parents.get(request.get("warm") or "")
         if parent is None or not parent.takes_requests or (parent.imports and not request["waits"]):
             return False
-        parent.waiting.append(Birth(parent, request, fds))
+        parent.waiting.append(ForkRequest(parent, request, fds))
         self._go_on(parent)
         return True
 
     def signal(self, worker: int, signum: int) -> None:
         """Signal a worker that has no pid yet; one that waits is started cold for it."""
         for parent in self._all():
-            for birth in [birth for birth in parent.births if birth.worker == worker]:
-                birth.signals.append(signum)
-            for birth in [birth for birth in parent.waiting if birth.worker == worker]:
-                parent.waiting.remove(birth)
-                birth.signals.append(signum)
-                birth.start_cold(self._host)
+            for fork in [fork for fork in parent.forks if fork.worker == worker]:
+                fork.signals.append(signum)
+            for fork in [fork for fork in parent.waiting if fork.worker == worker]:
+                parent.waiting.remove(fork)
+                fork.signals.append(signum)
+                fork.start_cold(self._host)
 
     def stop(self, for_good: bool) -> None:
         """A sweep begins: no worker may come to life any more. ``for_good``: nor may a parent stay."""
         self._is_closed = self._is_closed or for_good
-        self._heirs.listen()  # who has told its pid is spared
+        self._replacements.listen()  # who has told its pid is spared
         for parent in self._all():
-            births = [*parent.waiting]
+            forks = [*parent.waiting]
             parent.waiting.clear()
-            for birth in parent.told():
-                self._answered(parent, birth)  # it runs already, and the sweep kills it as it does others
-            if for_good or parent.births:
+            for fork in parent.told():
+                self._answered(parent, fork)  # it runs already, and the sweep kills it as it does others
+            if for_good or parent.forks:
                 parent.kill()
-            births += parent.births
-            for birth in [*parent.births]:
-                parent.forget(birth, self._host.poller)
-            for birth in births:
-                birth.close()
-                self._host.report_failure(birth.worker, 0, "it was stopped before it had started")
+            forks += parent.forks
+            for fork in [*parent.forks]:
+                parent.forget(fork, self._host.poller)
+            for fork in forks:
+                fork.close()
+                self._host.report_failure(fork.worker, 0, "it was stopped before it had started")
 
     # -- what happens
 
     def buried(self, pid: int, exit_code: int) -> None:
         """A child ended that the spawner does not know: a parent, or a worker whose answer is unread."""
-        self._heirs.listen()  # it may be one of them that has just told its pid
+        self._replacements.listen()  # it may be one of them that has just told its pid
         for parent in self._all():
             if parent.pid == pid:
                 self._ended(parent, exit_code)
@@ -122,8 +131,8 @@ class WarmParents:
     def listen(self) -> None:
         """Read the answers that have come: a worker that has ended may be one of them."""
         for parent in self._all():
-            for birth in parent.told():
-                self._answered(parent, birth)
+            for fork in parent.told():
+                self._answered(parent, fork)
 
     def time_left(self) -> float | None:
         """Seconds until ``expire`` has to be called; None: not at all."""
@@ -137,14 +146,14 @@ class WarmParents:
             if parent.deadline is None or parent.deadline > now:
                 continue
             parent.deadline = None
-            if parent.births and (parent.is_killed or not parent.pid):
+            if parent.forks and (parent.is_killed or not parent.pid):
                 self._give_up(self._parents[parent.recipe["key"]], "forks of the warm parent hang")
                 parent.start_births_cold(self._host)
-            elif parent.births:
+            elif parent.forks:
                 parent.kill()  # that closes the pipes, and the workers start cold, unless a fork hangs itself
-                parent.deadline = now + BIRTH_TIMEOUT
+                parent.deadline = now + FORK_TIMEOUT
             elif parent.state is State.READY:
-                self._heirs.expect(parent)
+                self._replacements.expect(parent)
             elif parent.state is State.IMPORTING:
                 late = f"after {IMPORT_TIMEOUT:g} s the warm parent still imports"
                 say(self._host, False, f"workers start cold: {late}")
@@ -154,8 +163,8 @@ class WarmParents:
     # -- a parent's life
 
     def _all(self) -> list[Parent]:
-        self._dying = [parent for parent in self._dying if parent.pid or parent.births]
-        return [*self._parents.values(), *self._dying, *self._heirs]
+        self._dying = [parent for parent in self._dying if parent.pid or parent.forks]
+        return [*self._parents.values(), *self._dying, *self._replacements]
 
     def _start(self, parent: Parent) -> None:
         try:
@@ -199,8 +208,8 @@ class WarmParents:
     def _ended(self, parent: Parent, exit_code: int) -> None:
         """It was reaped."""
         parent.pid = 0
-        if parent in self._heirs:
-            self._heirs.ended(parent, exit_code)
+        if parent in self._replacements:
+            self._replacements.ended(parent, exit_code)
             return
         while parent.control is not None and readable(parent.control.fileno()):
             self._heard(parent)  # its last words
@@ -212,35 +221,35 @@ class WarmParents:
             return
         new = Parent(parent.recipe, parent.stdin, is_second_try=not parent.was_ready)
         self._parents[parent.recipe["key"]] = new
-        parent.bequeath(new)
-        self._dying.append(parent)  # the end of a birth may be still to come
+        parent.hand_over_to(new)
+        self._dying.append(parent)  # the end of a fork may be still to come
         self._start(new)
         self._tell()
 
-    def _take_over(self, heir: Parent, message: Message) -> None:
-        """An heir has imported all there is: it answers requests from now on."""
-        key = heir.recipe["key"]
-        old, self._parents[key] = self._parents[key], heir
-        old.bequeath(heir)
+    def _take_over(self, replacement: Parent, message: Message) -> None:
+        """A replacement has imported all there is: it answers requests from now on."""
+        key = replacement.recipe["key"]
+        old, self._parents[key] = self._parents[key], replacement
+        old.hand_over_to(replacement)
         self._dying.append(old)
-        old.hang_up(self._host.poller)  # so it ends, but not before the births that are under way
-        if not old.births:
+        old.hang_up(self._host.poller)  # so it ends, but not before the forks that are under way
+        if not old.forks:
             old.deadline = None
             old.kill()
-        heir.become_ready()
-        assert heir.control is not None
-        self._host.poller.watch(heir.control.fileno(), lambda: self._heard(heir))
-        say(self._host, True, f"the warm parent has imported more, {_describe(message)}", heir=key)
-        self._go_on(heir)
+        replacement.become_ready()
+        assert replacement.control is not None
+        self._host.poller.watch(replacement.control.fileno(), lambda: self._heard(replacement))
+        say(self._host, True, f"the warm parent has imported more, {_describe(message)}", replacement=key)
+        self._go_on(replacement)
         self._tell()
 
     def _give_up(self, parent: Parent, reason: str) -> None:
         """Start the workers of this key cold from now on."""
         if parent.state is not State.GONE and not self._is_closed:
             say(self._host, False, f"workers start cold: {reason}", over=parent.recipe["key"])
-            self._heirs.abandon(parent.recipe["key"])
+            self._replacements.abandon(parent.recipe["key"])
         parent.state = State.GONE
-        if not parent.births:
+        if not parent.forks:
             parent.deadline = None
         parent.kill()
         parent.start_all_cold(self._host)
@@ -253,42 +262,42 @@ class WarmParents:
             self._told = under_way
             self._host.report(event="imports", under_way=under_way)
 
-    # -- births
+    # -- forks
 
     def _go_on(self, parent: Parent) -> None:
         """Ask for the next workers, as far as the parent is free."""
-        while parent.state is State.READY and len(parent.births) < MAX_BIRTHS and parent.waiting:
-            birth = parent.waiting.popleft()
-            if parent.ask(birth):
-                self._host.poller.watch(birth.answer, functools.partial(self._answered, parent, birth))
+        while parent.state is State.READY and len(parent.forks) < MAX_FORKS and parent.waiting:
+            fork = parent.waiting.popleft()
+            if parent.ask(fork):
+                self._host.poller.watch(fork.answer, functools.partial(self._answered, parent, fork))
             else:
-                birth.start_cold(self._host)
-        if parent.births:
-            parent.deadline = time.monotonic() + BIRTH_TIMEOUT
+                fork.start_cold(self._host)
+        if parent.forks:
+            parent.deadline = time.monotonic() + FORK_TIMEOUT
 
-    def _answered(self, parent: Parent, birth: Birth) -> None:
+    def _answered(self, parent: Parent, fork: ForkRequest) -> None:
         """The worker has said its pid or what is wrong, or nobody is left who could."""
-        words = os.read(birth.answer, _ANSWER_BYTES)
-        parent.forget(birth, self._host.poller)
+        words = os.read(fork.answer, _ANSWER_BYTES)
+        parent.forget(fork, self._host.poller)
         parent.deadline = None
         message = json.loads(words) if words else {}
         if "pid" in message:
             parent.bear()
-            birth.close()
-            self._host.born(birth.worker, message["pid"])
-            for signum in birth.signals:
-                self._host.signal(birth.worker, signum)
-            parent.has_borne = parent.has_borne or birth.request["program"] is None
-            if parent.has_borne and self._heirs.may_come(parent):
+            fork.close()
+            self._host.forked(fork.worker, message["pid"])
+            for signum in fork.signals:
+                self._host.signal(fork.worker, signum)
+            parent.has_forked = parent.has_forked or fork.request["program"] is None
+            if parent.has_forked and self._replacements.may_come(parent):
                 parent.deadline = time.monotonic() + IDLE
         else:
-            parent.miscarry(birth)
+            parent.fail_fork(fork)
             reason = message.get("refused", "the new process ended before the program's first line")
-            if message.get("for_good") or parent.miscarriages >= MAX_MISCARRIAGES:
+            if message.get("for_good") or parent.failed_forks >= MAX_FAILED_FORKS:
                 self._give_up(parent, reason)
             elif parent.state is not State.GONE or parent in self._dying:  # not if it was given up
                 say(self._host, False, f"one worker is started cold: {reason}")
-            birth.start_cold(self._host)
+            fork.start_cold(self._host)
         self._go_on(parent)
 
 

@@ -35,7 +35,7 @@ from elasticrun.core.recovery.own_failures import Stopping
 from elasticrun.errors import ElasticRunError
 
 if TYPE_CHECKING:
-    from elasticrun.agent.workers.ps_backup_dirs import PsHomes
+    from elasticrun.agent.workers.ps_backup_dirs import PsBackupDirs
 
 STDIN = 0
 CpuPlan = tuple[frozenset[int], ...]  # by local rank; empty: no binding
@@ -63,7 +63,7 @@ class WorkerGroup:
         cpus: CpuPlan,
         on_event: Callable[[WorkerFailed | WorkerFinished], None],
         watch: HangWatch | None = None,  # None: nobody asks for steps
-        homes: PsHomes | None = None,  # None: no ps keeps copies
+        backup_dirs: PsBackupDirs | None = None,  # None: no ps keeps copies
         read_error: ReadError = read_at_once,
     ) -> None:
         self.pids: dict[int, int] = {}  # by local rank, of workers that run
@@ -76,7 +76,7 @@ class WorkerGroup:
         self._cpus = cpus
         self._on_event = on_event
         self._watch = watch
-        self._homes = homes
+        self._backup_dirs = backup_dirs
         self._read_error = read_error
         self._stopped_at = 0.0  # wall clock when workers of the round were first told to stop
         self._warm = warm_keys(config, cpus)
@@ -271,8 +271,8 @@ class WorkerGroup:
         env = worker_environment(self._config, self._job_id, self._assignment, local_rank, error_file)
         if self._watch is not None:
             env |= self._watch.environment(local_rank, env)
-        if self._homes is not None:
-            env |= self._homes.prepare(task, self._assignment)
+        if self._backup_dirs is not None:
+            env |= self._backup_dirs.prepare(task, self._assignment)
         entrypoint = program(self._config, task, self._assignment)
         is_script = entrypoint is self._config.entrypoint
         return Command(

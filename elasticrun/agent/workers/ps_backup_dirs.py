@@ -43,7 +43,7 @@ _LOCK = "lock"
 _TAG = re.compile(r"[0-9a-z]{16,64}")
 
 
-class PsHomes:
+class PsBackupDirs:
     """The directories of the parameter servers of one agent. The first is made when it is needed."""
 
     def __init__(

@@ -7,10 +7,10 @@ kernel's queue. The server is forked from the warm parent, which has imported to
 workers, and nobody waits for it. It outlives its rounds: each one gets a store of its own in it, so a restart
 costs neither a fork nor the end of a process.
 
-An heir of the warm parent shares less memory with what the parent has forked. So the next round has a server
-that is forked from the heir, again together with the workers. The old one is killed at the end of its round,
-and no sweep waits for that: it takes the time of a restart to free so much memory, and a process that was
-killed accepts nobody any more.
+A replacement of the warm parent shares less memory with what the parent has forked. So the next round has a
+server that is forked from the replacement, again together with the workers. The old one is killed at the end
+of its round, and no sweep waits for that: it takes the time of a restart to free so much memory, and a
+process that was killed accepts nobody any more.
 
 Where there is no warm parent, or the user wants it so, rank 0 serves the store, as torch has it by default.
 If a parent is lost after this node has offered to serve, the server is started cold: it is late then, but so
@@ -131,8 +131,8 @@ class RoundStore:
         return tuple(self._servers)
 
     def on_warm_news(self, news: WarmNews) -> None:
-        """A parent was given up, or has an heir, of which the next round's server is to be forked."""
-        if self._key is not None and news.heir == self._key and self._next is not None:
+        """A parent was given up, or has a replacement, of which the next round's server is to be forked."""
+        if self._key is not None and news.replacement == self._key and self._next is not None:
             old, self._next = self._next, None
             if self._serving is None or self._serving[0] is not old:
                 self._starter.signal(old.number, signal.SIGKILL)

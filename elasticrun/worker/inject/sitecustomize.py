@@ -4,7 +4,7 @@ The agent puts this directory, which holds nothing else, in front of PYTHONPATH.
 before the script's first line. It undoes that at once (PYTHONPATH, our variable, ``sys.path``), so that
 neither the script nor its children see any of it; gives way to the sitecustomize that would have run without
 it, if there is one; and waits for torch with a finder on ``sys.meta_path``: the parts of it that make steps
-(``reporter.py``) and that have ranks meet (``meeting.py``). It never imports torch itself.
+(``reporter.py``) and that have ranks meet (``store_wait.py``). It never imports torch itself.
 
 In a warm parent it does not return: it forks workers, and each of them goes on from here as if it had just
 been started, with all that the parent has imported. One that was asked for another program than the script
@@ -139,7 +139,9 @@ def hook(loader: "Any", name: str) -> None:
 def imported(name: str, module: "ModuleType") -> None:
     """A module that we waited for is there."""
     try:
-        hooks = load("elasticrun.worker.meeting", "meeting.py") if name == RENDEZVOUS else load_reporter()
+        hooks = (
+            load("elasticrun.worker.store_wait", "store_wait.py") if name == RENDEZVOUS else load_reporter()
+        )
         hooks.imported(name, module)
     except Exception:  # noqa: BLE001 whatever it is, the script goes on without reports
         return

@@ -18,7 +18,7 @@ from elasticrun.tf.backup_label import decode_label
 
 
 @dataclass(frozen=True, slots=True)
-class Homes:
+class BackupDirectories:
     """The directories for copies of all ps that have one."""
 
     files: tuple[ServerFiles, ...]  # by ps
@@ -67,10 +67,14 @@ class Homes:
         return found
 
 
-def find_homes(files: Sequence[ServerFiles], ports: Sequence[str], roots: Sequence[str]) -> Homes:
+def find_directories(
+    files: Sequence[ServerFiles], ports: Sequence[str], roots: Sequence[str]
+) -> BackupDirectories:
     """Look for the directory of each ps, on its host."""
     if not roots:
-        return Homes(tuple(files), {}, (f"no ps has a directory for copies ({ROOTS_VARIABLE} is not set)",))
+        return BackupDirectories(
+            tuple(files), {}, (f"no ps has a directory for copies ({ROOTS_VARIABLE} is not set)",)
+        )
     seats, problems = {}, []
     for index, port in enumerate(ports):
         found = files[index].find(*(f"{root}/{port}" for root in roots))
@@ -79,7 +83,7 @@ def find_homes(files: Sequence[ServerFiles], ports: Sequence[str], roots: Sequen
         else:
             why = f"{len(found)} directories claim to be that" if found else "its agent made none"
             problems.append(f"ps {index} has no directory for copies: {why}")
-    return Homes(tuple(files), seats, tuple(problems))
+    return BackupDirectories(tuple(files), seats, tuple(problems))
 
 
 def _lack(files: ServerFiles, folder: str, needed: int, whole: int) -> str:

@@ -17,7 +17,7 @@ import pytest
 
 from elasticrun.agent.monitors.progress import ProgressPage
 from elasticrun.agent.workers.ports import PortReserve
-from elasticrun.worker import meeting
+from elasticrun.worker import store_wait
 from tests.worker.test_injection import run_worker
 
 LONG = timedelta(hours=1)
@@ -31,12 +31,12 @@ class Rendezvous:
         self.was_refused = False
         self.module = types.ModuleType("rendezvous")
         self.module._create_c10d_store = self._create  # type: ignore[attr-defined]
-        meeting.imported("rendezvous", self.module)
+        store_wait.imported("rendezvous", self.module)
 
     def _create(self, *args: Any, **kwargs: Any) -> str:
         self.calls.append((args, kwargs))
-        given = {**dict(zip(meeting.PARAMETERS, args, strict=False)), **kwargs}
-        self.was_refused = meeting.is_refused(meeting.find(given["hostname"], given["port"]))
+        given = {**dict(zip(store_wait.PARAMETERS, args, strict=False)), **kwargs}
+        self.was_refused = store_wait.is_refused(store_wait.find(given["hostname"], given["port"]))
         return "the store"
 
     def create(self, *args: Any, **kwargs: Any) -> str:
@@ -66,10 +66,10 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[int]
 
         class Event:
             def wait(self, seconds: float) -> None:
-                assert meeting.SHORTEST <= seconds <= meeting.LONGEST
+                assert store_wait.SHORTEST <= seconds <= store_wait.LONGEST
                 function(next(count))
 
-        monkeypatch.setattr(meeting, "threading", types.SimpleNamespace(Event=Event))
+        monkeypatch.setattr(store_wait, "threading", types.SimpleNamespace(Event=Event))
 
     yield instead
 
@@ -115,7 +115,7 @@ def test_only_other_nodes_wait_for_a_store_that_the_launcher_serves(
     pauses: Pauses,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(*meeting.SERVED)
+    monkeypatch.setenv(*store_wait.SERVED)
     monkeypatch.setenv("GROUP_RANK", group_rank)
     waited: list[int] = []
 
@@ -138,7 +138,7 @@ def test_after_a_tenth_of_the_timeout_it_is_torchs_turn(
         clock[0] += 1.0
 
     pauses(pass_time)
-    monkeypatch.setattr(meeting, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(store_wait, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     rendezvous.create("127.0.0.1", port_of(door), 1, 2, timedelta(seconds=60))
     assert rendezvous.was_refused
     assert clock[0] == 6.0
@@ -155,9 +155,9 @@ def test_many_ranks_do_not_storm_the_store(
             paused.append(seconds)
             door.listen()
 
-    monkeypatch.setattr(meeting, "threading", types.SimpleNamespace(Event=Event))
-    monkeypatch.setattr(meeting, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
-    meeting.knock(meeting.find("127.0.0.1", port_of(door)), ranks, 60.0)
+    monkeypatch.setattr(store_wait, "threading", types.SimpleNamespace(Event=Event))
+    monkeypatch.setattr(store_wait, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
+    store_wait.knock(store_wait.find("127.0.0.1", port_of(door)), ranks, 60.0)
     assert paused == [pytest.approx(seconds)]
 
 
@@ -173,19 +173,19 @@ def test_a_name_is_looked_up_once(
         return find(host, *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", noted)
-    meeting.knock_first(("127.0.0.1", port_of(door), 1, 2, LONG), {})
+    store_wait.knock_first(("127.0.0.1", port_of(door), 1, 2, LONG), {})
     assert asked == [b"127.0.0.1"], "text would be encoded with tables that take milliseconds to load"
 
 
 def test_who_listens_at_one_of_several_addresses_is_found(door: socket.socket) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
-        doors = [*meeting.find("127.0.0.1", port_of(other)), *meeting.find("127.0.0.1", port_of(door))]
+        doors = [*store_wait.find("127.0.0.1", port_of(other)), *store_wait.find("127.0.0.1", port_of(door))]
         unknown = (9999, *doors[0][1:])  # no socket is of that family
-        assert meeting.is_refused([unknown, *doors])
-        assert not meeting.is_refused([unknown])
+        assert store_wait.is_refused([unknown, *doors])
+        assert not store_wait.is_refused([unknown])
         door.listen()
-        assert not meeting.is_refused([unknown, *doors])
+        assert not store_wait.is_refused([unknown, *doors])
 
 
 @pytest.mark.parametrize(
@@ -206,14 +206,14 @@ def test_what_is_odd_is_for_torch_to_tell(pauses: Pauses, args: tuple[Any, ...])
     pauses(lambda number: pytest.fail("it waits"))
     module = types.ModuleType("rendezvous")
     module._create_c10d_store = fail  # type: ignore[attr-defined]
-    meeting.imported("rendezvous", module)
+    store_wait.imported("rendezvous", module)
     with pytest.raises(RuntimeError, match=re.escape(f"called with {args}")):
         module._create_c10d_store(*args)
 
 
 def test_another_torch_is_left_alone() -> None:
     module = types.ModuleType("rendezvous")
-    meeting.imported("rendezvous", module)
+    store_wait.imported("rendezvous", module)
     assert not hasattr(module, "_create_c10d_store")
 
 
@@ -221,9 +221,10 @@ def test_another_torch_is_left_alone() -> None:
 def test_the_real_torch_has_the_functions_that_are_hooked() -> None:
     module = importlib.import_module("torch.distributed.rendezvous")
     function = inspect.unwrap(module._create_c10d_store)
-    assert tuple(inspect.signature(function).parameters)[: len(meeting.PARAMETERS)] == meeting.PARAMETERS
-    groups = importlib.import_module(meeting.GROUPS)
-    assert len(inspect.signature(getattr(groups, meeting.CHANGE)).parameters) == 1
+    found = tuple(inspect.signature(function).parameters)
+    assert found[: len(store_wait.PARAMETERS)] == store_wait.PARAMETERS
+    groups = importlib.import_module(store_wait.GROUPS)
+    assert len(inspect.signature(getattr(groups, store_wait.CHANGE)).parameters) == 1
     assert groups.PrefixStore
 
 
@@ -231,7 +232,7 @@ class Groups(types.ModuleType):
     """torch's module of groups, as far as it is hooked."""
 
     def __init__(self) -> None:
-        super().__init__(meeting.GROUPS)
+        super().__init__(store_wait.GROUPS)
         self._world = types.SimpleNamespace(default_pg=None)
 
     def _update_default_pg(self, group: Any) -> None:
@@ -248,8 +249,8 @@ class Groups(types.ModuleType):
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
     groups = Groups()
-    monkeypatch.setitem(sys.modules, meeting.GROUPS, groups)
-    monkeypatch.setenv(*meeting.SERVED)
+    monkeypatch.setitem(sys.modules, store_wait.GROUPS, groups)
+    monkeypatch.setenv(*store_wait.SERVED)
     return groups
 
 
@@ -272,7 +273,7 @@ def test_a_world_after_another_has_a_part_of_the_store_of_its_own(
 def test_a_store_that_rank_0_serves_ends_with_its_world(
     rendezvous: Rendezvous, door: socket.socket, groups: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(meeting.SERVED[0], "False")
+    monkeypatch.setenv(store_wait.SERVED[0], "False")
     for _ in range(2):
         assert rendezvous.create("127.0.0.1", port_of(door), 0, 2, LONG) == "the store"
         groups.live_once(2)
@@ -283,7 +284,7 @@ import os, sys, threading, torch
 from datetime import timedelta
 from torch.distributed import TCPStore, rendezvous
 hooked = sys.modules["torch.distributed.rendezvous"]._create_c10d_store
-assert hooked.__code__.co_filename.endswith("meeting.py")
+assert hooked.__code__.co_filename.endswith("store_wait.py")
 port = int(os.environ["MASTER_PORT"])
 def serve():
     return TCPStore("127.0.0.1", port, 2, True, timedelta(seconds=60), wait_for_workers=False)

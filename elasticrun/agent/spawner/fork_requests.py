@@ -31,7 +31,7 @@ class Host(Protocol):
     def start_cold(self, request: Message, fds: list[int]) -> None:
         """Execute the program."""
 
-    def born(self, worker: int, pid: int) -> None:
+    def forked(self, worker: int, pid: int) -> None:
         """A worker runs."""
 
     def signal(self, worker: int, signum: int) -> None:
@@ -63,12 +63,12 @@ class Parent:
     is_killed: bool = False
     is_second_try: bool = False  # the one before it was killed while it imported
     was_ready: bool = False
-    is_heir: bool = False  # it imports, or has imported, more
-    has_borne: bool = False  # a worker that runs the script
+    is_replacement: bool = False  # it imports, or has imported, more
+    has_forked: bool = False  # a worker that runs the script
     control: socket.socket | None = None
-    waiting: deque[Birth] = field(default_factory=deque)
-    births: list[Birth] = field(default_factory=list)  # under way, oldest first
-    miscarriages: int = 0  # goes that failed, one after the other
+    waiting: deque[ForkRequest] = field(default_factory=deque)
+    forks: list[ForkRequest] = field(default_factory=list)  # under way, oldest first
+    failed_forks: int = 0  # goes that failed, one after the other
     deadline: float | None = None
 
     @property
@@ -88,8 +88,8 @@ class Parent:
 
     @property
     def imports_later(self) -> bool:
-        """Whether there is more that an heir of it could import."""
-        return not self.is_heir and ";" in self.recipe["terms"]
+        """Whether there is more that a replacement of it could import."""
+        return not self.is_replacement and ";" in self.recipe["terms"]
 
     def become_ready(self) -> None:
         """Its imports are done."""
@@ -109,56 +109,56 @@ class Parent:
             self.control.close()
             self.control = None
 
-    def ask(self, birth: Birth) -> bool:
+    def ask(self, fork: ForkRequest) -> bool:
         """Ask for a worker; False if that cannot be done, and it has to start cold."""
         if self.control is None:
             return False
         try:
-            birth.answer = _send(self.control, birth)
+            fork.answer = _send(self.control, fork)
         except OSError:
             return False
-        birth.miscarriages_before = self.miscarriages
-        self.births.append(birth)
+        fork.failed_forks_before = self.failed_forks
+        self.forks.append(fork)
         return True
 
-    def told(self) -> Iterator[Birth]:
-        """Births under way that were answered in words, which the caller reads. One of them may end them all:
+    def told(self) -> Iterator[ForkRequest]:
+        """Pending forks whose reply can be read, which the caller does. One of them may end them all:
         if the agent is found to be lost.
         """
-        for birth in [*self.births]:
-            if birth in self.births and readable(birth.answer, even_if_ended=False):
-                yield birth
+        for fork in [*self.forks]:
+            if fork in self.forks and readable(fork.answer, even_if_ended=False):
+                yield fork
 
     def bear(self) -> None:
-        """A birth went well: of those under way none is in a go that failed."""
-        self.miscarriages = 0
-        for birth in self.births:
-            birth.miscarriages_before = 0
+        """A fork went well: of those under way none is in a go that failed."""
+        self.failed_forks = 0
+        for fork in self.forks:
+            fork.failed_forks_before = 0
 
-    def miscarry(self, birth: Birth) -> None:
-        """A birth failed; those that were asked for together with it may have for the same reason."""
-        self.miscarriages = max(self.miscarriages, birth.miscarriages_before + 1)
+    def fail_fork(self, fork: ForkRequest) -> None:
+        """A fork failed; those that were asked for together with it may have for the same reason."""
+        self.failed_forks = max(self.failed_forks, fork.failed_forks_before + 1)
 
-    def forget(self, birth: Birth, poller: Poller) -> None:
+    def forget(self, fork: ForkRequest, poller: Poller) -> None:
         """It has ended, or nobody wants to know."""
-        poller.unwatch(birth.answer)
-        os.close(birth.answer)
-        self.births.remove(birth)
+        poller.unwatch(fork.answer)
+        os.close(fork.answer)
+        self.forks.remove(fork)
 
-    def bequeath(self, new: Parent) -> None:
+    def hand_over_to(self, new: Parent) -> None:
         """Let another parent answer the requests that wait, and those to come."""
         new.waiting, self.waiting = self.waiting, deque()
-        for birth in new.waiting:
-            birth.parent = new
+        for fork in new.waiting:
+            fork.parent = new
         self.state = State.GONE
 
     def start_births_cold(self, host: Host) -> None:
-        """Wait for no birth any longer: who comes to life after all cannot tell its pid, and ends."""
-        births = [*self.births]
-        for birth in births:
-            self.forget(birth, host.poller)
-        for birth in births:
-            birth.start_cold(host)
+        """Wait for no fork any longer: a worker that is forked after all cannot tell its pid, and ends."""
+        forks = [*self.forks]
+        for fork in forks:
+            self.forget(fork, host.poller)
+        for fork in forks:
+            fork.start_cold(host)
 
     def start_all_cold(self, host: Host) -> None:
         """Wait no longer."""
@@ -167,14 +167,14 @@ class Parent:
 
 
 @dataclass(slots=True, eq=False)
-class Birth:
+class ForkRequest:
     """A spawn request on its way."""
 
     parent: Parent
     request: Message
     fds: list[int]
     answer: int = -1  # the pipe; -1 until the parent was asked
-    miscarriages_before: int = 0
+    failed_forks_before: int = 0
     signals: list[int] = field(default_factory=list)  # for a worker whose pid we do not know yet
 
     @property
@@ -209,15 +209,15 @@ def readable(fd: int, even_if_ended: bool = True) -> bool:
     return any(even_if_ended or events & select.POLLIN for _, events in poll.poll(0))
 
 
-def _send(control: socket.socket, birth: Birth) -> int:
+def _send(control: socket.socket, fork: ForkRequest) -> int:
     """Send a request; the pipe on which the answer comes. OSError if it cannot be sent."""
-    request = birth.request
+    request = fork.request
     body = {**{name: request[name] for name in ("argv", "env", "cpus", "program")}, "spawner": os.getpid()}
     answer, write_end = os.pipe()
     try:
         with memory_files("elasticrun-request") as (file,):
             _write_all(file, json.dumps(body).encode("ascii"))
-            fds = array("i", [file, *birth.fds, write_end])
+            fds = array("i", [file, *fork.fds, write_end])
             control.sendmsg([b"?"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
     except OSError:
         os.close(answer)
