@@ -148,7 +148,7 @@ charters = st.builds(Charter, worlds, st.none() | worlds, st.none() | worlds, ro
 
 used_ports = st.integers(1, 65535)
 tasks = st.builds(
-    Task, local_rank=counts, role=roles, index=counts, life=numbers, port=ports, saves=st.booleans()
+    Task, local_rank=counts, role=roles, index=counts, attempt=numbers, port=ports, saves=st.booleans()
 )
 usages = st.builds(
     TaskUsage,
@@ -160,7 +160,7 @@ usages = st.builds(
     graph_time=st.none() | measures,
 )
 task_reports = st.builds(
-    TaskReport, local_rank=counts, life=numbers, ended=st.booleans(), failure=st.none() | failures
+    TaskReport, local_rank=counts, attempt=numbers, ended=st.booleans(), failure=st.none() | failures
 )
 
 

@@ -67,7 +67,7 @@ class Recorder:
             return  # the workers of a round have started together
         for local_rank, report in self._tasks.items():
             known = before.get(local_rank)
-            if known is None or report.life != known.life:
+            if known is None or report.attempt != known.attempt:
                 self._record_task("started", report, status, assignment)
                 known = None
             if report.ended and not (known is not None and known.ended):
@@ -82,7 +82,7 @@ class Recorder:
         more: dict[str, MetadataValue] = {
             "role": role_name(self._node.role, task),
             "task_index": task.index if task is not None else None,
-            "task_life": report.life,
+            "task_attempt": report.attempt,
             "state": {"started": "HEALTHY", "ended": "SUCCEEDED", "failed": "FAILED"}[word],
             "raw_error": report.failure.message if report.failure is not None else None,
         }

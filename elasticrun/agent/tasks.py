@@ -22,8 +22,8 @@ from elasticrun.core.protocol.tasks import Task
 from elasticrun.core.tensorflow.cluster import CONFIG_VARIABLE, SERVERS, is_served, tf_config
 from elasticrun.core.tensorflow.role_recovery import makes_steps
 
-#: Ours: which life of the task this is, from 0 in each round.
-LIFE_VARIABLE = "ELASTICRUN_LIFE"
+#: Ours: which attempt of the task this is, from 0 in each round.
+ATTEMPT_VARIABLE = "ELASTICRUN_ATTEMPT"
 #: torchrun's name for workers that were given none.
 UNNAMED = "default"
 
@@ -61,7 +61,7 @@ def task_environment(config: WorkerConfig, assignment: Assignment, local_rank: i
         return {}
     return {
         CONFIG_VARIABLE: json.dumps(tf_config(assignment.cluster, task)),
-        LIFE_VARIABLE: str(task.life),
+        ATTEMPT_VARIABLE: str(task.attempt),
         "RANK": str(global_rank(assignment, config.local_world_size, local_rank)),
         **_role(config, assignment, task),
     }

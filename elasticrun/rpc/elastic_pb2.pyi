@@ -293,16 +293,16 @@ class AgentStatus(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., round: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., store_port: _Optional[int] = ..., probe: _Optional[_Union[ProbeReport, _Mapping]] = ..., stall: _Optional[_Union[Stall, _Mapping]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., warming: bool = ..., ports: _Optional[_Iterable[int]] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., hosts_store: bool = ...) -> None: ...
 
 class TaskReport(_message.Message):
-    __slots__ = ("local_rank", "life", "ended", "failure")
+    __slots__ = ("local_rank", "attempt", "ended", "failure")
     LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     local_rank: int
-    life: int
+    attempt: int
     ended: bool
     failure: Failure
-    def __init__(self, local_rank: _Optional[int] = ..., life: _Optional[int] = ..., ended: bool = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    def __init__(self, local_rank: _Optional[int] = ..., attempt: _Optional[int] = ..., ended: bool = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class GroupReport(_message.Message):
     __slots__ = ("error", "bandwidth", "latency", "transport")
@@ -507,20 +507,20 @@ class Assignment(_message.Message):
     def __init__(self, round: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., role_first_rank: _Optional[int] = ..., role_world_size: _Optional[int] = ..., store_address: _Optional[str] = ..., store_port: _Optional[int] = ..., restart_count: _Optional[int] = ..., max_restarts: _Optional[int] = ..., charter: _Optional[_Union[Charter, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cluster: _Optional[_Iterable[_Union[ClusterRole, _Mapping]]] = ..., tag: _Optional[str] = ..., store_hosted: bool = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("local_rank", "role", "index", "life", "port", "saves")
+    __slots__ = ("local_rank", "role", "index", "attempt", "port", "saves")
     LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     SAVES_FIELD_NUMBER: _ClassVar[int]
     local_rank: int
     role: TaskRole
     index: int
-    life: int
+    attempt: int
     port: int
     saves: bool
-    def __init__(self, local_rank: _Optional[int] = ..., role: _Optional[_Union[TaskRole, str]] = ..., index: _Optional[int] = ..., life: _Optional[int] = ..., port: _Optional[int] = ..., saves: bool = ...) -> None: ...
+    def __init__(self, local_rank: _Optional[int] = ..., role: _Optional[_Union[TaskRole, str]] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., port: _Optional[int] = ..., saves: bool = ...) -> None: ...
 
 class ClusterRole(_message.Message):
     __slots__ = ("role", "addresses")
@@ -755,17 +755,17 @@ class NodeStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rank: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., attached: bool = ..., doubt: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
-    __slots__ = ("role", "index", "life", "state", "address", "usage")
+    __slots__ = ("role", "index", "attempt", "state", "address", "usage")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     role: TaskRole
     index: int
-    life: int
+    attempt: int
     state: str
     address: str
     usage: TaskUsage
-    def __init__(self, role: _Optional[_Union[TaskRole, str]] = ..., index: _Optional[int] = ..., life: _Optional[int] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., usage: _Optional[_Union[TaskUsage, _Mapping]] = ...) -> None: ...
+    def __init__(self, role: _Optional[_Union[TaskRole, str]] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., usage: _Optional[_Union[TaskUsage, _Mapping]] = ...) -> None: ...

@@ -30,8 +30,8 @@ class TaskRules:
         """The master has lost its journal."""
         self._round = -1
         self._cluster: Cluster = ()
-        self._lives: dict[Key, int] = {}  # wanted
-        self._retiring: dict[Key, int] = {}  # with the life of the chief that knows of them no more
+        self._attempts: dict[Key, int] = {}  # wanted
+        self._retiring: dict[Key, int] = {}  # with the attempt of the chief that knows of them no more
 
     # -- the master
 
@@ -40,33 +40,40 @@ class TaskRules:
         tasks = machine.state.current.tasks
         if not tasks:
             return
-        lives = {(name, rank): task.life for name, of in tasks.wanted.items() for rank, task in of.items()}
-        if machine.state.round == self._round and (lives, tasks.cluster) != (self._lives, self._cluster):
-            self.only_the_lost_are_restarted(tasks, lives)
-            self.nobody_is_taken_from_a_chief(tasks, lives)
+        attempts = {
+            (name, rank): task.attempt for name, of in tasks.wanted.items() for rank, task in of.items()
+        }
+        if machine.state.round == self._round and (attempts, tasks.cluster) != (
+            self._attempts,
+            self._cluster,
+        ):
+            self.only_the_lost_are_restarted(tasks, attempts)
+            self.nobody_is_taken_from_a_chief(tasks, attempts)
         if machine.state.round != self._round:
             self._retiring = {}
         leader = tasks.leader
         if tasks.cluster != self._cluster:
             self.addresses_are_exact(tasks)
-            self._retiring = dict.fromkeys(tasks._retiring, lives[leader])
-        self._round, self._lives, self._cluster = machine.state.round, lives, tasks.cluster
+            self._retiring = dict.fromkeys(tasks._retiring, attempts[leader])
+        self._round, self._attempts, self._cluster = machine.state.round, attempts, tasks.cluster
 
-    def only_the_lost_are_restarted(self, tasks: RoundTasks, lives: dict[Key, int]) -> None:
-        raised = {key for key in lives.keys() & self._lives.keys() if lives[key] != self._lives[key]}
+    def only_the_lost_are_restarted(self, tasks: RoundTasks, attempts: dict[Key, int]) -> None:
+        raised = {
+            key for key in attempts.keys() & self._attempts.keys() if attempts[key] != self._attempts[key]
+        }
         is_resized = tasks.cluster != self._cluster
         has_ps = any(tasks.wanted[name][rank].role is TaskRole.PS for name, rank in raised)
         for name, rank in raised:
             key = (name, rank)
-            require("lives only grow", lives[key] == self._lives[key] + 1, f"{key}: {lives[key]}")
+            require("attempts only grow", attempts[key] == self._attempts[key] + 1, f"{key}: {attempts[key]}")
             excused = key == tasks.leader and (has_ps or is_resized)
-            lost = self.sim.tf.ended.get((self._round, *key), -1) >= self._lives[key]
+            lost = self.sim.tf.ended.get((self._round, *key), -1) >= self._attempts[key]
             require("only the lost are restarted", lost or excused, f"{key} in round {self._round}")
         needs_chief = has_ps or is_resized
         require("the chief is restarted with its servers", not needs_chief or tasks.leader in raised, "")
 
-    def nobody_is_taken_from_a_chief(self, tasks: RoundTasks, lives: dict[Key, int]) -> None:
-        for key in self._lives.keys() - lives.keys():
+    def nobody_is_taken_from_a_chief(self, tasks: RoundTasks, attempts: dict[Key, int]) -> None:
+        for key in self._attempts.keys() - attempts.keys():
             known = self.sim.tf.born.get((self._round, *tasks.leader), -1)
             late = known >= self._retiring.get(key, 0)
             require("no server is taken from a chief that knows it", late, f"{key} in round {self._round}")
@@ -91,18 +98,18 @@ class TaskRules:
         group, who = agent.workers.group, f"{agent.incarnation}, local rank {local_rank}"
         require("a task starts within its round", group is not None and group.round == assignment.round, who)
         assert group is not None
-        require("the life before is dead", local_rank not in group.alive, who)
-        life = next(task.life for task in assignment.tasks if task.local_rank == local_rank)
-        require("a life is newer than the one before", life > group.lives.get(local_rank, -1), who)
-        self.sim.tf.note_start(agent, group, local_rank, life)
+        require("the attempt before is dead", local_rank not in group.alive, who)
+        attempt = next(task.attempt for task in assignment.tasks if task.local_rank == local_rank)
+        require("an attempt is newer than the one before", attempt > group.attempts.get(local_rank, -1), who)
+        self.sim.tf.note_start(agent, group, local_rank, attempt)
 
     def before_signal(self, agent: SimAgent, local_rank: int) -> None:
-        """Who is not named in a verdict keeps its life."""
+        """Who is not named in a verdict keeps its attempt."""
         group, who = agent.workers.group, f"{agent.incarnation}, local rank {local_rank}"
         assert group is not None
         require("a task that is signalled is alive", local_rank in group.alive, who)
         wanted = self.sim.tf.told(agent).get(local_rank)
-        is_over = wanted is None or wanted > group.lives[local_rank]
+        is_over = wanted is None or wanted > group.attempts[local_rank]
         require("who is wanted is left alone", is_over, f"{who}: {wanted}")
 
     def before_stop(self, agent: SimAgent, spared: frozenset[int]) -> None:
@@ -126,8 +133,8 @@ class TaskRules:
         for name, of in tasks.wanted.items():
             agent = self.sim.newest(name)
             group = agent.workers.group if agent is not None else None
-            running = {r: group.lives[r] for r in group.alive} if group is not None else {}
-            wanted = {rank: task.life for rank, task in of.items()}
+            running = {r: group.attempts[r] for r in group.alive} if group is not None else {}
+            wanted = {rank: task.attempt for rank, task in of.items()}
             require("every wanted task runs, and no other", running == wanted, f"{name}: {running}, {wanted}")
 
     def the_leader_has_ended_the_job(self, machine: JobMachine, round_: int) -> None:

@@ -43,8 +43,8 @@ class TfJob:
         self.sim = sim
         self.kernel = sim.kernel
         self.deaths = 0  # of tasks that ended although they should not
-        self.born: dict[Born, int] = {}  # the newest life that was started
-        self.ended: dict[Born, int] = {}  # the newest life that has ended
+        self.born: dict[Born, int] = {}  # the newest attempt that was started
+        self.ended: dict[Born, int] = {}  # the newest attempt that has ended
         if any(spec.roles for spec in sim.scenario.nodes):
             quiet = max([0.0, *map(ends, sim.scenario.faults)])
             if sim.scenario.quiet_from >= quiet + CALM:
@@ -62,10 +62,10 @@ class TfJob:
             group = agent.workers.group
             if group is not None and group.round == world.number:
                 for local_rank in list(group.alive):
-                    self.note_start(agent, group, local_rank, group.lives[local_rank])
-                    self.task_started(agent, group, local_rank, group.lives[local_rank])
+                    self.note_start(agent, group, local_rank, group.attempts[local_rank])
+                    self.task_started(agent, group, local_rank, group.attempts[local_rank])
 
-    def task_started(self, agent: SimAgent, group: Group, local_rank: int, life: int) -> None:
+    def task_started(self, agent: SimAgent, group: Group, local_rank: int, attempt: int) -> None:
         """A task is up: unless it serves, it ends with 0 when its work is done."""
         world = self.sim.rules.world_of(agent.name, group.assignment)
         if world is None or len(world.started) < len(world.seats):
@@ -76,16 +76,16 @@ class TfJob:
         scenario = self.sim.scenario
         at = max(self.kernel.now + scenario.work, scenario.quiet_from)
         at += scenario.spread * self.kernel.random()
-        self.kernel.at(at, agent.workers.end, group, local_rank, 0, FailureKind.EXIT, None, life)
+        self.kernel.at(at, agent.workers.end, group, local_rank, 0, FailureKind.EXIT, None, attempt)
 
-    def note_start(self, agent: SimAgent, group: Group, local_rank: int, life: int) -> None:
-        """A life begins."""
-        self.born[group.round, agent.name, local_rank] = life
+    def note_start(self, agent: SimAgent, group: Group, local_rank: int, attempt: int) -> None:
+        """An attempt begins."""
+        self.born[group.round, agent.name, local_rank] = attempt
 
     def task_ended(self, agent: SimAgent, group: Group, local_rank: int, code: int) -> None:
-        """A life is over. A chief may see its server go."""
+        """An attempt is over. A chief may see its server go."""
         task, world = group.tasks[local_rank], self.sim.rules.world_of(agent.name, group.assignment)
-        self.ended[group.round, agent.name, local_rank] = group.lives[local_rank]
+        self.ended[group.round, agent.name, local_rank] = group.attempts[local_rank]
         self.deaths += 1
         assert world is not None
         world.genuine = True
@@ -111,8 +111,8 @@ class TfJob:
         group = agent.workers.group
         assert group is not None
         if server in dict(group.known[local_rank])[PS]:
-            life, after = group.lives[local_rank], 0.01 + self.kernel.random()
-            self.kernel.after(after, agent.workers.end, group, local_rank, 1, FailureKind.EXIT, None, life)
+            attempt, after = group.attempts[local_rank], 0.01 + self.kernel.random()
+            self.kernel.after(after, agent.workers.end, group, local_rank, 1, FailureKind.EXIT, None, attempt)
 
     def is_heard(self, group: Group, local_rank: int | None = None) -> bool:
         """Whether others wait in vain for the workers of a node that are gone, or for this one."""
@@ -133,9 +133,9 @@ class TfJob:
         return None
 
     def told(self, agent: SimAgent) -> dict[int, int]:
-        """The lives of its tasks that a node heard last."""
+        """The attempts of its tasks that a node heard last."""
         assignment = agent.machine.state.assignment
-        return {task.local_rank: task.life for task in assignment.tasks} if assignment is not None else {}
+        return {task.local_rank: task.attempt for task in assignment.tasks} if assignment is not None else {}
 
     # -- faults
 
@@ -199,7 +199,7 @@ def generate_tf(seed: int) -> Scenario:
 
 
 def _kept(fault: Fault) -> Fault:
-    """A master that forgets a job forgets which lives it wanted as well: rounds are judged, not tasks."""
+    """A master that forgets a job forgets which attempts it wanted as well: rounds are judged, not tasks."""
     if isinstance(fault, MasterCrash) and fault.memory is Memory.LOST:
         return replace(fault, memory=Memory.KEPT)
     return fault

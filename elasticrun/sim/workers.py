@@ -20,7 +20,9 @@ class Group:
     def __init__(self, assignment: Assignment, size: int) -> None:
         self.assignment = assignment
         self.round = assignment.round
-        self.lives = {task.local_rank: task.life for task in assignment.tasks}  # the newest of each task
+        self.attempts = {
+            task.local_rank: task.attempt for task in assignment.tasks
+        }  # the newest of each task
         self.tasks = {task.local_rank: task for task in assignment.tasks}
         self.known = dict.fromkeys(self.tasks, assignment.cluster)  # to each of them
         self.alive = dict.fromkeys(self.tasks if assignment.cluster else range(size))
@@ -56,16 +58,16 @@ class SimWorkers:
             self.sim.group_started(self.agent, group)
 
     def start_task(self, assignment: Assignment, local_rank: int) -> None:
-        """Another life of one task."""
+        """Another attempt of one task."""
         group = self.group
         self.sim.rules.tasks.before_start(self.agent, assignment, local_rank)
         assert group is not None
         (task,) = [task for task in assignment.tasks if task.local_rank == local_rank]
         group.alive[local_rank] = None
-        group.tasks[local_rank], group.lives[local_rank] = task, task.life
+        group.tasks[local_rank], group.attempts[local_rank] = task, task.attempt
         group.known[local_rank] = assignment.cluster
         after = 0.02 + 0.3 * self.kernel.random()
-        self.kernel.after(after, self.sim.tf.task_started, self.agent, group, local_rank, task.life)
+        self.kernel.after(after, self.sim.tf.task_started, self.agent, group, local_rank, task.attempt)
 
     def signal_task(self, local_rank: int, signum: int) -> None:
         """One task is to end."""
@@ -75,9 +77,9 @@ class SimWorkers:
         if self.unkillable or (self.stubborn and signum != SIGKILL):
             return
         code = -9 if signum == SIGKILL else self.kernel.rng.choice((-15, 42, 1, 0))
-        life = group.lives[local_rank]
+        attempt = group.attempts[local_rank]
         self.kernel.after(
-            self.kernel.random(), self.end, group, local_rank, code, FailureKind.SIGNAL, None, life
+            self.kernel.random(), self.end, group, local_rank, code, FailureKind.SIGNAL, None, attempt
         )
 
     def end(
@@ -87,18 +89,18 @@ class SimWorkers:
         code: int,
         kind: FailureKind,
         told: dict[str, Any] | None = None,
-        life: int | None = None,
+        attempt: int | None = None,
     ) -> None:
         """A worker ends by itself or by the launcher's signal; ``told`` is what else is known of it.
 
-        Of a task it may be given which life ends, if it has not by then.
+        Of a task it may be given which attempt ends, if it has not by then.
         """
         if group is not self.group or local_rank not in group.alive:
             return
-        if life is not None and group.lives[local_rank] != life:
+        if attempt is not None and group.attempts[local_rank] != attempt:
             return
         del group.alive[local_rank]
-        attempt = group.lives.get(local_rank, 0)
+        attempt = group.attempts.get(local_rank, 0)
         if group.assignment.cluster:
             self.sim.tf.task_ended(self.agent, group, local_rank, code)
         if code == 0:
@@ -124,8 +126,8 @@ class SimWorkers:
         for local_rank in group.alive.keys() - spared if spared else group.alive:
             code = self.kernel.rng.choice((-15, -15, 1, 143))
             delay = self.kernel.random()
-            life = group.lives.get(local_rank)
-            self.kernel.after(delay, self.end, group, local_rank, code, FailureKind.SIGNAL, None, life)
+            attempt = group.attempts.get(local_rank)
+            self.kernel.after(delay, self.end, group, local_rank, code, FailureKind.SIGNAL, None, attempt)
 
     def sweep(self, round_: int) -> None:
         """Nothing of a round is to be left."""

@@ -5,7 +5,7 @@
     path = manager.save(checkpoint_number=step)   # no step is under way
     backup.save(step, path)
     ...
-    backup.restore(step, path)                    # in the next chief's life: from copies, else from the file
+    backup.restore(step, path)                    # in the next chief: from copies, else the file
 
 Theory. A lost ps takes its variables along, and the chief has to start anew; what is left of that state is
 the newest checkpoint file. Copies are the same state in a place that is read faster and without that file's

@@ -295,14 +295,14 @@ def test_what_was_told_of_an_attempt_is_refused_in_the_next_one(perform: Callabl
         )
         bench.start(0, chief, ps)
         bench.end_newest(1)
-        bench.start(0, chief, replace(ps, life=1))
+        bench.start(0, chief, replace(ps, attempt=1))
         bench.end_newest(0)
-        bench.start(0, chief, replace(ps, life=2))
+        bench.start(0, chief, replace(ps, attempt=2))
         assert len(bench.spawner.spawned) == 4
         late = bench.told(WorkerFailed, WorkerFinished)
         assert [getattr(event, "attempt", None) for event in late] == [0, 1]
         assert bench.refuses(*late)
-        bench.start(0, replace(chief, life=1), replace(ps, life=3))
+        bench.start(0, replace(chief, attempt=1), replace(ps, attempt=3))
         bench.spawner.say(Exited(0, 1, (TERM,)))
         assert bench.spawner.spawned[4:] == [4], "the chief again, with news of its server"
         bench.spawner.say(Exited(3, 1, (TERM,)))

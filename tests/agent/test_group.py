@@ -347,14 +347,14 @@ def test_one_task_starts_again(roles: Bench) -> None:
     path = Path(roles.starter.spawned[1][1].env["TORCHELASTIC_ERROR_FILE"])
     path.write_text('{"message": "boom"}')
     roles.group.on_exited(Exited(1, 1))
-    again = tasks(SEATS[0], replace(SEATS[1], life=1))
+    again = tasks(SEATS[0], replace(SEATS[1], attempt=1))
     roles.group.start_task(again, 1)
     (number, command) = roles.starter.spawned[-1]
     assert number == 2
-    assert command.env["ELASTICRUN_LIFE"] == "1"
+    assert command.env["ELASTICRUN_ATTEMPT"] == "1"
     roles.group.on_started(Started(2, 1002))
     assert roles.group.pids == {0: 1000, 1: 1002}
-    roles.group.on_exited(Exited(1, 1))  # once more, of the first life
+    roles.group.on_exited(Exited(1, 1))  # once more, of the first attempt
     roles.group.on_exited(Exited(2, 1))
     first, second = roles.events
     assert isinstance(first, WorkerFailed)
@@ -385,7 +385,7 @@ def test_a_task_that_cannot_be_started_fails_by_itself(roles: Bench) -> None:
     assert (failure.kind, failure.local_rank, failure.rank, failure.role) == (FailureKind.SPAWN, 4, 9, "ps")
     assert failure.message == "could not be started: [Errno 24] Too many open files"
     roles.router.rounds[0].broken_from = 99
-    roles.group.start_task(tasks(*SEATS, replace(ADDED, life=1)), 4)
+    roles.group.start_task(tasks(*SEATS, replace(ADDED, attempt=1)), 4)
     assert [number for number, _ in roles.starter.spawned] == [0, 1, 2]
 
 
@@ -393,23 +393,23 @@ LIVES = """
 import os, signal, sys
 reader, writer = os.pipe()
 helper = os.fork()
-if helper == 0:  # in the group, and would hold on to what the next life needs
+if helper == 0:  # in the group, and would hold on to what the next attempt needs
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.write(writer, b"x")
     signal.pause()
 os.read(reader, 1)
-life = os.environ["ELASTICRUN_LIFE"]
-print("life", life, flush=True)
-print("last words of", life, file=sys.stderr, flush=True)
+attempt = os.environ["ELASTICRUN_ATTEMPT"]
+print("attempt", attempt, flush=True)
+print("last words of", attempt, file=sys.stderr, flush=True)
 with open(sys.argv[1], "w") as here:
     here.write(str(helper))
-if life == "0":
+if attempt == "0":
     signal.pause()
 """
 
 
 def test_a_real_task_starts_again_without_its_helpers(tmp_path: Path) -> None:
-    """Killed once it has said that it lives, it starts again from the event of its end."""
+    """Killed once it has said that it attempts, it starts again from the event of its end."""
     script, here = tmp_path / "task.py", tmp_path / "here"
     script.write_text(LIVES)
     os.mkfifo(here)
@@ -449,7 +449,7 @@ def test_a_real_task_starts_again_without_its_helpers(tmp_path: Path) -> None:
         helpers.append(int(await loop.run_in_executor(None, here.read_text)))
         group.signal_task(1, signal.SIGKILL)
         await end()
-        group.start_task(tasks(replace(SEATS[1], life=1)), 1)
+        group.start_task(tasks(replace(SEATS[1], attempt=1)), 1)
         helpers.append(int(await loop.run_in_executor(None, here.read_text)))
         await end()
         group.sweep()
@@ -465,7 +465,7 @@ def test_a_real_task_starts_again_without_its_helpers(tmp_path: Path) -> None:
     assert first.failure.exit_code == -signal.SIGKILL
     assert first.failure.stderr_tail == "last words of 0\n"
     assert second == WorkerFinished(0, 1, attempt=1)
-    assert (directory / "stdout.log").read_text() == "life 0\nlife 1\n"
+    assert (directory / "stdout.log").read_text() == "attempt 0\nattempt 1\n"
 
 
 def test_real_workers(tmp_path: Path) -> None:

@@ -572,8 +572,8 @@ CHIEF, PS = Task(0, TaskRole.CHIEF, 0), Task(3, TaskRole.PS, 1)
 
 @pytest.mark.parametrize("config", [TEE, REDIRECT])
 def test_a_further_life_continues_the_logs(node: Node, config: LogConfig) -> None:
-    """A seat that no worker had before, twice; between them the first life's last words are taken."""
-    lives: list[WorkerPaths] = []
+    """A seat that no worker had before, twice; between them the first attempt's last words are taken."""
+    attempts: list[WorkerPaths] = []
 
     async def main() -> None:
         with node.consoles() as fds:
@@ -582,14 +582,14 @@ def test_a_further_life_continues_the_logs(node: Node, config: LogConfig) -> Non
             logs = router.open_round(dirs, first_rank=0)
             logs.started(0)
             before = open_fds()
-            for life, words in enumerate((b"first\nlong", b"second\n")):
-                lives.append(open_worker(dirs, 3, life))
-                logs.reopen(3, lives[-1], 7, PS)
+            for attempt, words in enumerate((b"first\nlong", b"second\n")):
+                attempts.append(open_worker(dirs, 3, attempt))
+                logs.reopen(3, attempts[-1], 7, PS)
                 process = launch(logs.fds(3), WRITE.format(words))
                 logs.started(3)
                 assert process.wait() == 0  # the loop has had no time to take anything
             assert logs.stderr_tail(3) == "second\n"
-            logs.reopen(3, lives[-1], 7, PS)
+            logs.reopen(3, attempts[-1], 7, PS)
             assert logs.stderr_tail(3) == ""
             logs.started(3)
             assert open_fds() <= before + 4
@@ -597,16 +597,16 @@ def test_a_further_life_continues_the_logs(node: Node, config: LogConfig) -> Non
             await router.close()
 
     asyncio.run(main())
-    assert [Path(paths.error_file).name for paths in lives] == ["error.json", "error_1.json"]
-    assert lives[0].stderr == lives[1].stderr
-    assert Path(lives[0].stdout).read_bytes() == b"first\nlongsecond\n"
-    assert Path(lives[0].stderr).read_bytes() == b"first\nlongsecond\n"
+    assert [Path(paths.error_file).name for paths in attempts] == ["error.json", "error_1.json"]
+    assert attempts[0].stderr == attempts[1].stderr
+    assert Path(attempts[0].stdout).read_bytes() == b"first\nlongsecond\n"
+    assert Path(attempts[0].stderr).read_bytes() == b"first\nlongsecond\n"
     shown = b"[ps1]:first\n[ps1]:long\n[ps1]:second\n" if config is TEE else b""
     assert (node.stdout, node.stderr) == (shown, shown)
 
 
 def test_what_the_console_did_not_take_of_one_life_is_shown_beside_the_next(node: Node) -> None:
-    """A console that stands still until the second life has ended as well."""
+    """A console that stands still until the second attempt has ended as well."""
     number = HIGH_WATER // 50  # lines of 100 bytes
 
     async def main() -> bytes:
@@ -615,8 +615,8 @@ def test_what_the_console_did_not_take_of_one_life_is_shown_beside_the_next(node
         router = LogRouter(TEE, "default", out, out, node.reports.append)
         dirs = node.dirs(0)
         logs = router.open_round(dirs, first_rank=0)
-        for life, letter in enumerate("ab"):
-            logs.reopen(0, open_worker(dirs, 0, life), 0, CHIEF)
+        for attempt, letter in enumerate("ab"):
+            logs.reopen(0, open_worker(dirs, 0, attempt), 0, CHIEF)
             process = launch(logs.fds(0), f"print(('{letter}' * 99 + chr(10)) * {number}, end='')")
             logs.started(0)
             assert await ended(process) == 0
@@ -664,7 +664,7 @@ def test_a_task_without_a_descriptor_leaves_the_others_alone(
             monkeypatch.setattr(os, "pipe", lambda: pipes.pop() if pipes else _refuse())
             with pytest.raises(OSError, match="too many open files"):
                 logs.reopen(1, open_worker(dirs, 1, 1), 1, PS)
-            assert open_fds() <= before  # what the first life had is closed as well
+            assert open_fds() <= before  # what the first attempt had is closed as well
             assert logs.stderr_tail(0) == "x"
             logs.close()
             await router.close()

@@ -462,7 +462,7 @@ def test_the_others_are_judged_when_one_has_ended(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_is_restarted_alone_is_watched_anew(tmp_path: Path) -> None:
-    """Its first life made steps, and was killed; the second one is silent until it is told to make one."""
+    """Its first attempt made steps, and was killed; the second one is silent until it is told to make one."""
     terms = HangTerms(timeout=0.5)
 
     async def scenario(stage: Stage) -> None:

@@ -47,7 +47,7 @@ def test_the_chief_finds_what_another_agent_made(bases: tuple[str, str]) -> None
     assert there.prepare(ps(0), SERVED) == there.prepare(ps(1), SERVED) == {}
     copy = Path(told[0], "3", "of-1")
     copy.write_text("copy")
-    assert there.prepare(ps(1), SERVED) == {}  # its next life
+    assert there.prepare(ps(1), SERVED) == {}  # its next attempt
     assert copy.exists() and len(told) == 1 and Path(told[0]).parent == Path(bases[0])
     assert Path(told[0]).stat().st_mode & 0o77 == 0
 

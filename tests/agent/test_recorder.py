@@ -121,7 +121,7 @@ def test_a_task_that_starts_again_has_events_of_its_own() -> None:
         status = AgentStatus(2, AgentPhase.RUNNING, round_, tasks=reports)
         record.reported(status, assignment)
         told = [event for event in events if event["name"].startswith("elasticrun.task.")]
-        names = ("global_rank", "role", "task_index", "task_life", "state", "raw_error")
+        names = ("global_rank", "role", "task_index", "task_attempt", "state", "raw_error")
         return [(event["name"][16:], *(event["metadata"][name] for name in names)) for event in told]
 
     chief, ps = TaskReport(0, 0), TaskReport(1, 0)

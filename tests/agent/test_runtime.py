@@ -422,13 +422,13 @@ server = socket.create_server(("127.0.0.1", int(config["cluster"][role][index].s
 """
 SAY_WHO = """
 with open(sys.argv[1], "w") as out:
-    print(role, index, os.environ["ELASTICRUN_LIFE"], os.getpid(), file=out)
+    print(role, index, os.environ["ELASTICRUN_ATTEMPT"], os.getpid(), file=out)
 signal.pause()
 """
 
 
 def test_tasks_start_and_end_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A life ends for the next one, a seat is added, another cannot be started; the chief lives through."""
+    """One attempt follows another, a task is added, another cannot be started; the chief lives through."""
 
     async def play(bench: Bench) -> None:
         master = bench.master
@@ -457,9 +457,9 @@ def test_tasks_start_and_end_one_by_one(tmp_path: Path, monkeypatch: pytest.Monk
         assert set(pids) == {("chief", "0", "0"), ("ps", "0", "0")}
         await master.until(lambda: len(offered()) == len(first) and not {*first[:2]} & {*offered()})
 
-        ps = dataclasses.replace(ps, life=1)
+        ps = dataclasses.replace(ps, attempt=1)
         master.send(seats(chief, ps))
-        who, pid = await said()  # at the port of its first life
+        who, pid = await said()  # at the port of its first attempt
         assert who == ("ps", "0", "1")
         with pytest.raises(ProcessLookupError):
             os.kill(pids["ps", "0", "0"], 0)

@@ -19,7 +19,7 @@ SERVER = Entrypoint(EntrypointKind.MODULE, "elasticrun.tf.server")
 CONFIG = WorkerConfig(SCRIPT, 4, roles=(CHIEF, WORKER, PS, EVALUATOR), servers=SERVER)
 CLUSTER = ((CHIEF, ("a:1",)), (WORKER, ("a:2",)), (PS, ("b:9", "a:3")))
 TASKS = (
-    Task(0, CHIEF, 0, life=2, port=1),
+    Task(0, CHIEF, 0, attempt=2, port=1),
     Task(1, WORKER, 0, port=2),
     Task(2, PS, 1, port=3),
     Task(3, EVALUATOR, 0),
@@ -41,8 +41,8 @@ def test_a_task_finds_its_cluster_and_itself() -> None:
         "task": {"type": "ps", "index": 1},
         "rpc_layer": "grpc",
     }
-    assert values["ELASTICRUN_LIFE"] == "0"
-    assert environment(0)["ELASTICRUN_LIFE"] == "2"
+    assert values["ELASTICRUN_ATTEMPT"] == "0"
+    assert environment(0)["ELASTICRUN_ATTEMPT"] == "2"
     plain = environment(2, TORCH)
     assert "TF_CONFIG" not in plain
     assert {**values, **plain} == {**values, "ROLE_NAME": "default", "ROLE_RANK": "3", "ROLE_WORLD_SIZE": "5"}

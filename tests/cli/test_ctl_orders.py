@@ -193,15 +193,15 @@ def test_a_role_is_scaled_and_the_tasks_are_shown(tmp_path: Path, token: str) ->
             assert (done.returncode, done.stderr) == (0, "")
             assert done.stdout.startswith("ps: 1 -> 2: ps 1 starts now")
             after = await told(stream)
-            assert after.tasks[1:3] == before.tasks[1:3] and after.tasks[0].life == 1
+            assert after.tasks[1:3] == before.tasks[1:3] and after.tasks[0].attempt == 1
             assert after.tasks[3:] == (Task(3, TaskRole.PS, 1, port=7004),)
             assert dict(after.cluster)[TaskRole.PS] == ("10.0.0.5:7003", "10.0.0.5:7004")
             done = await asyncio.to_thread(ctl, "status", *target(master, token))
             assert done.stdout.splitlines()[2:] == [
-                "    chief 0 at 10.0.0.5:7001: life 1, starts when life 0 has ended",
-                "    worker 0 at 10.0.0.5:7002: life 0, running",
-                "    ps 0 at 10.0.0.5:7003: life 0, running",
-                "    ps 1 at 10.0.0.5:7004: life 0, starting",
+                "    chief 0 at 10.0.0.5:7001: attempt 1, starts when attempt 0 has ended",
+                "    worker 0 at 10.0.0.5:7002: attempt 0, running",
+                "    ps 0 at 10.0.0.5:7003: attempt 0, running",
+                "    ps 1 at 10.0.0.5:7004: attempt 0, starting",
             ]
 
     with master_process(tmp_path, security) as master:

@@ -1,4 +1,4 @@
-"""The tasks of a TensorFlow job on one node: which life of each runs, and what becomes of it."""
+"""The tasks of a TensorFlow job on one node: which attempt of each runs, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ class TfAgent(Agent):
         base = Assignment(round_, 0, 1, 0, len(tasks), 0, len(tasks), "a.net", 7001, 0, 3)
         return StartRound(1, self.sequence, replace(base, tasks=tasks, cluster=self.cluster), "because")
 
-    def raise_lives(self, *local_ranks: int, saves: bool = False) -> None:
+    def raise_attempts(self, *local_ranks: int, saves: bool = False) -> None:
         tasks = [self.tasks[rank] for rank in local_ranks]
-        self.want(*(replace(task, life=task.life + 1, saves=saves) for task in tasks))
+        self.want(*(replace(task, attempt=task.attempt + 1, saves=saves) for task in tasks))
 
     def drop(self, *local_ranks: int) -> None:
         for rank in local_ranks:
@@ -105,7 +105,7 @@ class TfAgent(Agent):
 
     def newest(self, local_rank: int) -> int:
         """The newest attempt at a task that was started."""
-        return {report.local_rank: report.life for report in self.status().tasks}[local_rank]
+        return {report.local_rank: report.attempt for report in self.status().tasks}[local_rank]
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
@@ -114,9 +114,9 @@ class TfAgent(Agent):
     def status(self) -> AgentStatus:
         return self.machine.hello().status
 
-    def lives(self) -> dict[int, int]:
-        """The newest life of each task; those that have ended are negative, from -1 on."""
-        return {r.local_rank: -1 - r.life if r.ended else r.life for r in self.status().tasks}
+    def attempts(self) -> dict[int, int]:
+        """The newest attempt of each task; those that have ended are negative, from -1 on."""
+        return {r.local_rank: -1 - r.attempt if r.ended else r.attempt for r in self.status().tasks}
 
     def done(self) -> list[object]:
         """What the newest event led to for single tasks: local ranks that started, or were signalled."""
@@ -140,15 +140,15 @@ def mirrored() -> TfAgent:
     return agent
 
 
-# -- lives
+# -- attempts
 
 
 def test_a_round_starts_with_all_of_its_tasks() -> None:
-    agent = TfAgent([replace(CHIEF_0, life=2), PS_0])
+    agent = TfAgent([replace(CHIEF_0, attempt=2), PS_0])
     assert agent.status().ports == (8001, 8002, 8003)
     agent.want()
     assert agent.of(StartWorkers) == [StartWorkers(agent.start().assignment)]
-    assert (agent.done(), agent.lives()) == ([], {0: 2, 2: 0})
+    assert (agent.done(), agent.attempts()) == ([], {0: 2, 2: 0})
     assert agent.machine.group.alive == {0, 2}
 
 
@@ -175,45 +175,45 @@ def test_a_task_that_has_ended_starts_its_next_life_when_it_is_wanted() -> None:
     agent.die(WORKER_RANK)
     agent.want()
     assert agent.done() == []
-    agent.raise_lives(WORKER_RANK)
+    agent.raise_attempts(WORKER_RANK)
     assert agent.of(StartTask) == [StartTask(agent.start().assignment, WORKER_RANK)]
-    assert agent.heard() == ["worker 0 (life 1) starts: because"]
+    assert agent.heard() == ["worker 0 (attempt 1) starts: because"]
     assert agent.reported() == [RUNNING]
-    assert agent.lives() == {0: 0, 1: 1, 2: 0}
+    assert agent.attempts() == {0: 0, 1: 1, 2: 0}
     assert agent.machine.group.alive == {0, 1, 2}
 
 
 def test_a_life_starts_only_when_the_one_before_has_ended() -> None:
     agent = served()
-    agent.raise_lives(CHIEF_RANK)
+    agent.raise_attempts(CHIEF_RANK)
     assert (agent.done(), agent.sent()) == ([(CHIEF_RANK, TERM)], [])
-    agent.raise_lives(CHIEF_RANK)
+    agent.raise_attempts(CHIEF_RANK)
     assert agent.done() == [], "it is told once"
     agent.die(CHIEF_RANK, -15)
     assert agent.done() == [CHIEF_RANK]
-    assert agent.lives() == {0: 2, 1: 0, 2: 0}, "the life in between was never needed"
+    assert agent.attempts() == {0: 2, 1: 0, 2: 0}, "the attempt in between was never needed"
     assert not [report for report in agent.status().tasks if report.failure], "it was told to end"
 
 
 def test_an_older_life_is_not_started() -> None:
     agent = served()
-    agent.raise_lives(WORKER_RANK)
+    agent.raise_attempts(WORKER_RANK)
     agent.die(WORKER_RANK)
     agent.want(WORKER_0)
     assert agent.done() == []
     agent.die(WORKER_RANK)
     assert agent.done() == []
-    assert agent.lives()[WORKER_RANK] == -2
+    assert agent.attempts()[WORKER_RANK] == -2
 
 
 def test_who_does_not_end_in_time_is_killed() -> None:
     agent = served(shutdown_timeout=30.0, kill_timeout=30.0)
-    agent.raise_lives(CHIEF_RANK)
+    agent.raise_attempts(CHIEF_RANK)
     agent.pass_time(HUNG_GRACE - 0.1)
     assert agent.said == []
     agent.pass_time(0.1)
     assert agent.done() == [(CHIEF_RANK, KILL)]
-    agent.raise_lives(CHIEF_RANK)
+    agent.raise_attempts(CHIEF_RANK)
     assert agent.done() == []
     agent.die(CHIEF_RANK, -9)
     assert agent.done() == [CHIEF_RANK]
@@ -223,9 +223,9 @@ def test_who_does_not_end_in_time_is_killed() -> None:
 
 def test_who_saves_has_all_the_time_that_a_stop_has() -> None:
     agent = served(shutdown_timeout=30.0)
-    agent.raise_lives(CHIEF_RANK, saves=True)
+    agent.raise_attempts(CHIEF_RANK, saves=True)
     agent.pass_time(29.9)
-    agent.raise_lives(CHIEF_RANK, saves=True)
+    agent.raise_attempts(CHIEF_RANK, saves=True)
     assert agent.done() == []
     agent.pass_time(0.1)
     assert agent.done() == [(CHIEF_RANK, KILL)]
@@ -233,9 +233,9 @@ def test_who_saves_has_all_the_time_that_a_stop_has() -> None:
 
 def test_who_can_save_no_more_loses_that_time() -> None:
     agent = served(shutdown_timeout=30.0)
-    agent.raise_lives(CHIEF_RANK, saves=True)
+    agent.raise_attempts(CHIEF_RANK, saves=True)
     agent.pass_time(10.0)
-    agent.raise_lives(CHIEF_RANK, PS_RANK)
+    agent.raise_attempts(CHIEF_RANK, PS_RANK)
     assert agent.done() == [(PS_RANK, TERM)]
     agent.pass_time(HUNG_GRACE)
     assert agent.done() == [(CHIEF_RANK, KILL), (PS_RANK, KILL)]
@@ -243,18 +243,18 @@ def test_who_can_save_no_more_loses_that_time() -> None:
 
 def test_who_was_told_to_go_at_once_is_given_no_more_time() -> None:
     agent = served(shutdown_timeout=30.0)
-    agent.raise_lives(CHIEF_RANK)
-    agent.raise_lives(CHIEF_RANK, saves=True)
+    agent.raise_attempts(CHIEF_RANK)
+    agent.raise_attempts(CHIEF_RANK, saves=True)
     agent.pass_time(HUNG_GRACE)
     assert agent.done() == [(CHIEF_RANK, KILL)]
-    agent.raise_lives(CHIEF_RANK)
+    agent.raise_attempts(CHIEF_RANK)
     agent.die(CHIEF_RANK, -9)
-    assert agent.lives()[CHIEF_RANK] == 3
+    assert agent.attempts()[CHIEF_RANK] == 3
 
 
 def test_no_grace_is_longer_than_that_of_a_stop() -> None:
     agent = served(shutdown_timeout=1.0)
-    agent.raise_lives(CHIEF_RANK)
+    agent.raise_attempts(CHIEF_RANK)
     agent.pass_time(1.0)
     assert agent.done() == [(CHIEF_RANK, KILL)]
 
@@ -267,9 +267,9 @@ def test_a_seat_that_is_added_starts_at_once() -> None:
     agent.cluster = (*SERVED[:2], (PS, ("a.net:8003", "a.net:8004")))
     agent.want(Task(3, PS, 1, port=8004))
     assert agent.of(StartTask) == [StartTask(agent.start().assignment, 3)]
-    assert agent.lives() == {0: 0, 1: 0, 2: 0, 3: 0}
+    assert agent.attempts() == {0: 0, 1: 0, 2: 0, 3: 0}
     agent.die(3)
-    assert agent.lives()[3] == -1
+    assert agent.attempts()[3] == -1
     assert agent.status().phase is RUNNING
 
 
@@ -281,14 +281,14 @@ def test_a_seat_that_is_taken_away_ends_without_a_failure(code: int) -> None:
     agent.die(PS_RANK, code)
     assert agent.reported() == [RUNNING]
     assert agent.heard() == []
-    assert agent.lives() == {0: 0, 1: 0}
+    assert agent.attempts() == {0: 0, 1: 0}
 
 
 def test_a_seat_that_is_taken_away_after_its_task_ended_is_forgotten() -> None:
     agent = served()
     agent.die(PS_RANK)
     agent.drop(PS_RANK)
-    assert (agent.done(), agent.lives()) == ([], {0: 0, 1: 0})
+    assert (agent.done(), agent.attempts()) == ([], {0: 0, 1: 0})
     assert agent.reported() == [RUNNING]
 
 
@@ -297,9 +297,9 @@ def test_a_node_whose_last_seat_is_taken_away_can_be_given_another_one() -> None
     agent.want()
     agent.drop(PS_RANK)
     agent.die(PS_RANK, -15)
-    assert (agent.lives(), agent.status().phase) == ({}, RUNNING)
+    assert (agent.attempts(), agent.status().phase) == ({}, RUNNING)
     agent.want(Task(3, PS, 1, port=8004))
-    assert (agent.done(), agent.lives()) == ([3], {3: 0})
+    assert (agent.done(), agent.attempts()) == ([3], {3: 0})
     agent.drop(3)
     agent.die(3, -15)
     agent.do(Directed(StopRound(1, 99, 0, "because")))
@@ -331,7 +331,7 @@ def test_ports_that_are_free_while_tasks_run_are_reported() -> None:
 
 def test_a_stop_ends_all_and_what_was_under_way() -> None:
     agent = served()
-    agent.raise_lives(CHIEF_RANK)
+    agent.raise_attempts(CHIEF_RANK)
     agent.do(Directed(StopRound(1, 99, 0, "because")))
     assert agent.of(SignalWorkers) == [SignalWorkers(TERM, spared=frozenset({WORKER_RANK, PS_RANK}))]
     agent.pass_time(HUNG_GRACE)
@@ -345,7 +345,7 @@ def test_a_stop_ends_all_and_what_was_under_way() -> None:
     assert agent.of(SweepWorkers) == [SweepWorkers(0)]
     agent.do(GroupGone(0, 7002))
     assert agent.reported() == [READY]
-    assert agent.lives() == {0: 0, 1: 0, 2: 0}, "how they fared until then"
+    assert agent.attempts() == {0: 0, 1: 0, 2: 0}, "how they fared until then"
 
 
 def test_a_stop_of_a_round_whose_tasks_have_all_ended_is_swept_at_once() -> None:
@@ -359,12 +359,12 @@ def test_a_stop_of_a_round_whose_tasks_have_all_ended_is_swept_at_once() -> None
 
 def test_the_next_round_begins_anew() -> None:
     agent = served()
-    agent.raise_lives(CHIEF_RANK)
+    agent.raise_attempts(CHIEF_RANK)
     agent.do(Directed(StopRound(1, 99, 0, "because")), GroupGone(0, 7002))
     agent.sequence = 100
     agent.tasks = {0: CHIEF_0, 1: WORKER_0, 2: PS_0}
     agent.want(round_=1)
-    assert agent.lives() == {0: 0, 1: 0, 2: 0}
+    assert agent.attempts() == {0: 0, 1: 0, 2: 0}
     agent.pass_time(HUNG_GRACE)
     assert agent.said == []
     assert agent.status().round == 1
@@ -380,8 +380,8 @@ def test_nothing_is_told_of_tasks_of_a_round_before_the_last() -> None:
 
 def test_a_task_that_no_signal_ends_makes_its_node_leave_in_good_order() -> None:
     agent = served(shutdown_timeout=30.0, kill_timeout=30.0)
-    agent.raise_lives(CHIEF_RANK)
-    agent.raise_lives(PS_RANK)
+    agent.raise_attempts(CHIEF_RANK)
+    agent.raise_attempts(PS_RANK)
     agent.pass_time(HUNG_GRACE)
     assert agent.done() == [(CHIEF_RANK, KILL), (PS_RANK, KILL)]
     agent.pass_time(30.0)
@@ -397,7 +397,7 @@ def test_a_task_that_no_signal_ends_makes_its_node_leave_in_good_order() -> None
 
 def test_a_launcher_that_is_told_to_stop_starts_no_life() -> None:
     agent = served()
-    agent.raise_lives(CHIEF_RANK)
+    agent.raise_attempts(CHIEF_RANK)
     agent.do(StopSignal(TERM))
     agent.die(CHIEF_RANK, -15)
     assert agent.done() == []
@@ -461,12 +461,12 @@ def test_the_end_of_a_mirrored_worker_is_told_at_once() -> None:
     assert agent.status().tasks[0] == TaskReport(0, 0, True)
     agent.die(2)
     assert agent.status().tasks[2] == TaskReport(2, 0, True, died("a", 2))
-    agent.raise_lives(2)
+    agent.raise_attempts(2)
     assert agent.done() == [2]
     agent.die(2, 0)
     agent.die(1, 0)
     assert agent.reported()[0] is FINISHED
-    agent.raise_lives(2)
+    agent.raise_attempts(2)
     assert agent.done() == [], "nothing is restarted on a node that is done"
 
 
@@ -477,14 +477,14 @@ def test_what_is_said_of_an_attempt_that_does_not_run_is_not_heard() -> None:
     late: list[AgentEvent] = [WorkerFailed(0, died("a", WORKER_RANK, -9)), WorkerFinished(0, WORKER_RANK)]
     agent.do(*late)
     assert difference(ended, fingerprint(agent.machine)) == "", "it has ended already"
-    agent.raise_lives(WORKER_RANK)
+    agent.raise_attempts(WORKER_RANK)
     again = fingerprint(agent.machine)
     agent.do(*late)
     assert difference(again, fingerprint(agent.machine)) == "", "another one runs"
     agent.do(WorkerFinished(0, 9), WorkerFailed(0, died("a", 9)))
     assert difference(again, fingerprint(agent.machine)) == "", "there is no such task"
     agent.die(WORKER_RANK)
-    assert agent.lives()[WORKER_RANK] == -2
+    assert agent.attempts()[WORKER_RANK] == -2
 
 
 # -- what is told
@@ -512,8 +512,8 @@ def test_every_role_of_a_served_cluster_is_lost_alone(role: TaskRole) -> None:
 
 def test_a_stop_of_an_earlier_round_leaves_what_is_wanted_as_it_was() -> None:
     agent = served()
-    agent.raise_lives(CHIEF_RANK)
+    agent.raise_attempts(CHIEF_RANK)
     agent.do(Directed(StopRound(1, 99, -1, "because")))
     agent.die(CHIEF_RANK, -15)
     assert agent.done() == [CHIEF_RANK]
-    assert agent.heard() == ["chief 0 (life 1) starts: because"]
+    assert agent.heard() == ["chief 0 (attempt 1) starts: because"]

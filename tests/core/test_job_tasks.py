@@ -94,7 +94,7 @@ def test_the_assignment_that_is_told_anew_is_that_of_the_same_round() -> None:
     assert start.reason == "ps 1 ended; restart 1 of 3"
     expected = replace(before["b"], tasks=start.assignment.tasks, restart_count=1)
     assert start.assignment == expected
-    assert [task.life for task in start.assignment.tasks] == [0, 1]
+    assert [task.attempt for task in start.assignment.tasks] == [0, 1]
 
 
 def test_losses_that_are_heard_of_moments_apart_are_charged_once() -> None:
@@ -308,7 +308,7 @@ def test_a_change_of_size_during_the_wait_leaves_nothing_to_restart() -> None:
     assert (case.raised(), case.heard()) == ({"chief 0": 1}, set())
     assert case.machine.state.current.start_reason == "scaled ps: 2 -> 1"
     case.run()
-    assert case.lives == {"chief 0": 1, "ps 0": 0, "worker 0": 0, "evaluator 0": 0}
+    assert case.attempts == {"chief 0": 1, "ps 0": 0, "worker 0": 0, "evaluator 0": 0}
     case.say("b")
     assert case.phase() is JobPhase.RUNNING
 
@@ -526,30 +526,30 @@ def test_mirrored_workers_are_told_to_stop_together() -> None:
 def test_more_servers_are_started_at_once_and_the_chief_anew() -> None:
     case = job()
     case.scale(PS, 3)
-    assert case.lives == {"chief 0": 1, "ps 0": 0, "ps 2": 0, "worker 0": 0, "ps 1": 0, "evaluator 0": 0}
+    assert case.attempts == {"chief 0": 1, "ps 0": 0, "ps 2": 0, "worker 0": 0, "ps 1": 0, "evaluator 0": 0}
     assert case.heard() == {"a", "b", "c"}
     assert case.decided() == "scaled ps: 2 -> 3; the chief saves its state and starts again, the others go on"
     case.lose(*CHIEF_0, died(*CHIEF_0, 42))
     case.run()
-    assert case.lives["chief 0"] == 1
+    assert case.attempts["chief 0"] == 1
     assert case.machine.state.budget.used == 0
 
 
 def test_fewer_servers_end_when_the_next_chief_runs() -> None:
     case = job()
     case.scale(PS, 1)
-    assert case.lives == {"chief 0": 1, "ps 0": 0, "worker 0": 0, "ps 1": 0, "evaluator 0": 0}
+    assert case.attempts == {"chief 0": 1, "ps 0": 0, "worker 0": 0, "ps 1": 0, "evaluator 0": 0}
     case.say("a")
-    assert "ps 1" in case.lives
+    assert "ps 1" in case.attempts
     case.obey("a")
-    assert "ps 1" not in case.lives
+    assert "ps 1" not in case.attempts
     assert case.heard() == {"b"}
     (start,) = case.told("b", StartRound)
     assert [task.role for task in start.assignment.tasks] == [WORKER]
     assert dict(start.assignment.cluster)[PS] == ("a.net:8002",)
     case.scale(PS, 2)
-    assert case.lives["ps 1"] == 0
-    assert case.lives["chief 0"] == 2
+    assert case.attempts["ps 1"] == 0
+    assert case.attempts["chief 0"] == 2
 
 
 def test_a_server_that_is_about_to_go_is_not_mourned() -> None:
@@ -559,7 +559,7 @@ def test_a_server_that_is_about_to_go_is_not_mourned() -> None:
     assert case.raised() == {"chief 0": 1}
     assert case.machine.state.budget.used == 0
     case.obey("a")
-    assert "ps 1" not in case.lives
+    assert "ps 1" not in case.attempts
 
 
 def test_a_lost_server_that_is_then_taken_away_is_forgotten() -> None:
@@ -569,7 +569,7 @@ def test_a_lost_server_that_is_then_taken_away_is_forgotten() -> None:
     case.obey("a")
     case.pass_time(10.0)
     case.say("b")
-    assert case.lives == {"chief 0": 1, "ps 0": 0, "worker 0": 0, "evaluator 0": 0}
+    assert case.attempts == {"chief 0": 1, "ps 0": 0, "worker 0": 0, "evaluator 0": 0}
     assert case.machine.state.budget.used == 1
 
 
@@ -578,10 +578,10 @@ def test_a_chief_that_fails_at_once_in_its_new_life_takes_nobody_away() -> None:
     case.scale(PS, 1)
     case.tasks["a"] = (TaskReport(0, 1, True, died(*CHIEF_0)), TaskReport(1, 0))
     case.say("a")
-    assert case.lives["chief 0"] == 2
-    assert "ps 1" in case.lives
+    assert case.attempts["chief 0"] == 2
+    assert "ps 1" in case.attempts
     case.obey("a")
-    assert "ps 1" not in case.lives
+    assert "ps 1" not in case.attempts
 
 
 def test_two_changes_in_a_row() -> None:
@@ -589,9 +589,16 @@ def test_two_changes_in_a_row() -> None:
     case.scale(PS, 3)
     case.scale(WORKER, 2)
     case.scale(PS, 2)
-    assert case.lives["chief 0"] == 3
+    assert case.attempts["chief 0"] == 3
     case.run()
-    assert case.lives == {"chief 0": 3, "ps 0": 0, "worker 0": 0, "worker 1": 0, "ps 1": 0, "evaluator 0": 0}
+    assert case.attempts == {
+        "chief 0": 3,
+        "ps 0": 0,
+        "worker 0": 0,
+        "worker 1": 0,
+        "ps 1": 0,
+        "evaluator 0": 0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -608,7 +615,7 @@ def test_no_order_changes_mirrored_workers() -> None:
     case = TfJob(MIRRORED).run()
     case.scale(WORKER, 3)
     assert case.raised() == {}
-    assert len(case.lives) == 3
+    assert len(case.attempts) == 3
 
 
 def test_a_node_that_is_lost_while_its_servers_are_about_to_go_ends_the_round() -> None:
@@ -620,7 +627,7 @@ def test_a_node_that_is_lost_while_its_servers_are_about_to_go_ends_the_round() 
     assert case.phase() is JobPhase.GATHERING
     case.arrive({"b": SERVED["b"]})
     assert (case.phase(), case.machine.state.round) == (JobPhase.RUNNING, 1)
-    assert set(case.lives) == {"chief 0", "ps 0", "worker 0", "evaluator 0"}
+    assert set(case.attempts) == {"chief 0", "ps 0", "worker 0", "evaluator 0"}
     assert case.raised() == {}
 
 
@@ -643,7 +650,7 @@ def test_a_number_that_was_ordered_is_that_of_later_rounds_too(count: int) -> No
     assert case.raised() == {}
     assert len(dict(case.machine.state.current.seats["a"].cluster)[PS]) == count
     case.run()
-    assert "ps 1" in case.lives or count == 1
+    assert "ps 1" in case.attempts or count == 1
 
 
 def test_an_order_for_other_nodes_is_forgotten() -> None:

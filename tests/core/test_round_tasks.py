@@ -1,4 +1,4 @@
-"""The tasks of one round: where they sit, which life of each is wanted, and what is taken for a loss."""
+"""The tasks of one round: where they sit, which attempt of each is wanted, and what is taken for a loss."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_lost_parameter_server_takes_the_chief_along() -> None:
     tasks = seated()
     tasks.absorb("b", [TaskReport(0, 0), TaskReport(1, 0, True, BROKEN)])
     assert tasks.restart(list(tasks.lost.values())) == ["a", "b"]
-    assert [task.life for node in "abc" for task in tasks.of(node)] == [1, 0, 0, 1, 0]
+    assert [task.attempt for node in "abc" for task in tasks.of(node)] == [1, 0, 0, 1, 0]
     assert not any(task.saves for node in "abc" for task in tasks.of(node))
 
 
@@ -166,7 +166,7 @@ def test_who_ends_by_itself_is_waited_for() -> None:
     tasks.absorb("a", [TaskReport(0, 0, True), TaskReport(1, 0, True, BROKEN)])
     assert tasks.unfinished == set()
     tasks.restart(list(tasks.lost.values()))
-    assert tasks.unfinished == {("a", 1)}, "its next life may end by itself as well"
+    assert tasks.unfinished == {("a", 1)}, "its next attempt may end by itself as well"
     tasks.absorb("a", [TaskReport(1, 0, True, BROKEN)])
     assert tasks.unfinished == {("a", 1)}
     tasks.absorb("a", [TaskReport(1, 1, True)])
@@ -202,8 +202,8 @@ def test_what_is_added_gets_fresh_ranks_and_ports_on_the_nodes_of_its_role() -> 
         "a.net:8004",
     )
     chief, *servers = tasks.of("a")
-    assert (chief.life, chief.saves) == (1, True)
-    assert {server.life for server in servers} == {0}
+    assert (chief.attempt, chief.saves) == (1, True)
+    assert {server.attempt for server in servers} == {0}
     assert tasks.of("c") == seated().of("c")
 
 

@@ -138,7 +138,7 @@ CLUSTER: Cluster = ((CHIEF, ("a:1",)), (WORKER, ("a:2", "b:1")), (PS, ()))
 @pytest.mark.parametrize(
     ("task", "said"),
     [
-        (Task(1, WORKER, 1, life=3, port=1), {"type": "worker", "index": 1}),
+        (Task(1, WORKER, 1, attempt=3, port=1), {"type": "worker", "index": 1}),
         (Task(2, EVALUATOR, 0), {"type": "evaluator", "index": 0}),
     ],
 )

@@ -120,14 +120,14 @@ def shown(job: Job) -> list[str]:
     return [line.strip() for line in described(job.machine).splitlines() if line.startswith("    ")]
 
 
-def test_the_tasks_of_a_job_are_shown_with_their_lives() -> None:
+def test_the_tasks_of_a_job_are_shown_with_their_attempts() -> None:
     job = TfJob(SERVED).run()
     assert shown(job) == [
-        "chief 0 at a.net:8001: life 0, running",
-        "ps 0 at a.net:8002: life 0, running",
-        "worker 0 at b.net:8001: life 0, running",
-        "ps 1 at b.net:8002: life 0, running",
-        "evaluator 0: life 0, running",
+        "chief 0 at a.net:8001: attempt 0, running",
+        "ps 0 at a.net:8002: attempt 0, running",
+        "worker 0 at b.net:8001: attempt 0, running",
+        "ps 1 at b.net:8002: attempt 0, running",
+        "evaluator 0: attempt 0, running",
     ]
 
 
@@ -143,12 +143,12 @@ def test_what_tasks_use_is_shown_for_each_and_for_each_role() -> None:
     assert chief == "  chief, 1 task: 0.50 cores, 3 MiB, step 7, 2 steps/s, 250 ms per step"
     assert servers == "  ps, 2 tasks: 0.75 cores, 10 MiB"
     lines = described(job.machine, usages).splitlines()
-    assert "    ps 0 at a.net:8002: life 0, running; 0.25 cores, 4 MiB" in lines
-    assert "    worker 0 at b.net:8001: life 0, running" in lines, "nothing was heard of it"
+    assert "    ps 0 at a.net:8002: attempt 0, running; 0.25 cores, 4 MiB" in lines
+    assert "    worker 0 at b.net:8001: attempt 0, running" in lines, "nothing was heard of it"
     job.tasks["a"] = (TaskReport(0, 0, True), TaskReport(1, 0))
     job.report("a", AgentPhase.RUNNING, 0)
     lines = described(job.machine, usages).splitlines()
-    assert "    chief 0 at a.net:8001: life 0, ended with 0" in lines, "what it used is past"
+    assert "    chief 0 at a.net:8001: attempt 0, ended with 0" in lines, "what it used is past"
     assert not any(line.startswith("  chief, ") for line in lines)
 
 
@@ -160,11 +160,11 @@ def states(job: Job) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("reports", "state"),
     [
-        ([TaskReport(0, 0)], "life 1, starts when life 0 has ended"),
-        ([TaskReport(0, 0, ended=True)], "life 1, starting"),
-        ([], "life 1, starting"),
-        ([TaskReport(0, 1)], "life 1, running"),
-        ([TaskReport(0, 1, ended=True)], "life 1, ended with 0"),
+        ([TaskReport(0, 0)], "attempt 1, starts when attempt 0 has ended"),
+        ([TaskReport(0, 0, ended=True)], "attempt 1, starting"),
+        ([], "attempt 1, starting"),
+        ([TaskReport(0, 1)], "attempt 1, running"),
+        ([TaskReport(0, 1, ended=True)], "attempt 1, ended with 0"),
     ],
 )
 def test_a_life_that_is_wanted_starts_after_the_one_before(reports: Sequence[TaskReport], state: str) -> None:
@@ -180,7 +180,7 @@ def test_a_task_that_failed_is_shown_with_its_failure(monkeypatch: pytest.Monkey
     job.tasks["c"] = (TaskReport(0, 0, True, failure("c", code=3)),)
     monkeypatch.setattr(SingleTasks, "watch", lambda _: None)  # else it is wanted again in the same instant
     job.report("c", AgentPhase.RUNNING, 0)
-    assert shown(job)[-1] == "evaluator 0: life 0, rank 0 (local rank 0, pid 1, c) exited with 3"
+    assert shown(job)[-1] == "evaluator 0: attempt 0, rank 0 (local rank 0, pid 1, c) exited with 3"
 
 
 def test_what_a_node_said_of_an_earlier_round_is_not_shown() -> None:
@@ -189,7 +189,7 @@ def test_what_a_node_said_of_an_earlier_round_is_not_shown() -> None:
     job.tasks.update(said)
     for name in SERVED:
         job.report(name, AgentPhase.READY, -1)
-    assert states(job)["chief 0"] == "life 0, starting"
+    assert states(job)["chief 0"] == "attempt 0, starting"
 
 
 def test_a_job_that_does_not_run_has_no_tasks_to_show() -> None:

@@ -34,7 +34,7 @@ def last(*readings: Reading) -> TaskUsage:
         ([Reading(10, 7, 3.0, 5), Reading(20, 7, 18.0, 6)], TaskUsage(0, 1.5, 6)),
         ([Reading(0, 7, 0.0, 5), Reading(10, 7, 3.0, 5), Reading(20, 7, 8.0, 6)], TaskUsage(0, 0.5, 6)),
         ([Reading(10, 7, 3.0, 5), Reading(20, 7, 2.0, 6)], TaskUsage(0, 0.0, 6)),  # a child ended unseen
-        ([Reading(10, 7, 3.0, 5), Reading(20, 8, 9.0, 6)], TaskUsage(0, None, 6)),  # a further life
+        ([Reading(10, 7, 3.0, 5), Reading(20, 8, 9.0, 6)], TaskUsage(0, None, 6)),  # a further attempt
         ([Reading(10, 7, 3.0, 5), Reading(10, 7, 3.0, 5)], TaskUsage(0, None, 5)),  # in the same instant
     ],
 )

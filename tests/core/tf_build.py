@@ -78,13 +78,13 @@ class TfJob(Job):
         return self
 
     def obey(self, node: str) -> None:
-        """A node runs what it was told to; what it took away, or ended in its newest life, is as it was."""
+        """A node runs what it was told to; what it took away, or has ended, is as it was."""
         before = {report.local_rank: report for report in self.tasks.get(node, ())}
         reports = []
         for task in tasks_of(self.machine).of(node):
-            fresh = TaskReport(task.local_rank, task.life)
+            fresh = TaskReport(task.local_rank, task.attempt)
             old = before.get(task.local_rank, fresh)
-            reports.append(old if old.life >= task.life else fresh)
+            reports.append(old if old.attempt >= task.attempt else fresh)
         self.tasks[node] = tuple(reports)
         self.say(node)
 
@@ -92,9 +92,11 @@ class TfJob(Job):
         self.report(node, AgentPhase.RUNNING, self.machine.state.round)
 
     def lose(self, node: str, local_rank: int, failure: Failure | None) -> None:
-        """A task ended in the newest life that its node has started; None: with 0."""
+        """A task ended in the newest attempt that its node has started; None: with 0."""
         self.tasks[node] = tuple(
-            TaskReport(local_rank, report.life, True, failure) if report.local_rank == local_rank else report
+            TaskReport(local_rank, report.attempt, True, failure)
+            if report.local_rank == local_rank
+            else report
             for report in self.tasks[node]
         )
         self.say(node)
@@ -111,15 +113,15 @@ class TfJob(Job):
         return scale_refusal(state.current.tasks, offered_ports(state), role, count, idle(state))
 
     @property
-    def lives(self) -> dict[str, int]:
-        """The wanted life of each task, by its name."""
+    def attempts(self) -> dict[str, int]:
+        """The wanted attempt of each task, by its name."""
         wanted = tasks_of(self.machine).wanted
         tasks = [task for of_node in wanted.values() for task in of_node.values()]
-        return {f"{task.role.value} {task.index}": task.life for task in tasks}
+        return {f"{task.role.value} {task.index}": task.attempt for task in tasks}
 
     def raised(self) -> dict[str, int]:
-        """The tasks that are in a further life."""
-        return {name: life for name, life in self.lives.items() if life}
+        """The tasks that are in a further attempt."""
+        return {name: attempt for name, attempt in self.attempts.items() if attempt}
 
     def heard(self) -> set[str]:
         """The nodes that the newest event told what to run."""

@@ -118,8 +118,8 @@ def test_nodes_of_one_role_each_make_one_cluster(cluster: Cluster) -> None:
     found = tasks(cluster, SERVED)
     assert {role: len(places) for role, places in found["ps", 1].tf_cluster.items()} == roles
     found["ps", 1].kill()
-    chief = cluster.director.task("chief", life=1)
-    can_serve(cluster.director.task("ps", 1, life=1))
+    chief = cluster.director.task("chief", attempt=1)
+    can_serve(cluster.director.task("ps", 1, attempt=1))
     alive(found, ("ps", 1), ("chief", 0))
     succeed(cluster, chief)
 
@@ -160,14 +160,14 @@ def test_a_lost_task_takes_along_no_more_than_it_must(
         if name[0] != "evaluator":
             can_serve(worker)
     found[lost].kill()
-    again = {name: cluster.director.task(*name, life=1) for name in restarted}
+    again = {name: cluster.director.task(*name, attempt=1) for name in restarted}
     for name, worker in again.items():
         assert worker.tf_cluster == found[name].tf_cluster
         assert worker.env["TORCHELASTIC_RESTART_COUNT"] == "1"
         if name[0] != "evaluator":
             can_serve(worker)
     alive(found, *restarted)
-    assert f"{lost[0]} {lost[1]} (life 1)" in launcher.err
+    assert f"{lost[0]} {lost[1]} (attempt 1)" in launcher.err
     assert f"{lost[0]} {lost[1]} ended; restart 1 of 1" in launcher.err
     final = {**found, **again}
     final["evaluator", 0].tell("exit 0")
@@ -178,7 +178,7 @@ def test_a_server_that_ends_is_lost_even_if_it_ends_well(cluster: Cluster) -> No
     launch(cluster, "--max-restarts=1")
     found = tasks(cluster, SERVED)
     found["worker", 0].tell("exit 0")
-    cluster.director.task("worker", 0, life=1)
+    cluster.director.task("worker", 0, attempt=1)
     alive(found, ("worker", 0))
     succeed(cluster, found["chief", 0])
 
@@ -191,7 +191,7 @@ def test_what_is_lost_together_costs_one_restart(cluster: Cluster) -> None:
     found["chief", 0].kill()
     launcher.wait_line("goes on without .*ps 1")
     verdicts = [line for line in launcher.err.splitlines() if "goes on without" in line]
-    chief = cluster.director.task("chief", life=len(verdicts))
+    chief = cluster.director.task("chief", attempt=len(verdicts))
     assert chief.env["TORCHELASTIC_RESTART_COUNT"] == "1"
     succeed(cluster, chief)
 
@@ -209,7 +209,7 @@ def test_a_chief_that_saved_its_state_starts_again_for_free(cluster: Cluster) ->
     launch(cluster)
     found = tasks(cluster, SERVED)
     found["chief", 0].tell(f"exit {SAVED}")
-    chief = cluster.director.task("chief", life=1)
+    chief = cluster.director.task("chief", attempt=1)
     assert chief.env["TORCHELASTIC_RESTART_COUNT"] == "0"
     alive(found, ("chief", 0))
     succeed(cluster, chief)
@@ -220,21 +220,21 @@ def test_nothing_of_a_lost_task_is_left_when_its_next_life_starts(cluster: Clust
     found = tasks(cluster, SERVED)
     child = found["ps", 0].ask("child")
     found["ps", 0].kill()
-    cluster.director.task("ps", 0, life=1)
+    cluster.director.task("ps", 0, attempt=1)
     assert title(child) == ""
-    succeed(cluster, cluster.director.task("chief", life=1))
+    succeed(cluster, cluster.director.task("chief", attempt=1))
 
 
 def test_a_master_that_comes_back_restarts_nothing(cluster: Cluster) -> None:
     launcher = launch(cluster, "--max-restarts=2")
     found = tasks(cluster, SERVED)
     found["worker", 0].kill()
-    found["worker", 0] = cluster.director.task("worker", 0, life=1)
+    found["worker", 0] = cluster.director.task("worker", 0, attempt=1)
     os.kill(cluster.master_of(launcher), signal.SIGKILL)
     launcher.wait_line("the master is back")
     alive(found)
     found["worker", 0].kill()
-    cluster.director.task("worker", 0, life=2)
+    cluster.director.task("worker", 0, attempt=2)
     succeed(cluster, found["chief", 0])
 
 
@@ -291,7 +291,7 @@ def test_parameter_servers_are_added_and_taken_away(cluster: Cluster, orders: Or
     can_serve(added)
     assert chief.answer() == {"signal": signal.SIGTERM}
     chief.tell(f"exit {SAVED}")
-    chief = cluster.director.task("chief", life=1)
+    chief = cluster.director.task("chief", attempt=1)
     assert len(chief.tf_cluster["ps"]) == 3
     assert chief.tf_cluster["ps"][:2] == found["ps", 0].tf_cluster["ps"]
     assert chief.env["TORCHELASTIC_RESTART_COUNT"] == "0"
@@ -302,14 +302,14 @@ def test_parameter_servers_are_added_and_taken_away(cluster: Cluster, orders: Or
     assert chief.answer() == {"signal": signal.SIGTERM}
     assert added.ask("out the chief may still save") == "printed"
     chief.tell(f"exit {SAVED}")
-    chief = cluster.director.task("chief", life=2)
+    chief = cluster.director.task("chief", attempt=2)
     added.wait_end()
     assert chief.tf_cluster == found["chief", 0].tf_cluster
     alive(found, ("chief", 0))
 
     orders.done("scale", "--role", "worker=3")
     third = cluster.director.task("worker", 2)
-    chief = cluster.director.task("chief", life=3)
+    chief = cluster.director.task("chief", attempt=3)
     assert len(chief.tf_cluster["worker"]) == 3
     alive({**found, ("worker", 2): third}, ("chief", 0))
     succeed(cluster, chief)

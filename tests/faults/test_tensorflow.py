@@ -40,9 +40,9 @@ class Job:
         self.resumed = self.meet_chief()
 
     def meet_chief(self) -> dict[str, object]:
-        """The next life of the chief, and where it goes on."""
+        """The next attempt of the chief, and where it goes on."""
         self._life += 1
-        self.chief = self._director.task("chief", life=self._life)
+        self.chief = self._director.task("chief", attempt=self._life)
         resumed: dict[str, object] = self.chief.answer()
         return resumed
 
@@ -64,12 +64,12 @@ class Job:
         return [home for home in found if home.is_dir()]
 
     def servers(self) -> dict[Task, tuple[int, int]]:
-        """The pid and the life of each server."""
+        """The pid and the attempt of each server."""
         return {task: seat for task, seat in tasks(self._launcher.mark).items() if task[0] != "chief"}
 
-    def wait_start(self, task: Task, life: int) -> None:
-        """Return once a life of a server serves; each of them says so in one line."""
-        self._launcher.wait_lines(rf"^{task[0]} {task[1]}: pid \d+, serves at ", 1 + life)
+    def wait_start(self, task: Task, attempt: int) -> None:
+        """Return once an attempt of a server serves; each of them says so in one line."""
+        self._launcher.wait_lines(rf"^{task[0]} {task[1]}: pid \d+, serves at ", 1 + attempt)
 
 
 @pytest.fixture

@@ -785,8 +785,8 @@ def test_the_status_shows_the_tasks(tmp_path: Path) -> None:
         lines = shown_lines(bench)
         assert lines[1:4] == [
             "  a: node 0, running",
-            "    chief 0 at address:7001: life 0, running",
-            "    worker 0 at address:7002: life 0, running",
+            "    chief 0 at address:7001: attempt 0, running",
+            "    worker 0 at address:7002: attempt 0, running",
         ]
 
     run(main())

@@ -145,7 +145,7 @@ BAD_STATUSES: list[Bad] = [
     ("status.tasks", {"tasks": tuple(TaskReport(rank, 0) for rank in range(MAX_TASKS + 1))}),
     ("status.tasks", {"tasks": (TaskReport(4, 0), TaskReport(4, 1))}),
     ("status.tasks.local_rank", {"tasks": (TaskReport(-1, 0),)}),
-    ("status.tasks.life", {"tasks": (TaskReport(0, -1),)}),
+    ("status.tasks.attempt", {"tasks": (TaskReport(0, -1),)}),
     ("status.tasks.failure.node", {"tasks": (TaskReport(0, 0, True, replace(FAILURE, node="")),)}),
     ("status.tasks.failure.rank", {"tasks": (TaskReport(0, 0, True, replace(FAILURE, rank=-1)),)}),
 ]
@@ -217,7 +217,7 @@ BAD_ASSIGNMENTS: list[Bad] = [
     ("assignment.tasks", {"tasks": (Task(1, TaskRole.PS, 0), Task(1, TaskRole.PS, 1))}),
     ("assignment.tasks.local_rank", {"tasks": (Task(-1, TaskRole.PS, 0),)}),
     ("assignment.tasks.index", {"tasks": (Task(0, TaskRole.PS, -1),)}),
-    ("assignment.tasks.life", {"tasks": (Task(0, TaskRole.PS, 0, -1),)}),
+    ("assignment.tasks.attempt", {"tasks": (Task(0, TaskRole.PS, 0, -1),)}),
     ("assignment.tasks.port", {"tasks": (Task(0, TaskRole.PS, 0, 0, 65536),)}),
     ("assignment.cluster", {"cluster": ((TaskRole.PS, ()), (TaskRole.PS, ()))}),
     ("assignment.cluster", {"cluster": ((TaskRole.PS, ("h:1",)), (TaskRole.WORKER, ("h:2",) * MAX_CLUSTER))}),

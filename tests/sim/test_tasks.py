@@ -131,7 +131,7 @@ def test_a_restart_of_everybody_would_be_seen(monkeypatch: pytest.MonkeyPatch) -
 
     def restart_all(tasks: RoundTasks, losses: Sequence[Loss]) -> list[str]:
         for key, _ in tasks._listed(WORKER):
-            tasks._raise_life(key, saves=False)
+            tasks._raise_attempt(key, saves=False)
         restart(tasks, losses)
         return list(tasks.wanted)
 
@@ -142,13 +142,15 @@ def test_a_restart_of_everybody_would_be_seen(monkeypatch: pytest.MonkeyPatch) -
 def test_a_life_that_did_not_wait_for_the_end_of_the_one_before_would_be_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(OwnTasks, "_tell_to_end", lambda tasks, rank, life, wanted, now: start(tasks, rank))
+    monkeypatch.setattr(
+        OwnTasks, "_tell_to_end", lambda tasks, rank, attempt, wanted, now: start(tasks, rank)
+    )
 
     def start(tasks: OwnTasks, rank: int) -> list[object]:
-        tasks._lives[rank] = replace(tasks._lives[rank], ended=True)
+        tasks._attempts[rank] = replace(tasks._attempts[rank], ended=True)
         return tasks.follow(0.0)  # type: ignore[return-value]
 
-    assert seen(TaskDies(5.0, PS, 1)) == {"the life before is dead"}
+    assert seen(TaskDies(5.0, PS, 1)) == {"the attempt before is dead"}
 
 
 def test_a_server_that_was_taken_from_a_chief_that_knows_it_would_be_seen(

@@ -53,8 +53,8 @@ class Worker:
         return found
 
     @property
-    def life(self) -> int:
-        return int(self.env["ELASTICRUN_LIFE"])
+    def attempt(self) -> int:
+        return int(self.env["ELASTICRUN_ATTEMPT"])
 
     @property
     def store(self) -> tuple[str, str]:
@@ -175,14 +175,16 @@ class Director:
         assert {worker.env["WORLD_SIZE"] for worker in workers} == {str(size)}, workers
         return workers
 
-    def task(self, role: str, index: int = 0, life: int = 0, round_: int = 0) -> Worker:
-        """One life of a task of a TensorFlow cluster, once it has come; no life comes twice."""
+    def task(self, role: str, index: int = 0, attempt: int = 0, round_: int = 0) -> Worker:
+        """One attempt of a task of a TensorFlow cluster, once it has come; no attempt comes twice."""
 
         def found() -> list[Worker]:
-            wanted = (role, index, life, round_)
-            return [w for w in self.workers if "TF_CONFIG" in w.env and (*w.task, w.life, w.round) == wanted]
+            wanted = (role, index, attempt, round_)
+            return [
+                w for w in self.workers if "TF_CONFIG" in w.env and (*w.task, w.attempt, w.round) == wanted
+            ]
 
-        self.wait(lambda: bool(found()), f"life {life} of {role} {index} in round {round_}")
+        self.wait(lambda: bool(found()), f"attempt {attempt} of {role} {index} in round {round_}")
         (worker,) = found()
         return worker
 

@@ -65,7 +65,7 @@ def is_alive(pid: int) -> bool:
 
 
 def tasks(mark: str) -> dict[tuple[str, int], tuple[int, int]]:
-    """The pid and the life of each task of a marked TensorFlow job, by its role and index.
+    """The pid and the attempt of each task of a marked TensorFlow job, by its role and index.
 
     Without those that were forked from a warm parent: the kernel shows that one's environment for theirs.
     """
@@ -76,7 +76,7 @@ def tasks(mark: str) -> dict[tuple[str, int], tuple[int, int]]:
             env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
             if "TF_CONFIG" in env:
                 task = json.loads(env["TF_CONFIG"])["task"]
-                found[task["type"], task["index"]] = (pid, int(env["ELASTICRUN_LIFE"]))
+                found[task["type"], task["index"]] = (pid, int(env["ELASTICRUN_ATTEMPT"]))
     return found
 
 

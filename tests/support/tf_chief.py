@@ -1,7 +1,7 @@
-"""A chief for tests: ``python tf_chief.py`` with one line of JSON on stdin for each life.
+"""A chief for tests: ``python tf_chief.py`` with one line of JSON on stdin for each attempt.
 
-tensorflow is imported once, which takes seconds; every life is a process forked after that, and ends as any
-program ends. What a life has to tell, and at last its exit status, are lines of JSON on stdout.
+tensorflow is imported once, which takes seconds; every attempt is a process forked after that, and ends as
+any program ends. What an attempt has to tell, and at last its exit status, are lines of JSON on stdout.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def compare() -> None:
 
 
 def main() -> None:
-    """Run each life that stdin tells of, one after another."""
+    """Run each attempt that stdin tells of, one after another."""
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()

@@ -71,7 +71,7 @@ class Chief:
         self._process.communicate()
 
     def live(self, what: str, **order: Any) -> list[dict[str, Any]]:
-        """Everything that one life tells; the last is its status."""
+        """Everything that one attempt tells; the last is its status."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps({"what": what, **order}), file=self._process.stdin, flush=True)

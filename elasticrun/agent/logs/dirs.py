@@ -5,7 +5,7 @@
 
 A round's number is never reused, so no directory is ever written twice and no log is ever deleted. A task
 that is started again within a round continues its logs, but has an error file of its own (``error_1.json``
-and so on): what an earlier life recorded is never taken for its error.
+and so on): what an earlier attempt recorded is never taken for its error.
 
 Without a log directory the same tree lies in a private temporary directory. At a good end that one stays
 only if it holds what was never shown, logs or the stacks of hangs, and the agent names it once more. It has
@@ -70,8 +70,8 @@ class RoundDirs:
         return str(Path(self.directory, name)) if self.directory else ""
 
 
-def open_worker(dirs: RoundDirs, local_rank: int, life: int) -> WorkerPaths:
-    """The files of one life of a task, its directory made if need be. Never fails: at worst it has none,
+def open_worker(dirs: RoundDirs, local_rank: int, attempt: int) -> WorkerPaths:
+    """The files of one attempt of a task, its directory made if need be. Never fails: at worst it has none,
     with a warning.
     """
     if not dirs.directory:
@@ -86,7 +86,7 @@ def open_worker(dirs: RoundDirs, local_rank: int, life: int) -> WorkerPaths:
             error.strerror,
         )
         return WorkerPaths()
-    return _paths(directory, f"error_{life}.json" if life else "error.json")
+    return _paths(directory, f"error_{attempt}.json" if attempt else "error.json")
 
 
 class LogDirs:

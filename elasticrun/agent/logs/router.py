@@ -137,10 +137,10 @@ class RoundLogs:
             raise
 
     def reopen(self, local_rank: int, paths: WorkerPaths, rank: int, task: Task) -> None:
-        """Open what a task writes to, be it new or in a further life; its files are continued.
+        """Open what a task writes to, be it new or in a further attempt; its files are continued.
 
-        The life before it has ended: what is left of its output is taken, and nobody is listened to any more
-        who still holds it. OSError if no descriptor is left; then nothing is open for this local rank.
+        The attempt before it has ended: what is left of its output is taken, and nobody is listened to any
+        more who still holds it. OSError if no descriptor is left; then nothing is open for this local rank.
         """
         self._close_worker(local_rank)
         try:

@@ -59,7 +59,7 @@ class UsageSampler:
         )
 
     def _pace_of(self, local_rank: int, pid: int) -> Pace | None:
-        """Not what an earlier life of the task has left there."""
+        """Not what an earlier attempt of the task has left there."""
         pace = self._pace(local_rank)
         return pace if pace is not None and _session_of(pace.owner) == pid else None
 

@@ -1,7 +1,7 @@
 """The end of a worker that is started again alone: nothing of its process group outlives it.
 
-Theory. Its next life may need what a helper process of this one still holds: a port, a file, a device. No
-sweep comes between the two lives, so when such a worker ends the spawner kills what is left of its process
+Theory. Its next attempt may need what a helper process of this one still holds: a port, a file, a device. No
+sweep comes between the two attempts, so when such a worker ends the spawner kills what is left of its process
 group, and tells of the end only once all of that has ended too. A descendant in a session or group of its own
 is not found that way; it lives on until the round's sweep.
 

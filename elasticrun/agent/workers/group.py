@@ -2,7 +2,7 @@
 
 Each worker gets a number that is never used again, so a late event of an earlier round finds no one. A task
 of a TensorFlow cluster may start again within the round, under another number: at most one process lives
-under a local rank at any time, and the event of its end comes before its next life is asked for.
+under a local rank at any time, and the event of its end comes before its next attempt is asked for.
 
 What is told of a worker names the round and the attempt that it was started for, not those that run when it
 is told: an error file may be read in between. Whether it still matters is for the agent's machine to say.
@@ -110,7 +110,7 @@ class WorkerGroup:
             self._start(local_rank)
 
     def start_task(self, assignment: Assignment, local_rank: int) -> None:
-        """Start one task of the round that runs: a further life, or a seat that was added.
+        """Start one task of the round that runs: a further attempt, or a seat that was added.
 
         Unlike that of a round, its bad start is its own failure: the other tasks go on.
         """
@@ -130,7 +130,7 @@ class WorkerGroup:
         assert self._logs is not None
         task = self._assignment.task(local_rank)
         if task is not None:
-            self._paths[local_rank] = open_worker(self._round_dirs, local_rank, task.life)
+            self._paths[local_rank] = open_worker(self._round_dirs, local_rank, task.attempt)
             self._logs.reopen(local_rank, self._paths[local_rank], self._rank(local_rank), task)
         if self._watch is not None:
             self._watch.start_worker(local_rank, os.path.dirname(self._paths[local_rank].error_file))
@@ -290,7 +290,7 @@ class WorkerGroup:
 
 def _place(assignment: Assignment, local_rank: int) -> _Place:
     task = assignment.task(local_rank)
-    return _Place(assignment.round, local_rank, 0 if task is None else task.life)
+    return _Place(assignment.round, local_rank, 0 if task is None else task.attempt)
 
 
 def _port_in_question(assignment: Assignment, ended: WorkerExit, step: int) -> int:

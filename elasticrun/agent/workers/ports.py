@@ -5,8 +5,8 @@ range to any outgoing connection, so one from below that range is chosen: only a
 purpose can take it, and then the next round chooses another.
 
 A task that is started again serves at the port it had: others know it under that address. Nobody holds the
-port between its two lives, and TensorFlow's server binds it at once although connections of the first life
-are still closing. If another program was faster, that life fails like any other.
+port between its two attempts, and TensorFlow's server binds it at once although connections of the first
+attempt are still closing. If another program was faster, that attempt fails like any other.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PortReserve:
 class PortPool:
     """Holds ports for tasks until these start, each by a socket that nobody listens to.
 
-    Invariant: a port that was taken is not offered before ``forget``: its task may be between two lives.
+    Invariant: a port that was taken is not offered before ``forget``: its task may be between two attempts.
     """
 
     def __init__(self, seed: random.Random, range_file: Path = _RANGE_FILE) -> None:

@@ -93,7 +93,7 @@ class PsBackupDirs:
             try:
                 os.mkdir(os.path.join(self._directory, port), 0o700)
             except FileExistsError:
-                return  # of the life before this one: that is what it is for
+                return  # of the attempt before this one: that is what it is for
             except OSError as error:
                 logger.warning("no directory for copies of a ps can be made (%s)", error.strerror)
 

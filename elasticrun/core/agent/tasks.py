@@ -1,10 +1,10 @@
-"""The tasks of a TensorFlow job on one node, each with the life that runs and the one that is wanted.
+"""The tasks of a TensorFlow job on one node, each with the attempt that runs and the one that is wanted.
 
 Level-triggered like everything else: ``follow`` compares what the newest assignment wants with what runs,
-and takes the next step for each task. Invariant: of one task, at most one life runs. The next one starts
+and takes the next step for each task. Invariant: of one task, at most one attempt runs. The next one starts
 only when the one before is known to have ended, and its process group with it; a task that is not wanted any
-more, or in a later life, is told to end, is killed if it does not in time (with state to save it has all of
-the grace, else a few seconds), and nothing that it ends with is held against it.
+more, or in a later attempt, is told to end, is killed if it does not in time (with state to save it has all
+of the grace, else a few seconds), and nothing that it ends with is held against it.
 
 Tasks that cannot be lost alone (see ``core/tensorflow/role_recovery.py``) are only kept account of here: the
 group of which they are part starts and stops as a whole.
@@ -32,8 +32,8 @@ SHORT_MESSAGE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class _Life:
-    """The newest life of a task that was started."""
+class _Attempt:
+    """The newest attempt of a task that was started."""
 
     number: int
     ended: bool = False
@@ -53,7 +53,7 @@ class SingleTasks:
         self._assignment: Assignment = start.assignment
         self._wanted: dict[int, Task] = {}  # by local rank
         self.want(start)
-        self._lives = {task.local_rank: _Life(task.life) for task in start.assignment.tasks}
+        self._attempts = {task.local_rank: _Attempt(task.attempt) for task in start.assignment.tasks}
 
     def want(self, start: StartRound) -> bool:
         """What the tasks of the round that runs are to be from now on."""
@@ -64,7 +64,7 @@ class SingleTasks:
 
     def stop(self) -> None:
         """The round stops as a whole: nothing is decided for single tasks any more."""
-        for local_rank in self._lives:
+        for local_rank in self._attempts:
             self._timers.cancel(f"{TASK}{local_rank}")
 
     @property
@@ -72,18 +72,18 @@ class SingleTasks:
         """How each task fares; the first few failures are told in full."""
         found: list[TaskReport] = []
         told = 0
-        for local_rank, life in sorted(self._lives.items()):
-            failure = life.failure
+        for local_rank, attempt in sorted(self._attempts.items()):
+            failure = attempt.failure
             if failure is not None:
                 told += 1
                 failure = failure if told <= MAX_FAILURES else _shortened(failure)
-            found.append(TaskReport(local_rank, life.number, life.ended, failure))
+            found.append(TaskReport(local_rank, attempt.number, attempt.ended, failure))
         return tuple(found)
 
     def runs(self, local_rank: int, attempt: int) -> bool:
         """Whether this is the newest attempt at a task, and has not ended yet."""
-        life = self._lives.get(local_rank)
-        return life is not None and life.number == attempt and not life.ended
+        newest = self._attempts.get(local_rank)
+        return newest is not None and newest.number == attempt and not newest.ended
 
     def is_alone(self, local_rank: int) -> bool:
         """Whether this is a task that can be lost without a new round."""
@@ -98,28 +98,28 @@ class SingleTasks:
         return frozenset(local_rank for local_rank, task in self._wanted.items() if task.role in SERVERS)
 
     def ended(self, local_rank: int, failure: Failure | None) -> bool:
-        """The life that ran has ended. Returns whether it did so by itself."""
+        """The attempt that ran has ended. Returns whether it did so by itself."""
         self._timers.cancel(f"{TASK}{local_rank}")
-        life = self._lives[local_rank]
-        kept = None if life.leaving else failure
-        self._lives[local_rank] = replace(life, ended=True, failure=kept)
-        return not life.leaving
+        attempt = self._attempts[local_rank]
+        kept = None if attempt.leaving else failure
+        self._attempts[local_rank] = replace(attempt, ended=True, failure=kept)
+        return not attempt.leaving
 
     def follow(self, now: float) -> list[AgentEffect]:
         """The next step for each task from what runs to what is wanted."""
         effects: list[StartTask | SignalTask] = []
-        for local_rank in sorted({*self._wanted, *self._lives}):
-            wanted, life = self._wanted.get(local_rank), self._lives.get(local_rank)
-            is_current = wanted is not None and life is not None and wanted.life <= life.number
+        for local_rank in sorted({*self._wanted, *self._attempts}):
+            wanted, attempt = self._wanted.get(local_rank), self._attempts.get(local_rank)
+            is_current = wanted is not None and attempt is not None and wanted.attempt <= attempt.number
             if is_current:
                 continue
-            if life is not None and not life.ended:
-                effects += self._tell_to_end(local_rank, life, wanted, now)
+            if attempt is not None and not attempt.ended:
+                effects += self._tell_to_end(local_rank, attempt, wanted, now)
             elif wanted is not None:
-                self._lives[local_rank] = _Life(wanted.life)
+                self._attempts[local_rank] = _Attempt(wanted.attempt)
                 effects.append(StartTask(self._assignment, local_rank))
             else:
-                del self._lives[local_rank]
+                del self._attempts[local_rank]
         starts = [effect for effect in effects if isinstance(effect, StartTask)]
         if starts:
             return [Say(Level.WARNING, describe_starts(starts, self._reason)), *effects]
@@ -128,36 +128,38 @@ class SingleTasks:
     def expire(self, timer: str, now: float) -> SignalTask | None:
         """A task has not ended in time: kill it; None if that was done before and in vain."""
         local_rank = int(timer.removeprefix(TASK))
-        life = self._lives[local_rank]
-        if life.killed:
+        attempt = self._attempts[local_rank]
+        if attempt.killed:
             return None
-        self._lives[local_rank] = replace(life, killed=True)
+        self._attempts[local_rank] = replace(attempt, killed=True)
         self._timers.set(timer, now + self._terms.kill_timeout)
         return SignalTask(local_rank, SIGKILL)
 
-    def _tell_to_end(self, local_rank: int, life: _Life, wanted: Task | None, now: float) -> list[SignalTask]:
+    def _tell_to_end(
+        self, local_rank: int, attempt: _Attempt, wanted: Task | None, now: float
+    ) -> list[SignalTask]:
         """Send SIGTERM once; a later order may shorten the grace period."""
         saves = wanted is not None and wanted.saves
-        if life.killed or (life.leaving and (saves or not life.saves)):
+        if attempt.killed or (attempt.leaving and (saves or not attempt.saves)):
             return []
-        self._lives[local_rank] = replace(life, leaving=True, saves=saves)
+        self._attempts[local_rank] = replace(attempt, leaving=True, saves=saves)
         longest = self._terms.shutdown_timeout
         self._timers.set(f"{TASK}{local_rank}", now + (longest if saves else min(longest, HUNG_GRACE)))
-        return [] if life.leaving else [SignalTask(local_rank, SIGTERM)]
+        return [] if attempt.leaving else [SignalTask(local_rank, SIGTERM)]
 
     def check(self, alive: Collection[int]) -> None:
         """Raise AssertionError unless these are the tasks that have not ended, each of them bounded."""
-        running = {local_rank for local_rank, life in self._lives.items() if not life.ended}
+        running = {local_rank for local_rank, attempt in self._attempts.items() if not attempt.ended}
         assert set(alive) == running, f"{set(alive)} are alive, but {running} have not ended"
-        for local_rank, life in self._lives.items():
+        for local_rank, attempt in self._attempts.items():
             is_bounded = f"{TASK}{local_rank}" in self._timers
-            assert is_bounded is (life.leaving and not life.ended), f"task {local_rank}: {life}"
+            assert is_bounded is (attempt.leaving and not attempt.ended), f"task {local_rank}: {attempt}"
 
 
 def describe_starts(starts: Sequence[StartTask], reason: str) -> str:
     """One line about tasks that start while their round runs."""
     tasks = [start.assignment.task(start.local_rank) for start in starts]
-    names = [f"{task.role.value} {task.index} (life {task.life})" for task in tasks if task is not None]
+    names = [f"{task.role.value} {task.index} (attempt {task.attempt})" for task in tasks if task is not None]
     return f"{', '.join(names)} {'starts' if len(names) == 1 else 'start'}: {reason}"
 
 

@@ -75,7 +75,7 @@ def _tasks(job: JobState, name: str, used: Mapping[int, TaskUsage]) -> tuple[Tas
         TaskStatus(
             task.role,
             task.index,
-            task.life,
+            task.attempt,
             state=_state(task, reports.get(task.local_rank)),
             address=str(Endpoint(address, task.port)) if task.port else "",
             usage=used.get(task.local_rank),
@@ -85,10 +85,10 @@ def _tasks(job: JobState, name: str, used: Mapping[int, TaskUsage]) -> tuple[Tas
 
 
 def _state(task: Task, report: TaskReport | None) -> str:
-    if report is None or (report.life < task.life and report.ended):
+    if report is None or (report.attempt < task.attempt and report.ended):
         return "starting"
-    if report.life < task.life:
-        return f"starts when life {report.life} has ended"
+    if report.attempt < task.attempt:
+        return f"starts when attempt {report.attempt} has ended"
     if report.failure is not None:
         return report.failure.summary
     return "ended with 0" if report.ended else "running"

@@ -1,7 +1,7 @@
 """Rounds of a TensorFlow job: single tasks are lost, start again and are scaled while the round runs.
 
 A loss that leaves the others alone (``core/tensorflow/role_recovery.py``) costs what a failed round costs and
-is judged by the same rules (``core/job/settling.py``); only what follows differs: the wanted lives of some
+is judged by the same rules (``core/job/settling.py``); only what follows differs: the wanted attempts of some
 tasks are raised, and the round goes on. What these rules end, or a node that has to leave, takes the usual
 way of a whole round. So does each loss in a cluster without parameter servers, whose world is fixed in each
 process.

@@ -47,8 +47,8 @@ class TaskStatus:
 
     role: TaskRole
     index: Counted  # within the role
-    life: Counted  # which one is wanted; it grows when this task alone is restarted
-    state: Sentence  # how that life fares, in words
+    attempt: Counted  # which one is wanted; it grows when this task alone is restarted
+    state: Sentence  # how that attempt fares, in words
     address: Label = ""  # HOST:PORT at which it serves; "": at none
     usage: TaskUsage | None = None  # None: nothing was heard of it
 
@@ -129,7 +129,7 @@ def _node(node: NodeStatus) -> str:
 def _task(task: TaskStatus) -> str:
     place = f" at {task.address}" if task.address else ""
     words = f"; {in_words(task.usage)}" if task.usage is not None else ""
-    return f"    {task.role.value} {task.index}{place}: life {task.life}, {task.state}{words}"
+    return f"    {task.role.value} {task.index}{place}: attempt {task.attempt}, {task.state}{words}"
 
 
 def _role(usage: RoleUsage) -> str:

@@ -1,10 +1,10 @@
 """The tasks of a TensorFlow job, as values that agents and the master exchange.
 
 A round seats every *task*: a role and an index within it, at an address that stays the same for the whole
-round. What may change within a round is which *life* of a task runs. The master raises the wanted life of a
-task to have it restarted alone, and says the whole assignment again; an agent compares the lives wanted with
-those it runs. So a partial restart is level-triggered like everything else: a directive that is lost, doubled
-or late changes nothing, because lives only grow.
+round. What may change within a round is which *attempt* of a task runs. The master raises the wanted attempt
+of a task to have it restarted alone, and says the whole assignment again; an agent compares the attempts
+wanted with those it runs. So a partial restart is level-triggered like everything else: a directive that is
+lost, doubled or late changes nothing, because attempts only grow.
 """
 
 from typing import Annotated
@@ -34,17 +34,17 @@ class Task:
     local_rank: Counted  # never used again in a round, not even after its task was taken away
     role: TaskRole
     index: Counted  # within the role
-    life: Counted = 0  # which one is wanted; it grows when this task, not the whole round, is restarted
+    attempt: Counted = 0  # which one is wanted; it grows when this task, not the whole round, is restarted
     port: Annotated[int, PORTS] = 0  # where it serves; 0 for a task that is no part of the cluster
-    saves: bool = False  # the life before this one is given all the time it may need to save its state
+    saves: bool = False  # the attempt before this one is given all the time it may need to save its state
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """How the newest life of a task fares."""
+    """How the newest attempt of a task fares."""
 
     local_rank: Annotated[int, RANKS]
-    life: Annotated[int, LIVES]
+    attempt: Annotated[int, LIVES]
     ended: bool = False
     failure: Failure | None = None  # None: it runs, or ended with 0
 

@@ -31,7 +31,7 @@ ROOTS_VARIABLE = "ELASTICRUN_BACKUP_ROOTS"
 class Piece:
     """A variable, or that part of a sharded one, that lies on one ps."""
 
-    name: str  # the same in every life of the program
+    name: str  # the same in every run of the program
     dtype: str
     shape: tuple[int, ...]
     width: int  # bytes of one element

@@ -68,7 +68,7 @@ SERVES = "ended with 0, but has to serve until the training is over"
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A task whose newest life has ended before its time."""
+    """A task whose newest attempt has ended before its time."""
 
     node: str
     local_rank: int

@@ -1,12 +1,12 @@
 """The tasks of a TensorFlow job in one round, as the master wants them and as it hears of them.
 
-Invariant: a task keeps its index, its address and its local rank for the whole round, and its wanted life
-only grows. So what an agent reports can be judged without knowing what it has been told: a life that ended
-is a loss only if it is the one that is wanted, and each loss brings one further life, because the wanted life
-is raised with it.
+Invariant: a task keeps its index, its address and its local rank for the whole round, and its wanted attempt
+only grows. So what an agent reports can be judged without knowing what it has been told: an attempt that
+ended is a loss only if it is the one that is wanted, and each loss brings one further attempt, because the
+wanted attempt is raised with it.
 
 The count of a role may change while the round runs. What is added is started at once, beside the others;
-what is taken away is *retiring* until the chief's next life runs, which knows of it no more: the chief
+what is taken away is *retiring* until the chief's next attempt runs, which knows of it no more: the chief
 before may still need it to save its state.
 """
 
@@ -95,7 +95,7 @@ class RoundTasks:
         """``members`` are in the order of their ranks, and no misfits."""
         self.wanted: dict[str, dict[int, Task]] = {}  # by node and local rank
         self.cluster: Cluster = ()
-        self.lost: dict[Key, Loss] = {}  # ended in the life that is wanted, and not judged yet
+        self.lost: dict[Key, Loss] = {}  # ended in the attempt that is wanted, and not judged yet
         self.is_over = False  # the task that leads has ended with 0
         self.unfinished: set[Key] = set()  # tasks that end by themselves and have not
         self._addresses = {member.node: member.address for member in members}
@@ -150,9 +150,9 @@ class RoundTasks:
                 continue
             self.lost.pop(key, None)
             if key == self.leader and report.ended and report.failure is None:
-                self.is_over = True  # in whichever life
+                self.is_over = True  # in whichever attempt
                 self.unfinished.discard(key)
-            elif report.life < task.life:
+            elif report.attempt < task.attempt:
                 continue  # it makes way
             elif report.ended:
                 self._judge(key, task, report.failure)
@@ -161,7 +161,7 @@ class RoundTasks:
         return released
 
     def _judge(self, key: Key, task: Task, failure: Failure | None) -> None:
-        """The life that is wanted has ended."""
+        """The attempt that is wanted has ended."""
         self.unfinished.discard(key)
         if key in self._retiring or not is_alone(self.cluster, task.role):
             return
@@ -175,10 +175,10 @@ class RoundTasks:
     # -- what is wanted
 
     def restart(self, losses: Sequence[Loss]) -> list[str]:
-        """Want a further life of these, and of the chief if it needs them. Returns the nodes."""
+        """Want a further attempt of these, and of the chief if it needs them. Returns the nodes."""
         keys = started_again(losses, self.leader)
         for key in keys:
-            self._raise_life(key, saves=False)
+            self._raise_attempt(key, saves=False)
         return sorted({node for node, _ in keys})
 
     def resize(self, role: TaskRole, count: int, ports: Mapping[str, Sequence[int]]) -> None:
@@ -187,7 +187,7 @@ class RoundTasks:
         ``ports`` are those that each node holds free; there must be ``room`` for what is added.
         """
         self._recount(role, count, ports)
-        self._raise_life(self.leader, saves=True)
+        self._raise_attempt(self.leader, saves=True)
 
     def repeat(self, role: TaskRole, order: Order, ports: Mapping[str, Sequence[int]]) -> int:
         """Before the start of a round, do as in the one before it; but not if the nodes bring others now.
@@ -243,10 +243,10 @@ class RoundTasks:
         taken = {task.port for task in self.wanted[node].values()}
         return [port for port in offered if port not in taken][: MAX_TASKS - len(self.wanted[node])]
 
-    def _raise_life(self, key: Key, saves: bool) -> None:
+    def _raise_attempt(self, key: Key, saves: bool) -> None:
         node, local_rank = key
         task = self.wanted[node][local_rank]
-        self.wanted[node][local_rank] = replace(task, life=task.life + 1, saves=saves)
+        self.wanted[node][local_rank] = replace(task, attempt=task.attempt + 1, saves=saves)
         self.lost.pop(key, None)
         self._expect_end(key, task.role)
 
@@ -274,6 +274,6 @@ def name_tasks(tasks: RoundTasks, keys: Iterable[Key]) -> str:
 
 def is_stillborn(tasks: RoundTasks, loss: Loss) -> bool:
     """Whether a task that the nodes did not bring could not be started for the first time."""
-    is_first = tasks.wanted[loss.node][loss.local_rank].life == 0
+    is_first = tasks.wanted[loss.node][loss.local_rank].attempt == 0
     is_added = loss.index >= tasks.brought[loss.role]
     return is_first and is_added and loss.failure is not None and loss.failure.kind is FailureKind.SPAWN

@@ -88,8 +88,8 @@ class Node:
         info = NodeInfo(name, f"{name}.1", name, f"{name}.net", len(roles), roles=tuple(roles))
         self.machine = AgentMachine("job", "1", info, TERMS)
         self.name = name
-        self.running: dict[int, int] = {}  # which life
-        self.born: dict[int, int] = {}  # the newest life of the round
+        self.running: dict[int, int] = {}  # which attempt
+        self.born: dict[int, int] = {}  # the newest attempt of the round
         self.dying: set[int] = set()  # those that were signalled
         self.told: Assignment | None = None  # the newest that was heard
         self.swept = False
@@ -129,8 +129,8 @@ class TaskRules(RuleBasedStateMachine):
         self.tasks: RoundTasks | None = None  # as watched
         self.cluster: Cluster = ()
         self.was_over = False
-        self.lives: dict[Key, int] = {}  # wanted
-        self.retiring: dict[Key, int] = {}  # with the life of the chief until which they stay
+        self.attempts: dict[Key, int] = {}  # wanted
+        self.retiring: dict[Key, int] = {}  # with the attempt of the chief until which they stay
         self.nodes = {name: Node(name, roles) for name, roles in shape.items()}
         self.tell_master(MasterStarted(1))
         for node in self.nodes.values():
@@ -164,26 +164,30 @@ class TaskRules(RuleBasedStateMachine):
     def watch(self, event: JobEvent) -> None:
         """What changed in what the master wants, and whether it may."""
         tasks = tasks_of(self.job)
-        lives = {(name, rank): task.life for name, of in tasks.wanted.items() for rank, task in of.items()}
+        attempts = {
+            (name, rank): task.attempt for name, of in tasks.wanted.items() for rank, task in of.items()
+        }
         if tasks is self.tasks:
             is_changed, self.cluster = tasks.cluster != self.cluster, tasks.cluster
-            raised = {key for key in lives.keys() & self.lives.keys() if lives[key] != self.lives[key]}
-            assert all(lives[key] == self.lives[key] + 1 for key in raised), "one life at a time"
+            raised = {
+                key for key in attempts.keys() & self.attempts.keys() if attempts[key] != self.attempts[key]
+            }
+            assert all(attempts[key] == self.attempts[key] + 1 for key in raised), "one attempt at a time"
             self.only_the_lost_are_restarted(raised, event)
             assert not is_changed or tasks.leader in raised, "the chief knows the cluster"
             assert not (raised and self.was_over), "who is done is not restarted"
             waits = self.job.state.members.detached and not isinstance(event, RoleScaled | Expired)
             assert not (raised and waits), "all losses are judged together"
-            for key in self.lives.keys() - lives.keys():
+            for key in self.attempts.keys() - attempts.keys():
                 self.may_go(key)
         else:
             self.tasks, self.retiring, self.cluster = tasks, {}, tasks.cluster
-            assert set(lives.values()) <= {0}
+            assert set(attempts.values()) <= {0}
         for key in tasks._retiring:
-            self.retiring.setdefault(key, lives[tasks.leader])
+            self.retiring.setdefault(key, attempts[tasks.leader])
         if isinstance(event, RoleScaled):
-            self.retiring = dict.fromkeys(self.retiring, lives.get(tasks.leader, 0))
-        self.lives, self.was_over = lives, tasks.is_over
+            self.retiring = dict.fromkeys(self.retiring, attempts.get(tasks.leader, 0))
+        self.attempts, self.was_over = attempts, tasks.is_over
 
     def only_the_lost_are_restarted(self, raised: set[Key], event: JobEvent) -> None:
         tasks = tasks_of(self.job)
@@ -191,13 +195,13 @@ class TaskRules(RuleBasedStateMachine):
         takes_chief = isinstance(event, RoleScaled) or PS in roles.values()
         for name, rank in raised:
             node = self.nodes[name]
-            is_dead = rank not in node.running or node.running[rank] != self.lives[name, rank]
-            assert is_dead or (takes_chief and (name, rank) == tasks.leader), f"{name} {rank} lives"
+            is_dead = rank not in node.running or node.running[rank] != self.attempts[name, rank]
+            assert is_dead or (takes_chief and (name, rank) == tasks.leader), f"{name} {rank} attempts"
         if PS in roles.values() or (isinstance(event, RoleScaled) and raised):
             assert tasks.leader in raised
 
     def may_go(self, key: Key) -> None:
-        """Only the chief's next life lets go of what was taken away."""
+        """Only the chief's next attempt lets go of what was taken away."""
         name, rank = tasks_of(self.job).leader
         assert self.nodes[name].born[rank] >= self.retiring.pop(key)
 
@@ -223,9 +227,9 @@ class TaskRules(RuleBasedStateMachine):
                 assert node.machine.state.phase is AgentPhase.RUNNING
                 self.start(node, assignment, local_rank)
             case SignalTask(local_rank, _):
-                wanted = {task.local_rank: task.life for task in node.told.tasks} if node.told else {}
-                life = node.running[local_rank]
-                assert wanted.get(local_rank, life + 1) > life, "who is not named keeps its life"
+                wanted = {task.local_rank: task.attempt for task in node.told.tasks} if node.told else {}
+                attempt = node.running[local_rank]
+                assert wanted.get(local_rank, attempt + 1) > attempt, "who is not named keeps its attempt"
                 node.dying.add(local_rank)
             case SignalWorkers(_, _, spared):
                 node.dying |= set(node.running) - spared
@@ -240,11 +244,11 @@ class TaskRules(RuleBasedStateMachine):
 
     def start(self, node: Node, assignment: Assignment, local_rank: int) -> None:
         (task,) = [task for task in assignment.tasks if task.local_rank == local_rank]
-        assert local_rank not in node.running, "the life before is dead"
-        assert task.life > node.born.get(local_rank, -1), "lives only grow"
+        assert local_rank not in node.running, "the attempt before is dead"
+        assert task.attempt > node.born.get(local_rank, -1), "attempts only grow"
         others = {t.port for t in assignment.tasks if t.port and t.local_rank in node.running}
         assert task.port == 0 or task.port not in others, "its address is its own"
-        node.running[local_rank] = node.born[local_rank] = task.life
+        node.running[local_rank] = node.born[local_rank] = task.attempt
         node.dying.discard(local_rank)
 
     def end(self, node: Node, local_rank: int, code: int) -> None:
@@ -432,11 +436,11 @@ class TaskRules(RuleBasedStateMachine):
     def all_is_as_wanted(self, node: Node) -> None:
         tasks = tasks_of(self.job)
         assert node.machine.state.phase in (AgentPhase.RUNNING, AgentPhase.FINISHED)
-        for rank, life in node.running.items():
-            assert tasks.wanted[node.name][rank].life == life, "what runs is wanted"
+        for rank, attempt in node.running.items():
+            assert tasks.wanted[node.name][rank].attempt == attempt, "what runs is wanted"
         for rank, task in tasks.wanted[node.name].items():
             if rank not in node.running:
-                assert node.born[rank] == task.life, "what is wanted runs, or ended by itself"
+                assert node.born[rank] == task.attempt, "what is wanted runs, or ended by itself"
                 assert not (task.role is PS or (task.role is WORKER and dict(tasks.cluster).get(PS)))
         assert not tasks._retiring
 
