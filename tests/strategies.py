@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from elasticrun.config import TaskRole
 from elasticrun.core.protocol.messages import (
     MAX_FAILURES,
-    MAX_ROLL,
-    MAX_SEATS,
+    MAX_NAMED_MEMBERS,
+    MAX_VOTES,
     AgentMessage,
     AgentPhase,
     AgentStatus,
     Assignment,
-    Charter,
     Evidence,
     Failure,
     FailureKind,
@@ -32,15 +31,16 @@ from elasticrun.core.protocol.messages import (
     Outcome,
     ProbeGroup,
     ProbeReport,
+    Proposal,
     RejectCode,
     Rejected,
     Report,
     SaveStacks,
-    Seat,
     Stall,
     StartProbe,
     StartRound,
     StopRound,
+    Vote,
     Waiting,
     Welcome,
     World,
@@ -130,20 +130,20 @@ stalls = st.builds(
 
 
 worlds = st.builds(World, round=numbers, epoch=numbers, size=st.integers(1, 10_000))
-rolls = st.lists(names, max_size=3).map(tuple) | st.tuples(*[names] * MAX_ROLL)
+rolls = st.lists(names, max_size=3).map(tuple) | st.tuples(*[names] * MAX_NAMED_MEMBERS)
 
 
 @st.composite
-def _seats(draw: st.DrawFn) -> Seat:
-    """A seat, whose base is older."""
+def _votes(draw: st.DrawFn) -> Vote:
+    """A vote, whose base is older."""
     world, base = draw(worlds), draw(st.none() | worlds)
     if base is not None:
         base = replace(base, round=min(base.round, world.round))
-    return Seat(world, base, draw(rolls))
+    return Vote(world, base, draw(rolls))
 
 
-seats = _seats()
-charters = st.builds(Charter, worlds, st.none() | worlds, st.none() | worlds, rolls)
+votes = _votes()
+proposals = st.builds(Proposal, worlds, st.none() | worlds, st.none() | worlds, rolls)
 
 
 used_ports = st.integers(1, 65535)
@@ -183,16 +183,16 @@ def _carried(reports: tuple[TaskReport, ...], beside: int) -> tuple[TaskReport, 
 def _statuses(draw: st.DrawFn) -> AgentStatus:
     """All that the master needs to know of an agent's workers."""
     failed = draw(failure_tuples)
-    held = draw(st.lists(seats, max_size=3).map(tuple) | seats.map(lambda seat: (seat,) * MAX_SEATS))
+    held = draw(st.lists(votes, max_size=3).map(tuple) | votes.map(lambda vote: (vote,) * MAX_VOTES))
     return AgentStatus(
         sequence=draw(numbers),
         phase=draw(st.sampled_from(AgentPhase)),
-        round=max([draw(_from_minus_one()), *(seat.world.round for seat in held)]),
+        round=max([draw(_from_minus_one()), *(vote.world.round for vote in held)]),
         failures=failed,
         store_port=draw(ports),
         probe=draw(st.none() | probes),
         stall=draw(st.none() | stalls),
-        seats=held,
+        votes=held,
         warming=draw(st.booleans()),
         ports=draw(
             st.lists(used_ports, max_size=3).map(tuple) | used_ports.map(lambda port: (port,) * MAX_PORTS)
@@ -229,7 +229,7 @@ def assignments(draw: st.DrawFn) -> Assignment:
         store_port=draw(ports),
         restart_count=draw(counts),
         max_restarts=draw(counts),
-        charter=draw(st.none() | charters),
+        proposal=draw(st.none() | proposals),
         tasks=draw(_some_of(tasks)),
         cluster=draw(clusters),
         tag=draw(names),

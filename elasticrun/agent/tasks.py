@@ -7,7 +7,7 @@ torchrun's *role* is the same thing under another name, workers with a purpose t
 like. So unless the user named a role, ROLE_NAME, ROLE_RANK and ROLE_WORLD_SIZE are the task's role, its index
 and how many there are.
 
-The world that RANK and WORLD_SIZE speak of is that of the round's beginning. A seat that is added later, with
+The world that RANK and WORLD_SIZE speak of is that of the round's beginning. A task that is added later, with
 a local rank beyond the node's first ones, is none of it: the others were told the world's size already. Its
 RANK is at or above WORLD_SIZE, and no two nodes give the same one.
 """
@@ -37,14 +37,14 @@ def trainers(assignment: Assignment, local_world_size: int) -> tuple[int, ...]:
 
 
 def global_rank(assignment: Assignment, local_world_size: int, local_rank: int) -> int:
-    """The RANK of a worker: in the world, or beyond it for a seat that was added."""
+    """The RANK of a worker: in the world, or beyond it for a task that was added."""
     if local_rank < local_world_size:
         return assignment.first_rank + local_rank
     return assignment.world_size + _nth_added(assignment, local_rank - local_world_size)
 
 
 def _nth_added(assignment: Assignment, nth: int) -> int:
-    """A number from 0 that no other node gives to an added seat."""
+    """A number from 0 that no other node gives to an added task."""
     return nth * assignment.group_world_size + assignment.group_rank
 
 

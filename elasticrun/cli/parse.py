@@ -75,7 +75,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     return LaunchConfig(
         job,
         rendezvous,
-        workers if roles is None else _seated(workers, roles, given, job.max_nodes),
+        workers if roles is None else _with_roles(workers, roles, given, job.max_nodes),
         security,
         log_level=log_level,
         notes=tuple(notes),
@@ -179,10 +179,10 @@ def _prepared(
     return prepare(workers, roles, given, environ, notes)
 
 
-def _seated(workers: WorkerConfig, roles: Roles, given: Given, max_nodes: int) -> WorkerConfig:
-    from elasticrun.cli.roles import seat
+def _with_roles(workers: WorkerConfig, roles: Roles, given: Given, max_nodes: int) -> WorkerConfig:
+    from elasticrun.cli.roles import roles_by_rank
 
-    return replace(workers, roles=seat(roles, given, workers.local_world_size, max_nodes))
+    return replace(workers, roles=roles_by_rank(roles, given, workers.local_world_size, max_nodes))
 
 
 def _counted(

@@ -95,7 +95,7 @@ def prepare(
     return workers if only_serves else choose(workers, given, environ, notes, TENSORFLOW)
 
 
-def seat(roles: Roles, given: Given, workers: int, max_nodes: int) -> tuple[TaskRole, ...]:
+def roles_by_rank(roles: Roles, given: Given, workers: int, max_nodes: int) -> tuple[TaskRole, ...]:
     """The role of each of so many workers by local rank; raises UsageError if they cannot have these."""
     if roles.listed:
         if len(roles.listed) != workers:

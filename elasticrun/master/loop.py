@@ -161,7 +161,7 @@ class MasterLoop:
                 again = repeats(state, session.id, status)
                 self._handle(Beat(session.id) if again else Reported(session.id, status))
             case Heartbeat(_, usage):
-                if usage and name in state.current.seats:
+                if usage and name in state.current.assignments:
                     self._usage[session.id] = usage
                 else:
                     self._usage.pop(session.id, None)
@@ -331,7 +331,7 @@ def ordered(request: Order) -> JobEvent:
 def heed(state: JobState, name: str, status: AgentStatus) -> AgentStatus:
     """What is kept of a node's status, in memory and in the journal."""
     is_probed = state.checkup is not None and state.checkup.involves(name)
-    return heeded(status, name in state.current.seats, is_probed, state.quorum.is_needed)
+    return heeded(status, name in state.current.assignments, is_probed, state.quorum.is_needed)
 
 
 def repeats(state: JobState, session: int, status: AgentStatus) -> bool:

@@ -35,7 +35,7 @@ WRITER = f"{__version__}, shape 4"
 _PACKAGE = "elasticrun."
 _MODULES = ("elasticrun.core.", "elasticrun.config.")
 #: What an event leaves behind and the next one does not look at, or what is counted anew when asked for.
-_PASSING: dict[str, Callable[[], Any]] = {"now": float, "_by_roll": dict}
+_PASSING: dict[str, Callable[[], Any]] = {"now": float, "_by_members": dict}
 _DICTS = (dict, OrderedDict, Counter)
 _CONTAINERS: dict[str, Any] = {kind.__name__: kind for kind in (list, set, *_DICTS)}
 _SCALARS = (bool, int, float, str, type(None))

@@ -265,7 +265,7 @@ class NodeInfo(_message.Message):
     def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., local_world_size: _Optional[int] = ..., role: _Optional[str] = ..., node_rank: _Optional[int] = ..., pid: _Optional[int] = ..., position: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[TaskRole, str]]] = ..., program: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ...) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("sequence", "phase", "round", "failures", "store_port", "probe", "stall", "seats", "warming", "ports", "tasks", "hosts_store")
+    __slots__ = ("sequence", "phase", "round", "failures", "store_port", "probe", "stall", "votes", "warming", "ports", "tasks", "hosts_store")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -273,7 +273,7 @@ class AgentStatus(_message.Message):
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
     STALL_FIELD_NUMBER: _ClassVar[int]
-    SEATS_FIELD_NUMBER: _ClassVar[int]
+    VOTES_FIELD_NUMBER: _ClassVar[int]
     WARMING_FIELD_NUMBER: _ClassVar[int]
     PORTS_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
@@ -285,12 +285,12 @@ class AgentStatus(_message.Message):
     store_port: int
     probe: ProbeReport
     stall: Stall
-    seats: _containers.RepeatedCompositeFieldContainer[Seat]
+    votes: _containers.RepeatedCompositeFieldContainer[Vote]
     warming: bool
     ports: _containers.RepeatedScalarFieldContainer[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskReport]
     hosts_store: bool
-    def __init__(self, sequence: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., round: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., store_port: _Optional[int] = ..., probe: _Optional[_Union[ProbeReport, _Mapping]] = ..., stall: _Optional[_Union[Stall, _Mapping]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., warming: bool = ..., ports: _Optional[_Iterable[int]] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., hosts_store: bool = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., round: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., store_port: _Optional[int] = ..., probe: _Optional[_Union[ProbeReport, _Mapping]] = ..., stall: _Optional[_Union[Stall, _Mapping]] = ..., votes: _Optional[_Iterable[_Union[Vote, _Mapping]]] = ..., warming: bool = ..., ports: _Optional[_Iterable[int]] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., hosts_store: bool = ...) -> None: ...
 
 class TaskReport(_message.Message):
     __slots__ = ("local_rank", "attempt", "ended", "failure")
@@ -368,27 +368,27 @@ class World(_message.Message):
     size: int
     def __init__(self, round: _Optional[int] = ..., epoch: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
-class Seat(_message.Message):
-    __slots__ = ("world", "base", "roll")
+class Vote(_message.Message):
+    __slots__ = ("world", "base", "members")
     WORLD_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
-    ROLL_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     world: World
     base: World
-    roll: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., base: _Optional[_Union[World, _Mapping]] = ..., roll: _Optional[_Iterable[str]] = ...) -> None: ...
+    members: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., base: _Optional[_Union[World, _Mapping]] = ..., members: _Optional[_Iterable[str]] = ...) -> None: ...
 
-class Charter(_message.Message):
-    __slots__ = ("world", "base", "prior", "roll")
+class Proposal(_message.Message):
+    __slots__ = ("world", "base", "prior", "members")
     WORLD_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     PRIOR_FIELD_NUMBER: _ClassVar[int]
-    ROLL_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     world: World
     base: World
     prior: World
-    roll: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., base: _Optional[_Union[World, _Mapping]] = ..., prior: _Optional[_Union[World, _Mapping]] = ..., roll: _Optional[_Iterable[str]] = ...) -> None: ...
+    members: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., base: _Optional[_Union[World, _Mapping]] = ..., prior: _Optional[_Union[World, _Mapping]] = ..., members: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("node", "host", "rank", "local_rank", "role", "pid", "kind", "exit_code", "message", "traceback", "stderr_tail", "error_file", "timestamp", "step", "oom_kills", "host_oom", "kernel_log", "stacks", "stopped", "raised")
@@ -471,7 +471,7 @@ class StartRound(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("round", "group_rank", "group_world_size", "first_rank", "world_size", "role_first_rank", "role_world_size", "store_address", "store_port", "restart_count", "max_restarts", "charter", "tasks", "cluster", "tag", "store_hosted")
+    __slots__ = ("round", "group_rank", "group_world_size", "first_rank", "world_size", "role_first_rank", "role_world_size", "store_address", "store_port", "restart_count", "max_restarts", "proposal", "tasks", "cluster", "tag", "store_hosted")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     GROUP_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -483,7 +483,7 @@ class Assignment(_message.Message):
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
     MAX_RESTARTS_FIELD_NUMBER: _ClassVar[int]
-    CHARTER_FIELD_NUMBER: _ClassVar[int]
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
@@ -499,12 +499,12 @@ class Assignment(_message.Message):
     store_port: int
     restart_count: int
     max_restarts: int
-    charter: Charter
+    proposal: Proposal
     tasks: _containers.RepeatedCompositeFieldContainer[Task]
     cluster: _containers.RepeatedCompositeFieldContainer[ClusterRole]
     tag: str
     store_hosted: bool
-    def __init__(self, round: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., role_first_rank: _Optional[int] = ..., role_world_size: _Optional[int] = ..., store_address: _Optional[str] = ..., store_port: _Optional[int] = ..., restart_count: _Optional[int] = ..., max_restarts: _Optional[int] = ..., charter: _Optional[_Union[Charter, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cluster: _Optional[_Iterable[_Union[ClusterRole, _Mapping]]] = ..., tag: _Optional[str] = ..., store_hosted: bool = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., role_first_rank: _Optional[int] = ..., role_world_size: _Optional[int] = ..., store_address: _Optional[str] = ..., store_port: _Optional[int] = ..., restart_count: _Optional[int] = ..., max_restarts: _Optional[int] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cluster: _Optional[_Iterable[_Union[ClusterRole, _Mapping]]] = ..., tag: _Optional[str] = ..., store_hosted: bool = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("local_rank", "role", "index", "attempt", "port", "saves")

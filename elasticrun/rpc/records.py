@@ -20,6 +20,8 @@ from elasticrun.core.protocol.bounds import Range
 T = TypeVar("T")
 
 _PLAIN = frozenset({str, int, float, bool, types.NoneType})
+#: What fields were called that journals of earlier versions have: their events are read all the same.
+_FORMER_NAMES = {"seats": "votes", "roll": "members", "life": "attempt"}
 
 
 class RecordError(ValueError):
@@ -136,6 +138,8 @@ def _loader(kind: Any) -> Callable[[Any], Any]:
 
 def _load_dataclass(kind: type, hints: Mapping[str, Any], data: Any) -> Any:
     values: Mapping[str, Any] = _expect(dict, data)
+    if values.keys() != hints.keys():
+        values = {name if name in hints else _FORMER_NAMES.get(name, name): values[name] for name in values}
     if values.keys() != hints.keys():
         raise RecordError(f"{kind.__name__} has the fields {sorted(hints)}, not {sorted(values)}")
     return kind(**{name: _loader(hint)(values[name]) for name, hint in hints.items()})

@@ -12,8 +12,8 @@ from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import BACKOFF, WARMING
 from elasticrun.core.membership.nodes import Node
 from elasticrun.core.membership.rendezvous import WorldLimits
-from elasticrun.core.membership.votes import Votes
-from elasticrun.core.protocol.messages import MAX_SEATS
+from elasticrun.core.membership.tally import Tally
+from elasticrun.core.protocol.messages import MAX_VOTES
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.sim.kernel import Violation
 
@@ -95,16 +95,16 @@ def _unchecked(machine: JobMachine, is_first: bool, is_single: bool) -> list[str
     return found if is_fresh else []
 
 
-def _votes_are_exact(machine: JobMachine, votes: Votes, nodes: Mapping[str, Node]) -> None:
-    seats = {node.info.incarnation: node.status.seats for node in nodes.values()}
-    _same("voters", votes.nodes, seats)
-    held = [{seat.world for seat in each} for each in seats.values()]
-    _same("seats", votes.seated, dict(Counter(world for worlds in held for world in worlds)))
-    _same("full nodes", votes.full, sum(len(each) >= MAX_SEATS for each in seats.values()))
-    for world, kept in votes._by_roll.items():
-        members = [who for who in seats if who in kept.roll]
-        seated = [who for who in members if any(seat.world == world for seat in seats[who])]
-        _same("members", (kept.here, kept.seated), (len(members), len(seated)))
+def _votes_are_exact(machine: JobMachine, tally: Tally, nodes: Mapping[str, Node]) -> None:
+    given = {node.info.incarnation: node.status.votes for node in nodes.values()}
+    _same("voters", tally.nodes, given)
+    held = [{vote.world for vote in each} for each in given.values()]
+    _same("votes", tally.voted, dict(Counter(world for worlds in held for world in worlds)))
+    _same("full nodes", tally.full, sum(len(each) >= MAX_VOTES for each in given.values()))
+    for world, kept in tally._by_members.items():
+        members = [who for who in given if who in kept.members]
+        voted = [who for who in members if any(vote.world == world for vote in given[who])]
+        _same("members", (kept.here, kept.voted), (len(members), len(voted)))
 
 
 def _obstacle(machine: JobMachine, able: Mapping[str, Node], more_may_come: bool) -> str:
@@ -116,7 +116,7 @@ def _obstacle(machine: JobMachine, able: Mapping[str, Node], more_may_come: bool
     names = list(able) if more_may_come else candidates.choose(machine.state.previous, limits)[0]
     if not _usable(limits, len(able)):
         names = list(machine.state.members.nodes)
-    return quorum.obstacle(Votes(candidates.seats_of(names)))
+    return quorum.obstacle(Tally(candidates.votes_of(names)))
 
 
 def _usable(limits: WorldLimits, nodes: int) -> int:

@@ -50,13 +50,13 @@ class Formed(World):
         super().__init__(machine.state.round, 0, machine.state.current)
         self.id = id_
         nodes = machine.state.members.nodes
-        self.members = {name: nodes[name].info.incarnation for name in self.seats}
+        self.members = {name: nodes[name].info.incarnation for name in self.assignments}
         self.takers: dict[str, SimAgent] = {}  # by name, of exactly these incarnations
 
     @property
     def is_complete(self) -> bool:
         """Every member has started its workers at some time."""
-        return len(self.takers) == len(self.seats)
+        return len(self.takers) == len(self.assignments)
 
     @property
     def can_train(self) -> bool:
@@ -86,48 +86,49 @@ class ChainRules(Rules):
         assert isinstance(master, HostMaster)
         machine = master.machine
         directives_are_consistent(machine, effects)
-        seats = machine.state.current.seats
-        charter = next(iter(seats.values())).charter if seats else None
-        if charter is not None and charter.world not in self.formed:
-            world = Formed(charter.world, machine)
-            require("a new world is new", machine.state.phase is not JobPhase.GATHERING, str(charter))
-            require("its number is its own", charter.world.round == machine.state.round, str(charter))
-            owner = charter.world.epoch % machine.state.config.endpoints
-            require("its epoch is its master's", owner == master.position, str(charter))
+        given = machine.state.current.assignments
+        proposal = next(iter(given.values())).proposal if given else None
+        if proposal is not None and proposal.world not in self.formed:
+            world = Formed(proposal.world, machine)
+            require("a new world is new", machine.state.phase is not JobPhase.GATHERING, str(proposal))
+            require("its number is its own", proposal.world.round == machine.state.round, str(proposal))
+            owner = proposal.world.epoch % machine.state.config.endpoints
+            require("its epoch is its master's", owner == master.position, str(proposal))
             ranks_are_exact(self.sim.specs, world)
             size_is_within_limits(self.limits, world)
             store_belongs_to_rank_0(self.owners, world)
-            self.formed[charter.world] = world
-        elif charter is not None and machine.state.current is not self._watched.get(master.position):
-            members = {name: seat.group_rank for name, seat in seats.items()}
-            known = {name: seat.group_rank for name, seat in self.formed[charter.world].seats.items()}
-            require("no two worlds have one name", members == known, str(charter))
+            self.formed[proposal.world] = world
+        elif proposal is not None and machine.state.current is not self._watched.get(master.position):
+            members = {name: each.group_rank for name, each in given.items()}
+            known = {name: each.group_rank for name, each in self.formed[proposal.world].assignments.items()}
+            require("no two worlds have one name", members == known, str(proposal))
         self._watched[master.position] = machine.state.current
         facts_fit_the_phase(machine)
         self.joins.nobody_is_held_back_for_ever(machine)
-        if machine.state.phase is JobPhase.SUCCEEDED and charter is not None:
-            self._success_is_just(self.formed[charter.world])
+        if machine.state.phase is JobPhase.SUCCEEDED and proposal is not None:
+            self._success_is_just(self.formed[proposal.world])
 
     def _success_is_just(self, world: Formed) -> None:
         specs = {spec.name: spec.local_world_size for spec in self.scenario.nodes}
-        missing = [name for name in world.seats if world.done.get(name, 0) != specs[name]]
+        missing = [name for name in world.assignments if world.done.get(name, 0) != specs[name]]
         require("success means that everybody finished", not missing, f"{missing} did not")
 
     # -- agents
 
     def world_of(self, name: str, assignment: Assignment) -> World | None:
-        """The world in which ``name`` was given this seat."""
-        assert assignment.charter is not None
-        world = self.formed.get(assignment.charter.world)
-        return world if world is not None and name in world.seats else None
+        """The world in which ``name`` was given this assignment."""
+        assert assignment.proposal is not None
+        world = self.formed.get(assignment.proposal.world)
+        return world if world is not None and name in world.assignments else None
 
     def before_start(self, agent: SimAgent, assignment: Assignment) -> None:
         """Check every rule about a start of workers."""
         world = self.world_of(agent.name, assignment)
         assert isinstance(world, Formed), f"{agent.incarnation}: {assignment} was never formed"
         require("no agent runs two rounds", agent.workers.group is None, agent.incarnation)
-        require("a seat is its member's", world.members[agent.name] == agent.incarnation, agent.incarnation)
-        require("a seat is started once", agent.name not in world.takers, agent.incarnation)
+        is_its_own = world.members[agent.name] == agent.incarnation
+        require("an assignment is its member's", is_its_own, agent.incarnation)
+        require("an assignment is started once", agent.name not in world.takers, agent.incarnation)
         world.takers[agent.name] = agent
         if world.is_complete:
             self._chain_holds(world)
@@ -152,7 +153,7 @@ class ChainRules(Rules):
     def _follows(self, old: Formed, young: Formed) -> None:
         common = len(set(old.members.values()) & set(young.members.values()))
         is_same_host = (old.id.epoch - young.id.epoch) % self.sim.config.endpoints == 0
-        enough = 2 * common > len(old.seats) - is_same_host
+        enough = 2 * common > len(old.assignments) - is_same_host
         require("each world has a quorum of the last", enough, f"{old.members} -> {young.members}")
 
     # -- the way out
@@ -291,7 +292,7 @@ class Failover(Simulator):
             left = [name for name, life in world.members.items() if life in well]
             takers = [name for name in left if name in world.takers]
             matters = world.is_complete or takers == left != []
-            if matters and 2 * len(left) <= len(world.seats):
+            if matters and 2 * len(left) <= len(world.assignments):
                 return "voters are lost"
         return ""
 

@@ -29,7 +29,9 @@ def the_error_came_back(rules: Rules, reason: str) -> None:
 def hang_is_real(scenario: Scenario, world: World) -> None:
     """There was a time at which nobody who has not finished made steps."""
     specs = {spec.name: spec.local_world_size for spec in scenario.nodes}
-    waits = [world.waits.get(name, []) for name in world.seats if world.done.get(name, 0) != specs[name]]
+    waits = [
+        world.waits.get(name, []) for name in world.assignments if world.done.get(name, 0) != specs[name]
+    ]
     starts = [start for spans in waits for start, _ in spans]
     together = any(all(any(a <= at <= b for a, b in spans) for spans in waits) for at in starts)
     require("a hang is everybody's", together or not waits, f"{world.waits} in round {world.number}")

@@ -167,7 +167,7 @@ class HealthRules:
 
     def world_formed(self, machine: JobMachine) -> None:
         """Check every rule about the members of a new world."""
-        for name in machine.state.current.seats:
+        for name in machine.state.current.assignments:
             node = machine.state.members.nodes.get(name)
             if node is None:
                 continue

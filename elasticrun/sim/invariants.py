@@ -123,10 +123,10 @@ class Rules:
         self._budget = machine.state.budget
 
     def world_of(self, name: str, assignment: Assignment) -> World | None:
-        """The world in which ``name`` was given this seat."""
+        """The world in which ``name`` was given this assignment."""
         for world in reversed(self.worlds.get(assignment.round, [])):
-            seat = world.seats.get(name)
-            if seat is not None and place(seat) == place(assignment):
+            given = world.assignments.get(name)
+            if given is not None and place(given) == place(assignment):
                 return world
         return None
 
@@ -145,7 +145,7 @@ class Rules:
         if machine.state.budget != self._budget:
             self.only_failures_spend(self._budget, machine.state.budget)
             self._budget = machine.state.budget
-        if machine.state.current is not self._current and machine.state.current.seats:
+        if machine.state.current is not self._current and machine.state.current.assignments:
             world = World(machine.state.round, self.generation, machine.state.current)
             self.one_world_per_round(world)
             ranks_are_exact(self.sim.specs, world)
@@ -154,7 +154,7 @@ class Rules:
             self.no_member_runs_an_earlier_round(world)
             if machine.state.config.cautious:
                 here = {name: node.info.incarnation for name, node in machine.state.members.nodes.items()}
-                self.seniors.world_formed(list(world.seats), here, machine.state.round, self.generation)
+                self.seniors.world_formed(list(world.assignments), here, machine.state.round, self.generation)
             else:
                 order_is_stable(self._ranks, self.newest, world)
             self.health.world_formed(machine)
@@ -216,7 +216,7 @@ class Rules:
             if group is None:
                 continue
             attached = self._attached.get(agent.name) == agent.incarnation
-            if attached and agent.name in world.seats:
+            if attached and agent.name in world.assignments:
                 raise Violation("a member has no worker of an earlier round", agent.incarnation)
             self._may_run(agent, group.assignment, world.number)
 
@@ -234,7 +234,7 @@ class Rules:
         world = self.world_of(agent.name, assignment)
         if world is None:
             raise Violation("an assignment is the master's", f"{agent.incarnation}: {assignment}")
-        require("a seat is started once", agent.name not in world.claimed, agent.incarnation)
+        require("an assignment is started once", agent.name not in world.claimed, agent.incarnation)
         world.claimed.add(agent.name)
         if world.generation == self.generation:
             self._may_run(agent, assignment, self.sim.master.machine.state.round)
@@ -260,7 +260,7 @@ class Rules:
         elif machine.state.phase is JobPhase.SUCCEEDED:
             assert world is not None
             specs = {spec.name: spec.local_world_size for spec in self.scenario.nodes}
-            missing = [name for name in world.seats if world.done.get(name, 0) != specs[name]]
+            missing = [name for name in world.assignments if world.done.get(name, 0) != specs[name]]
             require("success means that everybody finished", not missing, f"{missing} did not")
         elif machine.state.phase is JobPhase.FAILED:
             assert world is not None
@@ -323,7 +323,9 @@ def facts_fit_the_phase(machine: JobMachine) -> None:
     """What the machine counts, and whom it waits for, is as its phase says."""
     counts_are_exact(machine)
     current = machine.state.current
-    require("who may run is seated", current.pending <= current.seats.keys(), str(current.pending))
+    require(
+        "who may run has an assignment", current.pending <= current.assignments.keys(), str(current.pending)
+    )
     if machine.state.phase is JobPhase.GATHERING:
         require("gathering: nobody may run", not current.pending, str(current.pending))
     elif machine.state.phase is JobPhase.RUNNING:

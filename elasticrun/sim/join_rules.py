@@ -87,14 +87,14 @@ class JoinRules:
         ):
             return
         self._stopped = machine.state.round
-        size = len(current.seats)
-        larger = machine.state.limits.usable(size + len(ready - current.seats.keys()))
+        size = len(current.assignments)
+        larger = machine.state.limits.usable(size + len(ready - current.assignments.keys()))
         require("no world is stopped for an import", larger > size, f"{size} nodes, and {sorted(ready)}")
 
     def who_could_join_does(self, machine: JobMachine, ready: set[str]) -> None:
         """While a round runs, a larger world that could start is begun within moments."""
         current, now = machine.state.current, self.sim.kernel.now
-        size = len(current.seats)
+        size = len(current.assignments)
         known = {name for name in ready if not machine.state.members.nodes[name].status.warming}
         could = machine.state.limits.usable(size + len(known)) > size and not current.finished
         if machine.state.phase is not JobPhase.RUNNING or not could or machine.state.members.detached:
@@ -110,7 +110,7 @@ class JoinRules:
         if machine.state.phase in (JobPhase.GATHERING, JobPhase.CHECKING):
             self._was_few = self._was_few or (quiet and not machine.state.limits.usable(len(ready)))
         elif machine.state.phase is JobPhase.RUNNING and machine.state.round != self._formed:
-            members = machine.state.current.seats.keys() & machine.state.members.nodes.keys()
+            members = machine.state.current.assignments.keys() & machine.state.members.nodes.keys()
             late = {name for name in members if self.imports(machine, name)}
             few = self._was_few or not machine.state.limits.usable(len(ready | members - late))
             require("nobody waits for an import", few or not late, f"round {machine.state.round}: {late}")

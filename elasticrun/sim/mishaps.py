@@ -78,12 +78,12 @@ class Mishaps:
         if agent is None or agent.workers.group is None:
             return
         world = self.sim.rules.world_of(agent.name, agent.workers.group.assignment)
-        if world is None or len(world.started) < len(world.seats):
+        if world is None or len(world.started) < len(world.assignments):
             return
         agents = [agent] if hang.alone else list(world.started.values())
         for each in agents:
             group = each.workers.group
-            if group is not None and group.assignment == world.seats[each.name] and not group.waits:
+            if group is not None and group.assignment == world.assignments[each.name] and not group.waits:
                 group.waits, group.hangs, group.waits_since = True, each is agent, self.kernel.now
                 world.waits.setdefault(each.name, []).append((self.kernel.now, math.inf))
                 self.kernel.after(1 + 3 * self.kernel.random(), self._stall, world, each, group)

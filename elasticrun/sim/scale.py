@@ -77,7 +77,7 @@ class FakeNode:
         self.session = number + 1
         self.info = NodeInfo(self.name, f"{self.name}.1", f"host-{number:05}", f"10.0.0.{number}", 8, pid=100)
         self.status = AgentStatus(0, AgentPhase.PREPARING)
-        self.seat: Assignment | None = None
+        self.assignment: Assignment | None = None
         self.probe: ProbeReport | None = None
 
     def hello(self) -> Attached:
@@ -93,10 +93,10 @@ class FakeNode:
         round_ = self.status.round
         match message:
             case StartRound(_, _, assignment):
-                self.seat = assignment
+                self.assignment = assignment
                 yield self.is_now(AgentPhase.RUNNING, assignment.round)
-            case StopRound() if self.seat is not None:
-                self.seat = None
+            case StopRound() if self.assignment is not None:
+                self.assignment = None
                 yield self.is_now(AgentPhase.STOPPING, round_)
                 yield self.is_now(AgentPhase.READY, round_)
             case StartProbe(check=check, groups=groups):
@@ -105,8 +105,8 @@ class FakeNode:
                 yield self.is_now(AgentPhase.READY, round_)
 
     def fail(self) -> Reported:
-        assert self.seat is not None
-        rank = self.seat.first_rank
+        assert self.assignment is not None
+        rank = self.assignment.first_rank
         found = Failure(self.name, self.info.host, rank, 0, "default", 1, FailureKind.EXIT, 1, "boom", step=7)
         return self.is_now(AgentPhase.FAILED, self.status.round, found)
 
@@ -171,23 +171,23 @@ class Crowd:
 
     def _holds(self, round_: int) -> None:
         """Every rule that is a sum over all nodes."""
-        machine, seats = self.machine, self.machine.state.current.seats
+        machine, given = self.machine, self.machine.state.current.assignments
         require(
             "the round runs",
             (machine.state.phase, machine.state.round) == (JobPhase.RUNNING, round_),
             str(machine.state.phase),
         )
-        require("everybody is in it", len(seats) == len(self.nodes), f"{len(seats)} nodes")
+        require("everybody is in it", len(given) == len(self.nodes), f"{len(given)} nodes")
         require(
             "everybody runs it",
             machine.state.current.is_committed,
             f"{len(machine.state.current.accepted)} nodes",
         )
-        told = {node.name: node.seat for node in self.nodes.values()}
-        require("everybody knows its seat", told == seats, "somebody does not")
-        for rank, seat in enumerate(seats.values()):
-            found = (seat.group_rank, seat.first_rank, seat.group_world_size, seat.world_size)
-            require("ranks are 0..n-1", found == (rank, 8 * rank, len(seats), 8 * len(seats)), str(seat))
+        told = {node.name: node.assignment for node in self.nodes.values()}
+        require("everybody knows its assignment", told == given, "somebody does not")
+        for rank, each in enumerate(given.values()):
+            found = (each.group_rank, each.first_rank, each.group_world_size, each.world_size)
+            require("ranks are 0..n-1", found == (rank, 8 * rank, len(given), 8 * len(given)), str(each))
         counts_are_exact(machine)
 
 

@@ -183,7 +183,7 @@ class Simulator:
             self._ports_to_take -= 1
             world.clash = True
             agent.workers.end(group, 0, 98, FailureKind.PORT_TAKEN)
-        elif len(world.started) == len(world.seats):
+        elif len(world.started) == len(world.assignments):
             if group.assignment.cluster:
                 self.tf.work(world)
             else:
@@ -215,7 +215,7 @@ class Simulator:
             peer = agent.workers.group
             if peer is None or peer is group or peer.echoed:
                 continue
-            if place(peer.assignment) != place(world.seats[agent.name]):
+            if place(peer.assignment) != place(world.assignments[agent.name]):
                 continue
             peer.echoed = True
             if not peer.alive:

@@ -68,7 +68,7 @@ class TfJob:
     def task_started(self, agent: SimAgent, group: Group, local_rank: int, attempt: int) -> None:
         """A task is up: unless it serves, it ends with 0 when its work is done."""
         world = self.sim.rules.world_of(agent.name, group.assignment)
-        if world is None or len(world.started) < len(world.seats):
+        if world is None or len(world.started) < len(world.assignments):
             return
         task = group.tasks[local_rank]
         if is_served(group.assignment.cluster) and task.role in SERVERS:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from elasticrun.sim.node import SimAgent
 
 
-def place(seat: Assignment) -> Assignment:
+def place(assignment: Assignment) -> Assignment:
     """What stays the same in a round, whatever tasks of it are restarted, added or taken away."""
-    return replace(seat, tasks=(), cluster=(), restart_count=0)
+    return replace(assignment, tasks=(), cluster=(), restart_count=0)
 
 
 class World:
@@ -29,7 +29,7 @@ class World:
         self.number = number
         self.generation = generation
         self.current = current
-        self.seats: dict[str, Assignment] = dict(current.seats)
+        self.assignments: dict[str, Assignment] = dict(current.assignments)
         self.claimed: set[str] = set()  # who was told and obeyed
         self.started: dict[str, SimAgent] = {}  # whose workers have come up
         self.done: dict[str, int] = {}  # name -> workers that ended with 0
@@ -49,33 +49,33 @@ class World:
 
 def ranks_are_exact(specs: Mapping[str, NodeSpec], world: World) -> None:
     """Ranks are 0..n-1, and sizes their sums."""
-    seats = list(world.seats.items())
+    given = list(world.assignments.items())
     first, roles = 0, dict[str, int]()
-    for index, (name, seat) in enumerate(seats):
+    for index, (name, assignment) in enumerate(given):
         spec = specs[name]
-        require("group ranks are 0..n-1", seat.group_rank == index, name)
-        require("global ranks are 0..n-1", seat.first_rank == first, name)
-        require("role ranks are 0..n-1", seat.role_first_rank == roles.get(spec.role, 0), name)
+        require("group ranks are 0..n-1", assignment.group_rank == index, name)
+        require("global ranks are 0..n-1", assignment.first_rank == first, name)
+        require("role ranks are 0..n-1", assignment.role_first_rank == roles.get(spec.role, 0), name)
         first += spec.local_world_size
         roles[spec.role] = roles.get(spec.role, 0) + spec.local_world_size
-    for name, seat in seats:
-        sizes = (seat.group_world_size, seat.world_size, seat.role_world_size)
-        expected = (len(seats), first, roles[specs[name].role])
+    for name, assignment in given:
+        sizes = (assignment.group_world_size, assignment.world_size, assignment.role_world_size)
+        expected = (len(given), first, roles[specs[name].role])
         require("sizes are sums", sizes == expected, f"{name}: {sizes}, not {expected}")
-        require("the round is its own", seat.round == world.number, name)
+        require("the round is its own", assignment.round == world.number, name)
 
 
 def size_is_within_limits(limits: WorldLimits, world: World) -> None:
     """As many nodes as were ordered."""
-    size = len(world.seats)
+    size = len(world.assignments)
     require("min <= nodes <= max", limits.min_nodes <= size <= limits.max_nodes, f"{size} nodes")
     require("nodes are divisible by the unit", size % limits.node_unit == 0, f"{size} nodes")
 
 
 def store_belongs_to_rank_0(owners: Mapping[int, str], world: World) -> None:
     """The store is on the first node, and on a port that this node offered."""
-    first = next(iter(world.seats))
-    stores = {(seat.store_address, seat.store_port) for seat in world.seats.values()}
+    first = next(iter(world.assignments))
+    stores = {(assignment.store_address, assignment.store_port) for assignment in world.assignments.values()}
     require("one store", len(stores) == 1, str(stores))
     address, port = stores.pop()
     require("the store is rank 0's", address == f"address-{first}", address)
@@ -86,13 +86,13 @@ def order_is_stable(ranks: Mapping[str, int | None], before: World | None, after
     """Who stays keeps its place among those who stay, unless ranks are given."""
     if before is None:
         return
-    old, new = list(before.seats), list(after.seats)
+    old, new = list(before.assignments), list(after.assignments)
     given = {name: ranks[name] for name in new}
     free = [name for name in new if given[name] is None]
-    survivors = [name for name in free if name in before.seats]
+    survivors = [name for name in free if name in before.assignments]
     expected = [name for name in old if name in survivors]
     require("survivors keep their order", survivors == expected, f"{old} -> {new}")
     if expected and free == new:
-        require("rank 0 is a survivor's", new[0] in before.seats, f"{old} -> {new}")
+        require("rank 0 is a survivor's", new[0] in before.assignments, f"{old} -> {new}")
     obeyed = [rank for rank in given.values() if rank is not None]
     require("given ranks are obeyed", obeyed == sorted(obeyed), f"{new}: {given}")

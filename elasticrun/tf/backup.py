@@ -189,7 +189,7 @@ class PeerBackup:
             _Target(shard, holder, directories.at(holder, shard.owner))
             for shard in shards
             for holder in holders(shard.owner, len(shards), self._peers)
-            if holder in directories.seats
+            if holder in directories.paths
         ]
         found = {copy.where: copy for copy in directories.copies()}
         again = {target.place: target.where for target in targets if target.replaces(found.get(target.where))}
@@ -243,7 +243,7 @@ class PeerBackup:
         wanted = Wanted(step, checkpoint_path, tuple(shard.fingerprint for shard in shards))
         found = directories.copies()
         directories.discard(copy for copy in found if stale(copy.label, wanted))
-        if not directories.seats:
+        if not directories.paths:
             return (), "; ".join(directories.problems)
         plan_ = plan(found, wanted)
         if plan_.problem:

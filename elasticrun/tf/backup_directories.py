@@ -22,18 +22,18 @@ class BackupDirectories:
     """The directories for copies of all ps that have one."""
 
     files: tuple[ServerFiles, ...]  # by ps
-    seats: Mapping[int, str]  # the directory of each ps that has one
+    paths: Mapping[int, str]  # the directory of each ps that has one
     problems: tuple[str, ...]  # why others have none
 
     def at(self, holder: int, owner: int) -> str:
         """The directory for the copy of ``owner`` that ``holder`` keeps."""
-        return f"{self.seats[holder]}/of-{owner}"
+        return f"{self.paths[holder]}/of-{owner}"
 
     def copies(self) -> list[Copy]:
         """All copies that can be seen."""
         readers: dict[str, list[int]] = {}
-        for index, seat in self.seats.items():
-            for path in self.files[index].find(f"{PurePosixPath(seat).parent}/*/of-*/{LABEL}"):
+        for index, own in self.paths.items():
+            for path in self.files[index].find(f"{PurePosixPath(own).parent}/*/of-*/{LABEL}"):
                 readers.setdefault(path, []).append(index)
         labels = {path: decode_label(self.files[seen[0]].read(path)) for path, seen in readers.items()}
         return [
@@ -53,8 +53,8 @@ class BackupDirectories:
         ``sizes`` are bytes by (holder, owner); those in ``again`` take the place of one as large.
         """
         hosts: dict[str, list[int]] = {}
-        for index, seat in self.seats.items():
-            hosts.setdefault(str(PurePosixPath(seat).parent), []).append(index)
+        for index, own in self.paths.items():
+            hosts.setdefault(str(PurePosixPath(own).parent), []).append(index)
         replaced = set(again)
         found: dict[int, str] = {}
         for folder, servers in hosts.items():
@@ -75,15 +75,15 @@ def find_directories(
         return BackupDirectories(
             tuple(files), {}, (f"no ps has a directory for copies ({ROOTS_VARIABLE} is not set)",)
         )
-    seats, problems = {}, []
+    paths, problems = {}, []
     for index, port in enumerate(ports):
         found = files[index].find(*(f"{root}/{port}" for root in roots))
         if len(found) == 1:
-            seats[index] = found[0]
+            paths[index] = found[0]
         else:
             why = f"{len(found)} directories claim to be that" if found else "its agent made none"
             problems.append(f"ps {index} has no directory for copies: {why}")
-    return BackupDirectories(tuple(files), seats, tuple(problems))
+    return BackupDirectories(tuple(files), paths, tuple(problems))
 
 
 def _lack(files: ServerFiles, folder: str, needed: int, whole: int) -> str:

@@ -21,7 +21,7 @@ _TO_DO = "start this program with elastic-run, or set it as tf.distribute docume
 
 @dataclass(frozen=True, slots=True)
 class ClusterTask:
-    """This process's seat in a TensorFlow cluster."""
+    """This process's task in a TensorFlow cluster."""
 
     role: str  # "chief", "worker", "ps", "evaluator"
     index: int  # within the role
@@ -51,7 +51,7 @@ def parse_task(text: str | None) -> ClusterTask:
     if not isinstance(config, dict):
         raise _broken("has to be a JSON object")
     cluster = _cluster(config.get("cluster"))
-    role, index = _seat(config.get("task"))
+    role, index = _task(config.get("task"))
     if role in SERVERS and role not in cluster:
         raise _broken(f"names this task {role}:{index}, but the cluster has no {role}")
     if role in cluster and index >= len(cluster[role]):
@@ -94,7 +94,7 @@ def _is_address(value: Any) -> bool:
     return bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
 
 
-def _seat(value: Any) -> tuple[str, int]:
+def _task(value: Any) -> tuple[str, int]:
     match value:
         case {"type": str(role), "index": int(index)} if role and index >= 0:
             return role, int(index)

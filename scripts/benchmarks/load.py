@@ -104,7 +104,7 @@ class Agent:
                 case Transmit(message) if self.wire is not None:
                     self.wire.send(message)
                 case StartWorkers(assignment):
-                    self._swarm.seated(assignment.round, assignment.group_rank, assignment.group_world_size)
+                    self._swarm.assigned(assignment.round, assignment.group_rank, assignment.group_world_size)
                 case SignalWorkers():
                     self.feed(WorkerFinished(self.machine.state.round, 0))
                 case SweepWorkers(round_):
@@ -252,7 +252,7 @@ class Swarm:
         self._tasks: list[asyncio.Task[None]] = []
         self._beats: list[asyncio.TimerHandle] = []
 
-    def seated(self, round_: int, rank: int, size: int) -> None:
+    def assigned(self, round_: int, rank: int, size: int) -> None:
         """An agent was told to start its workers."""
         ranks = self._ranks.setdefault(round_, [])
         ranks.append(rank)

@@ -174,7 +174,7 @@ def _shares(agents: int, loads: int, port: int, client: str, token: str | None) 
 
 
 def _world(swarms: Sequence[Process], number: int, size: int) -> float:
-    """When the last agent had its seat in a world of ``size``; every rank must have been given once."""
+    """When the last agent had its place in a world of ``size``; every rank must have been given once."""
     told = _hear_all(swarms)
     ranks = sorted(rank for each in told for rank in each["ranks"])
     if {each["round"] for each in told} != {number} or ranks != list(range(size)):

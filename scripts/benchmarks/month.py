@@ -49,9 +49,9 @@ class Month:
         self.now += MINUTE
         node = self.nodes[number % NODES + 1]
         round_ = node.status.round
-        host, seat = node.info.host, node.seat
-        assert seat is not None
-        rank, kind = seat.first_rank, FailureKind.SIGNAL
+        host, given = node.info.host, node.assignment
+        assert given is not None
+        rank, kind = given.first_rank, FailureKind.SIGNAL
         found = Failure(node.name, host, rank, 0, "default", 1, kind, -9, stderr_tail=STDERR, step=number)
         self._say([node.is_now(AgentPhase.FAILED, round_, found)])
 

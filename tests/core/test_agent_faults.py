@@ -27,20 +27,20 @@ from elasticrun.core.agent.events import (
 from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
-    Charter,
     Evidence,
     Leave,
     ProbeGroup,
     ProbeReport,
+    Proposal,
     RejectCode,
     Rejected,
     Report,
     SaveStacks,
-    Seat,
     Stall,
     StartProbe,
     StartRound,
     StopRound,
+    Vote,
     World,
 )
 from elasticrun.errors import ExitCode
@@ -283,46 +283,46 @@ def test_a_drained_node_lets_its_workers_save_their_state() -> None:
 # -- votes
 
 
-def charter(round_: int, base: World | None = None, prior: World | None = None) -> Charter:
-    return Charter(World(round_, 1, 3), base, prior)
+def proposal(round_: int, base: World | None = None, prior: World | None = None) -> Proposal:
+    return Proposal(World(round_, 1, 3), base, prior)
 
 
-def told(round_: int, sequence: int, charter: Charter) -> Directed:
-    return Directed(StartRound(1, sequence, replace(start(round_).assignment, charter=charter), "because"))
+def told(round_: int, sequence: int, proposal: Proposal) -> Directed:
+    return Directed(StartRound(1, sequence, replace(start(round_).assignment, proposal=proposal), "because"))
 
 
 def test_no_votes_are_kept_for_a_single_endpoint() -> None:
-    assert status(running_agent()).seats == ()
+    assert status(running_agent()).votes == ()
 
 
-def test_a_seat_is_a_vote() -> None:
+def test_workers_that_start_are_a_vote() -> None:
     agent = ready_agent()
-    agent.do(told(0, 1, charter(0)))
-    assert status(agent).seats == (Seat(World(0, 1, 3), None),)
+    agent.do(told(0, 1, proposal(0)))
+    assert status(agent).votes == (Vote(World(0, 1, 3), None),)
 
 
-def test_a_seat_offered_in_ignorance_of_the_newest_one_is_refused() -> None:
+def test_an_assignment_whose_master_missed_our_newest_vote_is_refused() -> None:
     agent = ready_agent()
-    agent.do(told(0, 1, charter(0)))
-    agent.do(told(3, 2, charter(3, base=World(1, 1, 3), prior=World(1, 1, 3))))
+    agent.do(told(0, 1, proposal(0)))
+    agent.do(told(3, 2, proposal(3, base=World(1, 1, 3), prior=World(1, 1, 3))))
     assert agent.machine.state.phase is AgentPhase.RUNNING, "what runs goes on"
-    assert status(agent).seats == (Seat(World(0, 1, 3), None),), "and the master hears why"
+    assert status(agent).votes == (Vote(World(0, 1, 3), None),), "and the master hears why"
 
 
 def test_that_its_world_has_started_everywhere_is_remembered() -> None:
     agent = ready_agent()
-    agent.do(told(0, 1, charter(0)))
-    agent.do(told(0, 2, charter(0, base=World(0, 1, 3))))
+    agent.do(told(0, 1, proposal(0)))
+    agent.do(told(0, 2, proposal(0, base=World(0, 1, 3))))
     assert agent.machine.state.phase is AgentPhase.RUNNING
-    assert agent.machine.hello().status.seats == (Seat(World(0, 1, 3), World(0, 1, 3)),)
+    assert agent.machine.hello().status.votes == (Vote(World(0, 1, 3), World(0, 1, 3)),)
 
 
 def test_that_is_news_to_a_master_that_takes_over_with_a_copy_of_the_journal() -> None:
     """It may know this node's last report, but not the one by which the world became complete."""
     agent = ready_agent()
-    agent.do(told(0, 1, charter(0)))
+    agent.do(told(0, 1, proposal(0)))
     reported = status(agent).sequence
-    agent.do(told(0, 2, charter(0, base=World(0, 1, 3))))
+    agent.do(told(0, 2, proposal(0, base=World(0, 1, 3))))
     assert agent.machine.hello().status.sequence > reported
 
 

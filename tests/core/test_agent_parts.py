@@ -30,7 +30,7 @@ from elasticrun.core.agent.probe import PROBE
 from elasticrun.core.agent.scope import WholeWorld
 from elasticrun.core.agent.state import AgentState, Offer
 from elasticrun.core.agent.tasks import SingleTasks
-from elasticrun.core.protocol.messages import AgentPhase, Seat, StartProbe, World
+from elasticrun.core.protocol.messages import AgentPhase, StartProbe, Vote, World
 from tests.core.build import Agent, failure, ready_agent, start
 from tests.core.test_agent_tasks import served
 
@@ -116,7 +116,7 @@ def desire(**changes: object) -> Callable[[Agent], None]:
 
 
 def vote_twice(agent: Agent) -> None:
-    agent.machine.state.votes = (Seat(World(0, 1, 3), None),) * 2
+    agent.machine.state.votes = (Vote(World(0, 1, 3), None),) * 2
 
 
 def sweep(agent: Agent) -> None:

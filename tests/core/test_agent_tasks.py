@@ -262,7 +262,7 @@ def test_no_grace_is_longer_than_that_of_a_stop() -> None:
 # -- tasks that come and go
 
 
-def test_a_seat_that_is_added_starts_at_once() -> None:
+def test_a_task_that_is_added_starts_at_once() -> None:
     agent = served()
     agent.cluster = (*SERVED[:2], (PS, ("a.net:8003", "a.net:8004")))
     agent.want(Task(3, PS, 1, port=8004))
@@ -274,7 +274,7 @@ def test_a_seat_that_is_added_starts_at_once() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, -15])
-def test_a_seat_that_is_taken_away_ends_without_a_failure(code: int) -> None:
+def test_a_task_that_is_taken_away_ends_without_a_failure(code: int) -> None:
     agent = served()
     agent.drop(PS_RANK)
     assert agent.done() == [(PS_RANK, TERM)]
@@ -284,7 +284,7 @@ def test_a_seat_that_is_taken_away_ends_without_a_failure(code: int) -> None:
     assert agent.attempts() == {0: 0, 1: 0}
 
 
-def test_a_seat_that_is_taken_away_after_its_task_ended_is_forgotten() -> None:
+def test_a_task_that_is_taken_away_after_it_ended_is_forgotten() -> None:
     agent = served()
     agent.die(PS_RANK)
     agent.drop(PS_RANK)
@@ -292,7 +292,7 @@ def test_a_seat_that_is_taken_away_after_its_task_ended_is_forgotten() -> None:
     assert agent.reported() == [RUNNING]
 
 
-def test_a_node_whose_last_seat_is_taken_away_can_be_given_another_one() -> None:
+def test_a_node_whose_last_task_is_taken_away_can_be_given_another_one() -> None:
     agent = TfAgent([PS_0])
     agent.want()
     agent.drop(PS_RANK)
@@ -306,7 +306,7 @@ def test_a_node_whose_last_seat_is_taken_away_can_be_given_another_one() -> None
     assert agent.of(SweepWorkers) == [SweepWorkers(0)]
 
 
-def test_a_node_that_begins_without_a_seat_runs_nothing_until_it_is_given_one() -> None:
+def test_a_node_that_begins_without_a_task_runs_nothing_until_it_is_given_one() -> None:
     agent = TfAgent([PS_0])
     agent.tasks = {}
     agent.want()

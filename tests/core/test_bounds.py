@@ -11,7 +11,7 @@ from elasticrun.config import Action, FailureClass, Policy, PolicyRule
 from elasticrun.core.health import checkup
 from elasticrun.core.job.events import Attached, Drop, Left, MasterStarted, Reported
 from elasticrun.core.membership import nodes as membership
-from elasticrun.core.membership.quorum import MAX_ROLLS, Quorum
+from elasticrun.core.membership.quorum import MAX_NAMED_WORLDS, Quorum
 from elasticrun.core.protocol.bounds import STEPS, TIMESTAMPS, WINDOW, Horizon
 from elasticrun.core.protocol.messages import (
     AgentPhase,
@@ -20,8 +20,8 @@ from elasticrun.core.protocol.messages import (
     ProbeReport,
     RejectCode,
     Rejected,
-    Seat,
     StartRound,
+    Vote,
     World,
 )
 from elasticrun.core.protocol.status import JobPhase
@@ -45,7 +45,7 @@ def test_a_master_follows_what_failovers_may_have_added_and_no_more() -> None:
 ABSURD = [
     AgentStatus(1, AgentPhase.READY, round=2**40),
     AgentStatus(1, AgentPhase.READY, probe=ProbeReport(2**40)),
-    AgentStatus(1, AgentPhase.READY, round=1, seats=(Seat(World(1, 2**40, 1), None),)),
+    AgentStatus(1, AgentPhase.READY, round=1, votes=(Vote(World(1, 2**40, 1), None),)),
 ]
 
 
@@ -134,20 +134,20 @@ def test_hosts_of_suspects_and_rolls_of_worlds_are_bounded(monkeypatch: pytest.M
     assert len(book.hosts) == 5
     quorum = Quorum(2)
     for number in range(400):
-        quorum.hear((Seat(World(1, number, 2), World(0, 0, 2), ("a", "b")),))
-    assert len(quorum._rolls) == MAX_ROLLS
+        quorum.hear((Vote(World(1, number, 2), World(0, 0, 2), ("a", "b")),))
+    assert len(quorum._members_of) == MAX_NAMED_WORLDS
 
 
-@pytest.mark.parametrize("roll", [("a.1", "b.1", "x.1"), ("liar.1", "a.1"), ("liar.1", "liar.1", "a.1")])
-def test_a_seat_in_a_world_that_names_others_is_no_vote(roll: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("members", [("a.1", "b.1", "x.1"), ("liar.1", "a.1"), ("liar.1", "liar.1", "a.1")])
+def test_a_vote_in_a_world_that_names_others_is_no_vote(members: tuple[str, ...]) -> None:
     """Else a node could say of others that they were members of a world that it makes up."""
     job = Job(min_nodes=9, max_nodes=9, endpoints=2)
     liar = job.hello("liar", AgentPhase.READY, 7, -1, 1)
-    seats = (Seat(World(7, 1, 3), None, roll),)
-    told = replace(liar, status=replace(liar.status, seats=seats))
+    votes = (Vote(World(7, 1, 3), None, members),)
+    told = replace(liar, status=replace(liar.status, votes=votes))
     (drop,) = [effect for effect in job.do(Attached(1, told)) if isinstance(effect, Drop)]
     assert drop.farewell is not None and drop.farewell.code is RejectCode.IMPLAUSIBLE
     assert job.machine.state.quorum.base is None
-    honest = replace(seats[0], roll=("liar.1", "a.1", "b.1"))
-    job.do(Attached(2, replace(told, status=replace(told.status, seats=(honest,)))))
+    honest = replace(votes[0], members=("liar.1", "a.1", "b.1"))
+    job.do(Attached(2, replace(told, status=replace(told.status, votes=(honest,)))))
     assert job.machine.state.quorum.base == World(7, 1, 3)

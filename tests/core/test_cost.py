@@ -24,14 +24,14 @@ from elasticrun.core.job.events import (
     Reported,
     Send,
 )
-from elasticrun.core.membership.quorum import with_seat
+from elasticrun.core.membership.quorum import with_vote
 from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     GroupReport,
     ProbeReport,
-    Seat,
     StartProbe,
+    Vote,
     World,
 )
 from elasticrun.core.protocol.status import JobPhase
@@ -50,7 +50,7 @@ class Crowd(Job):
 
     def __init__(self, endpoints: int, is_checked: bool, epoch: int = 0, **config: Any) -> None:
         mode = HealthCheckMode.AUTO if is_checked else HealthCheckMode.OFF
-        self.seats: dict[str, tuple[Seat, ...]] = {}
+        self.votes: dict[str, tuple[Vote, ...]] = {}
         self.asked: dict[int, StartProbe] = {}  # by session
         config |= {"endpoints": endpoints, "max_restarts": 3, "health": HealthConfig(mode=mode)}
         super().__init__(epoch or endpoints, **config)
@@ -62,7 +62,7 @@ class Crowd(Job):
         return self.said
 
     def status(self, node: str, phase: AgentPhase, round_: int, *failures: Any) -> AgentStatus:
-        return replace(super().status(node, phase, round_, *failures), seats=self.seats.get(node, ()))
+        return replace(super().status(node, phase, round_, *failures), votes=self.votes.get(node, ()))
 
     def come(self, node: str, phase: AgentPhase = READY, round_: int = -1) -> None:
         self.attach(node, phase, round_, self.machine.state.epoch, position={"n0": 0, "n1": 1}.get(node, -1))
@@ -77,12 +77,12 @@ class Crowd(Job):
         self.do(Reported(self.sessions[node], replace(self.status(node, READY, -1), probe=probe)))
 
     def run_all(self) -> None:
-        """The nodes pass their check, and take their seats in the world."""
+        """The nodes pass their check, and vote for the world."""
         while self.asked:
             self.answer(f"n{next(iter(self.asked)) - 1}")
-        for node, seat in list(self.machine.state.current.seats.items()):
-            self.seats[node] = with_seat(self.seats.get(node, ()), seat.charter)
-            self.report(node, RUNNING, seat.round)
+        for node, given in list(self.machine.state.current.assignments.items()):
+            self.votes[node] = with_vote(self.votes.get(node, ()), given.proposal)
+            self.report(node, RUNNING, given.round)
         assert self.phase() is JobPhase.RUNNING
 
 
@@ -259,8 +259,8 @@ def growing(nodes: int, *how: Any) -> Story:
 def usurping(nodes: int, *_: Any) -> Story:
     """The second host's master has more nodes than a world takes, but most voters are elsewhere."""
     crowd = Crowd(2, False, epoch=3, min_nodes=2, max_nodes=nodes // 2)
-    last = Seat(World(0, 2, 10 * nodes), None)
-    crowd.seats = {f"n{number}": (last,) for number in range(nodes)}
+    last = Vote(World(0, 2, 10 * nodes), None)
+    crowd.votes = {f"n{number}": (last,) for number in range(nodes)}
     for number in range(nodes):
         crowd.come(f"n{number}", READY, 0)
     assert "another master" in crowd.machine.state.obstacle

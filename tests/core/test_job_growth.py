@@ -23,7 +23,7 @@ def begin_next(job: Job, old: str, round_: int) -> set[str]:
     """The members of ``old`` have stopped their round; who is in the next one."""
     job.all_report(old, READY, round_)
     assert job.machine.state.round == round_ + 1
-    return set(job.machine.state.current.seats)
+    return set(job.machine.state.current.assignments)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_who_is_needed_imports_while_the_round_forms() -> None:
 def test_before_the_first_world_nodes_meet_while_they_import() -> None:
     job = Job(min_nodes=2, max_nodes=2)
     job.join("a", "b")
-    assert job.machine.state.current.seats.keys() == {"a", "b"}
+    assert job.machine.state.current.assignments.keys() == {"a", "b"}
     job.join("c")
     assert "c" in job.machine.state.held
 

@@ -650,7 +650,7 @@ def test_a_node_that_is_to_leave_may_have_gone_already() -> None:
     job.report("a", READY, 0, blame)
     job.do(Detached(job.sessions["a"], "reset"))
     job.report("b", READY, 0)
-    assert (job.phase(), set(job.machine.state.current.seats)) == (JobPhase.RUNNING, {"b"})
+    assert (job.phase(), set(job.machine.state.current.assignments)) == (JobPhase.RUNNING, {"b"})
     assert job.machine.state.budget.used == 0
 
 
@@ -670,12 +670,12 @@ def test_an_operator_scales_in_and_out() -> None:
     job.do(ScaleOrdered(1, 2))
     assert [not stop.drain for stop in job.told("a", StopRound)] == [True]
     job.all_report("abc", READY, 0)
-    assert set(job.machine.state.current.seats) == {"a", "b"}
+    assert set(job.machine.state.current.assignments) == {"a", "b"}
     job.all_report("ab", RUNNING, 1)
     job.do(ScaleOrdered(1, 3))
     assert job.phase() is JobPhase.STOPPING  # c can join
     job.all_report("ab", READY, 1)
-    assert job.told("c", StartRound) or "c" in job.machine.state.current.seats
+    assert job.told("c", StartRound) or "c" in job.machine.state.current.assignments
 
 
 def test_a_job_describes_itself() -> None:

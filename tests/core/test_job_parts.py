@@ -190,7 +190,7 @@ BROKEN: list[tuple[str, Callable[[], Job], Break]] = [
         two,
         lambda job: set_budget(job, Budget(1, refunded=1)),
     ),
-    ("Rounds: who may run is seated", two, lambda job: job.machine.state.current.pending.add("z")),
+    ("Rounds: who may run has an assignment", two, lambda job: job.machine.state.current.pending.add("z")),
     (
         "Rounds: nothing stops a round that runs",
         two,

@@ -38,8 +38,8 @@ PATIENT = Policy(fast_failures_free=0, backoff_first=5.0)
 
 
 def test_all_tasks_of_a_cluster_hear_the_tag_of_the_job() -> None:
-    seats = job(tag="drawn").machine.state.current.seats
-    assert {seat.tag for seat in seats.values()} == {"drawn"}
+    given = job(tag="drawn").machine.state.current.assignments
+    assert {each.tag for each in given.values()} == {"drawn"}
 
 
 def job(**config: object) -> TfJob:
@@ -88,7 +88,7 @@ def test_a_loss_is_charged_and_told_once() -> None:
 
 def test_the_assignment_that_is_told_anew_is_that_of_the_same_round() -> None:
     case = job()
-    before = case.machine.state.current.seats
+    before = case.machine.state.current.assignments
     case.kill(*PS_1)
     (start,) = case.told("b", StartRound)
     assert start.reason == "ps 1 ended; restart 1 of 3"
@@ -180,7 +180,7 @@ def test_who_comes_back_late_hears_what_is_wanted_by_then() -> None:
     for node in "abc":
         case.attach(node, RUNNING, 0, epoch=1, roles=SERVED[node])
         (start,) = case.told(node, StartRound)
-        assert start.assignment == case.machine.state.current.seats[node]
+        assert start.assignment == case.machine.state.current.assignments[node]
     assert case.raised() == {"chief 0": 1, "ps 1": 1}
 
 
@@ -648,7 +648,7 @@ def test_a_number_that_was_ordered_is_that_of_later_rounds_too(count: int) -> No
     lose_c(case)
     assert tasks_of(case.machine).count(PS) == count
     assert case.raised() == {}
-    assert len(dict(case.machine.state.current.seats["a"].cluster)[PS]) == count
+    assert len(dict(case.machine.state.current.assignments["a"].cluster)[PS]) == count
     case.run()
     assert "ps 1" in case.attempts or count == 1
 
@@ -731,7 +731,7 @@ def test_a_node_that_fits_nobody_is_passed_over(extra: tuple[TaskRole, ...], lar
     case.tasks = {}
     case.report("a", READY, 0)
     assert (case.phase(), case.machine.state.round) == (JobPhase.RUNNING, 1)
-    assert tuple(case.machine.state.current.seats) == ("a", "d")
+    assert tuple(case.machine.state.current.assignments) == ("a", "d")
     assert case.machine.state.obstacle == ""
 
 
@@ -742,7 +742,7 @@ def test_a_spare_chief_takes_over() -> None:
     case.tasks = {}
     case.report("b", READY, 0)
     assert (case.phase(), case.machine.state.round) == (JobPhase.RUNNING, 1)
-    assert set(case.machine.state.current.seats) == {"b", "c"}
+    assert set(case.machine.state.current.assignments) == {"b", "c"}
 
 
 def test_a_round_that_stops_goes_on_without_a_node_that_does_not_fit() -> None:
@@ -753,7 +753,7 @@ def test_a_round_that_stops_goes_on_without_a_node_that_does_not_fit() -> None:
     case.tasks = {}
     case.all_report("ab", READY, 0)
     assert case.machine.state.round == 1
-    assert tuple(case.machine.state.current.seats) == ("a", "b")
+    assert tuple(case.machine.state.current.assignments) == ("a", "b")
     assert "2 nodes fit together; the nodes' roles make no TensorFlow cluster" in case.decided()
     case.run()
     assert case.phase() is JobPhase.RUNNING, "and it does not stop for that node again"
@@ -765,7 +765,7 @@ def test_a_node_of_a_tensorflow_job_does_not_join_another_one() -> None:
     assert case.machine.state.round == 0
     case.report("a", FAILED, 0, died("a", 0))
     case.all_report("ab", READY, 0)
-    assert tuple(case.machine.state.current.seats) == ("a", "b")
+    assert tuple(case.machine.state.current.assignments) == ("a", "b")
     assert not case.machine.state.current.tasks
 
 
@@ -813,11 +813,11 @@ def test_an_order_whose_tasks_cannot_be_started_is_withdrawn() -> None:
     case = job(max_restarts=0)
     case.scale(PS, 4)
     case.run()
-    seats = tasks_of(case.machine).wanted.items()
+    given = tasks_of(case.machine).wanted.items()
     third, fourth = (
         (node, rank)
         for index in (2, 3)
-        for node, own in seats
+        for node, own in given
         for rank, task in own.items()
         if (task.role, task.index) == (PS, index)
     )

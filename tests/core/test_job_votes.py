@@ -6,17 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from elasticrun.core.job.events import Attached, Detached, MasterStarted, Reported, StepDown
-from elasticrun.core.membership.quorum import FOUNDING_PATIENCE, with_seat
+from elasticrun.core.membership.quorum import FOUNDING_PATIENCE, with_vote
 from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Hello,
     JobEnded,
     Outcome,
-    Seat,
     StartRound,
     StopRound,
     Trust,
+    Vote,
     Waiting,
     Welcome,
     World,
@@ -34,27 +34,27 @@ class Host(Job):
     def __init__(self, epoch: int = 2, **config: Any) -> None:
         super().__init__(epoch, **({"min_nodes": 1, "max_nodes": 3, "endpoints": 2} | config))
         self.epoch = epoch
-        self.seats: dict[str, tuple[Seat, ...]] = {}
+        self.votes: dict[str, tuple[Vote, ...]] = {}
 
     def come(self, node: str, phase: AgentPhase = READY, round_: int = -1) -> None:
-        """A node attaches with the seats it has."""
+        """A node attaches with the votes it has."""
         self._newest += 1
         self.sessions[node] = self._newest
         who = info(node, position={"a": 0, "b": 1}.get(node, -1))
-        epoch = max([seat.world.epoch for seat in self.seats.get(node, ())], default=-1)
-        votes = self.votes(node, phase, round_)
-        self.do(Attached(self._newest, Hello("job", "1", who, votes, epoch, trust=Trust.RETURNING)))
+        epoch = max([vote.world.epoch for vote in self.votes.get(node, ())], default=-1)
+        status = self.seen(node, phase, round_)
+        self.do(Attached(self._newest, Hello("job", "1", who, status, epoch, trust=Trust.RETURNING)))
 
     def say(self, node: str, phase: AgentPhase, round_: int) -> None:
-        self.do(Reported(self.sessions[node], self.votes(node, phase, round_)))
+        self.do(Reported(self.sessions[node], self.seen(node, phase, round_)))
 
-    def votes(self, node: str, phase: AgentPhase, round_: int) -> AgentStatus:
-        return replace(self.status(node, phase, round_), seats=self.seats.get(node, ()))
+    def seen(self, node: str, phase: AgentPhase, round_: int) -> AgentStatus:
+        return replace(self.status(node, phase, round_), votes=self.votes.get(node, ()))
 
     def take(self, node: str) -> None:
-        """A node takes the seat that it is offered."""
-        assignment = self.machine.state.current.seats[node]
-        self.seats[node] = with_seat(self.seats.get(node, ()), assignment.charter)
+        """A node votes for the world that it is offered."""
+        assignment = self.machine.state.current.assignments[node]
+        self.votes[node] = with_vote(self.votes.get(node, ()), assignment.proposal)
         self.say(node, RUNNING, assignment.round)
 
 
@@ -69,9 +69,9 @@ def begun() -> Host:
 
 
 def successor(**config: Any) -> Host:
-    """The second host's master, which knows nothing, and the seats of the nodes of round 0."""
+    """The second host's master, which knows nothing, and the votes of the nodes of round 0."""
     job = Host(epoch=3, **config)
-    job.seats = {node: (Seat(FIRST, None, ("a.1", "b.1", "c.1")),) for node in "abc"}
+    job.votes = {node: (Vote(FIRST, None, ("a.1", "b.1", "c.1")),) for node in "abc"}
     return job
 
 
@@ -111,14 +111,14 @@ def test_a_world_that_started_everywhere_is_told_so() -> None:
     for node in "abc":
         job.say(node, READY, 0)
     assert job.machine.state.round == 1
-    charter = job.machine.state.current.seats["a"].charter
-    assert charter is not None
-    assert (charter.base, charter.prior) == (FIRST, FIRST)
+    proposal = job.machine.state.current.assignments["a"].proposal
+    assert proposal is not None
+    assert (proposal.base, proposal.prior) == (FIRST, FIRST)
     for node in "abc":
         job.take(node)
-    told = job.told("a", StartRound)[0].assignment.charter
+    told = job.told("a", StartRound)[0].assignment.proposal
     assert told is not None
-    assert told.base == told.world == charter.world
+    assert told.base == told.world == proposal.world
 
 
 def test_that_a_world_was_complete_is_noted_while_it_stops_as_well() -> None:
@@ -129,7 +129,7 @@ def test_that_a_world_was_complete_is_noted_while_it_stops_as_well() -> None:
     job.take("a")
     job.take("b")
     job.say("a", AgentPhase.FAILED, 1)
-    job.do(Reported(job.sessions["a"], replace(job.votes("a", READY, 1))))
+    job.do(Reported(job.sessions["a"], replace(job.seen("a", READY, 1))))
     assert job.machine.state.phase is JobPhase.STOPPING
     job.take("c")
     assert job.machine.state.quorum.base == World(1, 2, 3)
@@ -138,7 +138,7 @@ def test_that_a_world_was_complete_is_noted_while_it_stops_as_well() -> None:
 
 def test_a_member_that_followed_another_master_is_lost_for_the_round() -> None:
     job = begun()
-    job.seats["c"] = (*job.seats["c"], Seat(World(0, 3, 2), None))
+    job.votes["c"] = (*job.votes["c"], Vote(World(0, 3, 2), None))
     job.say("c", RUNNING, 0)
     assert "c followed another master" in job.machine.state.current.stop_reason
 
@@ -195,12 +195,12 @@ def test_members_of_the_last_world_come_first_even_if_others_came_before() -> No
     job.come("y")
     job.come("c", READY, 0)
     job.say("b", READY, 0)
-    assert sorted(job.machine.state.current.seats) == ["b", "c"]
+    assert sorted(job.machine.state.current.assignments) == ["b", "c"]
 
 
 def test_epochs_stay_the_endpoints_own() -> None:
     job = successor()
-    job.seats["b"] = (*job.seats["b"], Seat(World(4, 8, 1), FIRST))
+    job.votes["b"] = (*job.votes["b"], Vote(World(4, 8, 1), FIRST))
     job.come("b", READY, 4)
     assert job.machine.state.epoch == 9
 
@@ -227,5 +227,5 @@ def test_nothing_is_kept_of_the_members_of_old_worlds() -> None:
         for node in "abc":
             job.take(node)
     assert job.machine.state.quorum.base == World(5, 2, 3)
-    counted = {*job.machine.state.candidates.able._by_roll, *job.machine.state.candidates.here._by_roll}
+    counted = {*job.machine.state.candidates.able._by_members, *job.machine.state.candidates.here._by_members}
     assert {world.round for world in counted} <= {4, 5}

@@ -16,12 +16,12 @@ PORTS = {name: tuple(range(8001, 8009)) for name in "abc"}
 BROKEN = died("a", 0)
 
 
-def seated(roles: Roles = SERVED, ports: Mapping[str, Sequence[int]] = PORTS) -> RoundTasks:
+def placed(roles: Roles = SERVED, ports: Mapping[str, Sequence[int]] = PORTS) -> RoundTasks:
     return RoundTasks(members(roles), ports)
 
 
 def test_a_round_of_plain_workers_has_no_tasks() -> None:
-    for tasks in (RoundTasks(), seated(TORCH)):
+    for tasks in (RoundTasks(), placed(TORCH)):
         assert not tasks
         assert tasks.of("a") == ()
         assert tasks.cluster == ()
@@ -74,7 +74,7 @@ def test_who_is_too_many_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_each_node_is_told_of_its_own_tasks_and_of_all_addresses() -> None:
-    tasks = seated()
+    tasks = placed()
     assert tasks.of("b") == (Task(0, WORKER, 0, port=8001), Task(1, PS, 1, port=8002))
     assert tasks.of("c") == (Task(0, EVALUATOR, 0),)
     assert dict(tasks.cluster) == {
@@ -106,20 +106,20 @@ def test_each_node_is_told_of_its_own_tasks_and_of_all_addresses() -> None:
     ],
 )
 def test_what_is_taken_for_a_loss(node: str, report: TaskReport, lost: bool) -> None:
-    tasks = seated()
+    tasks = placed()
     tasks.absorb(node, [report])
     assert set(tasks.lost) == ({(node, 0)} if lost else set())
 
 
 def test_without_parameter_servers_only_an_evaluator_is_lost_alone() -> None:
-    tasks = seated(MIRRORED)
+    tasks = placed(MIRRORED)
     tasks.absorb("a", [TaskReport(0, 0, True, BROKEN), TaskReport(1, 0, True, BROKEN)])
     tasks.absorb("b", [TaskReport(0, 0, True)])
     assert set(tasks.lost) == {("a", 1)}
 
 
 def test_a_life_that_has_to_make_way_is_not_lost() -> None:
-    tasks = seated()
+    tasks = placed()
     tasks.absorb("b", [TaskReport(0, 0, True, BROKEN)])
     assert tasks.restart(list(tasks.lost.values())) == ["b"]
     assert not tasks.lost
@@ -130,7 +130,7 @@ def test_a_life_that_has_to_make_way_is_not_lost() -> None:
 
 
 def test_a_lost_parameter_server_takes_the_chief_along() -> None:
-    tasks = seated()
+    tasks = placed()
     tasks.absorb("b", [TaskReport(0, 0), TaskReport(1, 0, True, BROKEN)])
     assert tasks.restart(list(tasks.lost.values())) == ["a", "b"]
     assert [task.attempt for node in "abc" for task in tasks.of(node)] == [1, 0, 0, 1, 0]
@@ -147,7 +147,7 @@ def test_a_lost_parameter_server_takes_the_chief_along() -> None:
     ],
 )
 def test_the_round_is_over_when_its_leader_ends_with_0(roles: Roles, leader: tuple[str, int]) -> None:
-    tasks = seated(roles)
+    tasks = placed(roles)
     keys = [(node, task.local_rank) for node in roles for task in tasks.of(node)]
     for node, local_rank in keys:
         tasks.absorb(node, [TaskReport(local_rank, 0, True, BROKEN)])
@@ -159,8 +159,8 @@ def test_the_round_is_over_when_its_leader_ends_with_0(roles: Roles, leader: tup
 
 
 def test_who_ends_by_itself_is_waited_for() -> None:
-    assert seated().unfinished == {("a", 0), ("c", 0)}
-    tasks = seated(MIRRORED)
+    assert placed().unfinished == {("a", 0), ("c", 0)}
+    tasks = placed(MIRRORED)
     assert tasks.unfinished == {("a", 0), ("a", 1), ("b", 0)}
     tasks.absorb("b", [TaskReport(0, 0, True)])
     tasks.absorb("a", [TaskReport(0, 0, True), TaskReport(1, 0, True, BROKEN)])
@@ -174,7 +174,7 @@ def test_who_ends_by_itself_is_waited_for() -> None:
 
 
 def test_a_chief_that_ends_with_0_is_done_whichever_life_was_wanted_by_then() -> None:
-    tasks = seated()
+    tasks = placed()
     tasks.absorb("b", [TaskReport(1, 0, True, BROKEN)])
     tasks.restart(list(tasks.lost.values()))
     tasks.absorb("a", [TaskReport(0, 0, True)])
@@ -191,7 +191,7 @@ def indexes(tasks: RoundTasks, role: TaskRole) -> list[tuple[str, int, int]]:
 
 
 def test_what_is_added_gets_fresh_ranks_and_ports_on_the_nodes_of_its_role() -> None:
-    tasks = seated()
+    tasks = placed()
     tasks.resize(PS, 5, PORTS)
     assert indexes(tasks, PS) == [("a", 1, 0), ("a", 2, 2), ("a", 3, 4), ("b", 1, 1), ("b", 2, 3)]
     assert dict(tasks.cluster)[PS] == (
@@ -204,17 +204,17 @@ def test_what_is_added_gets_fresh_ranks_and_ports_on_the_nodes_of_its_role() -> 
     chief, *servers = tasks.of("a")
     assert (chief.attempt, chief.saves) == (1, True)
     assert {server.attempt for server in servers} == {0}
-    assert tasks.of("c") == seated().of("c")
+    assert tasks.of("c") == placed().of("c")
 
 
 def test_who_has_the_fewest_gets_the_next_one() -> None:
-    tasks = seated({"a": (CHIEF, PS, PS), "b": (WORKER, PS)})
+    tasks = placed({"a": (CHIEF, PS, PS), "b": (WORKER, PS)})
     tasks.resize(PS, 4, PORTS)
     assert indexes(tasks, PS)[-1] == ("b", 2, 3)
 
 
 def test_a_node_without_a_free_port_is_passed_over() -> None:
-    tasks = seated()
+    tasks = placed()
     ports = PORTS | {"a": (8001, 8002)}
     assert tasks.room(PS, ports) == 6
     tasks.resize(PS, 8, ports)
@@ -223,7 +223,7 @@ def test_a_node_without_a_free_port_is_passed_over() -> None:
 
 
 def test_what_is_taken_away_stays_until_the_next_chief_runs() -> None:
-    tasks = seated()
+    tasks = placed()
     tasks.resize(PS, 1, PORTS)
     assert dict(tasks.cluster)[PS] == ("a.net:8002",)
     assert (tasks.count(PS), len(tasks.of("b"))) == (1, 2)
@@ -239,7 +239,7 @@ def test_what_is_taken_away_stays_until_the_next_chief_runs() -> None:
 
 
 def test_what_is_about_to_go_is_not_lost() -> None:
-    tasks = seated()
+    tasks = placed()
     tasks.absorb("b", [TaskReport(1, 0, True, BROKEN)])
     assert set(tasks.lost) == {("b", 1)}
     tasks.resize(PS, 1, PORTS)
@@ -249,7 +249,7 @@ def test_what_is_about_to_go_is_not_lost() -> None:
 
 
 def test_a_second_change_waits_for_the_chief_that_knows_both() -> None:
-    tasks = seated()
+    tasks = placed()
     tasks.resize(PS, 1, PORTS)
     tasks.resize(PS, 2, PORTS)
     assert indexes(tasks, PS) == [("a", 1, 0), ("b", 1, 1), ("b", 2, 1)], "one of them is about to go"
@@ -261,7 +261,7 @@ def test_a_second_change_waits_for_the_chief_that_knows_both() -> None:
 
 
 def test_ranks_are_not_used_again_and_a_node_whose_last_one_went_gets_the_next() -> None:
-    tasks = seated()
+    tasks = placed()
     tasks.resize(PS, 1, PORTS)
     tasks.absorb("a", [TaskReport(0, 1)])
     tasks.retire()
@@ -271,7 +271,7 @@ def test_ranks_are_not_used_again_and_a_node_whose_last_one_went_gets_the_next()
 
 
 def test_a_port_of_a_task_that_is_about_to_go_is_not_free() -> None:
-    tasks = seated(ports={"a": (8001, 8002), "b": (8001, 8002, 8003), "c": ()})
+    tasks = placed(ports={"a": (8001, 8002), "b": (8001, 8002, 8003), "c": ()})
     offered = {"b": (8001, 8002, 8003)}
     tasks.resize(PS, 1, offered)
     tasks.resize(PS, 2, offered)
@@ -279,4 +279,4 @@ def test_a_port_of_a_task_that_is_about_to_go_is_not_free() -> None:
 
 
 def test_a_node_that_is_gone_offers_nothing() -> None:
-    assert seated().room(PS, {"a": (8009,)}) == 1
+    assert placed().room(PS, {"a": (8009,)}) == 1

@@ -9,7 +9,7 @@ import pytest
 from elasticrun.core.job.events import Attached, Expired, MasterStarted
 from elasticrun.core.job.state import HEARTBEAT
 from elasticrun.core.membership.seniority import Seniority
-from elasticrun.core.protocol.messages import AgentPhase, Seat, StartRound, World
+from elasticrun.core.protocol.messages import AgentPhase, StartRound, Vote, World
 from tests.core.build import Job, failure, running
 
 READY, RUNNING = AgentPhase.READY, AgentPhase.RUNNING
@@ -78,12 +78,12 @@ def test_a_new_member_that_outlives_the_others_is_the_oldest() -> None:
 
 
 def test_a_master_without_a_journal_takes_the_last_worlds_members_for_the_oldest() -> None:
-    seat = Seat(World(3, 1, 2), None, ("a.1", "b.1"))
+    vote = Vote(World(3, 1, 2), None, ("a.1", "b.1"))
     job = Job(epoch=3, min_nodes=3, max_nodes=3, cautious=True, endpoints=2)
     for node in "cab":
         rank = 0 if node == "c" else None
         hello = job.hello(node, READY, 3 if node in "ab" else -1, -1, 1, node_rank=rank)
-        status = replace(hello.status, seats=(seat,) if node in "ab" else ())
+        status = replace(hello.status, votes=(vote,) if node in "ab" else ())
         job.sessions[node] = len(job.sessions) + 1
         job.do(Attached(job.sessions[node], replace(hello, status=status)))
     job.do(Attached(9, job.hello("c", READY, -1, -1, 1, node_rank=0)))

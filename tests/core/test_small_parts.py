@@ -72,13 +72,13 @@ def test_assignments_count_global_group_and_role_ranks() -> None:
         info("b", local_world_size=3, role="eval"),
         info("c", local_world_size=1, role="train"),
     ]
-    seats = assign_ranks(members, RoundTerms(4, "a.net", 7001, 1, 3))
-    assert list(seats) == ["a", "b", "c"]
-    assert [seat.group_rank for seat in seats.values()] == [0, 1, 2]
-    assert [seat.first_rank for seat in seats.values()] == [0, 2, 5]
-    assert [seat.role_first_rank for seat in seats.values()] == [0, 0, 2]
-    assert [seat.role_world_size for seat in seats.values()] == [3, 3, 3]
-    last = seats["c"]
+    given = assign_ranks(members, RoundTerms(4, "a.net", 7001, 1, 3))
+    assert list(given) == ["a", "b", "c"]
+    assert [each.group_rank for each in given.values()] == [0, 1, 2]
+    assert [each.first_rank for each in given.values()] == [0, 2, 5]
+    assert [each.role_first_rank for each in given.values()] == [0, 0, 2]
+    assert [each.role_world_size for each in given.values()] == [3, 3, 3]
+    last = given["c"]
     assert (last.round, last.group_world_size, last.world_size) == (4, 3, 6)
     assert (last.store_address, last.store_port) == ("a.net", 7001)
     assert (last.restart_count, last.max_restarts) == (1, 3)
@@ -331,8 +331,8 @@ def test_a_round_hears_each_failure_once_and_not_too_many() -> None:
 def test_a_round_believes_what_is_said_of_the_store_only_where_it_can_be(
     kind: FailureKind, step: int, is_hosted: bool, cause: StopCause
 ) -> None:
-    seat = Assignment(0, 0, 1, 0, 1, 0, 1, "a", 1, 0, 0, store_hosted=is_hosted)
-    round_ = Round({"a": seat}, {"a"})
+    own = Assignment(0, 0, 1, 0, 1, 0, 1, "a", 1, 0, 0, store_hosted=is_hosted)
+    round_ = Round({"a": own}, {"a"})
     round_.hear(replace(failure(kind=kind), step=step))
     assert round_.stop is not None
     assert round_.stop[0] is cause

@@ -73,7 +73,7 @@ class TfJob(Job):
 
     def run(self) -> TfJob:
         """All nodes run what they were told to."""
-        for name in self.machine.state.current.seats:
+        for name in self.machine.state.current.assignments:
             self.obey(name)
         return self
 

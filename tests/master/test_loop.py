@@ -46,9 +46,9 @@ from elasticrun.core.protocol.messages import (
     Rejected,
     Report,
     SaveStacks,
-    Seat,
     StartRound,
     Trust,
+    Vote,
     Waiting,
     Welcome,
     World,
@@ -855,10 +855,10 @@ def test_strangers_cannot_make_the_master_keep_what_they_say(tmp_path: Path) -> 
         said = Failure("a", "h", 0, 0, "default", 1, FailureKind.EXIT, 1, traceback="t" * 9_000)
         for number in range(100):
             stranger = bench.attach(f"n{number}", AgentPhase.PREPARING)
-            seats = (Seat(World(1, 1, 64), None, tuple(f"{number}.{n}" for n in range(64))),)
+            votes = (Vote(World(1, 1, 64), None, tuple(f"{number}.{n}" for n in range(64))),)
             failures = tuple(replace(said, node=f"n{number}", rank=rank) for rank in range(8))
             probe = ProbeReport(number, "e" * 9_000)
-            told = AgentStatus(2, AgentPhase.PREPARING, 1, failures, probe=probe, seats=seats)
+            told = AgentStatus(2, AgentPhase.PREPARING, 1, failures, probe=probe, votes=votes)
             bench.hear(stranger, Report(f"n{number}-1", told))
             bench.hear(stranger, Heartbeat(f"n{number}-1", (TaskUsage(0, 1.0),)))
         kept = [node.status for node in bench.machine.state.members.nodes.values()]
@@ -871,14 +871,14 @@ def test_strangers_cannot_make_the_master_keep_what_they_say(tmp_path: Path) -> 
     run(main())
 
 
-def test_of_the_seats_of_a_node_outside_of_the_round_names_are_kept_as_far_as_there_is_room() -> None:
-    rolls = [tuple(f"{number}.{n:0250}" for n in range(16)) for number in range(8)]
-    seats = tuple(Seat(World(n, 1, 16), None, roll) for n, roll in enumerate(rolls))
-    status = AgentStatus(1, AgentPhase.READY, 7, seats=seats)
-    kept = heeded(status, in_round=False, is_probed=False, votes=True).seats
-    assert [seat.world for seat in kept] == [seat.world for seat in seats]
-    assert [bool(seat.roll) for seat in kept] == [False] * 6 + [True] * 2
-    assert heeded(status, in_round=True, is_probed=False, votes=True) == status
+def test_of_the_votes_of_a_node_outside_of_the_round_names_are_kept_as_far_as_there_is_room() -> None:
+    members = [tuple(f"{number}.{n:0250}" for n in range(16)) for number in range(8)]
+    votes = tuple(Vote(World(n, 1, 16), None, members) for n, members in enumerate(members))
+    status = AgentStatus(1, AgentPhase.READY, 7, votes=votes)
+    kept = heeded(status, in_round=False, is_probed=False, needs_votes=True).votes
+    assert [vote.world for vote in kept] == [vote.world for vote in votes]
+    assert [bool(vote.members) for vote in kept] == [False] * 6 + [True] * 2
+    assert heeded(status, in_round=True, is_probed=False, needs_votes=True) == status
     probe = ProbeReport(3, "no GPU")
     checked = replace(status, probe=probe)
-    assert heeded(checked, in_round=False, is_probed=True, votes=True).probe == probe
+    assert heeded(checked, in_round=False, is_probed=True, needs_votes=True).probe == probe

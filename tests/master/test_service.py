@@ -46,8 +46,8 @@ from elasticrun.core.protocol.messages import (
     Leave,
     NodeInfo,
     Report,
-    Seat,
     StartRound,
+    Vote,
     World,
 )
 from elasticrun.core.protocol.status import JobPhase
@@ -541,8 +541,8 @@ def test_a_master_that_cannot_lead_ends_and_says_so(tmp_path: Path, monkeypatch:
     """It knows of a world whose nodes do not come."""
     monkeypatch.setattr(Quorum, "patience", 3.0)  # long enough for the node to come, as it then begins anew
     job = dataclasses.replace(JOB, endpoints=2)
-    seat = Seat(World(0, 2, 3), None)
-    state = dataclasses.replace(status(0, AgentPhase.READY, 0), seats=(seat,))
+    vote = Vote(World(0, 2, 3), None)
+    state = dataclasses.replace(status(0, AgentPhase.READY, 0), votes=(vote,))
     config = MasterConfig(job, "127.0.0.1", 0, str(tmp_path), position=1)
 
     async def main() -> None:

@@ -1,6 +1,6 @@
-"""What the master counts, while nodes say whatever they like of their phases, seats and probes.
+"""What the master counts, while nodes say whatever they like of their phases, votes and probes.
 
-Honest nodes hardly ever hold seats in worlds that are in doubt, or doubt their own health; here each event is
+Honest nodes hardly ever hold votes in worlds that are in doubt, or doubt their own health; here each event is
 drawn from all that a stream can carry. Schedules are drawn by seed, as in test_quorum.py.
 """
 
@@ -23,17 +23,17 @@ from elasticrun.core.job.events import (
     ScaleOrdered,
 )
 from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.membership.quorum import with_seat
+from elasticrun.core.membership.quorum import with_vote
 from elasticrun.core.protocol.messages import (
-    MAX_SEATS,
+    MAX_VOTES,
     AgentPhase,
     AgentStatus,
     GroupReport,
     Hello,
     NodeInfo,
     ProbeReport,
-    Seat,
     Trust,
+    Vote,
     World,
 )
 from elasticrun.core.protocol.status import JobPhase
@@ -68,7 +68,7 @@ class Chaos:
         self.session = 0
         self.sequence = 0
         self.imports = rng.choice((0.0, 0.3, 0.9))  # how often a node says that it does
-        self.lies = rng.choice((0.0, 0.01, 0.01, 0.1))  # how often seats are made up
+        self.lies = rng.choice((0.0, 0.01, 0.01, 0.1))  # how often votes are made up
         self.lives = dict.fromkeys(NAMES, 1)
         self.phases: set[JobPhase] = set()
         self.feed(MasterStarted(rng.choice((2, 2, 3))))
@@ -131,7 +131,7 @@ class Chaos:
         check = ProbeReport(machine.state.probes, rng.choice(("", "", "", "no")), 1.0, self.groups(name))
         probe = rng.choice((None, check, check))
         warming = rng.random() < self.imports
-        return AgentStatus(self.sequence, phase, round_, (), 7000, probe, None, self.seats(name), warming)
+        return AgentStatus(self.sequence, phase, round_, (), 7000, probe, None, self.votes(name), warming)
 
     def groups(self, name: str) -> tuple[GroupReport, ...]:
         """It is one link, or one node, that does not work."""
@@ -139,17 +139,20 @@ class Chaos:
         groups = checkup.step.groups_of(name) if checkup is not None else ()
         return tuple(GroupReport("no" if {"c", "d"} <= set(group) else "", 1.0, 1.0) for group in groups)
 
-    def seats(self, name: str) -> tuple[Seat, ...]:
+    def votes(self, name: str) -> tuple[Vote, ...]:
         """Those it has, with the one that it is offered, or any."""
-        node, seat = self.machine.state.members.nodes.get(name), self.machine.state.current.seats.get(name)
-        held = node.status.seats if node is not None else ()
+        node, given = (
+            self.machine.state.members.nodes.get(name),
+            self.machine.state.current.assignments.get(name),
+        )
+        held = node.status.votes if node is not None else ()
         if self.rng.random() >= self.lies:
-            return with_seat(held, seat.charter) if seat is not None else held
+            return with_vote(held, given.proposal) if given is not None else held
         if self.rng.random() < 0.03:
-            return tuple(Seat(World(100 + number, 2, 1), None) for number in range(MAX_SEATS))
-        rolls = [(), (), tuple(f"{who}.1" for who in self.rng.sample(NAMES, 3))]
+            return tuple(Vote(World(100 + number, 2, 1), None) for number in range(MAX_VOTES))
+        members = [(), (), tuple(f"{who}.1" for who in self.rng.sample(NAMES, 3))]
         worlds = self.rng.sample(WORLDS, self.rng.randint(0, 3))
-        return tuple(Seat(world, None, self.rng.choice(rolls)) for world in worlds)
+        return tuple(Vote(world, None, self.rng.choice(members)) for world in worlds)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))

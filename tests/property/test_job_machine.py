@@ -55,12 +55,12 @@ from elasticrun.core.protocol.messages import (
     NodeInfo,
     ProbeReport,
     RejectCode,
-    Seat,
     Stall,
     StartProbe,
     StartRound,
     StopRound,
     Trust,
+    Vote,
     Waiting,
     Welcome,
     World,
@@ -78,7 +78,7 @@ TEXTS = [
     "RuntimeError: Connection closed by peer",
 ]
 TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n'
-SEATS = (Seat(World(3, 2, 1), None), Seat(World(4, 2, 1), World(3, 2, 1)))
+VOTES = (Vote(World(3, 2, 1), None), Vote(World(4, 2, 1), World(3, 2, 1)))
 POLICIES = [
     Policy(),
     Policy(same_error_rounds=2, fast_failures_free=0, backoff_first=3.0),
@@ -105,7 +105,7 @@ class Agent:
         self.session: int | None = None
         self.probe: ProbeReport | None = None
         self.stall: Stall | None = None
-        self.seats: tuple[Seat, ...] = ()
+        self.votes: tuple[Vote, ...] = ()
         self.told: MasterMessage | None = None  # the newest directive
 
     def status(self) -> AgentStatus:
@@ -113,7 +113,15 @@ class Agent:
         stall = self.stall if self.phase is AgentPhase.RUNNING else None
         warming = self.imports and port > 0
         return AgentStatus(
-            self.sequence, self.phase, self.round, self.failures, port, self.probe, stall, self.seats, warming
+            self.sequence,
+            self.phase,
+            self.round,
+            self.failures,
+            port,
+            self.probe,
+            stall,
+            self.votes,
+            warming,
         )
 
 
@@ -193,13 +201,17 @@ class JobRules(RuleBasedStateMachine):
     def welcome_world(self) -> None:
         """A world was formed, or, by a replay, put in place of an equal one."""
         machine = self.machine
-        size, limits = len(machine.state.current.seats), machine.state.limits
+        size, limits = len(machine.state.current.assignments), machine.state.limits
         assert limits.min_nodes <= size <= limits.max_nodes
         assert size % limits.node_unit == 0
-        members = {machine.state.members.nodes[name].info.incarnation for name in machine.state.current.seats}
+        members = {
+            machine.state.members.nodes[name].info.incarnation for name in machine.state.current.assignments
+        }
         assert not members & self.gone, "who had to go is no member again"
-        assert not machine.state.current.seats.keys() & machine.state.health.doubtful.keys()
-        phases = {machine.state.members.nodes[name].status.phase for name in machine.state.current.seats}
+        assert not machine.state.current.assignments.keys() & machine.state.health.doubtful.keys()
+        phases = {
+            machine.state.members.nodes[name].status.phase for name in machine.state.current.assignments
+        }
         assert phases == {AgentPhase.READY}, "no member is being probed"
 
     def deliver(self, effect: Send) -> None:
@@ -433,37 +445,37 @@ class JobRules(RuleBasedStateMachine):
         phase=st.sampled_from(AgentPhase),
         far=st.integers(-3, 3),
         check=st.none() | st.integers(0, 3),
-        seats=st.sampled_from([(), SEATS]),
+        votes=st.sampled_from([(), VOTES]),
     )
     def lie(
-        self, agent: Agent, phase: AgentPhase, far: int, check: int | None, seats: tuple[Seat, ...]
+        self, agent: Agent, phase: AgentPhase, far: int, check: int | None, votes: tuple[Vote, ...]
     ) -> None:
         """A status that no honest agent sends; the machine must stay within its own rules."""
-        honest = (agent.phase, agent.round, agent.probe, agent.seats)
+        honest = (agent.phase, agent.round, agent.probe, agent.votes)
         agent.phase, agent.round = phase, max(-1, self.machine.state.round + far)
         if check is not None:
             groups = (GroupReport("no"),) * check
             number = max(0, self.machine.state.probes + check - 1)  # others are refused before
             agent.probe = ProbeReport(number, "", 1.0, groups)
-        agent.seats = seats
+        agent.votes = votes
         self.say(agent)
         if self.machine.state.round + far > self.machine.state.round:
             self.connect(agent, Trust.RETURNING)
-        agent.phase, agent.round, agent.probe, agent.seats = honest
+        agent.phase, agent.round, agent.probe, agent.votes = honest
         self.charged_rounds.update(range(-1, self.machine.state.newest + 5))
 
     # -- what holds
 
     @invariant()
     def ranks_are_exact(self) -> None:
-        seats = list(self.machine.state.current.seats.values())
-        if not seats:
+        given = list(self.machine.state.current.assignments.values())
+        if not given:
             return
-        assert [seat.group_rank for seat in seats] == list(range(len(seats)))
-        assert {seat.round for seat in seats} == {self.machine.state.round}
-        assert len({(seat.store_address, seat.store_port) for seat in seats}) == 1
-        assert seats[0].store_port == 7000
-        assert tuple(self.machine.state.current.seats) == self.machine.state.previous
+        assert [each.group_rank for each in given] == list(range(len(given)))
+        assert {each.round for each in given} == {self.machine.state.round}
+        assert len({(each.store_address, each.store_port) for each in given}) == 1
+        assert given[0].store_port == 7000
+        assert tuple(self.machine.state.current.assignments) == self.machine.state.previous
 
     @invariant()
     def numbers_only_grow(self) -> None:
@@ -482,7 +494,7 @@ class JobRules(RuleBasedStateMachine):
     @invariant()
     def facts_fit_the_phase(self) -> None:
         machine, current = self.machine, self.machine.state.current
-        assert current.pending <= current.seats.keys()
+        assert current.pending <= current.assignments.keys()
         if machine.state.phase is JobPhase.GATHERING:
             assert not current.pending
             waits = machine.state.members.detached or (BACKOFF, "") in machine.state.timers

@@ -36,7 +36,7 @@ def test_seats(selected: list[str], previous: list[str]) -> None:
 
 @given(names, st.data())
 def test_nobody_moves_while_seats_only_change_hands(previous: list[str], data: st.DataObject) -> None:
-    """As long as rank 0 stays and as many come as go, each survivor keeps its very seat."""
+    """As long as rank 0 stays and as many come as go, each survivor keeps its very own."""
     gone = data.draw(st.sets(st.sampled_from(previous[1:]))) if previous[1:] else set[str]()
     newcomers = [f"new {number}" for number in range(len(gone))]
     ordered = order_by_seat([*newcomers, *(name for name in previous if name not in gone)], previous)
@@ -62,19 +62,17 @@ def test_assigned_ranks_are_exact(shapes: list[tuple[int, str]]) -> None:
     members = [
         NodeInfo(f"n{number}", "i", "h", "a", size, role) for number, (size, role) in enumerate(shapes)
     ]
-    seats = assign_ranks(members, RoundTerms(3, "a", 1, 0, 0))
+    given = assign_ranks(members, RoundTerms(3, "a", 1, 0, 0))
     ranks, role_ranks = list[int](), dict[str, list[int]]()
     for member in members:
-        seat, size = seats[member.node], member.local_world_size
-        ranks += range(seat.first_rank, seat.first_rank + size)
-        role_ranks.setdefault(member.role, []).extend(
-            range(seat.role_first_rank, seat.role_first_rank + size)
-        )
-        assert seat.role_world_size == sum(size for size, role in shapes if role == member.role)
-        assert (seat.world_size, seat.group_world_size) == (sum(size for size, _ in shapes), len(shapes))
+        own, size = given[member.node], member.local_world_size
+        ranks += range(own.first_rank, own.first_rank + size)
+        role_ranks.setdefault(member.role, []).extend(range(own.role_first_rank, own.role_first_rank + size))
+        assert own.role_world_size == sum(size for size, role in shapes if role == member.role)
+        assert (own.world_size, own.group_world_size) == (sum(size for size, _ in shapes), len(shapes))
     assert ranks == list(range(len(ranks)))
     assert all(found == list(range(len(found))) for found in role_ranks.values())
-    assert [seat.group_rank for seat in seats.values()] == list(range(len(shapes)))
+    assert [each.group_rank for each in given.values()] == list(range(len(shapes)))
 
 
 @given(names, names, some_ranks, limits)

@@ -1,4 +1,4 @@
-"""Votes under an adversary: any master may form any world at any time from what it last heard of the nodes.
+"""Tally under an adversary: any master may form any world at any time from what it last heard of the nodes.
 
 Nothing here keeps masters apart: they never die unless they choose to, act on what was true long ago, and
 their offers arrive in any order or never. Nodes know nothing of epochs. What holds must hold by the votes
@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from elasticrun.core.membership.quorum import Quorum, accepts, next_epoch, with_seat
-from elasticrun.core.membership.votes import Seats, Votes
-from elasticrun.core.protocol.messages import Charter, World
+from elasticrun.core.membership.quorum import Quorum, accepts, next_epoch, with_vote
+from elasticrun.core.membership.tally import Tally, Votes
+from elasticrun.core.protocol.messages import Proposal, World
 
 NODES = 5
 STEPS = 70
@@ -33,7 +33,7 @@ class Node:
     """One incarnation's memory."""
 
     name: str
-    seats: Seats = ()
+    votes: Votes = ()
     round: int = -1
 
 
@@ -43,7 +43,7 @@ class Master:
 
     quorum: Quorum
     epoch: int
-    known: dict[str, Seats] = field(default_factory=dict)
+    known: dict[str, Votes] = field(default_factory=dict)
     newest: int = -1
 
 
@@ -57,7 +57,7 @@ class Adversary:
         self.lives = itertools.count()
         self.nodes = [Node(f"n{number}") for number in range(NODES)]
         self.masters = [self.new_master(position) for position in range(self.endpoints)]
-        self.offers: dict[World, dict[str, Charter]] = {}
+        self.offers: dict[World, dict[str, Proposal]] = {}
         self.takers: dict[World, set[str]] = {}
 
     def run(self) -> int:
@@ -82,9 +82,9 @@ class Adversary:
         master = self.rng.choice(self.masters)
         for node in self.rng.sample(self.nodes, self.rng.randint(1, NODES)):
             master.known.pop(node.name, None)
-            master.known[node.name] = node.seats
+            master.known[node.name] = node.votes
             master.newest = max(master.newest, node.round)
-            master.quorum.hear(node.seats, self.nodes.index(node), node.round)
+            master.quorum.hear(node.votes, self.nodes.index(node), node.round)
 
     def form(self) -> None:
         master = self.rng.choice(self.masters)
@@ -93,23 +93,23 @@ class Adversary:
         known = master.newest >= 0
         if not chosen or master.quorum.obstacle_to_begin(range(self.endpoints), known):
             return
-        if master.quorum.obstacle(Votes(chosen)):
+        if master.quorum.obstacle(Tally(chosen)):
             return
         master.newest += 1
-        charters = master.quorum.form(master.newest, master.epoch, chosen)
-        world = next(iter(charters.values())).world
+        proposals = master.quorum.form(master.newest, master.epoch, chosen)
+        world = next(iter(proposals.values())).world
         assert world not in self.offers, "worlds have names of their own"
-        self.offers[world], self.takers[world] = charters, set()
+        self.offers[world], self.takers[world] = proposals, set()
 
     def notice(self) -> None:
         """A master finds that a world it formed has started everywhere, and tells."""
         master = self.rng.choice(self.masters)
-        for world, charters in self.offers.items():
+        for world, proposals in self.offers.items():
             position = self.masters.index(master)
             is_own = world.epoch % self.endpoints == position and world.epoch <= master.epoch
-            sits = [any(s.world == world for s in master.known.get(name, ())) for name in charters]
-            if is_own and all(sits) and master.quorum.complete(next(iter(charters.values()))):
-                self.offers[world] = {n: replace(charter, base=world) for n, charter in charters.items()}
+            sits = [any(s.world == world for s in master.known.get(name, ())) for name in proposals]
+            if is_own and all(sits) and master.quorum.complete(next(iter(proposals.values()))):
+                self.offers[world] = {n: replace(proposal, base=world) for n, proposal in proposals.items()}
 
     def restart(self) -> None:
         """With its journal."""
@@ -141,22 +141,22 @@ class Adversary:
         """Offers of a world arrive, at some of its members, perhaps again."""
         if self.offers:
             world = self.rng.choice(list(self.offers)[-4:])
-            charters = list(self.offers[world].items())
-            count = self.rng.choice((1, len(charters), len(charters)))
-            for name, charter in self.rng.sample(charters, count):
-                self.take(name, charter)
+            proposals = list(self.offers[world].items())
+            count = self.rng.choice((1, len(proposals), len(proposals)))
+            for name, proposal in self.rng.sample(proposals, count):
+                self.take(name, proposal)
 
-    def take(self, name: str, charter: Charter) -> None:
+    def take(self, name: str, proposal: Proposal) -> None:
         """As core/agent/intake.py does."""
         node = next((node for node in self.nodes if node.name == name), None)
-        if node is None or not accepts(node.seats, charter):
+        if node is None or not accepts(node.votes, proposal):
             return
-        if charter.world.round > node.round:
-            node.round = charter.world.round
-            node.seats = with_seat(node.seats, charter)
-            self.takers[charter.world].add(name)
-        elif node.seats and node.seats[-1].world == charter.world:
-            node.seats = with_seat(node.seats, charter)
+        if proposal.world.round > node.round:
+            node.round = proposal.world.round
+            node.votes = with_vote(node.votes, proposal)
+            self.takers[proposal.world].add(name)
+        elif node.votes and node.votes[-1].world == proposal.world:
+            node.votes = with_vote(node.votes, proposal)
 
     def die(self) -> None:
         """A new incarnation takes a node's place; half of the nodes are spared, or soon nobody could vote."""
@@ -186,19 +186,19 @@ def test_the_complete_worlds_are_a_chain(first: int) -> None:
     assert sum(complete) > CHUNK, "where no world starts, nothing is tested"
 
 
-IN_DOUBT: Callable[[Quorum, World, Votes], list[World]] = Quorum._in_doubt
+IN_DOUBT: Callable[[Quorum, World, Tally], list[World]] = Quorum._in_doubt
 
 
-def none(quorum: Quorum, base: World, nodes: Votes) -> list[World]:
+def none(quorum: Quorum, base: World, nodes: Tally) -> list[World]:
     return []
 
 
-def newest_only(quorum: Quorum, base: World, nodes: Votes) -> list[World]:
+def newest_only(quorum: Quorum, base: World, nodes: Tally) -> list[World]:
     return IN_DOUBT(quorum, base, nodes)[-1:]
 
 
-def only_seen(quorum: Quorum, base: World, nodes: Votes) -> list[World]:
-    return [world for world in IN_DOUBT(quorum, base, nodes) if world in nodes.seated]
+def only_seen(quorum: Quorum, base: World, nodes: Tally) -> list[World]:
+    return [world for world in IN_DOUBT(quorum, base, nodes) if world in nodes.voted]
 
 
 @pytest.mark.parametrize(("seed", "weaker"), [(0, none), (6712, newest_only), (140, only_seen)])
@@ -226,7 +226,7 @@ def test_half_of_the_voters_suffice_only_for_the_unbroken_journal_of_the_master_
 
 
 def test_a_vote_has_to_be_a_compare_and_swap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "accepts", lambda seats, charter: True)
+    monkeypatch.setitem(globals(), "accepts", lambda votes, proposal: True)
     with pytest.raises(AssertionError, match="share"):
         Adversary(16).run()
 

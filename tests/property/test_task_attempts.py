@@ -469,10 +469,10 @@ class TaskRules(RuleBasedStateMachine):
     @invariant()
     def what_is_told_is_what_is_wanted(self) -> None:
         tasks = tasks_of(self.job)
-        for name, seat in self.job.state.current.seats.items():
-            assert seat.tasks == tasks.of(name)
+        for name, given in self.job.state.current.assignments.items():
+            assert given.tasks == tasks.of(name)
             if not tasks._retiring:
-                assert seat.cluster == tasks.cluster
+                assert given.cluster == tasks.cluster
 
     @invariant()
     def a_loss_waits_for_something(self) -> None:

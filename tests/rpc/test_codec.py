@@ -14,13 +14,12 @@ from elasticrun.config import TaskRole
 from elasticrun.core.protocol.bounds import MAX_ADDRESS, MAX_FAILURE_TEXT, MAX_NAME
 from elasticrun.core.protocol.messages import (
     MAX_FAILURES,
-    MAX_ROLL,
+    MAX_NAMED_MEMBERS,
     MAX_SUMMARY_TEXT,
     AgentMessage,
     AgentPhase,
     AgentStatus,
     Assignment,
-    Charter,
     Failure,
     FailureKind,
     Heartbeat,
@@ -31,13 +30,14 @@ from elasticrun.core.protocol.messages import (
     NodeInfo,
     Outcome,
     ProbeReport,
+    Proposal,
     RejectCode,
     Rejected,
     Report,
-    Seat,
     Stall,
     StartRound,
     StopRound,
+    Vote,
     Waiting,
     Welcome,
     World,
@@ -132,10 +132,10 @@ BAD_STATUSES: list[Bad] = [
     ("status.round", {"round": 2**62}),
     ("status.probe.check", {"probe": ProbeReport(2**62)}),
     ("status.stall.rank", {"stall": Stall(-1, 0, 2, 1.0, 1.0, False)}),
-    ("status.seats.world.epoch", {"seats": (Seat(World(1, 2**62, 1), None),), "round": 1}),
-    ("status.seats.world.size", {"seats": (Seat(World(1, 1, 2**30), None),), "round": 1}),
-    ("status.seats", {"seats": (Seat(World(4, 1, 1), None),), "round": 3}),
-    ("status.seats.base", {"seats": (Seat(World(4, 1, 1), World(5, 1, 1)),), "round": 9}),
+    ("status.votes.world.epoch", {"votes": (Vote(World(1, 2**62, 1), None),), "round": 1}),
+    ("status.votes.world.size", {"votes": (Vote(World(1, 1, 2**30), None),), "round": 1}),
+    ("status.votes", {"votes": (Vote(World(4, 1, 1), None),), "round": 3}),
+    ("status.votes.base", {"votes": (Vote(World(4, 1, 1), World(5, 1, 1)),), "round": 9}),
     ("status.sequence", {"sequence": -1}),
     ("status.round", {"round": -2}),
     ("status.store_port", {"store_port": -1}),
@@ -457,12 +457,12 @@ def test_abridged_failures_are_of_the_node_that_the_first_one_names() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "\u4e2d"])
 def test_the_largest_cluster_fits(letter: str) -> None:
-    """Its hosts have the longest addresses that a Hello may name, and its charter the longest names."""
+    """Its hosts have the longest addresses that a Hello may name, and its proposal the longest names."""
     host = letter * (MAX_ADDRESS // len(letter.encode()))
     workers = tuple(f"{host}:{port}" for port in range(10_000, 10_000 + MAX_CLUSTER))
     tasks = tuple(Task(rank, TaskRole.WORKER, rank, 2**62, 65535, True) for rank in range(MAX_TASKS))
-    charter = Charter(World(1, 1, 64), None, None, ("\U0001f600" * MAX_NAME,) * MAX_ROLL)
-    assignment = replace(ASSIGNMENT, tasks=tasks, cluster=((TaskRole.WORKER, workers),), charter=charter)
+    proposal = Proposal(World(1, 1, 64), None, None, ("\U0001f600" * MAX_NAME,) * MAX_NAMED_MEMBERS)
+    assignment = replace(ASSIGNMENT, tasks=tasks, cluster=((TaskRole.WORKER, workers),), proposal=proposal)
     start = StartRound(1, 1, assignment, "r" * 20_000)
     data = codec.encode_master(start)
     assert len(data) < codec.MAX_MESSAGE_BYTES

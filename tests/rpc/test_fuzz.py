@@ -49,10 +49,10 @@ from elasticrun.core.protocol.messages import (
     ProbeReport,
     Rejected,
     Report,
-    Seat,
     Stall,
     StartRound,
     StopRound,
+    Vote,
     World,
 )
 from elasticrun.core.protocol.tasks import TaskReport
@@ -130,7 +130,7 @@ class Liar:
         chance = self._chance
         self._next()
         round_ = self._number(-1)
-        seats = tuple(self._seat(round_) for _ in range(self._count(64))) if round_ >= 0 else ()
+        votes = tuple(self._vote(round_) for _ in range(self._count(64))) if round_ >= 0 else ()
         return AgentStatus(
             min(self._sequence, 2**53),
             chance.choice(list(AgentPhase)),
@@ -139,7 +139,7 @@ class Liar:
             chance.choice([0, 1, 65535]),
             self._probe() if chance.random() < 0.2 else None,
             self._stall() if chance.random() < 0.2 else None,
-            seats,
+            votes,
             chance.random() < 0.3,
             tuple(range(1, 1 + self._count(256))),
             tuple(
@@ -152,14 +152,14 @@ class Liar:
         self._sequence += self._chance.choice([0, 1, 1, 1, 1, 2**20])
         return self._sequence
 
-    def _seat(self, round_: int) -> Seat:
+    def _vote(self, round_: int) -> Vote:
         world = World(
             self._chance.choice([0, round_]),
             max(0, self._number(-1)),
             self._chance.choice([1, 2, 2**20]),
         )
         base = None if self._chance.random() < 0.5 else replace(world, round=0)
-        return Seat(world, base, tuple(self._text(1, 30) for _ in range(self._count(64))))
+        return Vote(world, base, tuple(self._text(1, 30) for _ in range(self._count(64))))
 
     def _failure(self) -> Failure:
         chance = self._chance

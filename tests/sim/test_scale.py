@@ -53,8 +53,8 @@ def test_what_does_not_hold_is_found_at_the_end_of_a_stage() -> None:
     crowd.machine.state.candidates.standings[Standing.UNKNOWN] += 1
     with pytest.raises(Violation, match="numbers of standings"):
         crowd._holds(2)
-    next(iter(crowd.nodes.values())).seat = None
-    with pytest.raises(Violation, match="everybody knows its seat"):
+    next(iter(crowd.nodes.values())).assignment = None
+    with pytest.raises(Violation, match="everybody knows its assignment"):
         crowd._holds(2)
 
 

@@ -110,7 +110,7 @@ class WorkerGroup:
             self._start(local_rank)
 
     def start_task(self, assignment: Assignment, local_rank: int) -> None:
-        """Start one task of the round that runs: a further attempt, or a seat that was added.
+        """Start one task of the round that runs: a further attempt, or a task that was added.
 
         Unlike that of a round, its bad start is its own failure: the other tasks go on.
         """

@@ -114,7 +114,7 @@ class NodePorts:
         self._reserve = PortReserve(seed, given=given)
         self._pool = PortPool(seed)
         self._needed = ports_needed(roles)
-        self._seated = 0  # how many tasks served here when the last of them started
+        self._served = 0  # how many tasks served here when the last of them started
         self._wanted = min(self._needed + SPARE_PORTS, MAX_PORTS) if roles else 0
         self._told: tuple[int, ...] = ()
 
@@ -124,7 +124,7 @@ class NodePorts:
         Tasks that were added to the last round are to have a place in the next one as well.
         """
         self._pool.forget()
-        added = max(0, self._seated - self._needed)
+        added = max(0, self._served - self._needed)
         ports = self._pool.offer(min(self._wanted + added, MAX_PORTS))
         if len(ports) < self._needed:
             raise OSError(f"{len(ports)} ports are free, and {self._needed} tasks need one each")
@@ -141,7 +141,7 @@ class NodePorts:
 
     def take(self, tasks: Sequence[Task], starting: Container[int]) -> None:
         """Of all tasks of this node, those of some local ranks are about to start: let go of their ports."""
-        self._seated = ports_needed(task.role for task in tasks)
+        self._served = ports_needed(task.role for task in tasks)
         for task in tasks:
             if task.port and task.local_rank in starting:
                 self._pool.take(task.port)

@@ -70,8 +70,8 @@ class PsBackupDirs:
         prefix = f"{_PREFIX}{tag}_"
         if task.role is TaskRole.PS:
             self._make(prefix, str(task.port))
-        elif all(seat.role is not TaskRole.PS for seat in assignment.tasks):
-            self.close()  # whoever had its seat here has it elsewhere: nobody reads these copies any more
+        elif all(task.role is not TaskRole.PS for task in assignment.tasks):
+            self.close()  # the ps that was here is elsewhere: nobody reads these copies any more
         if task.role is not TaskRole.CHIEF:
             return {}
         return {ROOTS_VARIABLE: os.pathsep.join(f"{base}/{prefix}*" for base in self._bases)}

@@ -247,7 +247,7 @@ class StartWorkers:
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
-    """Start one task of the round that runs: a further attempt of it, or a seat that was added."""
+    """Start one task of the round that runs: a further attempt of it, or a task that was added."""
 
     assignment: Assignment
     local_rank: int

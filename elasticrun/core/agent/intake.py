@@ -19,7 +19,7 @@ from elasticrun.core.agent.events import STOPPABLE, DumpStacks
 from elasticrun.core.agent.leave import Leaving
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.state import AgentState
-from elasticrun.core.membership.quorum import accepts, with_seat
+from elasticrun.core.membership.quorum import accepts, with_vote
 from elasticrun.core.protocol.messages import (
     AgentPhase,
     Assignment,
@@ -76,11 +76,11 @@ class Intake:
     def _compare_votes(self, given: Assignment) -> None:
         """Reject an assignment whose master missed our latest vote; keep what it tells of that vote."""
         state = self._state
-        if not accepts(state.votes, given.charter):
+        if not accepts(state.votes, given.proposal):
             state.desired = replace(state.desired, round=None)
             self._outbox.report()  # what the master did not know
         elif given.round == state.round and state.votes:
-            state.votes = with_seat(state.votes, given.charter)
+            state.votes = with_vote(state.votes, given.proposal)
             state.sequence += 1  # so that it is news in a Hello
 
     def check(self) -> None:

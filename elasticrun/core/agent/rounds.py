@@ -22,7 +22,7 @@ from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.phases import Phases
 from elasticrun.core.agent.scope import RestartScope, WholeWorld
 from elasticrun.core.agent.state import AgentState
-from elasticrun.core.membership.quorum import with_seat
+from elasticrun.core.membership.quorum import with_vote
 from elasticrun.core.protocol.messages import AgentPhase, Assignment, NodeInfo, StartRound
 from elasticrun.core.timers import Deadlines
 
@@ -57,7 +57,7 @@ class Rounds:
         state.assignment = assignment
         state.failures = ()
         state.stall, state.hangs = None, False
-        state.votes = with_seat(state.votes, assignment.charter)
+        state.votes = with_vote(state.votes, assignment.proposal)
         state.scope = self._scope_of(wanted)
         self._group.begin(assignment.local_ranks(state.info.local_world_size), state.scope.servers)
         say = self._outbox.inform if state.round == 0 else self._outbox.warn

@@ -17,8 +17,8 @@ from elasticrun.core.protocol.messages import (
     Failure,
     NodeInfo,
     ProbeReport,
-    Seat,
     Stall,
+    Vote,
 )
 from elasticrun.dataclass import dataclass
 
@@ -50,7 +50,7 @@ class AgentState:
     offer: Offer = field(default_factory=Offer)
     imports: bool = False  # a worker that started now would wait for them
     desired: Desired = field(default_factory=Desired)
-    votes: tuple[Seat, ...] = ()
+    votes: tuple[Vote, ...] = ()
     sequence: int = 0  # of the newest status
     departure: Departure | None = None
     is_done: bool = False  # Finish was said

@@ -2,11 +2,11 @@
 
 The master asks this after every event, and the answers are sums over all nodes; asked of each node anew, the
 first world of n nodes would cost n * n steps. So what is summed up is kept: how many nodes that are ready
-have which standing, which listed hosts' agents are among them, and the votes (``core/membership/votes.py``)
+have which standing, which listed hosts' agents are among them, and the votes (``core/membership/tally.py``)
 of all nodes that are here and of those that could be members. The invariant: after each event these sums are
 what a count of all nodes would give. It holds because a node adds to them only what ``_file`` put down for
 it, and every change of what counts passes through here: that a node is, or is no longer, ready, what it says
-of its seats, what is known of its health, that it is gone.
+of its votes, what is known of its health, that it is gone.
 
 Who is chosen is a decision about the whole world: that costs a pass over all nodes, once for each world.
 """
@@ -21,8 +21,8 @@ from elasticrun.core.health.checkup import Checkup, HealthBook, Judgement
 from elasticrun.core.membership.nodes import Node
 from elasticrun.core.membership.quorum import Quorum
 from elasticrun.core.membership.rendezvous import Candidate, WorldLimits, choose_world
-from elasticrun.core.membership.votes import Votes
-from elasticrun.core.protocol.messages import Seat
+from elasticrun.core.membership.tally import Tally
+from elasticrun.core.protocol.messages import Vote
 
 
 class Standing(Enum):
@@ -44,15 +44,15 @@ class Candidates:
         self.ready: dict[str, Standing] = {}  # in the order in which they became ready
         self.standings = dict.fromkeys(Standing, 0)  # how many of these have which
         self.positions: dict[int, int] = {}  # of listed hosts, and how many nodes there are ready; never 0
-        self.here = Votes()  # of all nodes; empty if nobody votes
-        self.able = Votes()  # of those that could be members
+        self.here = Tally()  # of all nodes; empty if nobody votes
+        self.able = Tally()  # of those that could be members
 
     # -- what changes
 
     def hear(self, node: Node) -> None:
         """A node is here, and this is its newest status."""
         if self._quorum.is_needed:
-            self.here.put(node.info.incarnation, node.status.seats)
+            self.here.put(node.info.incarnation, node.status.votes)
             if node.info.node in self.ready:
                 self._file(node, self.ready[node.info.node])
 
@@ -115,7 +115,7 @@ class Candidates:
         if standing is Standing.DOUBTFUL:
             self.able.drop(node.info.incarnation)
         elif self._quorum.is_needed:
-            self.able.put(node.info.incarnation, node.status.seats)
+            self.able.put(node.info.incarnation, node.status.votes)
 
     def _standing(self, name: str) -> Standing:
         health = self._health
@@ -153,13 +153,13 @@ class Candidates:
         """The members of the next world in order of preference, with the reason in words."""
         able = [self._nodes[name] for name, it in self.ready.items() if it is not Standing.DOUBTFUL]
         candidates = [Candidate(n.info.node, n.arrival, n.info.node_rank) for n in able]
-        voters = [n.info.node for n in able if self._quorum.is_voter(n.info.incarnation, n.status.seats)]
+        voters = [n.info.node for n in able if self._quorum.is_voter(n.info.incarnation, n.status.votes)]
         return choose_world(candidates, tuple(dict.fromkeys((*previous, *voters))), limits)
 
-    def seats_of(self, names: Iterable[str]) -> dict[str, tuple[Seat, ...]]:
-        """The seats of these nodes, by incarnation."""
+    def votes_of(self, names: Iterable[str]) -> dict[str, tuple[Vote, ...]]:
+        """The votes of these nodes, by incarnation."""
         nodes = [self._nodes[name] for name in names]
-        return {node.info.incarnation: node.status.seats for node in nodes}
+        return {node.info.incarnation: node.status.votes for node in nodes}
 
     def obstacle(
         self, previous: tuple[str, ...], limits: WorldLimits, is_known: bool, more_may_come: bool
@@ -179,7 +179,7 @@ class Candidates:
             return quorum.obstacle(self.able if size else self.here)
         if why := quorum.lacks_base(self.able):
             return why
-        return quorum.obstacle(Votes(self.seats_of(self.choose(previous, limits)[0])))
+        return quorum.obstacle(Tally(self.votes_of(self.choose(previous, limits)[0])))
 
 
 #: Standings of nodes that a check has not yet failed to judge.

@@ -40,7 +40,7 @@ class Attendance:
         state.newest = max(state.newest, status.round)
         if status.probe is not None:  # else its answer to another probe would be taken for one to ours
             self.note_probe(status.probe.check)
-        state.quorum.hear(status.seats, node.info.position, status.round)
+        state.quorum.hear(status.votes, node.info.position, status.round)
         if name in state.current.pending:
             self._hear_member(node)
         if state.checkup is not None:
@@ -57,7 +57,7 @@ class Attendance:
     def _hear_member(self, node: Node) -> None:
         """A node of the newest world has something to say that may be about it."""
         state, name, status = self._state, node.info.node, node.status
-        if not accepts(status.seats, state.current.seats[name].charter):
+        if not accepts(status.votes, state.current.assignments[name].proposal):
             state.current.lose(name, f"{name} followed another master")
         elif status.round == state.round:
             state.current.absorb(name, status, state.now)
@@ -70,14 +70,16 @@ class Attendance:
         current = self._state.current
         if not current.is_committed:
             return
-        charter = next(iter(current.seats.values())).charter
-        if charter is None or charter.base == charter.world or not self._state.quorum.complete(charter):
+        proposal = next(iter(current.assignments.values())).proposal
+        if proposal is None or proposal.base == proposal.world or not self._state.quorum.complete(proposal):
             return
-        for name, seat in current.seats.items():
-            assert seat.charter is not None
-            current.seats[name] = replace(seat, charter=replace(seat.charter, base=seat.charter.world))
+        for name, given in current.assignments.items():
+            assert given.proposal is not None
+            current.assignments[name] = replace(
+                given, proposal=replace(given.proposal, base=given.proposal.world)
+            )
         if self._state.phase is JobPhase.RUNNING:
-            self._outbox.direct_all([name for name in current.seats if name in current.pending])
+            self._outbox.direct_all([name for name in current.assignments if name in current.pending])
 
     def touch(self, node: Node) -> None:
         """The node is alive: it has another while to say something."""

@@ -57,7 +57,7 @@ class Clusters:
     def could_join(self) -> bool:
         """Whether those who are ready would make one cluster with those who train."""
         state, here = self._state, self._state.members.nodes
-        infos = [here[name].info for name in (*state.current.seats, *state.ready) if name in here]
+        infos = [here[name].info for name in (*state.current.assignments, *state.ready) if name in here]
         return not clash(infos)
 
     def make_tasks(self, names: Sequence[str]) -> RoundTasks:
@@ -72,12 +72,12 @@ class Clusters:
                 self._outbox.tell_all([text])
         return tasks
 
-    def assign(self, seats: Mapping[str, Assignment], tasks: RoundTasks) -> dict[str, Assignment]:
+    def assign(self, assignments: Mapping[str, Assignment], tasks: RoundTasks) -> dict[str, Assignment]:
         """The assignments with what each node is told of its tasks, and of all others."""
         tag = self._state.config.tag
         return {
-            name: replace(seat, tasks=tasks.of(name), cluster=tasks.cluster, tag=tag)
-            for name, seat in seats.items()
+            name: replace(given, tasks=tasks.of(name), cluster=tasks.cluster, tag=tag)
+            for name, given in assignments.items()
         }
 
     def _offers(self, names: Sequence[str]) -> tuple[list[NodeInfo], Mapping[str, Sequence[int]]]:

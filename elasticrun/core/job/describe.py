@@ -19,9 +19,9 @@ def describe(job: JobState, usages: Usages | None = None) -> JobStatus:
     """Who is there and what the job does; of tasks, what they use as far as ``usages`` knows."""
     budget, limits = job.budget, job.limits
     members = job.members.nodes
-    seated = [name for name in job.current.seats if name in members]
-    others = [name for name in members if name not in job.current.seats]
-    nodes = tuple(fitting(_node(job, name, usages or {}) for name in (*seated, *others)))
+    inside = [name for name in job.current.assignments if name in members]
+    others = [name for name in members if name not in job.current.assignments]
+    nodes = tuple(fitting(_node(job, name, usages or {}) for name in (*inside, *others)))
     return JobStatus(
         job_id=job.config.job_id,
         phase=job.phase,
@@ -38,10 +38,10 @@ def describe(job: JobState, usages: Usages | None = None) -> JobStatus:
 
 def _node(job: JobState, name: str, usages: Usages) -> NodeStatus:
     node = job.members.nodes[name]
-    seat = job.current.seats.get(name)
+    given = job.current.assignments.get(name)
     return NodeStatus(
         name,
-        rank=None if seat is None else seat.group_rank,
+        rank=None if given is None else given.group_rank,
         phase=node.status.phase,
         attached=node.session is not None,
         doubt=job.health.doubtful.get(name, ""),
@@ -49,7 +49,7 @@ def _node(job: JobState, name: str, usages: Usages) -> NodeStatus:
     )
 
 
-def _seats(job: JobState, name: str) -> tuple[Task, ...]:
+def _tasks_of(job: JobState, name: str) -> tuple[Task, ...]:
     """The tasks of a node, while a round may run them."""
     tasks = job.current.tasks
     return tasks.of(name) if tasks is not None and job.phase in (JobPhase.RUNNING, JobPhase.STOPPING) else ()
@@ -80,7 +80,7 @@ def _tasks(job: JobState, name: str, used: Mapping[int, TaskUsage]) -> tuple[Tas
             address=str(Endpoint(address, task.port)) if task.port else "",
             usage=used.get(task.local_rank),
         )
-        for task in _seats(job, name)
+        for task in _tasks_of(job, name)
     )
 
 

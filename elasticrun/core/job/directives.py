@@ -31,7 +31,7 @@ def directive(job: JobState, node: Node, sequence: int) -> MasterMessage | None:
         return StartProbe(*stamp, number, groups, slots, timeout, probe_secret(job.key, number))
     if name in job.current.pending:
         if job.phase is JobPhase.RUNNING or name in job.current.serving:
-            return StartRound(*stamp, job.current.seats[name], job.current.start_reason)
+            return StartRound(*stamp, job.current.assignments[name], job.current.start_reason)
         return StopRound(*stamp, job.round, job.current.stop_reason, _drains(job.current, name))
     if job.newest < 0:
         return None
@@ -75,6 +75,6 @@ def notice(job: JobState) -> tuple[str, list[str]]:
     if tasks is not None and tasks.is_over and tasks.unfinished:
         ended, late = name_tasks(tasks, [tasks.leader]), name_tasks(tasks, tasks.unfinished)
         bound = f"at most {job.config.finish_timeout:g} s (--tf-finish-timeout)"
-        return f"{ended} has ended with 0; waiting for {late} to end, {bound}", list(job.current.seats)
-    text = describe_spares(len(job.current.seats), len(job.ready), len(job.held), job.limits)
+        return f"{ended} has ended with 0; waiting for {late} to end, {bound}", list(job.current.assignments)
+    text = describe_spares(len(job.current.assignments), len(job.ready), len(job.held), job.limits)
     return text, [*job.ready, *job.held.since]

@@ -143,7 +143,7 @@ class Formation:
         if not state.config.cautious:
             return order
         here = {name: node.info.incarnation for name, node in nodes.items()}
-        voters = [here[n] for n, node in nodes.items() if state.quorum.is_voter(here[n], node.status.seats)]
+        voters = [here[n] for n, node in nodes.items() if state.quorum.is_voter(here[n], node.status.votes)]
         return state.seniority.form(order, state.newest + 1, here, voters)
 
     def _form(self, order: list[str], reason: str) -> None:
@@ -153,10 +153,12 @@ class Formation:
         tasks = self._clusters.make_tasks(order) if first.info.roles else None
         self._stop_waiting()
         state.round = self._attendance.number_round()
-        seats = self._charter(order, assign_ranks([nodes[name].info for name in order], self._terms(first)))
+        assignments = self._propose(
+            order, assign_ranks([nodes[name].info for name in order], self._terms(first))
+        )
         if tasks is not None:
-            seats = self._clusters.assign(seats, tasks)
-        state.current = Round(seats, set(order), start_reason=reason, started_at=state.now, tasks=tasks)
+            assignments = self._clusters.assign(assignments, tasks)
+        state.current = Round(assignments, set(order), start_reason=reason, started_at=state.now, tasks=tasks)
         state.previous, state.fit.lead = tuple(order), first.info
         for name in order:
             state.candidates.remove(nodes[name])
@@ -165,14 +167,14 @@ class Formation:
         if state.config.health.mode is HealthCheckMode.ALWAYS:
             state.candidates.distrust_all()
 
-    def _charter(self, order: Sequence[str], seats: dict[str, Assignment]) -> dict[str, Assignment]:
+    def _propose(self, order: Sequence[str], assignments: dict[str, Assignment]) -> dict[str, Assignment]:
         """The assignments with what the world is founded on, if nodes vote."""
         state, nodes = self._state, self._state.members.nodes
-        charters = state.quorum.form(state.round, state.epoch, state.candidates.seats_of(order))
-        if not charters:
-            return seats
+        proposals = state.quorum.form(state.round, state.epoch, state.candidates.votes_of(order))
+        if not proposals:
+            return assignments
         incarnations = {name: nodes[name].info.incarnation for name in order}
-        return {n: replace(seat, charter=charters[incarnations[n]]) for n, seat in seats.items()}
+        return {n: replace(given, proposal=proposals[incarnations[n]]) for n, given in assignments.items()}
 
     def _terms(self, first: Node) -> RoundTerms:
         return RoundTerms(
@@ -193,7 +195,7 @@ class Formation:
             "no member of the last world runs while nodes gather": not gathers or not state.current.pending,
             "nobody is called while a world runs": gathers or not here,
             "the newest world is its members'": state.round < 0
-            or state.previous == tuple(state.current.seats),
+            or state.previous == tuple(state.current.assignments),
         }
         return [rule for rule, holds in rules.items() if not holds]
 

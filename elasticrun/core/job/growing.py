@@ -38,7 +38,7 @@ class Growing:
         state, current = self._state, self._state.current
         if not state.ready or current.finished or state.members.detached:
             return Growth.NONE
-        found = growth(len(current.seats), state.candidates.available, len(state.held), state.limits)
+        found = growth(len(current.assignments), state.candidates.available, len(state.held), state.limits)
         fits = found is Growth.NONE or current.tasks is None or self._clusters.could_join()
         return found if fits else Growth.NONE
 

@@ -138,7 +138,7 @@ class Intake:
             told = answer(admission, info.node, state.members.farewell(info), len(state.members.nodes))
             self._outbox.drop(session, told)
             return None
-        if state.quorum.is_blank and not hello.status.seats:
+        if state.quorum.is_blank and not hello.status.votes:
             self._outbox.drop(session)  # neither knows of a world: it must look for the first master
             return None
         if refusal := disbelief(state.horizon, self._known, info, hello.status, hello.epoch):

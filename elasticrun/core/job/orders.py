@@ -49,7 +49,7 @@ class Orders:
         text = f"scaled to {low}:{high} nodes"
         state.limits = limits
         self._outbox.decide(text)
-        if state.phase is JobPhase.RUNNING and len(state.current.seats) > limits.largest:
+        if state.phase is JobPhase.RUNNING and len(state.current.assignments) > limits.largest:
             state.current.must_stop(StopCause.RESIZED, text)
         self._answer(f"the job now wants {low} to {high} nodes")
 

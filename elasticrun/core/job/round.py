@@ -20,7 +20,7 @@ from elasticrun.core.tensorflow.role_recovery import Loss, has_saved
 from elasticrun.core.tensorflow.round_tasks import RoundTasks
 from elasticrun.dataclass import dataclass
 
-#: Phases of a member that accepted its seat and started its workers.
+#: Phases of a member that voted for its world and started its workers.
 STARTED = frozenset({AgentPhase.RUNNING, AgentPhase.FAILED, AgentPhase.FINISHED})
 
 
@@ -37,9 +37,9 @@ class Repair:
 
 @dataclass(slots=True)
 class Round:
-    """Who was seated, who may still run, and why the round has to stop, if it has to."""
+    """Who is in it, who may still run, and why the round has to stop, if it has to."""
 
-    seats: dict[str, Assignment] = field(default_factory=dict)
+    assignments: dict[str, Assignment] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)  # members whose workers may be alive
     finished: set[str] = field(default_factory=set)  # a node stays in it if it is lost afterwards
     failures: list[Failure] = field(default_factory=list)  # in the order in which they were heard
@@ -58,12 +58,12 @@ class Round:
     @property
     def all_finished(self) -> bool:
         """Every member's workers ended with 0."""
-        return len(self.finished) == len(self.seats)
+        return len(self.finished) == len(self.assignments)
 
     @property
     def is_committed(self) -> bool:
         """Every member has started its workers at some time."""
-        return len(self.accepted) == len(self.seats)
+        return len(self.accepted) == len(self.assignments)
 
     @property
     def is_silent(self) -> bool:
@@ -71,7 +71,7 @@ class Round:
 
         Members whose tasks make no steps of the training, parameter servers for instance, have no say.
         """
-        busy = len(self.seats) - len(self.finished)
+        busy = len(self.assignments) - len(self.finished)
         if self.tasks is not None:
             busy = len(self.tasks.trainers) - len(self.finished & self.tasks.trainers)
         return 0 < len(self.silences) >= busy
@@ -112,8 +112,8 @@ class Round:
         self.must_stop(self._cause(failure), failure.summary)
 
     def _cause(self, failure: Failure) -> StopCause:
-        seat = next(iter(self.seats.values()), None)  # all members were told the same
-        is_hosted = seat is not None and seat.store_hosted
+        first = next(iter(self.assignments.values()), None)  # all members were told the same
+        is_hosted = first is not None and first.store_hosted
         if is_hosted and failure.kind is FailureKind.STORE_LOST:
             return StopCause.STORE_LOST
         if not is_hosted and failure.kind is FailureKind.PORT_TAKEN and failure.step < 0:

@@ -103,7 +103,7 @@ class Rounds:
         self._scope.stop()
         state.timers.set((NOTICE, ""), state.now + state.config.waiting_notice_interval)
         self._outbox.decide(f"round {state.round} stops: {current.stop_reason}")
-        self._outbox.direct_all(name for name in current.seats if name not in current.serving)
+        self._outbox.direct_all(name for name in current.assignments if name not in current.serving)
 
     def settle(self) -> Move | None:
         """Find out what follows, once the last member has stopped."""
@@ -142,7 +142,7 @@ class Rounds:
         state, current = self._state, self._state.current
         runs, stops = state.phase is JobPhase.RUNNING, state.phase is JobPhase.STOPPING
         rules = {
-            "who may run is seated": current.pending <= current.seats.keys(),
+            "who may run has an assignment": current.pending <= current.assignments.keys(),
             "nothing stops a round that runs": not runs or current.stop is None,
             "a round stops for somebody": not stops or (bool(current.pending) and current.stop is not None),
             "only known nodes are waited for": not stops or current.pending <= state.members.nodes.keys(),

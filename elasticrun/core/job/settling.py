@@ -44,7 +44,7 @@ class Settling:
         state = self._state
         self.remember(settled)
         self._outbox.decide(text)
-        for name in state.current.seats if settled.suspects_all else filter(None, [settled.suspect]):
+        for name in state.current.assignments if settled.suspects_all else filter(None, [settled.suspect]):
             state.candidates.suspect(name)
         if settled.excluded in state.members.nodes:
             self._attendance.exclude(NodeFinding(settled.excluded, settled.reason))

@@ -159,7 +159,7 @@ class SingleTasks:
         tasks.resize(role, count, ports)
         state.role_orders[role] = Order(tasks.brought[role], count)
         self._outbox.decide(f"{text}; the chief saves its state and starts again, the others go on")
-        self._retell(list(state.current.seats), text)
+        self._retell(list(state.current.assignments), text)
         return ""
 
     def _retire(self) -> None:
@@ -170,8 +170,8 @@ class SingleTasks:
     def _retell(self, names: list[str], reason: str) -> None:
         state, current, tasks = self._state, self._state.current, self._tasks
         for name in names:
-            seat = replace(current.seats[name], tasks=tasks.of(name), cluster=tasks.cluster)
-            current.seats[name] = replace(seat, restart_count=state.budget.used)
+            given = replace(current.assignments[name], tasks=tasks.of(name), cluster=tasks.cluster)
+            current.assignments[name] = replace(given, restart_count=state.budget.used)
         current.start_reason = reason
         self._outbox.direct_all(names)
 
@@ -205,7 +205,7 @@ def idle(state: JobState) -> str:
 def offered_ports(state: JobState) -> Mapping[str, Sequence[int]]:
     """The ports that each node of the round holds free."""
     nodes = state.members.nodes
-    return {name: nodes[name].status.ports for name in state.current.seats if name in nodes}
+    return {name: nodes[name].status.ports for name in state.current.assignments if name in nodes}
 
 
 def _names(losses: Sequence[Loss]) -> str:

@@ -7,22 +7,22 @@ voting (Jajodia and Mutchler, 1990), with the nodes of the last world as the vot
 
 **Words.** A world is named by its round and the epoch in which it was formed; epochs of the master on
 endpoint i of k are i modulo k, and one that starts without a journal of its own draws its first epoch at
-random, so no two masters form the same world. A member that starts its workers takes a *seat*, remembers it
-for as long as its incarnation lives, and shows its seats with each status; in worlds of moderate size a
-seat also names the members. A world is *complete* once every member has its seat; only then can it train,
-as each step needs all of its members. The *base* of a world is the newest world that the master which
-formed it knew to be complete, be it by having heard of every seat, or because somebody's seat names it as a
-base. The very first world counts as a base as soon as it is formed, complete or not.
+random, so no two masters form the same world. A member *votes* for a world when it starts its workers. It
+remembers the vote for as long as its incarnation lives, and shows its votes with each status; in worlds of
+moderate size a vote also names the members. A world is *complete* once every member has voted for it; only
+then can it train, as each step needs all of its members. The *base* of a world is the newest world that the
+master which formed it knew to be complete, because it had heard every vote, or because some vote names that
+world as its base. The very first world counts as a base as soon as it is formed, complete or not.
 
 **Rule.** A master forms a world W on the base B only if W has a *quorum* of B: more than half of B's
 members; or exactly half, if this master formed B and its journal goes back to that moment without a gap.
-The same must hold for each world V newer than B of which a member of W holds a seat, or which this master
-formed itself, for V may have become complete without this master's knowledge; unless a member of W is known
-to have been a member of V and holds no seat in it.
+The same must hold for each world V newer than B that a member of W voted for, or that this master formed
+itself, for V may have become complete without this master's knowledge; unless a member of W is known to have
+been a member of V and did not vote for it.
 
-**A vote is a compare-and-swap.** Each member is told, in its ``Charter``, which seat was its newest when W
-was formed. It takes the seat in W only if that is still so, and W's round is larger than that of any world
-it ever took a seat in. Therefore what W's master knew of the votes is still true when W becomes complete: a
+**A vote is a compare-and-swap.** Each member is told, in its ``Proposal``, which vote was its newest when W
+was formed. It votes for W only if that is still so, and W's round is larger than that of any world it ever
+voted for. Therefore what W's master knew of the votes is still true when W becomes complete: a
 status that was late, a stream that broke between Hello and Welcome, a member that visited another master in
 between can make W fail, but not wrong.
 
@@ -32,15 +32,15 @@ starts them in the other. So at no time can two worlds train.
 
 **Proof.** Let W be complete, Cn the newest complete world before it, and Cj with j <= n the base of W. By
 the rule W has a quorum of Cj; if j = n, this is the claim. Otherwise C(j+1) has a quorum of Cj as well, by
-induction. If one of the two is more than a half, some node x is in both, and has taken both seats. The
-rounds differ, as a node's seats have growing rounds; C(j+1) is the older one, so by the compare-and-swap
-the master of W knew that x holds a seat in C(j+1). No member of C(j+1) that is in W lacks its seat there,
-because both worlds are complete. So the rule was applied to C(j+1): W has a quorum of it. If both are
+induction. If one of the two is more than a half, some node x is in both, and has voted for both. The rounds
+differ, as a node's votes have growing rounds; C(j+1) is the older one, so by the compare-and-swap the master
+of W knew that x had voted for C(j+1). No member of C(j+1) that is in W lacks its vote for C(j+1), because
+both worlds are complete. So the rule was applied to C(j+1): W has a quorum of it. If both are
 exactly a half, one master with one journal formed both, hence knew C(j+1) when it formed W, and the rule
-was applied likewise. Repeat with j+1 until j = n. A node forgets seats older than a base it was told of;
+was applied likewise. Repeat with j+1 until j = n. A node forgets votes older than a base it was told of;
 then that base is known to the master of W, and j was not the newest. Two complete worlds of one round would
-share a node, which takes only one seat in a round. Nothing in this depends on time, on who is attached
-where, or on any copy of a journal: a copy adds names, which can only show more seats to be void.
+share a node, which votes only once in a round. Nothing in this depends on time, on who is attached
+where, or on any copy of a journal: a copy adds names, which can only show that more worlds never started.
 
 **The first world** has no voters before it. Only the master on the first endpoint forms it, with a journal
 of its own from the job's beginning, and only while an agent of each listed host is with it and ready, and
@@ -52,11 +52,11 @@ masters on the other endpoints before it serves the first one or follows it.
 **What is not promised.** If half of a world's nodes are lost at once (both halves of a network that broke
 in the middle, or one of two nodes), the job goes on only with the master that formed the world, and with
 less than half it does not go on at all, however many spares there are; a third node or host decides. If a
-master is lost in the moment in which it tells a world of more than ``MAX_ROLL`` nodes to its members, and
-no copy of its journal tells who they were, those that took a seat must be a majority of it. Without a copy
-the votes are still counted right, but the restart budget starts anew. And the job could begin a second time
-if all listed hosts forget everything, by a restart with a temporary state directory, while none of them can
-reach the rest: name a ``--state-dir`` that survives to rule that out.
+master is lost in the moment in which it tells a world of more than ``MAX_NAMED_MEMBERS`` nodes to its
+members, and no copy of its journal tells who they were, those that voted for it must be a majority of it.
+Without a copy the votes are still counted right, but the restart budget starts anew. And the job could begin
+a second time if all listed hosts forget everything, by a restart with a temporary state directory, while none
+of them can reach the rest: name a ``--state-dir`` that survives to rule that out.
 
 Nor does the job go on because agents of all listed hosts are here again, if half of the last world was lost
 with the journal of the master that formed it. That this would be safe cannot be shown from what a master
@@ -76,8 +76,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from elasticrun.core.membership.votes import Roll, Seats, Votes
-from elasticrun.core.protocol.messages import MAX_ROLL, MAX_SEATS, Charter, Seat, World
+from elasticrun.core.membership.tally import Members, Tally, Votes
+from elasticrun.core.protocol.messages import MAX_NAMED_MEMBERS, MAX_VOTES, Proposal, Vote, World
 
 #: Seconds after which an agent tries the next endpoint.
 TAKEOVER_DELAY = 3.0
@@ -86,8 +86,8 @@ FOUNDING_PATIENCE = 30.0
 #: Seconds in which a master has heard of the nodes that it knows, and of those that look for it.
 SETTLING = 15.0
 #: The most worlds of which agents may name the members. There are a few that matter, and an agent may tell of
-#: any; without the names, votes are counted by seats, which is as safe.
-MAX_ROLLS = 256
+#: any; without the names, those that voted are counted as the members, which is as safe.
+MAX_NAMED_WORLDS = 256
 
 
 def next_epoch(above: int, endpoints: int, position: int) -> int:
@@ -105,24 +105,24 @@ def longest_stay(endpoints: int) -> float:
     return SETTLING + max(FOUNDING_PATIENCE, walk(endpoints) * 2.0 ** (endpoints - 1))
 
 
-def newest(seats: Seats) -> World | None:
-    """The world of a node's newest seat."""
-    return seats[-1].world if seats else None
+def newest(votes: Votes) -> World | None:
+    """The world that a node voted for last."""
+    return votes[-1].world if votes else None
 
 
-def accepts(seats: Seats, charter: Charter | None) -> bool:
-    """Whether a node with these seats may take the one it is offered, or has it already."""
-    return charter is None or newest(seats) in (charter.prior, charter.world)
+def accepts(votes: Votes, proposal: Proposal | None) -> bool:
+    """Whether a node with these votes may vote for the world that is proposed, or has done so already."""
+    return proposal is None or newest(votes) in (proposal.prior, proposal.world)
 
 
-def with_seat(seats: Seats, charter: Charter | None) -> Seats:
-    """The seats of a node that takes the one it is offered, or hears more of the one it has."""
-    if charter is None:
-        return seats
-    bases = [charter.base, *[seat.base for seat in seats if seat.world == charter.world]]
+def with_vote(votes: Votes, proposal: Proposal | None) -> Votes:
+    """The votes of a node that votes for what is proposed, or hears more of a world that it voted for."""
+    if proposal is None:
+        return votes
+    bases = [proposal.base, *[vote.base for vote in votes if vote.world == proposal.world]]
     base = _newer(bases)
-    kept = (s for s in seats if s.world != charter.world and (base is None or s.world.round >= base.round))
-    return (*kept, Seat(charter.world, base, charter.roll))
+    kept = (v for v in votes if v.world != proposal.world and (base is None or v.world.round >= base.round))
+    return (*kept, Vote(proposal.world, base, proposal.members))
 
 
 class Quorum:
@@ -138,7 +138,7 @@ class Quorum:
         self._line = -1  # the first epoch from which on this journal has seen all that this endpoint did
         self._is_founder = False
         self._informed: set[int] = set()  # positions of listed hosts whose agents have heard of a world
-        self._rolls: dict[World, Roll] = {}  # of the base and later worlds, if known
+        self._members_of: dict[World, Members] = {}  # the base's and those of later worlds, if known
         self._formed: list[World] = []  # by masters of this journal; the base and later ones
 
     @property
@@ -166,23 +166,23 @@ class Quorum:
             self._line, self._is_founder = epoch, False
         self.position = position
 
-    def hear(self, seats: Seats, position: int = -1, round_: int = -1) -> None:
+    def hear(self, votes: Votes, position: int = -1, round_: int = -1) -> None:
         """Learn from a node's status which worlds were complete, and whether a listed host knows of one."""
         if round_ >= 0:
             self._informed.add(position)
-        for seat in seats:
-            self._learn(seat.base or seat.world)
-        for seat in seats:
-            is_new = self.base is not None and seat.world.round >= self.base.round
-            if seat.roll and is_new and len(self._rolls) < MAX_ROLLS:
-                self._rolls.setdefault(seat.world, frozenset(seat.roll))
+        for vote in votes:
+            self._learn(vote.base or vote.world)
+        for vote in votes:
+            is_new = self.base is not None and vote.world.round >= self.base.round
+            if vote.members and is_new and len(self._members_of) < MAX_NAMED_WORLDS:
+                self._members_of.setdefault(vote.world, frozenset(vote.members))
 
-    def is_voter(self, incarnation: str, seats: Seats) -> bool:
+    def is_voter(self, incarnation: str, votes: Votes) -> bool:
         """Whether a node was a member of the base."""
-        roll = self._rolls.get(self.base) if self.base is not None else frozenset[str]()
-        if roll is not None:
-            return incarnation in roll
-        return any(seat.world == self.base for seat in seats)
+        members = self._members_of.get(self.base) if self.base is not None else frozenset[str]()
+        if members is not None:
+            return incarnation in members
+        return any(vote.world == self.base for vote in votes)
 
     def obstacle_to_begin(self, positions: Iterable[int], is_known: bool) -> str:
         """Why the first world may not be formed; "" if it may, or if the job has begun.
@@ -202,55 +202,56 @@ class Quorum:
         numbers = ", ".join(str(position + 1) for position in missing)
         return f"the job begins once all hosts of --rdzv-endpoint are here; missing: number {numbers}"
 
-    def obstacle(self, nodes: Votes) -> str:
+    def obstacle(self, nodes: Tally) -> str:
         """Why these nodes may not form the next world; "" if they may."""
         if not self.is_needed or self.base is None:
             return ""
         if nodes.full:
-            return f"the last {MAX_SEATS} worlds did not start everywhere; restart the job"
+            return f"the last {MAX_VOTES} worlds did not start everywhere; restart the job"
         if why := self.lacks_base(nodes):
             return why
         doubts = (self._missing(world, nodes) for world in self._in_doubt(self.base, nodes))
         return next(filter(None, doubts), "")
 
-    def lacks_base(self, nodes: Votes) -> str:
+    def lacks_base(self, nodes: Tally) -> str:
         """Why neither these nodes nor any part of them may form the next world, as far as the base says."""
         if self.base is None:
             return ""
         nodes.forget_before(self.base.round)
         return self._missing(self.base, nodes)
 
-    def form(self, round_: int, epoch: int, members: Mapping[str, Seats]) -> dict[str, Charter]:
+    def form(self, round_: int, epoch: int, members: Mapping[str, Votes]) -> dict[str, Proposal]:
         """Note a new world of these incarnations; what each of them has to be told."""
         if not self.is_needed:
             return {}
         world, base = World(round_, epoch, len(members)), self.base
-        self._rolls[world] = frozenset(members)
+        self._members_of[world] = frozenset(members)
         self._formed.append(world)
         if base is None:
             self._learn(world)
-        roll = tuple(members) if len(members) <= MAX_ROLL else ()
-        return {name: Charter(world, base, newest(seats), roll) for name, seats in members.items()}
+        named = tuple(members) if len(members) <= MAX_NAMED_MEMBERS else ()
+        return {name: Proposal(world, base, newest(votes), named) for name, votes in members.items()}
 
-    def complete(self, charter: Charter | None) -> bool:
+    def complete(self, proposal: Proposal | None) -> bool:
         """A world has started everywhere; whether that is news that its members should be told."""
-        if charter is None or charter.world == self.base:
+        if proposal is None or proposal.world == self.base:
             return False
-        self._learn(charter.world)
+        self._learn(proposal.world)
         return True
 
     def _learn(self, world: World) -> None:
         if self.base is None or world.round > self.base.round:
             self.base = world
-            self._rolls = {w: roll for w, roll in self._rolls.items() if w.round >= world.round}
+            known = self._members_of
+            self._members_of = {each: known[each] for each in known if each.round >= world.round}
             self._formed = [formed for formed in self._formed if formed.round >= world.round]
 
-    def _in_doubt(self, base: World, nodes: Votes) -> list[World]:
+    def _in_doubt(self, base: World, nodes: Tally) -> list[World]:
         """Worlds after the base that may have become complete, as far as that matters; oldest first."""
-        seen = {*nodes.seated, *filter(self._is_own, self._formed)}
+        seen = {*nodes.voted, *filter(self._is_own, self._formed)}
         later = [world for world in seen if world.round > base.round]
-        # One of these nodes was to be a member and has no seat: if the next world starts, that one never has.
-        possible = [world for world in later if not nodes.refute(world, self._rolls.get(world))]
+        # One of these nodes was to be a member and has not voted: once the next world starts, it never will.
+        possible = [world for world in later if not nodes.refute(world, self._members_of.get(world))]
         return sorted(possible, key=lambda world: (world.round, world.epoch))
 
     def _is_own(self, world: World) -> bool:
@@ -258,8 +259,8 @@ class Quorum:
         by_us = world.epoch % self.endpoints == self.position and world.epoch >= self._line
         return by_us and world in self._formed
 
-    def _missing(self, world: World, nodes: Votes) -> str:
-        here = nodes.members(world, self._rolls.get(world))
+    def _missing(self, world: World, nodes: Tally) -> str:
+        here = nodes.present(world, self._members_of.get(world))
         needed = (world.size + 1) // 2 if self._is_own(world) else world.size // 2 + 1
         if here >= needed:
             return ""

@@ -12,7 +12,7 @@ attaches before the first world with ``--node-rank 0`` gains nothing by it: ther
 word that is. The other ranks hold as they were given.
 
 A node's seniority belongs to its incarnation, so it is not inherited by the next one of the same name. A
-master that took over without a journal takes the members of the last world, as their seats tell, for those
+master that took over without a journal takes the members of the last world, as their votes tell, for those
 of the first one.
 """
 

@@ -57,14 +57,14 @@ from elasticrun.core.protocol.trust import Trust as Trust
 from elasticrun.core.protocol.usage import TaskUsages
 from elasticrun.dataclass import dataclass
 
-#: The most seats that a status carries.
-MAX_SEATS = 64
-#: The most members of a world that its seats name.
-MAX_ROLL = 64
+#: The most votes that a status carries.
+MAX_VOTES = 64
+#: The most members of a world that its votes name.
+MAX_NAMED_MEMBERS = 64
 #: The most failures that one message carries; the rest is counted in its reason.
 MAX_FAILURES = 8
 
-Roll = Annotated[tuple[Name, ...], Length(MAX_ROLL, keep=Keep.HEAD)]
+Members = Annotated[tuple[Name, ...], Length(MAX_NAMED_MEMBERS, keep=Keep.HEAD)]
 Failures = Annotated[tuple[Failure, ...], Length(MAX_FAILURES, keep=Keep.HEAD)]
 
 
@@ -111,12 +111,12 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A place that a node accepted in a world: its vote for that world. See ``core/membership/quorum.py``."""
+class Vote:
+    """What a node gives to a world when it starts its workers; see ``core/membership/quorum.py``."""
 
     world: World
     base: World | None  # the newest world known to have started everywhere; None: there is none before this
-    roll: Roll = ()  # the members' incarnations, if they are at most MAX_ROLL
+    members: Members = ()  # the members' incarnations, if they are at most MAX_NAMED_MEMBERS
 
     def contradiction(self) -> str:
         """What cannot be true of both worlds, as a sentence; "" if nothing."""
@@ -126,13 +126,15 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Charter:
-    """What a world is founded on, as told to one of its members; see ``core/membership/quorum.py``."""
+class Proposal:
+    """The world that one of its members is asked to vote for; see ``core/membership/quorum.py``."""
 
     world: World
-    base: World | None  # as in Seat
-    prior: World | None  # the member's newest seat as the master knows it; a member that knows better refuses
-    roll: Roll = ()  # as in Seat
+    base: World | None  # as in Vote
+    prior: (
+        World | None
+    )  # that the member voted for last, as the master knows; a member that knows better refuses
+    members: Members = ()  # as in Vote
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class AgentStatus:
     probe: ProbeReport | None = None  # of the newest probe that ended
     stall: Stall | None = None  # while RUNNING
     # By round; only if several hosts may become the master's.
-    seats: Annotated[tuple[Seat, ...], Length(MAX_SEATS, keep=Keep.TAIL)] = ()
+    votes: Annotated[tuple[Vote, ...], Length(MAX_VOTES, keep=Keep.TAIL)] = ()
     warming: bool = False  # while READY: workers, of which this node has started none, would wait for imports
     # Held free for tasks; only if this node has roles.
     ports: Annotated[tuple[Annotated[int, USED_PORTS], ...], Length(MAX_PORTS, keep=Keep.HEAD)] = ()
@@ -159,9 +161,9 @@ class AgentStatus:
     hosts_store: bool = False  # while READY: a process of its launcher would serve the workers' store
 
     def contradiction(self) -> str:
-        """What cannot be true of its seats, as a sentence; "" if nothing."""
-        is_later = any(seat.world.round > self.round for seat in self.seats)
-        return f"seats must be of rounds up to {self.round}, the last that was accepted" if is_later else ""
+        """What cannot be true of its votes, as a sentence; "" if nothing."""
+        is_later = any(vote.world.round > self.round for vote in self.votes)
+        return f"votes must be of rounds up to {self.round}, the last that was accepted" if is_later else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +223,7 @@ class Assignment:
     store_port: Annotated[int, PORTS]
     restart_count: Counted
     max_restarts: Counted
-    charter: Charter | None = None  # only if several hosts may become the master's
+    proposal: Proposal | None = None  # only if several hosts may become the master's
     tasks: Tasks = ()  # of this node, if it has roles
     # All tasks of all nodes but the evaluator: the one thing here that is O(n).
     cluster: Annotated[Cluster, Mark.SHARED] = ()

@@ -1,6 +1,6 @@
 """The tasks of a TensorFlow job, as values that agents and the master exchange.
 
-A round seats every *task*: a role and an index within it, at an address that stays the same for the whole
+A round places every *task*: a role and an index within it, at an address that stays the same for the whole
 round. What may change within a round is which *attempt* of a task runs. The master raises the wanted attempt
 of a task to have it restarted alone, and says the whole assignment again; an agent compares the attempts
 wanted with those it runs. So a partial restart is level-triggered like everything else: a directive that is
@@ -29,7 +29,7 @@ Cluster = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One seat of a TensorFlow cluster, on the node that it is told to."""
+    """One task of a TensorFlow cluster, on the node that it is told to."""
 
     local_rank: Counted  # never used again in a round, not even after its task was taken away
     role: TaskRole

@@ -102,16 +102,16 @@ class RoundTasks:
         self._retiring: set[Key] = set()
         self.brought: dict[TaskRole, int] = {}  # how many of each role the nodes came with
         self._homes: dict[TaskRole, tuple[str, ...]] = {}  # nodes that gave workers this role
-        self._used: dict[str, int] = {}  # how many local ranks of a node were ever seated
+        self._used: dict[str, int] = {}  # how many local ranks of a node were ever used
         self.leader: Key = ("", 0)  # where the task runs that leads
         self.trainers: set[str] = set()  # nodes with a task whose steps are the training's
         if members and members[0].roles:
-            self._seat(members, ports or {})
+            self._fill(members, ports or {})
 
     def __bool__(self) -> bool:
         return bool(self.wanted)
 
-    def _seat(self, members: Sequence[NodeInfo], ports: Mapping[str, Sequence[int]]) -> None:
+    def _fill(self, members: Sequence[NodeInfo], ports: Mapping[str, Sequence[int]]) -> None:
         numbered, self.cluster = number_tasks([(m.address, m.roles, ports[m.node]) for m in members])
         for member, tasks in zip(members, numbered, strict=True):
             self.wanted[member.node] = {task.local_rank: task for task in tasks}
@@ -226,7 +226,7 @@ class RoundTasks:
         count: int,
         ports: Mapping[str, Sequence[int]],
     ) -> list[tuple[str, Task]]:
-        """Seats for as many more tasks as are wanted, on the nodes of this role that have the fewest."""
+        """Votes for as many more tasks as are wanted, on the nodes of this role that have the fewest."""
         loads = dict.fromkeys(self._homes[role], 0)
         for (node, _), _task in listed:
             loads[node] += 1

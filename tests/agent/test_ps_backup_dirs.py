@@ -137,7 +137,7 @@ def test_a_full_disk_is_a_warning(bases: tuple[str, str], caplog: pytest.LogCapt
 KILLED = """
 import os, signal, sys
 from elasticrun.agent.workers.ps_backup_dirs import PsBackupDirs
-from tests.agent.test_ps_homes import SERVED, ps
+from tests.agent.test_ps_backup_dirs import SERVED, ps
 
 PsBackupDirs(bases=(sys.argv[1],)).prepare(ps(0), SERVED)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -19,7 +19,7 @@ SYS_NICE = 23
 #: Attaches a stream, lets the time pass, and prints the slack of each thread by its name, and a child's.
 ATTACH = """
 import asyncio, json, os, subprocess
-from elasticrun.rpc import slack
+from elasticrun.rpc import timer_slack
 from elasticrun.rpc.client import MasterStream
 from tests.rpc.harness import hello, serving
 
@@ -34,8 +34,8 @@ def slack_of(tid):
         return None
 
 async def main():
-    relaxed, relax = asyncio.Event(), slack.relax
-    slack.relax = lambda: (relax(), relaxed.set())
+    relaxed, relax = asyncio.Event(), timer_slack.relax
+    timer_slack.relax = lambda: (relax(), relaxed.set())
     async with serving() as (recorder, endpoint), await MasterStream.open(endpoint, hello(), 60.0):
         await relaxed.wait()
         child = subprocess.run(["cat", "/proc/self/timerslack_ns"], capture_output=True, check=True)
