@@ -19,9 +19,6 @@ ROOT = Path(__file__).parent.parent
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_METHODS = 20
-#: Classes of the simulator that are still too large with what they inherit, and how large they may be.
-#: They are to be put together of parts, as the machines are, and then to leave this table.
-STILL_CROWDED = {"ChainRules": 22, "Failover": 28, "HostMaster": 26}
 
 #: Who may read the environment: the composition root, and nobody else in the package. The probe child is a
 #: program of its own, which does not even import the package; its composition root is its main module. The
@@ -113,7 +110,7 @@ def crowded(texts: Iterable[str]) -> list[str]:
     return [
         f"{n} has {count} methods, at most {MAX_METHODS}"
         for n, count in counts.items()
-        if count > STILL_CROWDED.get(n, MAX_METHODS)
+        if count > MAX_METHODS
     ]
 
 

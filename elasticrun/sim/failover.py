@@ -14,6 +14,7 @@ Live: some time after the last fault, if the voters suffice, all nodes are done.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 from elasticrun.core.agent.events import Finish
@@ -24,7 +25,9 @@ from elasticrun.core.protocol.messages import Assignment, FailureKind, Outcome
 from elasticrun.core.protocol.messages import World as WorldId
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.errors import ExitCode
+from elasticrun.sim.faults import Faults
 from elasticrun.sim.fingerprint import fingerprint, replay_gives_the_same
+from elasticrun.sim.host_faults import HostFaults, HostNetwork
 from elasticrun.sim.hosts import HostLink, HostMaster
 from elasticrun.sim.invariants import (
     Rules,
@@ -35,7 +38,7 @@ from elasticrun.sim.kernel import Violation, require
 from elasticrun.sim.link import SimLink
 from elasticrun.sim.master import SAVING, Journal, Saving, SimMaster
 from elasticrun.sim.node import SimAgent
-from elasticrun.sim.scenario import Fault, HostCrash, MasterCrash, Scenario, Split
+from elasticrun.sim.scenario import Scenario
 from elasticrun.sim.simulator import PATIENCE, Result, Simulator
 from elasticrun.sim.workers import Group
 from elasticrun.sim.world import World, ranks_are_exact, size_is_within_limits, store_belongs_to_rank_0
@@ -65,6 +68,31 @@ class Formed(World):
             agent.workers.group is not None and agent.workers.group.round == self.number and not agent.crashed
             for agent in self.takers.values()
         )
+
+
+def success_is_just(scenario: Scenario, world: Formed) -> None:
+    """A job that succeeded has had every worker of its last world end with 0."""
+    specs = {spec.name: spec.local_world_size for spec in scenario.nodes}
+    missing = [name for name in world.assignments if world.done.get(name, 0) != specs[name]]
+    require("success means that everybody finished", not missing, f"{missing} did not")
+
+
+def chain_holds(formed: Iterable[Formed], new: Formed, endpoints: int) -> None:
+    """Each complete world has a quorum of the complete world before it; ``new`` has just become complete."""
+    complete = [world for world in formed if world.is_complete]
+    rounds = [world.number for world in complete]
+    require("complete worlds have rounds of their own", len(set(rounds)) == len(rounds), str(rounds))
+    complete.sort(key=lambda world: world.number)
+    for old, young in itertools.pairwise(complete):
+        if new in (old, young):
+            _follows(old, young, endpoints)
+
+
+def _follows(old: Formed, young: Formed, endpoints: int) -> None:
+    common = len(set(old.members.values()) & set(young.members.values()))
+    is_same_host = (old.id.epoch - young.id.epoch) % endpoints == 0
+    enough = 2 * common > len(old.assignments) - is_same_host
+    require("each world has a quorum of the last", enough, f"{old.members} -> {young.members}")
 
 
 class ChainRules(Rules):
@@ -106,12 +134,7 @@ class ChainRules(Rules):
         facts_fit_the_phase(machine)
         self.joins.nobody_is_held_back_for_ever(machine)
         if machine.state.phase is JobPhase.SUCCEEDED and proposal is not None:
-            self._success_is_just(self.formed[proposal.world])
-
-    def _success_is_just(self, world: Formed) -> None:
-        specs = {spec.name: spec.local_world_size for spec in self.scenario.nodes}
-        missing = [name for name in world.assignments if world.done.get(name, 0) != specs[name]]
-        require("success means that everybody finished", not missing, f"{missing} did not")
+            success_is_just(self.scenario, self.formed[proposal.world])
 
     # -- agents
 
@@ -131,7 +154,7 @@ class ChainRules(Rules):
         require("an assignment is started once", agent.name not in world.takers, agent.incarnation)
         world.takers[agent.name] = agent
         if world.is_complete:
-            self._chain_holds(world)
+            chain_holds(self.formed.values(), world, self.sim.config.endpoints)
 
     def after_agent(self, agent: SimAgent, effects: list[Any]) -> None:
         """Check every rule about one agent, and that one world at most can train."""
@@ -140,21 +163,6 @@ class ChainRules(Rules):
         if effects and group is not None:
             able = [world.id for world in self.formed.values() if world.can_train]
             require("one world at most can train", len(able) < 2, str(able))
-
-    def _chain_holds(self, new: Formed) -> None:
-        complete = [world for world in self.formed.values() if world.is_complete]
-        rounds = [world.number for world in complete]
-        require("complete worlds have rounds of their own", len(set(rounds)) == len(rounds), str(rounds))
-        complete.sort(key=lambda world: world.number)
-        for old, young in itertools.pairwise(complete):
-            if new in (old, young):
-                self._follows(old, young)
-
-    def _follows(self, old: Formed, young: Formed) -> None:
-        common = len(set(old.members.values()) & set(young.members.values()))
-        is_same_host = (old.id.epoch - young.id.epoch) % self.sim.config.endpoints == 0
-        enough = 2 * common > len(old.assignments) - is_same_host
-        require("each world has a quorum of the last", enough, f"{old.members} -> {young.members}")
 
     # -- the way out
 
@@ -195,12 +203,15 @@ class Failover(Simulator):
 
     def _make_rules(self) -> Rules:
         self.kept: Journal = []  # entries of all journals; a copy's line is a number in here
-        self.splits: list[Split] = []
+        self.network = HostNetwork(self.scenario.hosts)
         return ChainRules(self)
 
     def _make_masters(self) -> None:
         self.masters = [HostMaster(self, self.config, index) for index in range(self.config.endpoints)]
         self.master = self.masters[0]
+
+    def _make_faults(self) -> Faults:
+        return HostFaults(self)
 
     def make_link(self, agent: SimAgent) -> SimLink:
         """How an agent of this job finds its master."""
@@ -217,21 +228,7 @@ class Failover(Simulator):
         if not world.is_complete and group.alive:
             agent.workers.end(group, next(iter(group.alive)), 1, FailureKind.EXIT)
 
-    # -- the network and the disks
-
-    def position_of(self, name: str) -> int:
-        """Of a node's host in the list of endpoints, or -1."""
-        hosts = self.scenario.hosts
-        return hosts.index(name) if name in hosts else -1
-
-    def look_around(self, position: int) -> list[int]:
-        """Where the agent of a listed host asks for a master before it does anything else."""
-        return [] if position < 0 else [index for index in range(len(self.scenario.hosts)) if index]
-
-    def reaches(self, name: str, position: int) -> bool:
-        """Whether a node's agent can talk to the master on a listed host."""
-        host = self.scenario.hosts[position]
-        return all(_side(split, name) == _side(split, host) for split in self.splits)
+    # -- the disks
 
     def keep(self, entry: Any) -> int:
         """The number of a journal's entry, for a copy."""
@@ -295,53 +292,6 @@ class Failover(Simulator):
             if matters and 2 * len(left) <= len(world.assignments):
                 return "voters are lost"
         return ""
-
-    # -- faults
-
-    def _inflict(self, fault: Fault) -> None:
-        if isinstance(fault, Split):
-            self.kernel.say("FAULT", str(fault))
-            self.splits.append(fault)
-            self.kernel.at(fault.until, self.splits.remove, fault)
-            for agent in self.agents:
-                self._cut_off(agent)
-        elif isinstance(fault, HostCrash):
-            self.kernel.say("FAULT", str(fault))
-            self._lose_power(fault)
-        elif isinstance(fault, MasterCrash):
-            self.kernel.say("FAULT", str(fault))
-            up = [master for master in self.masters if master.up]
-            for master in sorted(up, key=lambda master: master.machine.state.epoch)[-1:]:
-                master.crash(fault.down_for, fault.memory)
-        else:
-            super()._inflict(fault)
-
-    def _cut_off(self, agent: SimAgent) -> None:
-        stream = agent.link.stream
-        if stream is None or agent.over:
-            return
-        master = stream.master
-        assert isinstance(master, HostMaster)
-        if not self.reaches(agent.name, master.position):
-            stream.cut_up = stream.cut_down = True
-            self.kernel.after(6 * self.kernel.random(), agent.link.stream_ended, stream, "silent")
-            self.kernel.after(6 * self.kernel.random(), master.stream_ended, stream, "silent")
-
-    def _lose_power(self, fault: HostCrash) -> None:
-        position = self.position_of(fault.node)
-        agent = self.newest(fault.node)
-        if position >= 0:
-            self.masters[position].lose_power(fault.keeps_disk)
-        if agent is not None:
-            agent.crash()
-        if fault.back is not None:
-            spec = self.specs[fault.node]
-            self.kernel.at(fault.back, self._spawn, spec)
-
-
-def _side(split: Split, name: str) -> int:
-    """The group of a node; those that are in none are together."""
-    return next((number for number, group in enumerate(split.groups) if name in group), -1)
 
 
 def simulator(scenario: Scenario, trace: bool = False, saving: Saving = SAVING) -> Simulator:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from elasticrun.config import JobConfig
 from elasticrun.core.agent.events import Broken, LinkDown
-from elasticrun.core.job.events import JobEffect, JobEvent, MasterStarted, StepDown
+from elasticrun.core.job.events import JobEffect, MasterStarted, StepDown
 from elasticrun.core.membership.quorum import TAKEOVER_DELAY, next_epoch
 from elasticrun.core.protocol.messages import (
     AgentMessage,
@@ -43,6 +43,31 @@ class Copy:
     entries: Journal = field(default_factory=list)
 
 
+class Copies:
+    """What agents of other listed hosts are sent of one master's journal."""
+
+    def __init__(self, master: HostMaster) -> None:
+        self.holders: dict[int, Stream] = {}  # by session
+        self._master = master
+
+    def offer(self, stream: Stream, hello: Hello) -> None:
+        """An agent has attached: it keeps a copy if it is another listed host's."""
+        is_own = hello.info.position in (-1, self._master.position)
+        if not is_own and not self._master.machine.state.config.cautious:
+            self.holders[stream.session] = stream
+            self._send(stream, 0)
+
+    def send(self, first: int) -> None:
+        """The journal is new from this entry on."""
+        for stream in self.holders.values():
+            self._send(stream, first)
+
+    def _send(self, stream: Stream, first: int) -> None:
+        master = self._master
+        numbers = [master.failover.keep(entry) for entry in master.journal[first:]]
+        stream.send_down(JournalCopy(master.machine.state.epoch, first, tuple(map(str, numbers))))
+
+
 class HostMaster(SimMaster):
     """All lives of the master's process on one listed host."""
 
@@ -53,11 +78,9 @@ class HostMaster(SimMaster):
         self.starting = False
         self.stepped_down = False  # and its host's agent does not know it yet
         self.let_go = False  # its host's agent does not need it any more
-        self._holders: dict[int, Stream] = {}  # sessions of agents that keep a copy
         super().__init__(sim, config)
-
-    def _begin(self) -> None:
-        pass
+        self._copies = Copies(self)
+        self.written = self._copies.send
 
     # -- lives
 
@@ -80,11 +103,11 @@ class HostMaster(SimMaster):
             replay_gives_the_same(self._expected, self.machine)
         self._expected = None
         self.sim.rules.resume(self.machine)
-        self._holders = {}
+        self._copies.holders = {}
         self.sim.master = self
         endpoints = self.config.endpoints
         above = self.machine.state.epoch if self.journal else endpoints * self.kernel.rng.randrange(SALT)
-        self._start(next_epoch(above, endpoints, self.position))
+        self.start(next_epoch(above, endpoints, self.position))
 
     def release(self) -> None:
         """The agent of this host is gone, or follows another master."""
@@ -100,7 +123,7 @@ class HostMaster(SimMaster):
         self._stop_serving()
         self._expected = expected
         if memory is Memory.LOST:
-            self.lose_disk()
+            self.journal, self.copy, self._expected = [], Copy(), None
 
     def lose_power(self, keeps_disk: bool) -> None:
         """The whole host is gone."""
@@ -108,16 +131,12 @@ class HostMaster(SimMaster):
         if self.up:
             self._die(0.0, Memory.KEPT, None)
         if not keeps_disk:
-            self.lose_disk()
-
-    def lose_disk(self) -> None:
-        """Nothing that this host knew is left."""
-        self.journal, self.copy, self._expected = [], Copy(), None
+            self.journal, self.copy, self._expected = [], Copy(), None
 
     def _end(self) -> None:
         for stream in self._streams.values():
             stream.close()
-        self._streams, self._holders = {}, {}
+        self._streams, self._copies.holders = {}, {}
         self.up = False
         self._expected = None
 
@@ -136,35 +155,17 @@ class HostMaster(SimMaster):
         else:
             super()._carry_out(effect)
 
-    def _write(self, event: JobEvent, now: float) -> None:
-        super()._write(event, now)
-        for stream in self._holders.values():
-            self._send_copy(stream, len(self.journal) - 1)
-
-    def _compact(self, now: float) -> None:
-        super()._compact(now)
-        for stream in self._holders.values():
-            self._send_copy(stream, 0)
-
-    def _send_copy(self, stream: Stream, first: int) -> None:
-        numbers = [self.failover.keep(entry) for entry in self.journal[first:]]
-        stream.send_down(JournalCopy(self.machine.state.epoch, first, tuple(map(str, numbers))))
-
     def receive(self, stream: Stream, message: AgentMessage) -> None:
         """A message arrives, perhaps long after its stream broke."""
         super().receive(stream, message)
         served = self.up and stream.life == self.life and self.machine.state.members.node_of(stream.session)
-        if served and isinstance(message, Hello) and self._is_holder(message):
-            self._holders[stream.session] = stream
-            self._send_copy(stream, 0)
-
-    def _is_holder(self, hello: Hello) -> bool:
-        return hello.info.position not in (-1, self.position) and not self.machine.state.config.cautious
+        if served and isinstance(message, Hello):
+            self._copies.offer(stream, message)
 
     def stream_ended(self, stream: Stream, reason: str) -> None:
         """Our end of a stream is closed."""
         if stream.life == self.life:
-            self._holders.pop(stream.session, None)
+            self._copies.holders.pop(stream.session, None)
         super().stream_ended(stream, reason)
         self._end_if_idle()
 
@@ -180,9 +181,9 @@ class HostLink(SimLink):
     def __init__(self, sim: Failover, agent: SimAgent) -> None:
         super().__init__(agent)
         self.failover = sim
-        self.position = sim.position_of(agent.name)
+        self.position = sim.network.position_of(agent.name)
         self.turn = 0
-        self._look = sim.look_around(self.position)  # endpoints to ask before it begins
+        self._look = sim.network.look_around(self.position)  # endpoints to ask before it begins
         self._born = self._turn_since = sim.kernel.now
         self._was_up = False
 
@@ -200,7 +201,7 @@ class HostLink(SimLink):
         master = self.failover.masters[target]
         if target == self.position and not self._look and not self._ready_to_serve(master):
             self.kernel.after(0.1, self.connect)
-        elif master.up and not self.cuts and self.failover.reaches(self.agent.name, target):
+        elif master.up and not self.cuts and self.failover.network.reaches(self.agent.name, target):
             self._open(master)
         else:
             self._missed()

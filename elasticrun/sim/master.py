@@ -92,10 +92,9 @@ class SimMaster:
         self._crash: tuple[float, Memory] | None = None  # due at the next event
         self._expected: Any = None
         self._longest = 20 + sim.scenario.seed % 60  # events in the journal before it is compacted
-        self._begin()
-
-    def _begin(self) -> None:
-        self.kernel.at(0.0, self._start)
+        self.written: Callable[[int], None] = lambda first: (
+            None
+        )  # hears from which entry on the journal is new
 
     # -- the loop
 
@@ -107,7 +106,8 @@ class SimMaster:
         before = fingerprint(self.machine.state) if crash and crash[1] is Memory.TORN else None
         now = self.kernel.now + self._offset
         if not isinstance(event, Beat) and before is None:
-            self._write(event, now)
+            self.journal.append((event, now))
+            self.written(len(self.journal) - 1)
         effects = self.machine.handle(event, now)
         broken = self.machine.check()
         require("each part of the master keeps its invariants", not broken, "; ".join(broken))
@@ -127,12 +127,10 @@ class SimMaster:
             self._compact(now)
         self._arm()
 
-    def _write(self, event: JobEvent, now: float) -> None:
-        self.journal.append((event, now))
-
     def _compact(self, now: float) -> None:
         state = self.machine.state
         self.journal = [(State(state.epoch, self.sim.saving.take(state)), now)]
+        self.written(0)
 
     def _carry_out(self, effect: JobEffect) -> None:
         match effect:
@@ -173,19 +171,15 @@ class SimMaster:
                 stream.session = self._sessions
                 self._streams[stream.session] = stream
                 stream.key = self.machine.state.key
-                self.handle(Attached(stream.session, replace(message, trust=self._trust(stream))))
+                self.handle(
+                    Attached(stream.session, replace(message, trust=_trust(stream, self.sim.scenario.seed)))
+                )
             case Report(_, status):
                 self.handle(Reported(stream.session, status))
             case Heartbeat():
                 self.handle(Beat(stream.session))
             case Leave(_, reason):
                 self.handle(Left(stream.session, reason))
-
-    def _trust(self, stream: Stream) -> Trust:
-        """Half of the jobs have a token."""
-        if stream.key in stream.tickets:
-            return Trust.RETURNING
-        return Trust.MEMBER if self.sim.scenario.seed % 2 else Trust.STRANGER
 
     def stream_ended(self, stream: Stream, reason: str) -> None:
         """Our end of a stream is closed."""
@@ -233,9 +227,10 @@ class SimMaster:
             self.machine = self.sim.saving.replay(self.config, self.journal)
             replay_gives_the_same(self._expected, self.machine)
             self.sim.rules.resume(self.machine)
-        self._start()
+        self.start()
 
-    def _start(self, epoch: int | None = None) -> None:
+    def start(self, epoch: int | None = None) -> None:
+        """Take up the job, or begin it."""
         self.life += 1
         self.up = True
         self._sessions = 0
@@ -243,3 +238,10 @@ class SimMaster:
         self._offset = (self.journal[-1][1] if self.journal else 0.0) - self.kernel.now
         epoch = self.machine.state.epoch + 1 if epoch is None else epoch
         self.handle(MasterStarted(epoch, "" if self.machine.state.key else f"{epoch} at {self.kernel.now}"))
+
+
+def _trust(stream: Stream, seed: int) -> Trust:
+    """Half of the jobs have a token."""
+    if stream.key in stream.tickets:
+        return Trust.RETURNING
+    return Trust.MEMBER if seed % 2 else Trust.STRANGER

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from elasticrun.config import JobConfig
 from elasticrun.core.job.events import OUTCOMES, JobEffect, JobEvent
@@ -11,8 +10,8 @@ from elasticrun.core.protocol.messages import FailureKind, Outcome
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.dataclass import dataclass
 from elasticrun.sim.clinic import Clinic
+from elasticrun.sim.faults import Faults
 from elasticrun.sim.fingerprint import fingerprint, replay_gives_the_same
-from elasticrun.sim.ills import Ill
 from elasticrun.sim.invariants import Rules
 from elasticrun.sim.kernel import Kernel, Violation
 from elasticrun.sim.link import SimLink
@@ -20,29 +19,7 @@ from elasticrun.sim.master import SAVING, Saving, SimMaster
 from elasticrun.sim.mishaps import Mishaps
 from elasticrun.sim.node import SimAgent
 from elasticrun.sim.probes import Probes
-from elasticrun.sim.scenario import (
-    AgentCrash,
-    AgentStarts,
-    Cut,
-    Direction,
-    Fault,
-    Freeze,
-    HostCrash,
-    ImportsAnew,
-    MasterCrash,
-    NodeSpec,
-    PortTaken,
-    Reset,
-    ScaleRole,
-    Scenario,
-    Split,
-    Stop,
-    Stubborn,
-    TaskDies,
-    Unkillable,
-    WorkerFails,
-    ends,
-)
+from elasticrun.sim.scenario import NodeSpec, Scenario, ends
 from elasticrun.sim.tf_job import TfJob
 from elasticrun.sim.workers import Group
 from elasticrun.sim.world import World, place
@@ -102,16 +79,17 @@ class Simulator:
         self.mishaps = Mishaps(self)
         self.tf = TfJob(self)
         self._make_masters()
+        self.faults = self._make_faults()
         self.probes = Probes(self)
         self._incarnations: dict[str, int] = {}
-        self._ports_to_take = 0
+        self.ports_to_take = 0  # of the next stores
         self._last_end = max(
             [scenario.quiet_from, *(spec.joins for spec in scenario.nodes), *map(ends, scenario.faults)]
         )
         for spec in scenario.nodes:
-            self.kernel.at(spec.joins, self._spawn, spec)
+            self.kernel.at(spec.joins, self.spawn, spec)
         for fault in scenario.faults:
-            self.kernel.at(fault.at, self._inflict, fault)
+            self.kernel.at(fault.at, self.faults.inflict, fault)
         for _ in range(PROBES):
             self.kernel.at(self.kernel.random() * (self._last_end + 5), self.probes.probe)
         self.kernel.at(self._last_end + self.settle, self._settled)
@@ -121,6 +99,10 @@ class Simulator:
 
     def _make_masters(self) -> None:
         self.master = SimMaster(self, self.config)
+        self.kernel.at(0.0, self.master.start)
+
+    def _make_faults(self) -> Faults:
+        return Faults(self)
 
     # -- running
 
@@ -179,8 +161,8 @@ class Simulator:
         world = self.rules.world_of(agent.name, group.assignment)
         assert world is not None
         world.started[agent.name] = agent
-        if group.assignment.group_rank == 0 and self._ports_to_take:
-            self._ports_to_take -= 1
+        if group.assignment.group_rank == 0 and self.ports_to_take:
+            self.ports_to_take -= 1
             world.clash = True
             agent.workers.end(group, 0, 98, FailureKind.PORT_TAKEN)
         elif len(world.started) == len(world.assignments):
@@ -224,9 +206,9 @@ class Simulator:
             delay = 0.01 + 3 * self.kernel.random() if sees else COLLECTIVE_TIMEOUT
             self.kernel.after(delay, agent.workers.end, peer, next(iter(peer.alive)), 1, FailureKind.EXIT)
 
-    # -- faults
+    # -- nodes
 
-    def _spawn(self, spec: NodeSpec) -> None:
+    def spawn(self, spec: NodeSpec) -> None:
         number = self._incarnations[spec.name] = self._incarnations.get(spec.name, 0) + 1
         self.agents.append(SimAgent(self, spec, number))
 
@@ -237,73 +219,3 @@ class Simulator:
     def newest(self, name: str) -> SimAgent | None:
         """The incarnation of a node that lives and came last."""
         return next((a for a in reversed(self.agents) if a.name == name and not a.over), None)
-
-    def _inflict(self, fault: Fault) -> None:
-        self.kernel.say("FAULT", str(fault))
-        match fault:
-            case MasterCrash(_, down_for, memory):
-                self.master.crash(down_for, memory)
-            case PortTaken():
-                self._ports_to_take += 1
-            case AgentStarts(_, node):
-                if (old := self.newest(node)) is not None:
-                    old.crash()
-                self._spawn(replace(self.specs[node], joins=fault.at))
-            case TaskDies() | ScaleRole():
-                self.tf.happen(fault)
-            case fault if isinstance(fault, Ill):
-                self.mishaps.happen(fault)
-            case Split() | HostCrash():
-                raise ValueError(f"{fault} needs listed hosts")
-            case _:
-                agent = self.newest(fault.node)
-                if agent is not None:
-                    self._inflict_on(agent, fault)
-
-    def _inflict_on(self, agent: SimAgent, fault: Fault) -> None:
-        match fault:
-            case WorkerFails(_, _, exit_code):
-                self._fail_worker(agent, exit_code)
-            case AgentCrash():
-                agent.crash()
-            case Stop(_, _, signum):
-                agent.stop(signum)
-            case Cut(_, _, until, direction):
-                self._cut(agent, direction, until)
-            case Reset():
-                if agent.link.stream is not None:
-                    agent.link.stream.break_off("reset", self.kernel.random() / 10, self.kernel.random() / 10)
-            case Freeze(_, _, until):
-                agent.frozen += 1
-                agent.disturbed = self.kernel.now
-                self.kernel.at(until, agent.thaw)
-            case Stubborn():
-                agent.workers.stubborn = True
-            case ImportsAnew(_, _, seconds):
-                agent.imports(seconds)
-            case Unkillable():
-                agent.workers.stubborn = agent.workers.unkillable = True
-
-    def _fail_worker(self, agent: SimAgent, exit_code: int) -> None:
-        group = agent.workers.group
-        if group is None or not group.alive:
-            return
-        world = self.rules.world_of(agent.name, group.assignment)
-        assert world is not None
-        world.genuine = True
-        victim = self.kernel.rng.choice(list(group.alive))
-        agent.workers.end(group, victim, exit_code, FailureKind.EXIT)
-
-    def _cut(self, agent: SimAgent, direction: Direction, until: float) -> None:
-        stream = agent.link.stream
-        if stream is not None:
-            stream.cut_up = stream.cut_up or direction is not Direction.TO_AGENT
-            stream.cut_down = stream.cut_down or direction is not Direction.TO_MASTER
-            learns = 6 * self.kernel.random(), 6 * self.kernel.random()
-            self.kernel.after(learns[0], agent.link.stream_ended, stream, "silent")
-            self.kernel.after(learns[1], stream.master.stream_ended, stream, "silent")
-        agent.link.cuts += 1
-        self.kernel.at(until, self._heal, agent)
-
-    def _heal(self, agent: SimAgent) -> None:
-        agent.link.cuts -= 1
