@@ -1,37 +1,22 @@
 """From an argument list and an environment to the text given for each option; no meaning yet.
 
 Precedence: the command line, then ``PET_<NAME>``, then the row's fallback variable, then its default.
-An empty variable is the same as an unset one. The command line ends at the first word that is not an
-option: from there on everything is the script's, untouched.
-
-Options that are spelled as in the table need nothing but the table. All else (abbreviations, underscores,
-bundles, mistakes) is left to ``click``, see ``splitting.py``. Most launches do without it, which saves them
-a tenth of the CPU time that they need before they start workers.
+An empty variable is the same as an unset one. How the command line is split is in ``splitting.py``.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from elasticrun.cli import options
 from elasticrun.cli.option import Option
 from elasticrun.cli.options import OPTIONS
+from elasticrun.cli.splitting import PROGRAM, split
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 T = TypeVar("T")
-#: Texts by option name ("1" for a flag), and the command.
-Split = tuple[dict[str, str], tuple[str, ...]]
-
-PROGRAM = "elastic-run"
-_BY_SPELLING = {
-    spelling: option
-    for option in OPTIONS
-    for spelling in (option.flag, option.short and f"-{option.short}")
-    if spelling
-}
 
 
 class ShowText(Exception):
@@ -105,7 +90,7 @@ def read_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> Given:
 
     Raises UsageError, or ShowText where ``--help``, ``--version`` or ``--print-completion`` is asked for.
     """
-    parsed, command = split_plain(argv) or _split_by_click(argv)
+    parsed, command = split(argv)
     if parsed.get(options.HELP.name):
         from elasticrun.cli.help import help_text
 
@@ -141,28 +126,3 @@ def _text_given(option: Option[Any], typed: str | None, environ: Mapping[str, st
         if typed is None and environ.get(variable):
             return GivenText(environ[variable], variable)
     return None
-
-
-def split_plain(argv: Sequence[str]) -> Split | None:
-    """The command line if there is nothing about it that needs a second look."""
-    parsed: dict[str, str] = {}
-    rest = deque(argv)
-    while rest and rest[0].startswith("-"):
-        spelling, equals, text = rest.popleft().partition("=")
-        option = _BY_SPELLING.get(spelling)
-        if option is None or (equals and (option.is_flag or not spelling.startswith("--"))):
-            return None
-        if option.is_flag:
-            text = "1"
-        elif not equals:
-            text = rest.popleft() if rest else "-"
-        if text.startswith("-"):  # a value may, but it is more likely that one was forgotten
-            return None
-        parsed[option.name] = text
-    return parsed, tuple(rest)
-
-
-def _split_by_click(argv: Sequence[str]) -> Split:
-    from elasticrun.cli.splitting import split
-
-    return split(argv)

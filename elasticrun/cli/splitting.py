@@ -1,73 +1,89 @@
-"""Splits a command line with ``click``, fed by the option table, and says what is wrong in our own words."""
+"""From a list of words to the text given for each option, and the command that follows; no meaning yet.
+
+Spelling is torchrun's: names may be abbreviated as long as they are not ambiguous, have underscores for
+dashes, and their value after ``=`` or as the next word. Short flags may share one dash. The options end at
+``--``, or at the first word that is none: from there on everything is the script's, untouched.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
-
-import click
 
 from elasticrun.cli.option import Option, Origin
 from elasticrun.cli.options import OPTIONS
 from elasticrun.errors import UsageError
 
 PROGRAM = "elastic-run"
+#: Texts by option name ("1" for a flag), and the command.
+Split = tuple[dict[str, str], tuple[str, ...]]
+
 _BY_NAME = {option.name: option for option in OPTIONS}
-_SHORT = frozenset(f"-{option.short}" for option in OPTIONS if option.short)
+_BY_LETTER = {option.short: option for option in OPTIONS if option.short}
 
 
-def split(argv: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Texts by option name ("1" for a flag), and the rest."""
-    try:
-        context = _command().make_context(PROGRAM, list(argv))
-    except click.NoSuchOption as error:
-        raise UsageError(_no_such_option(error.option_name)) from None
-    except click.BadOptionUsage as error:
-        raise UsageError(_bad_usage(error.option_name)) from None
-    rest = tuple(context.args)
-    parsed = {
-        name: "1" if value is True else str(value)
-        for name, value in context.params.items()
-        if value is not None and value is not False
-    }
-    _check_swallowed(parsed, argv[: len(argv) - len(rest)])
-    return parsed, rest
+def split(argv: Sequence[str]) -> Split:
+    """Split a command line. Raises UsageError for an option that there is not, or that lacks its value."""
+    texts: dict[str, str] = {}
+    rest = deque(argv)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.popleft()
+        if word == "--":
+            break
+        if word.startswith("--"):
+            _take_long(word, rest, texts)
+        else:
+            _take_short(word, rest, texts)
+    return texts, tuple(rest)
 
 
-def _command() -> click.Command:
-    return click.Command(
-        PROGRAM,
-        params=[_click_option(option) for option in OPTIONS],
-        add_help_option=False,
-        context_settings={
-            "allow_interspersed_args": False,
-            "allow_extra_args": True,
-            "token_normalize_func": _full_name,
-        },
-    )
+def _take_long(word: str, rest: deque[str], texts: dict[str, str]) -> None:
+    typed, equals, text = word.partition("=")
+    option = _BY_NAME.get(typed[2:]) or _find(typed)
+    if option.is_flag and equals:
+        raise UsageError(f"{option.flag} was given a value, but it is a flag: give {option.flag} alone")
+    texts[option.name] = "1" if option.is_flag else text if equals else _next(option, rest)
 
 
-def _click_option(option: Option[Any]) -> click.Option:
-    spellings = [option.flag]
-    if option.short:
-        spellings.append(f"-{option.short}")
-    if _candidates(option.name[0]) == [option.name]:
-        spellings.append(f"--{option.name[0]}")  # _full_name cannot tell it from a short option
-    made = click.Option(
-        spellings, is_flag=option.is_flag, type=None if option.is_flag else click.UNPROCESSED, default=None
-    )
-    made.name = option.name
-    return made
+def _take_short(word: str, rest: deque[str], texts: dict[str, str]) -> None:
+    """``-t3``, ``-t=3``, ``-t 3``, and flags in front of it: ``-mt3``."""
+    letters = word[1:]
+    while letters:
+        letter, letters = letters[0], letters[1:]
+        option = _BY_LETTER.get(letter)
+        if option is None:
+            raise UsageError(_unknown(f"-{letter}"))
+        if option.is_flag:
+            texts[option.name] = "1"
+        else:
+            texts[option.name] = letters.removeprefix("=") if letters else _next(option, rest)
+            letters = ""
 
 
-def _full_name(token: str) -> str:
-    """An option's name in full, from its underscore twin or an abbreviation; dashes in front are off."""
-    if len(token) == 1:
-        return token
-    candidates = _candidates(token)
-    if len(candidates) > 1:
-        raise UsageError(_ambiguous(token, candidates))
-    return candidates[0] if candidates else token
+def _next(option: Option[Any], rest: deque[str]) -> str:
+    """The next word as a value; not an option, for whose value the one before would be taken."""
+    if not rest:
+        raise UsageError(_needs_value(option))
+    text = rest.popleft()
+    if text.startswith("--") or (text[1:] in _BY_LETTER and text[0] == "-"):
+        raise UsageError(f"{_needs_value(option)} ({text} follows it)")
+    return text
+
+
+def _needs_value(option: Option[Any]) -> str:
+    return f"{option.flag} was given no value: give {option.allowed}"
+
+
+def _find(typed: str) -> Option[Any]:
+    """The option of an abbreviation, or of a name with underscores."""
+    found = _candidates(typed[2:])
+    if not found:
+        raise UsageError(_unknown(typed))
+    if len(found) > 1:
+        names = ", ".join(f"--{name}" for name in found)
+        raise UsageError(f"{typed} is ambiguous: give one of {names}")
+    return _BY_NAME[found[0]]
 
 
 def _candidates(token: str) -> list[str]:
@@ -75,48 +91,15 @@ def _candidates(token: str) -> list[str]:
     name = token.replace("_", "-")
     if name in _BY_NAME:
         return [name]
-    starting = [option for option in OPTIONS if option.name.startswith(name)]
+    starting = [option for option in OPTIONS if name and option.name.startswith(name)]
     theirs = [option.name for option in starting if option.origin is Origin.TORCHRUN]
     return theirs or [option.name for option in starting]
 
 
-def _ambiguous(token: str, candidates: Sequence[str]) -> str:
-    return f"--{token} is ambiguous: give one of {', '.join(f'--{name}' for name in candidates)}"
-
-
-def _no_such_option(typed: str) -> str:
-    token = typed.lstrip("-")
-    if typed.startswith("--") and len(candidates := _candidates(token)) > 1:
-        return _ambiguous(token, candidates)
+def _unknown(typed: str) -> str:
     from difflib import get_close_matches
 
     names = [option.name for option in OPTIONS if not option.hidden]
-    close = get_close_matches(token.replace("_", "-"), names, n=1)
+    close = get_close_matches(typed.lstrip("-").replace("_", "-"), names, n=1)
     hint = f"; did you mean --{close[0]}?" if close else "; options of the script go after the script;"
     return f"there is no option {typed}{hint} see {PROGRAM} --help"
-
-
-def _option_typed(typed: str) -> Option[Any]:
-    name = typed.lstrip("-")
-    for option in OPTIONS:
-        if name in (option.name, option.short):
-            return option
-    return _BY_NAME[_candidates(name)[0]]
-
-
-def _bad_usage(typed: str) -> str:
-    option = _option_typed(typed)
-    if option.is_flag:
-        return f"{option.flag} was given a value, but it is a flag: give {option.flag} alone"
-    return _needs_value(option)
-
-
-def _needs_value(option: Option[Any]) -> str:
-    return f"{option.flag} was given no value: give {option.allowed}"
-
-
-def _check_swallowed(parsed: Mapping[str, str], head: Sequence[str]) -> None:
-    """Refuse ``--log-dir --standalone``: an option taken for the value of the one before it."""
-    for name, text in parsed.items():
-        if text in head and (text.startswith("--") or text in _SHORT):
-            raise UsageError(f"{_needs_value(_BY_NAME[name])} ({text} follows it)")
