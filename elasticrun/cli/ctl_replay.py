@@ -53,7 +53,7 @@ def _read(path: Path) -> tuple[JobConfig, list[Entry]]:
 
 
 def explained(config: JobConfig, entries: list[Entry]) -> Iterator[str]:
-    """Each event, then what it led to; decisions are marked by =>."""
+    """Each event, with the number that the log has of it, and what it led to; => marks decisions."""
     from elasticrun.core.job.events import Decided
     from elasticrun.core.job.machine import JobMachine
     from elasticrun.master.snapshot import Snapshot, restore
@@ -66,7 +66,8 @@ def explained(config: JobConfig, entries: list[Entry]) -> Iterator[str]:
             where = f"round {machine.state.round}, {machine.state.phase.value}"
             yield f"{entry.at:12.3f} the state in {where}; older events are gone"
             continue
-        yield f"{entry.at:12.3f} {literal(entry.event, SECRET)}"
-        for effect in machine.handle(entry.event, entry.at):
+        effects = machine.handle(entry.event, entry.at)
+        yield f"{entry.at:12.3f} #{machine.state.events} {literal(entry.event, SECRET)}"
+        for effect in effects:
             said = f"=> {effect.text}" if isinstance(effect, Decided) else f"-> {literal(effect, SECRET)}"
             yield f"{'':12} {said}"

@@ -268,8 +268,8 @@ class MasterLoop:
                     if farewell is not None:
                         session_.send(farewell)
                     session_.close()
-            case Decided(text, phase, round_):
-                self._log_decision(text, phase.value, round_)
+            case Decided():
+                self._log_decision(effect)
             case StepDown(reason):
                 logger.warning("this host's master steps down: %s", reason)
                 self.stepped_down = reason
@@ -279,10 +279,11 @@ class MasterLoop:
             case Ended():
                 asyncio.get_running_loop().call_later(FAREWELL_TIMEOUT, self.done.set)
 
-    def _log_decision(self, text: str, phase: str, round_: int) -> None:
-        if text != self._last_words:
-            logger.info("round %d, %s: %s", round_, phase, text)
-        self._last_words = text
+    def _log_decision(self, made: Decided) -> None:
+        """With the number by which ``elastic-ctl replay`` shows its cause."""
+        if made.text != self._last_words:
+            logger.info("event %d, round %d, %s: %s", made.event, made.round, made.phase.value, made.text)
+        self._last_words = made.text
 
     def _arm(self) -> None:
         """See that the timer comes by the next deadline; one that comes early does no harm."""

@@ -11,7 +11,7 @@ from elasticrun.core.timers import Deadlines
 from elasticrun.sim.kernel import require
 
 #: Not state: the instant of the last event and what it led to, and what was counted when it was asked for.
-PASSING = frozenset({"now", "_now", "_effects", "_by_members"})
+PASSING = frozenset({"now", "events", "_now", "_effects", "_by_members"})
 
 
 def fingerprint(value: Any) -> Any:

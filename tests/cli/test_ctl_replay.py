@@ -43,7 +43,8 @@ def test_each_event_stands_above_what_it_led_to(journal: Path) -> None:
     done = replay(journal)
     assert done.exit_code == 0
     events = [line for line in done.stdout.splitlines() if not line.startswith(" " * 12)]
-    assert [line.split()[1].partition("(")[0] for line in events] == ["MasterStarted", "Attached"]
+    assert [line.split()[1] for line in events] == ["#1", "#2"]
+    assert [line.split()[2].partition("(")[0] for line in events] == ["MasterStarted", "Attached"]
     assert "=> round 0 starts with a: 1 node of 1:1 ready\n" in done.stdout
     assert "key=..." in done.stdout
     assert KEY not in done.stdout

@@ -49,7 +49,7 @@ OWNERS = {
     "checking": {"checkup", "table"},
     "formation": {"obstacle", "last_called", "round", "current", "previous"},
     "intake": {"epoch", "key", "horizon"},
-    "machine": {"phase", "end_reason", "timers", "now"},
+    "machine": {"phase", "end_reason", "timers", "now", "events"},
     "orders": {"limits"},
     "outbox": {"sequence"},
     "settling": {"recovery"},

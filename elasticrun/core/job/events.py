@@ -181,6 +181,7 @@ class Decided:
     text: str
     phase: JobPhase
     round: int
+    event: int = 0  # the number of the event that caused it
 
 
 @dataclass(frozen=True, slots=True)

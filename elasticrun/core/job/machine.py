@@ -130,6 +130,8 @@ class JobMachine:
     def handle(self, event: JobEvent, now: float) -> list[JobEffect]:
         """Take in one event and return what to do, in order. Never raises on agent input."""
         self.state.now = now
+        if not isinstance(event, Beat):
+            self.state.events += 1
         effects = self._outbox.begin()
         move = self._takes[type(event)](event)
         if move is not None:

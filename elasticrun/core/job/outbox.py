@@ -47,7 +47,8 @@ class Outbox:
 
     def decide(self, text: str) -> None:
         """Write a decision to the log."""
-        self._effects.append(Decided(text, self._state.phase, self._state.round))
+        state = self._state
+        self._effects.append(Decided(text, state.phase, state.round, state.events))
 
     def drop(self, session: int, farewell: Rejected | None = None) -> None:
         """Close a session after this last word."""

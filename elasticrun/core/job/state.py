@@ -52,6 +52,9 @@ class JobState:
     seniority: Seniority = field(default_factory=Seniority)
     timers: Deadlines[Timer] = field(default_factory=Deadlines)
     now: float = 0.0  # when the event that is being handled happened
+    events: int = (
+        0  # its number, from 1 in the whole life of the job; heartbeats, which no journal has, have none
+    )
 
     # Where the job stands: JobMachine
     phase: JobPhase = JobPhase.GATHERING
