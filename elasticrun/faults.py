@@ -59,7 +59,7 @@ class FailureClass(Enum):
     HARDWARE = "hardware", Action.LEAVE, 10, Trait.LIKE_HARDWARE
     # The agent is told as well if its node is taken, and leaves by itself; a worker alone can start again.
     PREEMPTION = "preemption", Action.RESTART, 60
-    # No peer failed, or that would be the cause: a link may be broken, which the all-gathers would show.
+    # If a peer had failed, that would be the cause. So a link may be broken; the health check would show it.
     NETWORK = "network", Action.RECHECK, 100, Trait.SHARED | Trait.LIKE_HARDWARE
     # As for a timeout.
     HANG = "hang", Action.RECHECK, 70, Trait.SHARED | Trait.LIKE_HARDWARE
