@@ -1,7 +1,7 @@
 """How hard a token is to guess, estimated from its text alone.
 
-Nobody can tell from a text how it was made, so this is a rule and no proof. It is meant to accept every token
-that a random generator made with 128 bits or more, and to refuse what people type:
+Nobody can tell from a text how it was made, so this is a rule and no proof. It is meant to accept what a
+random generator made with 128 bits or more, all but one in 400,000, and to refuse what people type:
 
 - each character counts log2 of the size of the smallest usual alphabet that holds them all (decimal, hex,
   letters and digits, base64, printable), so 32 hex digits or 22 characters of base64 are just enough;

@@ -191,8 +191,9 @@ def test_after_close_nobody_is_called(tmp_path: Path) -> None:
 
     async def scenario(watching: Watch) -> None:
         watching.notice.close()
-        (thread,) = (thread for thread in threading.enumerate() if thread.name == "notice")
-        await asyncio.to_thread(thread.join, DEADLINE)
+        for thread in threading.enumerate():
+            if thread.name == "notice":
+                await asyncio.to_thread(thread.join, DEADLINE)
         turned = asyncio.Event()
         asyncio.get_running_loop().call_soon(turned.set)
         await turned.wait()

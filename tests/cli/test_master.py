@@ -138,7 +138,7 @@ def test_its_log_is_marked(master: Process, tmp_path: Path) -> None:
     master.answer()
     assert master.popen.stderr is not None
     assert master.popen.stderr.readline().startswith(
-        b"elastic-run: master: round -1, gathering: master epoch 1"
+        b"elastic-run: master: event 1, round -1, gathering: master epoch 1"
     )
     assert master.end() == 0
 

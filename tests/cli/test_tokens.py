@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import random
 import secrets
 import string
 import subprocess
@@ -247,20 +248,22 @@ def test_where_the_token_comes_from_is_told_and_nothing_of_it(parse: Parse, envi
 
 # --- how hard to guess
 
-MADE: dict[str, Callable[[], str]] = {
-    "openssl rand -hex 16": lambda: secrets.token_hex(16),
-    "token_hex": lambda: secrets.token_hex().upper(),
-    "token_urlsafe": lambda: secrets.token_urlsafe(16),
-    "base64": lambda: base64.b64encode(secrets.token_bytes(16)).decode(),
-    "uuid4": lambda: str(uuid.uuid4()),
-    "letters": lambda: "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(22)),
-    "decimal": lambda: "".join(secrets.choice(string.digits) for _ in range(39)),
+MADE: dict[str, Callable[[random.Random], str]] = {
+    "openssl rand -hex 16": lambda chance: chance.randbytes(16).hex(),
+    "token_hex": lambda chance: chance.randbytes(32).hex().upper(),
+    "token_urlsafe": lambda chance: base64.urlsafe_b64encode(chance.randbytes(16)).decode().rstrip("="),
+    "base64": lambda chance: base64.b64encode(chance.randbytes(16)).decode(),
+    "uuid4": lambda chance: str(uuid.UUID(bytes=chance.randbytes(16), version=4)),
+    "letters": lambda chance: "".join(chance.choices(string.ascii_letters + string.digits, k=22)),
+    "decimal": lambda chance: "".join(chance.choices(string.digits, k=39)),
 }
 
 
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE)
-def test_what_a_generator_makes_is_enough(make: Callable[[], str]) -> None:
-    assert min(bits(make()) for _ in range(1000)) >= ENOUGH
+def test_what_a_generator_makes_is_enough(make: Callable[[random.Random], str]) -> None:
+    """All but one in 400,000, which happens to hold no capital; so these are always the same."""
+    chance = random.Random(0)
+    assert min(bits(make(chance)) for _ in range(1000)) >= ENOUGH
 
 
 @pytest.mark.parametrize(

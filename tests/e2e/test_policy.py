@@ -137,7 +137,8 @@ def test_the_third_fast_failure_in_a_row_makes_the_job_wait(cluster: Cluster, tm
     launcher = cluster.launch("--standalone", rules, MANY, FAILING, *what, env=INFO)
     assert launcher.wait() == 0, launcher.story()
     waits = re.findall(
-        r"master: round (\d+), .* before the first step: the next one starts in (\S+) s", launcher.err
+        r"master: event \d+, round (\d+), .* before the first step: the next one starts in (\S+) s",
+        launcher.err,
     )
     assert waits == [("2", "0.5"), ("3", "1")]
 
