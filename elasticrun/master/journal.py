@@ -55,6 +55,15 @@ EVENTS: dict[str, type[JobEvent]] = {
 }
 
 
+#: What kinds of events were called that journals of earlier versions have.
+_FORMER_KINDS = {
+    "DrainOrdered": "DrainNode",
+    "ScaleOrdered": "ScaleJob",
+    "RoleScaled": "ScaleRole",
+    "StacksOrdered": "SaveAllStacks",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One event and when it was handled, in seconds of the job's clock."""
@@ -288,7 +297,8 @@ def _entry(path: Path, number: int, line: dict[str, Any]) -> Entry:
         at = from_json(float, line["at"])
         if not math.isfinite(at):
             raise RecordError(f"the time {at} is not finite")
-        return Entry(at, from_json(EVENTS[line["kind"]], line["event"]), number)
+        kind = EVENTS[_FORMER_KINDS.get(line["kind"], line["kind"])]
+        return Entry(at, from_json(kind, line["event"]), number)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise _not_ours(path, number, error) from error
 

@@ -27,7 +27,6 @@ from elasticrun.core.job.events import (
     Beat,
     Decided,
     Detached,
-    DrainOrdered,
     Drop,
     Ended,
     JobEffect,
@@ -35,10 +34,7 @@ from elasticrun.core.job.events import (
     Left,
     MasterStarted,
     Reported,
-    RoleScaled,
-    ScaleOrdered,
     Send,
-    StacksOrdered,
     StepDown,
 )
 from elasticrun.core.job.machine import JobMachine
@@ -57,7 +53,7 @@ from elasticrun.master.copies import Copies
 from elasticrun.master.journal import Entry, Journal
 
 if TYPE_CHECKING:
-    from elasticrun.core.protocol.orders import ControlReply, ControlRequest, Order
+    from elasticrun.core.protocol.orders import ControlReply, ControlRequest
     from elasticrun.core.protocol.usage import TaskUsage
     from elasticrun.master.listed import Listed
     from elasticrun.rpc.session import Session
@@ -185,7 +181,7 @@ class MasterLoop:
 
         if isinstance(request, ShowStatus):
             return ControlReply(True, "", status=describe(self._machine.state, self._usage))
-        self._handle(ordered(request))
+        self._handle(request)
         self.flush()  # the answer is an effect, too
         answer = self._answers.pop()  # each order has one
         return ControlReply(answer.ok, answer.text)
@@ -312,21 +308,6 @@ class MasterLoop:
         if not self._sessions and (self._host_gone or self._machine.state.ended):
             self.flush()
             self.done.set()
-
-
-def ordered(request: Order) -> JobEvent:
-    """The event that an operator's order is."""
-    from elasticrun.core.protocol.orders import DrainNode, ScaleJob, ScaleRole
-
-    match request:
-        case DrainNode(node, reason):
-            return DrainOrdered(node, reason)
-        case ScaleJob(low, high):
-            return ScaleOrdered(low, high)
-        case ScaleRole(role, count):
-            return RoleScaled(role, count)
-        case _:
-            return StacksOrdered()
 
 
 def heed(state: JobState, name: str, status: AgentStatus) -> AgentStatus:

@@ -13,21 +13,18 @@ from elasticrun.core.job.events import (
     Attached,
     Beat,
     Detached,
-    DrainOrdered,
     Drop,
     JobEffect,
     JobEvent,
     Left,
     MasterStarted,
     Reported,
-    RoleScaled,
-    ScaleOrdered,
     Send,
-    StacksOrdered,
 )
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import JobState
 from elasticrun.core.protocol.messages import AgentMessage, Heartbeat, Hello, Leave, Report, Trust
+from elasticrun.core.protocol.orders import ORDERS
 from elasticrun.dataclass import dataclass
 from elasticrun.sim.fingerprint import fingerprint, replay_gives_the_same
 from elasticrun.sim.kernel import require
@@ -36,8 +33,6 @@ from elasticrun.sim.scenario import Memory
 
 if TYPE_CHECKING:
     from elasticrun.sim.simulator import Simulator
-
-ORDERS = (DrainOrdered, ScaleOrdered, RoleScaled, StacksOrdered)
 
 
 @dataclass(frozen=True, slots=True)

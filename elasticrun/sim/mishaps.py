@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from elasticrun.core.job.events import DrainOrdered, ScaleOrdered, StacksOrdered
 from elasticrun.core.protocol.messages import FailureKind
+from elasticrun.core.protocol.orders import DrainNode, SaveAllStacks, ScaleJob
 from elasticrun.sim.ills import AskStacks, Bug, Drain, FallsIll, Hang, Ill, LinkBreaks, Preempt, Scale
 from elasticrun.sim.node import SimAgent
 from elasticrun.sim.workers import Group
@@ -43,16 +43,16 @@ class Mishaps:
                     self.start(agent, agent.workers.group)
             case Drain(_, node):
                 self.drained.add(node)
-                self.sim.master.handle(DrainOrdered(node, "an order"))
+                self.sim.master.handle(DrainNode(node, "an order"))
             case Scale(_, low, high):
                 self.sim.rules.allow(low, high)
-                self.sim.master.handle(ScaleOrdered(low, high))
+                self.sim.master.handle(ScaleJob(low, high))
             case Preempt(_, node):
                 agent = self.sim.newest(node)
                 if agent is not None:
                     agent.preempt()
             case AskStacks():
-                self.sim.master.handle(StacksOrdered())
+                self.sim.master.handle(SaveAllStacks())
 
     # -- errors
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elasticrun.config import TaskRole
-from elasticrun.core.job.events import RoleScaled
+from elasticrun.core.protocol import orders
 from elasticrun.core.protocol.messages import AgentPhase, FailureKind
 from elasticrun.core.tensorflow.cluster import SERVERS, is_served, leader
 from elasticrun.sim.draw import draw_fault, draw_network
@@ -143,7 +143,7 @@ class TfJob:
         """One of them strikes."""
         match fault:
             case ScaleRole(_, role, count):
-                self.sim.master.handle(RoleScaled(role, count))
+                self.sim.master.handle(orders.ScaleRole(role, count))
             case TaskDies(_, role, index, exit_code):
                 found = self._find(role, index, self.sim.master.machine.state.round)
                 if found is not None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core.job.events import Decided, Drop, ScaleOrdered
+from elasticrun.core.job.events import Decided, Drop
 from elasticrun.core.membership.fit import MAX_TOLD, same_program
 from elasticrun.core.protocol.messages import AgentPhase, JobEnded, RejectCode, Rejected, Waiting, Welcome
+from elasticrun.core.protocol.orders import ScaleJob
 from elasticrun.core.protocol.status import JobPhase
 from tests.core.build import Job, info
 
@@ -53,7 +54,7 @@ def test_the_first_node_has_nobody_to_tell() -> None:
 
 def test_bounds_that_an_operator_ordered_fit_as_well() -> None:
     here = job()
-    here.do(ScaleOrdered(1, 3))
+    here.do(ScaleJob(1, 3))
     here.attach("b", min_nodes=1, max_nodes=3)
     here.attach("c", min_nodes=1, max_nodes=2)
     assert list(here.machine.state.members.nodes) == ["a", "b", "c"]
@@ -69,9 +70,9 @@ def test_another_framework_is_refused() -> None:
 
 def test_who_was_admitted_is_not_judged_again() -> None:
     here = job()
-    here.do(ScaleOrdered(2, 3))
+    here.do(ScaleJob(2, 3))
     here.attach("b", min_nodes=2, max_nodes=3)
-    here.do(ScaleOrdered(1, 2))
+    here.do(ScaleJob(1, 2))
     here.attach("b", min_nodes=2, max_nodes=3)
     assert here.told("b", Welcome)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from elasticrun.core.job.events import Decided, Detached, MasterStarted, ScaleOrdered
+from elasticrun.core.job.events import Decided, Detached, MasterStarted
 from elasticrun.core.job.growth import SETTLE, WARMING_LIMIT, Growth, growth
 from elasticrun.core.job.state import GROWTH, WARMING
 from elasticrun.core.membership.rendezvous import WorldLimits
 from elasticrun.core.protocol.messages import AgentPhase, StartRound, StopRound, Waiting
+from elasticrun.core.protocol.orders import ScaleJob
 from elasticrun.core.protocol.status import JobPhase
 from tests.core.build import Job, failure, running
 
@@ -188,7 +189,7 @@ def test_a_warm_parent_that_is_replaced_makes_a_spare_wait_again() -> None:
     assert "b" in job.machine.state.ready
     job.warming.add("b")
     job.report("b", READY, -1)
-    job.do(ScaleOrdered(1, 2))
+    job.do(ScaleJob(1, 2))
     assert not stopped(job)
     job.warm_up("b")
     assert stopped(job)

@@ -20,12 +20,10 @@ from elasticrun.core.job.events import (
     Beat,
     Decided,
     Detached,
-    DrainOrdered,
     JobEvent,
     Left,
     MasterStarted,
     Reported,
-    ScaleOrdered,
 )
 from elasticrun.core.protocol.messages import (
     AgentPhase,
@@ -42,6 +40,7 @@ from elasticrun.core.protocol.messages import (
     StopRound,
     Waiting,
 )
+from elasticrun.core.protocol.orders import DrainNode, ScaleJob
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import Budget
 from elasticrun.core.recovery.settlement import Recovery
@@ -401,7 +400,7 @@ def test_who_goes_in_a_check_is_not_called_faulty(how: str) -> None:
     job.answer("a")
     goes: dict[str, JobEvent] = {
         "left": Left(job.sessions["b"], "stopped by signal 15"),
-        "drained": DrainOrdered("b", "maintenance"),
+        "drained": DrainNode("b", "maintenance"),
         "lost": Detached(job.sessions["b"], "reset"),
     }
     job.do(goes[how])
@@ -516,7 +515,7 @@ def test_who_hears_late_of_a_probe_meets_the_others_where_they_are() -> None:
 def test_who_did_not_hear_that_it_was_excluded_hears_it_when_it_comes_back() -> None:
     job = running("ab", min_nodes=1)
     job.do(MasterStarted(2))
-    job.do(DrainOrdered("b", "maintenance"))
+    job.do(DrainNode("b", "maintenance"))
     assert not job.drops()
     job.attach("b", RUNNING, 0)
     (drop,) = job.drops()
@@ -656,23 +655,23 @@ def test_a_node_that_is_to_leave_may_have_gone_already() -> None:
 
 def test_an_operator_drains_a_node() -> None:
     job = running("ab", min_nodes=1)
-    job.do(DrainOrdered("b", "maintenance"))
+    job.do(DrainNode("b", "maintenance"))
     (drop,) = job.drops()
     assert drop.farewell is not None and drop.farewell.code is RejectCode.DRAINED
     (stop,) = job.told("a", StopRound)
     assert stop.drain
-    job.do(DrainOrdered("b", "again"))
+    job.do(DrainNode("b", "again"))
     assert not job.drops()
 
 
 def test_an_operator_scales_in_and_out() -> None:
     job = running("abc", min_nodes=1)
-    job.do(ScaleOrdered(1, 2))
+    job.do(ScaleJob(1, 2))
     assert [not stop.drain for stop in job.told("a", StopRound)] == [True]
     job.all_report("abc", READY, 0)
     assert set(job.machine.state.current.assignments) == {"a", "b"}
     job.all_report("ab", RUNNING, 1)
-    job.do(ScaleOrdered(1, 3))
+    job.do(ScaleJob(1, 3))
     assert job.phase() is JobPhase.STOPPING  # c can join
     job.all_report("ab", READY, 1)
     assert job.told("c", StartRound) or "c" in job.machine.state.current.assignments

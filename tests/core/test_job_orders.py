@@ -7,13 +7,10 @@ import pytest
 from elasticrun.config import TaskRole
 from elasticrun.core.job.events import (
     Answered,
-    DrainOrdered,
     JobEvent,
-    RoleScaled,
-    ScaleOrdered,
-    StacksOrdered,
 )
 from elasticrun.core.protocol.messages import AgentPhase, SaveStacks
+from elasticrun.core.protocol.orders import DrainNode, SaveAllStacks, ScaleJob, ScaleRole
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.sim.fingerprint import difference, fingerprint
 from tests.core.build import Job, running
@@ -28,9 +25,9 @@ def answer(job: Job, order: JobEvent) -> Answered:
 @pytest.mark.parametrize(
     ("order", "text"),
     [
-        (DrainOrdered("b", "its disk fails"), "b is asked to leave"),
-        (ScaleOrdered(1, 2), "the job now wants 1 to 2 nodes"),
-        (StacksOrdered(), "2 nodes save the stacks of their workers beside their logs"),
+        (DrainNode("b", "its disk fails"), "b is asked to leave"),
+        (ScaleJob(1, 2), "the job now wants 1 to 2 nodes"),
+        (SaveAllStacks(), "2 nodes save the stacks of their workers beside their logs"),
     ],
 )
 def test_an_order_is_answered(order: JobEvent, text: str) -> None:
@@ -40,13 +37,13 @@ def test_an_order_is_answered(order: JobEvent, text: str) -> None:
 @pytest.mark.parametrize(
     ("order", "text"),
     [
-        (DrainOrdered("c", ""), "there is no node 'c'; the nodes are: a, b"),
-        (ScaleOrdered(3, 3), "no multiple of 2 (--node-unit) lies in 3:3"),
+        (DrainNode("c", ""), "there is no node 'c'; the nodes are: a, b"),
+        (ScaleJob(3, 3), "no multiple of 2 (--node-unit) lies in 3:3"),
         (
-            RoleScaled(TaskRole.PS, 2),
+            ScaleRole(TaskRole.PS, 2),
             "this is no TensorFlow job; change its number of nodes (elastic-ctl scale N)",
         ),
-        (RoleScaled(TaskRole.PS, 0), "ps=0 is not possible: the chief needs at least one; give 1 or more"),
+        (ScaleRole(TaskRole.PS, 0), "ps=0 is not possible: the chief needs at least one; give 1 or more"),
     ],
 )
 def test_an_order_that_is_refused_changes_nothing(order: JobEvent, text: str) -> None:
@@ -59,13 +56,13 @@ def test_an_order_that_is_refused_changes_nothing(order: JobEvent, text: str) ->
 
 def test_stacks_are_asked_of_nodes_that_are_attached() -> None:
     job = running("ab")
-    job.do(StacksOrdered())
+    job.do(SaveAllStacks())
     assert [job.told(name, SaveStacks) for name in "ab"] == [[SaveStacks(1)]] * 2
     assert job.decided() == "2 nodes save the stacks of their workers, as was ordered"
 
 
 @pytest.mark.parametrize(
-    "order", [DrainOrdered("a", ""), ScaleOrdered(1, 1), RoleScaled(TaskRole.PS, 2), StacksOrdered()]
+    "order", [DrainNode("a", ""), ScaleJob(1, 1), ScaleRole(TaskRole.PS, 2), SaveAllStacks()]
 )
 def test_after_the_end_every_order_is_refused(order: JobEvent) -> None:
     job = running("a")

@@ -19,17 +19,16 @@ from elasticrun.core.job.events import (
     OUTCOMES,
     TRANSITIONS,
     Detached,
-    DrainOrdered,
     JobEffect,
     JobEvent,
     MasterStarted,
-    ScaleOrdered,
     Send,
     Trigger,
 )
 from elasticrun.core.job.state import CHECK, GROWTH, HEARTBEAT, JOIN, MENDING, REATTACH, WARMING, JobState
 from elasticrun.core.membership.nodes import Node
 from elasticrun.core.protocol.messages import AgentPhase, Outcome, StopRound
+from elasticrun.core.protocol.orders import DrainNode, ScaleJob
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import Budget, StopCause
 from tests.core.build import Job, failure, info, running
@@ -260,10 +259,10 @@ def test_rounds_of_torch_do_not_pass_through_rules_of_tensorflow() -> None:
         job.attach("c")
         job.all_report("ab", READY, 1)
         job.all_report("abc", RUNNING, 2)
-        job.do(DrainOrdered("c", "an order"))
+        job.do(DrainNode("c", "an order"))
         job.all_report("ab", READY, 2)
         job.pass_time(20.0)
-        job.do(ScaleOrdered(1, 2))
+        job.do(ScaleJob(1, 2))
         job.do(Detached(job.sessions["b"], "broke"))
         describe(job.machine.state)
         job.report("a", READY, 3)

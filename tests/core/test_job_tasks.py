@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule, TaskRole
-from elasticrun.core.job.events import Detached, DrainOrdered, Ended, MasterStarted, Reported
+from elasticrun.core.job.events import Detached, Ended, MasterStarted, Reported
 from elasticrun.core.job.tasks import SERVING_TIME, TOGETHER
 from elasticrun.core.protocol.messages import (
     AgentPhase,
@@ -21,6 +21,7 @@ from elasticrun.core.protocol.messages import (
     StopRound,
     Waiting,
 )
+from elasticrun.core.protocol.orders import DrainNode
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.protocol.tasks import TaskReport
 from elasticrun.core.recovery.budget import StopCause
@@ -458,7 +459,7 @@ def test_a_worker_that_fails_after_the_end_of_worker_0_harms_nobody() -> None:
 
 def test_a_chief_that_ended_before_it_heard_of_the_stop_has_ended_the_job() -> None:
     case = job()
-    case.do(DrainOrdered("c", "an order"))
+    case.do(DrainNode("c", "an order"))
     assert case.phase() is JobPhase.STOPPING
     case.lose(*CHIEF_0, None)
     assert case.phase() is JobPhase.SUCCEEDED
@@ -476,7 +477,7 @@ def test_a_node_lost_while_the_evaluator_ends_is_no_reason_to_go_on() -> None:
 
 def test_servers_are_told_to_stop_when_the_chief_has_saved_its_state() -> None:
     case = job()
-    case.do(DrainOrdered("c", "an order"))
+    case.do(DrainNode("c", "an order"))
     assert [stop.drain for stop in case.told("a", StopRound)] == [True]
     assert not case.told("b", StopRound)
     case.attach("b", RUNNING, 0, epoch=1, roles=SERVED["b"])
@@ -491,7 +492,7 @@ def test_servers_are_told_to_stop_when_the_chief_has_saved_its_state() -> None:
 
 def test_servers_of_a_chief_that_leaves_serve_for_some_time() -> None:
     case = job()
-    case.do(DrainOrdered("a", "an order"))
+    case.do(DrainNode("a", "an order"))
     assert not case.told("b", StopRound)
     case.pass_time(SERVING_TIME)
     assert case.told("b", StopRound)
@@ -500,7 +501,7 @@ def test_servers_of_a_chief_that_leaves_serve_for_some_time() -> None:
 
 def test_servers_do_not_outlast_a_chief_that_is_lost_while_it_saves() -> None:
     case = job()
-    case.do(DrainOrdered("c", "an order"))
+    case.do(DrainNode("c", "an order"))
     case.do(Detached(case.sessions["a"], "gone"))
     assert case.told("b", StopRound)
 
@@ -516,7 +517,7 @@ def test_where_a_node_is_lost_nobody_can_save(node: str) -> None:
 
 def test_mirrored_workers_are_told_to_stop_together() -> None:
     case = TfJob({"a": (WORKER,), "b": (WORKER,), "c": (WORKER,)}).run()
-    case.do(DrainOrdered("c", "an order"))
+    case.do(DrainNode("c", "an order"))
     assert [stop.drain for node in "ab" for stop in case.told(node, StopRound)] == [True, True]
 
 
@@ -717,7 +718,7 @@ def test_a_node_that_would_make_a_second_chief_does_not_disturb_those_who_train(
     assert (case.phase(), case.machine.state.round) == (JobPhase.RUNNING, 0)
     case.arrive({"c": (WORKER,)})
     assert (case.phase(), case.machine.state.round) == (JobPhase.RUNNING, 0)
-    case.do(DrainOrdered("b", "an order"))
+    case.do(DrainNode("b", "an order"))
     assert case.phase() is JobPhase.STOPPING, "the other one can join"
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core.job.events import Decided, RoleScaled
+from elasticrun.core.job.events import Decided
 from elasticrun.core.job.tasks import SingleTasks
 from elasticrun.core.protocol.messages import AgentPhase, StartRound
+from elasticrun.core.protocol.orders import ScaleRole
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.protocol.tasks import TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
@@ -108,7 +109,7 @@ def test_what_an_order_promises_is_what_it_does(role: TaskRole, count: int, prom
     tasks = tasks_of(job.machine)
     assert scale_promise(tasks, role, count).startswith(promise)
     assert job.refusal(role, count) == ""
-    job.do(RoleScaled(role, count))
+    job.do(ScaleRole(role, count))
     assert any(said.text.startswith(f"scaled {role.value}: ") for said in job.of(Decided))
     assert job.refusal(role, count).startswith(f"the job has {role.value}={count} already")
     (told,) = job.told("a", StartRound)
@@ -169,7 +170,7 @@ def states(job: Job) -> dict[str, str]:
 )
 def test_a_life_that_is_wanted_starts_after_the_one_before(reports: Sequence[TaskReport], state: str) -> None:
     job = TfJob(SERVED, spare=2).run()
-    job.do(RoleScaled(PS, 3))
+    job.do(ScaleRole(PS, 3))
     job.tasks["a"] = tuple(reports)
     job.report("a", AgentPhase.RUNNING, 0)
     assert states(job)["chief 0"] == state

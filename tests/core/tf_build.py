@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from elasticrun.config import TaskRole
-from elasticrun.core.job.events import Decided, RoleScaled
+from elasticrun.core.job.events import Decided
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.tasks import idle, offered_ports
 from elasticrun.core.protocol.messages import (
@@ -17,6 +17,7 @@ from elasticrun.core.protocol.messages import (
     NodeInfo,
     StartRound,
 )
+from elasticrun.core.protocol.orders import ScaleRole
 from elasticrun.core.protocol.tasks import TaskReport
 from elasticrun.core.tensorflow.round_tasks import RoundTasks
 from elasticrun.core.tensorflow.scale import scale_refusal
@@ -105,7 +106,7 @@ class TfJob(Job):
         self.lose(node, local_rank, died(node, local_rank, -9))
 
     def scale(self, role: TaskRole, count: int) -> None:
-        self.do(RoleScaled(role, count))
+        self.do(ScaleRole(role, count))
 
     def refusal(self, role: TaskRole, count: int) -> str:
         """What an operator is told who orders this; "" if it is obeyed."""

@@ -18,18 +18,17 @@ from elasticrun.config import JobConfig, TaskRole
 from elasticrun.core.job.events import (
     Attached,
     Detached,
-    DrainOrdered,
     Expired,
     JobEvent,
     Left,
     MasterStarted,
     Reported,
-    RoleScaled,
-    ScaleOrdered,
 )
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import JobState
+from elasticrun.core.protocol.orders import DrainNode, ScaleJob, ScaleRole
 from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.protocol.tasks import MAX_CLUSTER
 from elasticrun.errors import ExitCode, UsageError
 from elasticrun.master import journal as module
 from elasticrun.master import snapshot as snapshot_module
@@ -45,6 +44,7 @@ LEFT = Entry(2.5, Left(3, "done"))
 
 # Reasons are our own sentences, which may quote a file name with undecodable bytes in it.
 reasons = st.text(st.characters(exclude_categories=[]), max_size=50)
+node_counts = st.integers(1, 2**31 - 1)
 events: st.SearchStrategy[JobEvent] = st.one_of(
     st.builds(MasterStarted, numbers),
     st.builds(Attached, numbers, hellos),
@@ -52,9 +52,9 @@ events: st.SearchStrategy[JobEvent] = st.one_of(
     st.builds(Left, numbers, reasons),
     st.builds(Detached, numbers, reasons),
     st.builds(Expired, names, names),
-    st.builds(DrainOrdered, names, reasons),
-    st.builds(ScaleOrdered, counts, counts),
-    st.builds(RoleScaled, st.sampled_from(TaskRole), counts),
+    st.builds(DrainNode, names, reasons),
+    st.builds(ScaleJob, node_counts, node_counts),
+    st.builds(ScaleRole, st.sampled_from(TaskRole), st.integers(1, MAX_CLUSTER)),
 )
 entries = st.lists(st.builds(Entry, st.floats(0, 1e12), events), max_size=5)
 configs = st.builds(

@@ -18,13 +18,9 @@ from elasticrun.config import JobConfig, TaskRole
 from elasticrun.core.job.events import (
     Attached,
     Detached,
-    DrainOrdered,
     Expired,
     MasterStarted,
     Reported,
-    RoleScaled,
-    ScaleOrdered,
-    StacksOrdered,
 )
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.membership.plausible import heeded
@@ -689,7 +685,7 @@ def test_an_order_is_on_disk_and_known_to_the_next_master(tmp_path: Path) -> Non
         bench.attach("a")
         assert bench.loop.order(ScaleJob(1, 2)) == ControlReply(True, "the job now wants 1 to 2 nodes")
         assert bench.loop.order(DrainNode("a", "its disk fails")).ok
-        assert {ScaleOrdered(1, 2), DrainOrdered("a", "its disk fails")} < set(bench.journaled)
+        assert {ScaleJob(1, 2), DrainNode("a", "its disk fails")} < set(bench.journaled)
 
     run(main())
 
@@ -706,7 +702,7 @@ def test_an_order_that_cannot_be_obeyed_changes_nothing(tmp_path: Path) -> None:
             reply = bench.loop.order(order)
             assert not reply.ok and reply.text == words
         assert difference(before, fingerprint(bench.machine.state)) == ""
-        assert bench.journaled[-2:] == [DrainOrdered("b", ""), ScaleOrdered(3, 3)]
+        assert bench.journaled[-2:] == [DrainNode("b", ""), ScaleJob(3, 3)]
 
     run(main())
 
@@ -739,7 +735,7 @@ def test_a_role_is_scaled_on_disk_and_at_the_nodes(tmp_path: Path) -> None:
             True,
             "ps: 2 -> 3: ps 2 starts now, the chief saves its state and starts again; all others go on",
         )
-        assert RoleScaled(TaskRole.PS, 3) in bench.journaled
+        assert ScaleRole(TaskRole.PS, 3) in bench.journaled
         told = session.last()
         assert isinstance(told, StartRound) and told.assignment.round == start.assignment.round
         assert Task(4, TaskRole.PS, 2, port=7005) in told.assignment.tasks
@@ -826,7 +822,7 @@ def test_questions_are_answered_and_orders_declined_after_the_end(tmp_path: Path
         session = bench.attach("a")
         assert bench.loop.order(SaveAllStacks()).text.startswith("1 ")
         assert session.last() == SaveStacks(1)
-        assert bench.journaled[-1] == StacksOrdered()
+        assert bench.journaled[-1] == SaveAllStacks()
         bench.report(session, "a", 1, AgentPhase.RUNNING, 0)
         bench.report(session, "a", 2, AgentPhase.FINISHED, 0)
         assert bench.loop.order(ShowStatus()).ok

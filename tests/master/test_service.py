@@ -25,13 +25,10 @@ from elasticrun.core.job.events import (
     Attached,
     Beat,
     Detached,
-    DrainOrdered,
     JobEvent,
     Left,
     MasterStarted,
     Reported,
-    RoleScaled,
-    ScaleOrdered,
 )
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.membership.quorum import Quorum
@@ -50,6 +47,7 @@ from elasticrun.core.protocol.messages import (
     Vote,
     World,
 )
+from elasticrun.core.protocol.orders import DrainNode, ScaleJob, ScaleRole
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.protocol.tasks import TaskReport
 from elasticrun.errors import EndpointTakenError, NameInUseError, UsageError
@@ -183,9 +181,9 @@ class Life:
                 "beat": lambda: Beat(session),
                 "leave": lambda: Left(session, "told to"),
                 "detach": lambda: Detached(session, "broke"),
-                "drain": lambda: DrainOrdered("abc"[which], "an order"),
-                "scale": lambda: ScaleOrdered(1, 1 + which),
-                "scale role": lambda: RoleScaled(TaskRole.PS if failed else TaskRole.WORKER, 1 + which),
+                "drain": lambda: DrainNode("abc"[which], "an order"),
+                "scale": lambda: ScaleJob(1, 1 + which),
+                "scale role": lambda: ScaleRole(TaskRole.PS if failed else TaskRole.WORKER, 1 + which),
             }
             self.feed(kinds[what]())
 

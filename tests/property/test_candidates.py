@@ -15,12 +15,10 @@ from elasticrun.core.health.candidates import Candidates
 from elasticrun.core.job.events import (
     Attached,
     Detached,
-    DrainOrdered,
     JobEvent,
     Left,
     MasterStarted,
     Reported,
-    ScaleOrdered,
 )
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.membership.quorum import with_vote
@@ -36,6 +34,7 @@ from elasticrun.core.protocol.messages import (
     Vote,
     World,
 )
+from elasticrun.core.protocol.orders import DrainNode, ScaleJob
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.sim.count_rules import counts_are_exact
 from elasticrun.sim.kernel import Violation
@@ -110,8 +109,8 @@ class Chaos:
 
     def order(self) -> None:
         unit, low = self.machine.state.limits.node_unit, self.rng.randint(1, 3)
-        scale = ScaleOrdered(low * unit, (low + self.rng.randint(0, 2)) * unit)
-        self.feed(self.rng.choice((scale, DrainOrdered(self.rng.choice(NAMES), "an order"))))
+        scale = ScaleJob(low * unit, (low + self.rng.randint(0, 2)) * unit)
+        self.feed(self.rng.choice((scale, DrainNode(self.rng.choice(NAMES), "an order"))))
 
     def wait(self) -> None:
         self.now += self.rng.choice((0.1, 3.0, 20.0, 100.0))

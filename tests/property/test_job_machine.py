@@ -30,14 +30,12 @@ from elasticrun.core.job.events import (
     Beat,
     Decided,
     Detached,
-    DrainOrdered,
     Drop,
     Ended,
     JobEvent,
     Left,
     MasterStarted,
     Reported,
-    ScaleOrdered,
     Send,
 )
 from elasticrun.core.job.machine import JobMachine
@@ -65,6 +63,7 @@ from elasticrun.core.protocol.messages import (
     Welcome,
     World,
 )
+from elasticrun.core.protocol.orders import DrainNode, ScaleJob
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.master.snapshot import Snapshot, restore, take
 from elasticrun.sim.count_rules import counts_are_exact
@@ -375,14 +374,14 @@ class JobRules(RuleBasedStateMachine):
         has_ended = self.machine.state.ended
         if node is not None and not has_ended:
             self.gone.add(node.info.incarnation)
-        self.feed(DrainOrdered(name, "an order"))
+        self.feed(DrainNode(name, "an order"))
         assert has_ended or name not in self.machine.state.members.nodes
 
     @rule(smallest=st.integers(1, 3), more=st.integers(0, 2))
     def scale(self, smallest: int, more: int) -> None:
         unit = self.config.node_unit
         low = -(-smallest // unit) * unit
-        self.feed(ScaleOrdered(low, low + more))
+        self.feed(ScaleJob(low, low + more))
 
     # -- time and the master
 

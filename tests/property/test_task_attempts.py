@@ -43,7 +43,6 @@ from elasticrun.core.job.events import (
     JobEvent,
     MasterStarted,
     Reported,
-    RoleScaled,
     Send,
 )
 from elasticrun.core.job.machine import JobMachine
@@ -63,6 +62,7 @@ from elasticrun.core.protocol.messages import (
     Trust,
     Welcome,
 )
+from elasticrun.core.protocol.orders import ScaleRole
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.protocol.tasks import Cluster
 from elasticrun.core.tensorflow.round_tasks import RoundTasks
@@ -176,7 +176,7 @@ class TaskRules(RuleBasedStateMachine):
             self.only_the_lost_are_restarted(raised, event)
             assert not is_changed or tasks.leader in raised, "the chief knows the cluster"
             assert not (raised and self.was_over), "who is done is not restarted"
-            waits = self.job.state.members.detached and not isinstance(event, RoleScaled | Expired)
+            waits = self.job.state.members.detached and not isinstance(event, ScaleRole | Expired)
             assert not (raised and waits), "all losses are judged together"
             for key in self.attempts.keys() - attempts.keys():
                 self.may_go(key)
@@ -185,19 +185,19 @@ class TaskRules(RuleBasedStateMachine):
             assert set(attempts.values()) <= {0}
         for key in tasks._retiring:
             self.retiring.setdefault(key, attempts[tasks.leader])
-        if isinstance(event, RoleScaled):
+        if isinstance(event, ScaleRole):
             self.retiring = dict.fromkeys(self.retiring, attempts.get(tasks.leader, 0))
         self.attempts, self.was_over = attempts, tasks.is_over
 
     def only_the_lost_are_restarted(self, raised: set[Key], event: JobEvent) -> None:
         tasks = tasks_of(self.job)
         roles = {key: tasks.wanted[key[0]][key[1]].role for key in raised}
-        takes_chief = isinstance(event, RoleScaled) or PS in roles.values()
+        takes_chief = isinstance(event, ScaleRole) or PS in roles.values()
         for name, rank in raised:
             node = self.nodes[name]
             is_dead = rank not in node.running or node.running[rank] != self.attempts[name, rank]
             assert is_dead or (takes_chief and (name, rank) == tasks.leader), f"{name} {rank} attempts"
-        if PS in roles.values() or (isinstance(event, RoleScaled) and raised):
+        if PS in roles.values() or (isinstance(event, ScaleRole) and raised):
             assert tasks.leader in raised
 
     def may_go(self, key: Key) -> None:
@@ -323,7 +323,7 @@ class TaskRules(RuleBasedStateMachine):
 
     @rule(role=st.sampled_from([PS, PS, WORKER, CHIEF]), more=st.sampled_from([-2, -1, -1, 0, 1, 1, 2]))
     def scale(self, role: TaskRole, more: int) -> None:
-        self.tell_master(RoleScaled(role, tasks_of(self.job).count(role) + more))
+        self.tell_master(ScaleRole(role, tasks_of(self.job).count(role) + more))
 
     @rule(more=st.sampled_from([-1, 1]), again=st.sampled_from([-1, 0, 1]), is_settled=st.booleans())
     def scale_at_leisure(self, more: int, again: int, is_settled: bool) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated
 
-from elasticrun.config import TaskRole
 from elasticrun.core.protocol.bounds import EPOCHS, SESSIONS
 from elasticrun.core.protocol.messages import AgentStatus, Hello, MasterMessage, Outcome, Rejected
+from elasticrun.core.protocol.orders import Order
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.dataclass import dataclass
 
@@ -114,48 +114,8 @@ class Expired:
     node: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DrainOrdered:
-    """An operator wants a node to leave with grace."""
-
-    node: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleOrdered:
-    """An operator wants another number of nodes."""
-
-    min_nodes: int
-    max_nodes: int
-
-
-@dataclass(frozen=True, slots=True)
-class RoleScaled:
-    """An operator wants another number of a TensorFlow job's tasks of one role."""
-
-    role: TaskRole
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class StacksOrdered:
-    """An operator wants the stacks of all workers."""
-
-
-JobEvent = (
-    MasterStarted
-    | Attached
-    | Reported
-    | Beat
-    | Left
-    | Detached
-    | Expired
-    | DrainOrdered
-    | ScaleOrdered
-    | RoleScaled
-    | StacksOrdered
-)
+#: An operator's order is an event as it is.
+JobEvent = MasterStarted | Attached | Reported | Beat | Left | Detached | Expired | Order
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from elasticrun.core.job.events import (
     Attached,
     Beat,
     Detached,
-    DrainOrdered,
     Ended,
     Expired,
     JobEffect,
@@ -32,9 +31,6 @@ from elasticrun.core.job.events import (
     Left,
     MasterStarted,
     Reported,
-    RoleScaled,
-    ScaleOrdered,
-    StacksOrdered,
     Trigger,
 )
 from elasticrun.core.job.formation import Formation
@@ -93,10 +89,7 @@ class JobMachine:
             Left: intake.hear_leave,
             Detached: intake.hear_end,
             Expired: self._expire,
-            DrainOrdered: orders.drain,
-            ScaleOrdered: orders.scale,
-            RoleScaled: orders.scale_role,
-            StacksOrdered: orders.save_stacks,
+            **orders.rules,
         }
         #: Timers that are not here only hold something up: the rule of the phase sees that they are over.
         self._deadlines: dict[str, Callable[[str], Move | None]] = {

@@ -7,13 +7,17 @@ one ``Answered``, and one that is refused changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from elasticrun.core.job.attendance import Attendance
-from elasticrun.core.job.events import Answered, DrainOrdered, RoleScaled, ScaleOrdered, StacksOrdered
+from elasticrun.core.job.events import Answered, JobEvent
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import JobState
 from elasticrun.core.job.tasks import SingleTasks, idle
 from elasticrun.core.membership.rendezvous import WorldLimits
 from elasticrun.core.protocol.messages import RejectCode, Rejected, SaveStacks
+from elasticrun.core.protocol.orders import DrainNode, SaveAllStacks, ScaleJob, ScaleRole
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
 from elasticrun.core.tensorflow.scale import scale_promise, scale_refusal
@@ -29,9 +33,14 @@ class Orders:
         self._outbox = outbox
         self._attendance = attendance
         self._tasks = tasks
+        self.rules: dict[type[JobEvent], Callable[[Any], None]] = {
+            DrainNode: self._drain,
+            ScaleJob: self._scale,
+            ScaleRole: self._scale_role,
+            SaveAllStacks: self._save_stacks,
+        }
 
-    def drain(self, event: DrainOrdered) -> None:
-        """Let a node leave with grace."""
+    def _drain(self, event: DrainNode) -> None:
         nodes, why = self._state.members.nodes, f"drained: {event.reason}"
         known = ", ".join(list(nodes)[:SHOWN]) or "none"
         unknown = "" if event.node in nodes else f"there is no node {event.node!r}; the nodes are: {known}"
@@ -39,8 +48,7 @@ class Orders:
             self._attendance.dismiss(nodes[event.node], Rejected(RejectCode.DRAINED, why), why)
             self._answer(f"{event.node} is asked to leave")
 
-    def scale(self, event: ScaleOrdered) -> None:
-        """Run with another number of nodes."""
+    def _scale(self, event: ScaleJob) -> None:
         state, low, high = self._state, event.min_nodes, event.max_nodes
         limits = WorldLimits(low, high, state.limits.node_unit)
         misses = f"no multiple of {limits.node_unit} (--node-unit) lies in {low}:{high}"
@@ -53,8 +61,7 @@ class Orders:
             state.current.must_stop(StopCause.RESIZED, text)
         self._answer(f"the job now wants {low} to {high} nodes")
 
-    def scale_role(self, event: RoleScaled) -> None:
-        """Run with another number of a TensorFlow job's tasks of one role."""
+    def _scale_role(self, event: ScaleRole) -> None:
         state, role, count = self._state, event.role, event.count
         tasks = state.current.tasks
         if not self._allows("" if tasks is not None else scale_refusal(None, {}, role, count, idle(state))):
@@ -64,8 +71,7 @@ class Orders:
         refusal = self._tasks.scale(role, count)
         self._outbox.put(Answered(not refusal, refusal or promise))
 
-    def save_stacks(self, _: StacksOrdered) -> None:
-        """Have every node save the stacks of its workers."""
+    def _save_stacks(self, _: SaveAllStacks) -> None:
         if not self._allows(""):
             return
         state = self._state

@@ -4,7 +4,7 @@ An order is obeyed only if it comes with a proof that the sender knows the job's
 token obeys nobody.
 """
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 from elasticrun.config import TaskRole
 from elasticrun.core.protocol.bounds import MAX_REPLY, NODES, Keep, Label, Length, Name, Range, Text, Token
@@ -64,6 +64,7 @@ class SaveAllStacks:
 
 #: What changes something or is to be done by nodes: the job's machine judges it.
 Order = DrainNode | ScaleJob | ScaleRole | SaveAllStacks
+ORDERS: tuple[type[Order], ...] = get_args(Order)
 ControlRequest = ShowStatus | Order
 
 
