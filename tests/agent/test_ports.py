@@ -15,6 +15,7 @@ from elasticrun.agent.workers.ports import SPARE_PORTS, NodePorts, PortPool, Por
 from elasticrun.config import TaskRole
 from elasticrun.core.protocol.tasks import Task
 
+pytestmark = pytest.mark.xdist_group("ports")  # tests that count on a port look at the same range
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
 
 
@@ -143,7 +144,7 @@ def test_a_kernel_without_ipv6(range_file: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def pool(range_file: Path) -> Iterator[PortPool]:
-    made = PortPool(random.Random(1), range_file)
+    made = PortPool(random.Random(), range_file)
     yield made
     made.close()
 
@@ -171,7 +172,7 @@ def test_nothing_is_held_for_no_task(pool: PortPool, monkeypatch: pytest.MonkeyP
 
 
 def test_the_port_of_a_task_is_offered_to_no_other_until_all_have_ended(range_file: Path) -> None:
-    pool = PortPool(random.Random(1), range_file)
+    pool = PortPool(random.Random(), range_file)
     pool._candidates = range(20_000, 20_002)
     for port in (20_000, 20_001):
         pool.take(port)  # not held by us, as when a task starts again
@@ -190,7 +191,7 @@ def test_a_host_with_too_few_ports_offers_those(pool: PortPool, monkeypatch: pyt
 
 
 def test_a_node_holds_ports_for_its_roles_and_some_more() -> None:
-    ports = NodePorts(random.Random(1), (TaskRole.CHIEF, TaskRole.PS, TaskRole.EVALUATOR))
+    ports = NodePorts(random.Random(), (TaskRole.CHIEF, TaskRole.PS, TaskRole.EVALUATOR))
     store, offered = ports.prepare()
     assert len({store, *offered}) == 1 + 2 + SPARE_PORTS
     assert ports.news() is None
@@ -211,7 +212,7 @@ def test_a_node_holds_ports_for_its_roles_and_some_more() -> None:
 
 
 def test_what_was_added_to_a_round_has_ports_in_the_next_one() -> None:
-    ports = NodePorts(random.Random(1), (TaskRole.PS,))
+    ports = NodePorts(random.Random(), (TaskRole.PS,))
     offered = ports.prepare()[1]
     tasks = [Task(number, TaskRole.PS, number, port=port) for number, port in enumerate(offered)]
     ports.take(tasks[:1], {0})
@@ -223,7 +224,7 @@ def test_what_was_added_to_a_round_has_ports_in_the_next_one() -> None:
 
 
 def test_a_node_without_roles_holds_no_more_than_one() -> None:
-    ports = NodePorts(random.Random(1), ())
+    ports = NodePorts(random.Random(), ())
     assert ports.prepare()[1] == ()
     assert ports.news() is None
     ports.close()
@@ -231,8 +232,8 @@ def test_a_node_without_roles_holds_no_more_than_one() -> None:
 
 def test_too_few_ports_for_the_roles_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_bind", lambda port: None)
-    with pytest.raises(OSError, match="0 ports are free, and 2 tasks need one each"):
-        NodePorts(random.Random(1), (TaskRole.WORKER,) * 2).prepare()
+    with pytest.raises(OSError, match="only 0 ports are free, but 2 tasks need one each"):
+        NodePorts(random.Random(), (TaskRole.WORKER,) * 2).prepare()
 
 
 @pytest.mark.parametrize(

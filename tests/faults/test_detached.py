@@ -89,8 +89,12 @@ def test_who_is_about_to_end_is_waited_for_and_not_named(monkeypatch: pytest.Mon
     detached.are_spared = True
     with (
         subprocess.Popen(["cat"], stdin=subprocess.PIPE) as brief,
-        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as lasting,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as lasting,
     ):
+        assert lasting.stdin is not None
+        assert lasting.stdout is not None
+        lasting.stdin.write(b"x")
+        lasting.stdout.read(1)  # so it has its name by now
         assert detached.among([brief.pid, lasting.pid]) == {brief.pid, lasting.pid}
         assert detached.may_leave()
         assert detached.time_left() == spawner_detached.MOMENT
