@@ -1,9 +1,9 @@
-"""Text of one option, from the command line or the environment, to a value.
+"""Convert the text of one option, from the command line or the environment, to a value.
 
-Each function takes the text and returns the value, or raises ``ValueError`` whose message is the part
-of the usage error that only it can know ("SIGKILL cannot be caught"); an empty message means that
-there is nothing to add to what is allowed. The option's table row says what is allowed, so that help,
-manual and error never disagree. Functions that take limits return such a function.
+Each function takes the text and returns the value, or raises ``ValueError``. Its message is the part of
+the usage error that only the function knows ("no program can catch SIGKILL"); it is empty if there is
+nothing to add to what is allowed. The option's table row says what is allowed, so that help, manual and
+error never disagree. Functions that take limits return such a function.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def plain(text: str) -> str:
 
 
 def switch(text: str) -> bool:
-    """A flag in the environment is an integer, as torchrun has it."""
+    """The value of a flag, which is an integer in the environment, as with torchrun; 0 is off."""
     return _integer(text) != 0
 
 
@@ -146,11 +146,7 @@ def worker_count(text: str) -> int | str:
 
 
 def std_by_rank(text: str) -> StdByRank:
-    """``0``..``3`` for every local rank, or ``RANK:0..3,...`` for those named; others get none.
-
-    A ``=`` in front is dropped: ``-r=3`` hands us ``=3``, which argparse, and so torchrun, reads as 3.
-    """
-    text = text.removeprefix("=")
+    """``0``..``3`` for every local rank, or ``RANK:0..3,...`` for those named; others get none."""
     if ":" not in text:
         return StdByRank(default=_streams(text))
     by_rank = dict(_rank_and_streams(item) for item in text.split(","))
@@ -178,7 +174,7 @@ def rank_set(text: str) -> frozenset[int]:
 def filters(text: str) -> tuple[str, ...]:
     """A comma list in which ``,,`` is a literal comma.
 
-    Empty items are dropped: an empty filter is part of every line, which nobody means.
+    Empty items are dropped: an empty filter would match every line.
     """
     items = text.replace(",,", "\0").split(",")
     return tuple(item.replace("\0", ",") for item in items if item)
@@ -220,7 +216,7 @@ def host(text: str) -> str:
 
 
 def endpoints(text: str) -> tuple[Endpoint, ...]:
-    """A comma list of ``HOST[:PORT]``, each once; port 0, which only its own node knows, stands alone."""
+    """A comma list of ``HOST[:PORT]``, each once; port 0, which no other node can find, only alone."""
     found = [_endpoint(item) for item in text.split(",")]
     seen: set[tuple[str, int]] = set()
     for endpoint in found:
@@ -239,10 +235,10 @@ def _endpoint(text: str) -> Endpoint:
 
 
 def host_and_port(text: str) -> tuple[str, int | None]:
-    """``host``, ``host:port``, ``[v6]`` or ``[v6]:port``; no port given is None.
+    """``host``, ``host:port``, ``[v6]`` or ``[v6]:port``; the port is None if none is given.
 
-    An IPv6 address without brackets is read as torchrun reads it, the last part being the port, as
-    long as what is left is an address; ``::1`` leaves none and is a host.
+    An IPv6 address without brackets is read as torchrun reads it: its last part is the port if the rest is
+    an address. The rest of ``::1`` is none, so ``::1`` is a host.
     """
     text = text.strip()
     if text.endswith("]") or ":" not in text:
@@ -272,7 +268,7 @@ def _is_ipv6(text: str) -> bool:
 def settings(text: str) -> tuple[tuple[str, str], ...]:
     """``key=value,...``; the last one of a repeated key counts.
 
-    Quotes around the whole are dropped: whoever starts us without a shell may hand them on.
+    Quotes around the whole are dropped: a caller without a shell may pass them on.
     """
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":

@@ -152,7 +152,7 @@ def test_exclusive_leaves_the_share_of_a_gpu_that_is_not_used(tmp_path: Path) ->
 
 
 def test_exclusive_with_too_few_cores(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"NUMA node 0 has 4 for 5 workers"):
+    with pytest.raises(UsageError, match=r"NUMA node 0 has 4 for 5 of them"):
         Host(tmp_path).plan(NumaBinding.EXCLUSIVE, 10)
 
 

@@ -1,13 +1,13 @@
 """What the tasks of this node use, read when a heartbeat is due anyway.
 
-A task is the session of its process, whose number is its pid: what it starts counts with it, unless that
-makes a session of its own. The kernel tells a process's session without a file to read, and all that is
-counted of a process in one line of text, so a look costs microseconds for each process of the host, and some
-tens more for each of the tasks. Memory is what is resident; pages that several processes of a task share
-count for each of them. CPU time of children that ended counts once their parent has reaped them.
+A task is the session of its process, whose id is its pid: processes that it starts count with it, unless
+they make sessions of their own. The kernel tells a process's session without a file to read, and all its
+counters in one line of text, so a look costs microseconds for each process of the host, and some tens more
+for each of the tasks. Memory is resident memory; pages that several processes of a task share count for each
+of them. CPU time of children that ended counts once their parent has reaped them.
 
 A process that ends meanwhile, or cannot be looked at, is left out; so is everything if the host has no
-descriptor left. It is never an error: a heartbeat without figures is as good.
+descriptor left. None of it is an error: a heartbeat needs no figures.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UsageSampler:
         now: Callable[[], float],
         proc: str = "/proc",
     ) -> None:
-        """``pids`` gives the tasks that run, by local rank, and ``pace`` what one has said of its steps.
+        """``pids`` gives the tasks that run, by local rank, and ``pace`` what one reports of its steps.
 
         ``now`` is the host's monotonic clock in seconds. ``proc`` is an argument for the sake of tests.
         """
@@ -59,33 +59,35 @@ class UsageSampler:
         )
 
     def _pace_of(self, local_rank: int, pid: int) -> Pace | None:
-        """Not what an earlier attempt of the task has left there."""
+        """The pace of this attempt; None if an earlier one wrote it."""
         pace = self._pace(local_rank)
         return pace if pace is not None and _session_of(pace.owner) == pid else None
 
     def _totals(self, sessions: set[int]) -> dict[int, tuple[float, int]]:
-        """Seconds of CPU and bytes of memory by session; without those of which nobody is left."""
+        """Seconds of CPU and bytes of memory by session; without sessions that are gone."""
         found: dict[int, tuple[float, int]] = {}
-        with suppress(OSError):
+        try:
             for name in os.listdir(self._proc):
                 if name.isdigit() and (session := _session_of(int(name))) in sessions:
                     cpu, memory = self._of_process(name)
                     before = found.get(session, (0.0, 0))
                     found[session] = (before[0] + cpu, before[1] + memory)
+        except OSError:  # no descriptor is left: a part of a sum would look like a fall
+            return {}
         return found
 
     def _of_process(self, name: str) -> tuple[float, int]:
         try:
             with open(f"{self._proc}/{name}/stat", "rb") as file:
                 stat = file.read()
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
             return 0.0, 0
         fields = stat[stat.rindex(b")") + 1 :].split()
         return sum(map(int, fields[_TICKS])) / self._second, int(fields[_PAGES]) * self._page
 
 
 def _session_of(pid: int) -> int:
-    """0 of a process that has ended."""
+    """The session of a process; 0 if it has ended."""
     with suppress(OSError):
         return os.getsid(pid)
     return 0

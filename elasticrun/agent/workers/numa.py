@@ -3,7 +3,7 @@
     node          the CPUs of the NUMA node of the worker's GPU
     socket        those of every NUMA node of that node's socket
     exclusive     a share of the node's physical cores that no other worker of this host has
-    core-complex  the cores that share one last-level cache, a different one for each worker where possible
+    core-complex  the cores that share one last-level cache, another cache for each worker where possible
 
 The GPU of local rank i is the i-th one that the workers can see; its node is what the kernel says about
 its PCI device. On a host without NVIDIA GPUs torchrun fails; here the local ranks are spread over the NUMA
@@ -53,7 +53,7 @@ class Topology:
 
 
 def plan(mode: NumaBinding, topology: Topology, local_world_size: int) -> tuple[CpuSet, ...]:
-    """The CPUs of each local rank. UsageError if ``exclusive`` has fewer cores than workers on a node."""
+    """The CPUs of each local rank. UsageError if ``exclusive`` has fewer cores than seats on a node."""
     seats = _seats(topology, local_world_size)
     if mode is NumaBinding.NODE:
         sets = [topology.nodes[node] for node in seats]
@@ -92,8 +92,8 @@ def _shares(topology: Topology, node: int, count: int) -> list[CpuSet]:
     cores = _groups(topology, node, lambda cpu: cpu.core)
     if len(cores) < count:
         raise UsageError(
-            f"--numa-binding exclusive needs a physical core for each worker, but NUMA node {node} has "
-            f"{len(cores)} for {count} workers; use node instead, or fewer workers"
+            "--numa-binding exclusive needs a physical core for each worker and each unused GPU, but NUMA "
+            f"node {node} has {len(cores)} for {count} of them; use node instead, or fewer workers"
         )
     small, larger = divmod(len(cores), count)  # the first few get one core more
     ends = [seat * small + min(seat, larger) for seat in range(count + 1)]
@@ -128,7 +128,7 @@ def read_topology(
     return Topology(
         nodes=nodes or {0: mask},
         cpus={number: _read_cpu(base, number) for number in mask},
-        gpu_nodes=tuple(max(gpu.node, 0) for gpu in gpus),  # -1: the kernel was not told; there is one node
+        gpu_nodes=tuple(max(gpu.node, 0) for gpu in gpus),  # -1: unknown to the kernel; there is one node
     )
 
 
@@ -207,7 +207,7 @@ def _uuid(information: Path) -> str:
 
 
 def _visible(gpus: list[_Gpu], visible_devices: str | None) -> list[_Gpu]:
-    """As CUDA reads the variable: indices or beginnings of UUIDs, up to the first that is not valid."""
+    """The GPUs that the variable names to CUDA: indices or UUID prefixes, up to the first invalid one."""
     if visible_devices is None:
         return gpus
     chosen: list[_Gpu] = []

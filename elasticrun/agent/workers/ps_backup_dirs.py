@@ -2,15 +2,15 @@
 
     /dev/shm/elasticrun_ps_<tag of the job>_<random>/<port of a ps>/...
 
-Theory. A copy has to outlive the process of a ps, as it is what the next one starts with, but it takes
-memory, so it must not outlive the agent: this removes the directory at its end, and the spawner does if the
-agent was killed. If both were, an agent that starts on the host later does: each holds a lock on a file in
-its directory, so who gets the lock knows that the owner is dead.
+Theory. A copy must outlive the process of a ps, because the next one starts with it, but it takes memory, so
+it must not outlive the agent: the agent removes the directory at its end, and the spawner does if the agent
+was killed. If both were killed, an agent that starts on the host later does: each holds a lock on a file in
+its directory, so if the lock is free, the owner is dead.
 
-The directory's name is random, and its chief, who may run under another agent on another host, does not know
-it. It knows the pattern, in which the job's part is a tag that the master's host drew at random, and the
-ports. Each agent hears the tag with its assignment. So who could foresee the pattern, and make a directory
-that fits, is a member of the job; and who reads the name learns nothing about the job's token.
+The directory's name is random, and the chief, which may run under another agent on another host, does not
+know it. The chief knows the ports and the pattern, in which the job's part is a tag that the master's host
+drew at random. Each agent gets the tag with its assignment. So only a member of the job could foresee the
+pattern and make a directory that fits, and the name tells nothing about the job's token.
 
 Without a directory there are no copies. That is no reason for a job to fail.
 """
@@ -35,11 +35,11 @@ from elasticrun.core.tensorflow.ps_backup import ROOTS_VARIABLE
 logger = logging.getLogger(__name__)
 
 SHARED_MEMORY = "/dev/shm"
-#: Less room than this, in bytes, is none: containers are often given 64 MiB.
+#: A place with fewer free bytes counts as full: containers are often given 64 MiB.
 LEAST_ROOM = 1 << 30
 _PREFIX = "elasticrun_ps_"
 _LOCK = "lock"
-#: It becomes a part of paths, and of patterns of them.
+#: The job's tag becomes a part of paths, and of patterns of them.
 _TAG = re.compile(r"[0-9a-z]{16,64}")
 
 
@@ -51,8 +51,7 @@ class PsBackupDirs:
         on_made: Callable[[str], object] = lambda path: None,
         bases: tuple[str, ...] | None = None,
     ) -> None:
-        """``on_made`` is called with the path once there is a directory, which somebody else may have to
-        remove.
+        """``on_made`` is called with the path of each new directory, which somebody else may have to remove.
 
         ``bases``: where it may lie, the best place first; by default in memory, else where temporary files
         are.
@@ -63,7 +62,7 @@ class PsBackupDirs:
         self._lock = -1
 
     def prepare(self, task: Task | None, assignment: Assignment) -> dict[str, str]:
-        """Make the directory of a ps that is to start; what is to be in the environment of a task."""
+        """Make the directory of a ps that is to start; return the environment variables for a task."""
         tag = assignment.tag
         if task is None or not is_served(assignment.cluster) or not _TAG.fullmatch(tag):
             return {}
@@ -86,14 +85,14 @@ class PsBackupDirs:
 
     def _make(self, prefix: str, port: str) -> None:
         if self._directory and not os.path.basename(self._directory).startswith(prefix):
-            self.close()  # of a master whose journal is lost: nobody would find these copies
+            self.close()  # its master lost the journal: nobody would find these copies
         if self._directory is None:
             self._directory = self._make_directory(prefix)
         if self._directory:
             try:
                 os.mkdir(os.path.join(self._directory, port), 0o700)
             except FileExistsError:
-                return  # of the attempt before this one: that is what it is for
+                return  # left by the attempt before this one, for this one
             except OSError as error:
                 logger.warning("no directory for copies of a ps can be made (%s)", error.strerror)
 
@@ -107,7 +106,7 @@ class PsBackupDirs:
                 problem = f"{base}: {error.strerror}"
                 continue
             self._on_made(made)
-            with contextlib.suppress(OSError):  # without a lock nobody else removes it, that is all
+            with contextlib.suppress(OSError):  # without a lock no later agent removes it, that is all
                 self._lock = _hold(made)
             return made
         logger.warning("parameter servers keep no copies of their variables here (%s)", problem)
@@ -115,7 +114,7 @@ class PsBackupDirs:
 
 
 def _roomy(bases: Iterable[str]) -> list[str]:
-    """Those with room first; the others are better than none, where little is to be kept."""
+    """The bases, those with room first; the others will do where little is kept."""
 
     def lacks_room(base: str) -> bool:
         try:
@@ -128,18 +127,22 @@ def _roomy(bases: Iterable[str]) -> list[str]:
 
 
 def _hold(directory: str) -> int:
-    """Lock a directory for as long as this process lives. There is no moment at which its lock is free."""
+    """Lock a directory for as long as this process lives. Its lock file is never visible unlocked."""
     path = os.path.join(directory, _LOCK)
     lock = os.open(f"{path}.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.rename(f"{path}.new", path)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(f"{path}.new", path)
+    except OSError:
+        os.close(lock)
+        raise
     return lock
 
 
 def remove_orphans(base: str) -> None:
     """Remove the directories of agents that died together with their spawner."""
     for directory in list(_ours(base)):
-        with contextlib.suppress(OSError):  # it has no lock yet, or it is held: somebody lives there
+        with contextlib.suppress(OSError):  # no lock yet, or its owner is alive
             lock = os.open(os.path.join(directory, _LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
