@@ -1,4 +1,4 @@
-"""Time as a value that is handed in.
+"""Time as an argument.
 
 Decisions take ``now`` as an argument; only the two interpreters of effects (the master's loop and the
 agent's) own a clock, and tests own a fake one. Instants are seconds of a monotonic clock of one

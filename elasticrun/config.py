@@ -1,4 +1,4 @@
-"""What a launch was asked to do, parsed and checked once, then never changed.
+"""The configuration of a launch: parsed and checked once, then never changed.
 
 Only ``cli`` builds these from the command line and the environment; every other layer receives them.
 """
@@ -36,10 +36,10 @@ class StdByRank:
 class TaskRole(Enum):
     """What a task of a TensorFlow cluster does; the words are those of TF_CONFIG."""
 
-    CHIEF = "chief"  # runs the training loop of a job with parameter servers, else the first of the workers
+    CHIEF = "chief"  # with parameter servers it runs the training loop, else it is the first worker
     WORKER = "worker"
     PS = "ps"  # a parameter server
-    EVALUATOR = "evaluator"  # reads checkpoints, is no part of the cluster
+    EVALUATOR = "evaluator"  # reads checkpoints; not part of the cluster
 
 
 class EntrypointKind(Enum):
@@ -71,7 +71,7 @@ class LogConfig:
     local_ranks_filter: frozenset[int] | None = None  # None shows every rank on the console
     duplicate_stdout_filters: tuple[str, ...] = ()
     duplicate_stderr_filters: tuple[str, ...] = ()
-    line_prefix_template: str | None = None  # of the lines of a stream that is teed
+    line_prefix_template: str | None = None  # for lines of a teed stream
 
 
 class NumaBinding(Enum):
@@ -96,13 +96,13 @@ class Policy:
     """What failures cost and what is done about them; the default table is ``faults.py``."""
 
     rules: tuple[PolicyRule, ...] = ()
-    same_error_rounds: int = 3  # the same exception without progress in so many rounds ends the job; 0: off
+    same_error_rounds: int = 3  # rounds with the same exception, without progress, that end the job; 0: off
     refill_after: float = 0.0  # seconds of training without a failure that give a restart back; 0: never
     backoff_first: float = 1.0  # seconds
     backoff_factor: float = 2.0
     backoff_longest: float = 60.0  # seconds
-    fast_failure: float = 10.0  # a round that fails, without a step, within so many seconds failed fast
-    fast_failures_free: int = 2  # so many in a row before the job backs off
+    fast_failure: float = 10.0  # a round that fails without a step within so many seconds failed fast
+    fast_failures_free: int = 2  # fast failures in a row before the job backs off
 
 
 class HealthCheckMode(Enum):
@@ -118,9 +118,9 @@ class HealthCheckMode(Enum):
 class HealthConfig:
     """How nodes are checked."""
 
-    mode: HealthCheckMode = HealthCheckMode.OFF  # the command line's default is another
+    mode: HealthCheckMode = HealthCheckMode.OFF  # the command line's default is auto
     timeout: float = 60.0  # seconds for one step of a check
-    straggler_ratio: float = 2.0  # slower than the median by this is a straggler
+    straggler_ratio: float = 2.0  # a node slower than the median by this factor is a straggler
     exclude_stragglers: bool = False
     only: bool = False  # check, report and end
 
@@ -136,26 +136,26 @@ class WorkerConfig:
     env: tuple[tuple[str, str], ...] = ()  # the agent's environment, with OMP_NUM_THREADS settled
     numa_binding: NumaBinding | None = None
     virtual_local_rank: bool = False
-    kill_leftovers: bool = False  # even what workers detached, after a good end
+    kill_leftovers: bool = False  # after a good end, also kill what workers detached
     shutdown_timeout: float = 30.0  # seconds between the stop signal and SIGKILL
     signals: tuple[int, ...] = ()  # signals that stop the launcher and are forwarded
     file_timer: str | None = None  # path of the watchdog's FIFO, None: off
     health_check_port: int | None = None
     error_file: str | None = None  # TORCHELASTIC_ERROR_FILE of the launcher itself
     auto_progress: bool = True  # workers that use torch report their steps by themselves
-    hang_timeout: float | None = None  # seconds without a step that are a hang; None: learnt, 0: never
+    hang_timeout: float | None = None  # seconds without a step that count as a hang; None: learnt, 0: never
     drain_signal: int = 15  # what workers get when another node leaves with grace
     preemption_file: str | None = None  # the node leaves with grace once this file exists
     warm_imports: tuple[str, ...] | None = None  # what a warm parent imports; None: workers start cold
-    warm_later: bool = True  # once workers run it imports torch's compiler as well
-    keeps_warm: bool = False  # whatever the script changes before it imports that itself
-    roles: tuple[TaskRole, ...] = ()  # of a TensorFlow job's tasks, by local rank; (): no TensorFlow job
-    servers: Entrypoint | None = None  # what its ps and their workers run; None: the entrypoint
+    warm_later: bool = True  # it imports torch's compiler as well, once workers run
+    keeps_warm: bool = False  # even if the script changes what that import reads
+    roles: tuple[TaskRole, ...] = ()  # of TensorFlow tasks by local rank; (): no TensorFlow job
+    servers: Entrypoint | None = None  # what ps, and the workers beside them, run; None: the entrypoint
 
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """The job as the master decides it; the hosting agent's values hold for everybody."""
+    """The job's settings; those of the agent that hosts the master hold for all nodes."""
 
     job_id: str = "none"
     min_nodes: int = 1
@@ -170,9 +170,9 @@ class JobConfig:
     waiting_notice_interval: float = 10.0
     health: HealthConfig = HealthConfig()
     policy: Policy = Policy()
-    finish_timeout: float = 60.0  # of a TensorFlow job: seconds to end after the task that leads has
-    endpoints: int = 1  # how many hosts may become the master's, one after the other
-    tag: str = field(default="", compare=False)  # random: in names that only members of the job can foresee
+    finish_timeout: float = 60.0  # TensorFlow job: seconds to end after the leading task has
+    endpoints: int = 1  # how many hosts may host the master, one after the other
+    tag: str = field(default="", compare=False)  # random; for names that only the job's members can foresee
     cautious: bool = False  # no token, so strangers may join: see ``core/membership/seniority.py``
 
 
@@ -200,7 +200,7 @@ class RendezvousConfig:
     connect_timeout: float = 60.0  # seconds to keep trying an endpoint that does not answer at all
     master_timeout: float = 60.0  # seconds to wait for a master that went away
     state_dir: str | None = None
-    successors: tuple[Endpoint, ...] = ()  # who takes over, in this order, if the endpoint's host is lost
+    successors: tuple[Endpoint, ...] = ()  # take over in this order if the endpoint's host is lost
     master: Endpoint | None = None  # MASTER_ADDR and MASTER_PORT of one node alone, if the user gave them
 
 

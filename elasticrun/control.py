@@ -9,8 +9,8 @@
     print((await job.status()).phase)
     await job.drain("node7", "its fan is loud")
 
-``elastic-ctl`` is a command line around this class. The master obeys only who knows the job's token; a job
-without a token takes no orders.
+``elastic-ctl`` is a command line around this class. The master obeys only clients that know the job's token;
+a job without a token takes no orders.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class JobControl:
             job_id: The job's ``--rdzv-id``.
             security: The job's token, and files for TLS if the job uses it.
             timeout: Seconds to try each endpoint.
-            on_silent: Is told why an endpoint was passed over for the next one.
+            on_silent: Called with the reason when an endpoint is passed over for the next one.
         """
         self._endpoints = tuple(endpoints)
         self._job_id = job_id
@@ -92,7 +92,7 @@ class JobControl:
         return control
 
     async def status(self) -> JobStatus:
-        """Who is there, and what the job does."""
+        """The job's nodes and state."""
         reply = await self._order(ShowStatus())
         if reply.status is None:
             raise ProtocolError("the master's answer to a question for its status holds none")
@@ -103,11 +103,11 @@ class JobControl:
         return (await self._order(DrainNode(node, reason))).text
 
     async def scale(self, min_nodes: int, max_nodes: int) -> str:
-        """Run with other bounds for the number of nodes. Returns what the master does about it."""
+        """Change the bounds for the number of nodes. Returns what the master does about it."""
         return (await self._order(ScaleJob(min_nodes, max_nodes))).text
 
     async def scale_role(self, role: TaskRole, count: int) -> str:
-        """Run another number of a TensorFlow job's ps or workers. Returns what the master does about it."""
+        """Change the number of a TensorFlow job's ps or workers. Returns what the master does about it."""
         return (await self._order(ScaleRole(role, count))).text
 
     async def stacks(self) -> str:
@@ -115,7 +115,7 @@ class JobControl:
         return (await self._order(SaveAllStacks())).text
 
     async def _order(self, request: ControlRequest) -> ControlReply:
-        """Of the hosts that may be the master's, one is; the others do not listen."""
+        """Try the endpoints in turn: only the host that has the master listens."""
         *others, last = self._endpoints
         for endpoint in others:
             try:

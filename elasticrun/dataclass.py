@@ -1,14 +1,14 @@
 """Frozen dataclasses whose methods are compiled at their first use.
 
 Theory. The standard library writes the methods of a frozen dataclass as text, and compiles all of them as
-soon as the class is made: half a millisecond for six. elasticrun has some 140 such classes on the way to a
-script's first line, which was a quarter of that way, and most of them are never instantiated there. So each
-method is a stub, which puts the compiled one in its place when it is first called.
+soon as the class is made: half a millisecond for six. elasticrun makes some 140 such classes before a
+script's first line, which took a quarter of the time until then, and most of them are never instantiated
+there. So each method is a stub, which replaces itself by the compiled method at its first call.
 
-Invariants. What users of such a class can see is what ``dataclasses.dataclass(frozen=True, slots=True)``
-gives: ``fields`` and ``replace`` work; equality and hash are those of the tuple of the compared fields. Only
-the standard library's own mark of a frozen class is missing: ask ``is_frozen``. All other dataclasses are
-left to the standard library. To a type checker, this module's ``dataclass`` is that of the standard library.
+Invariants. Users of such a class see what ``dataclasses.dataclass(frozen=True, slots=True)`` gives:
+``fields`` and ``replace`` work; equality and hash are those of the tuple of the compared fields. Only the
+standard library's own mark of a frozen class is missing: ask ``is_frozen``. All other dataclasses are left to
+the standard library. To a type checker, this module's ``dataclass`` is that of the standard library.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_frozen(kind: Any) -> bool:
 def _frozen(cls: type) -> type:
     """The class with a slot for each field, and with stubs for its methods."""
     own = vars(cls)
-    cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library asks for the signature, at length
+    cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library computes the signature: slow
     made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
     for name, write in _WRITERS.items():
         if own.get(name) is None:  # defining __eq__ sets __hash__ to None
@@ -70,7 +70,7 @@ def _reduce(self: Any) -> tuple[type, tuple[Any, ...]]:
 
 
 def _init(made: Any) -> Any:
-    """Each field is set by way of its slot, as nothing else may set it."""
+    """``__init__``, which sets each field through its slot, as ``__setattr__`` refuses."""
     parameters, body = ["self"], ["pass"]
     known: dict[str, Any] = {"missing": dataclasses.MISSING}
     for number, field in enumerate(dataclasses.fields(made)):

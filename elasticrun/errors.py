@@ -1,4 +1,4 @@
-"""Every way elasticrun ends other than well, with its exit code.
+"""The errors with which elasticrun ends, and its exit codes.
 
 One tree, so that ``except ElasticRunError`` means "a reason we know and can say in one sentence",
 and anything else is a bug that deserves its traceback::
@@ -23,8 +23,8 @@ and anything else is a bug that deserves its traceback::
     any other exception      70  a bug in elasticrun; its traceback is shown
     a signal            128 + n  the launcher was asked to stop and did; not an error
 
-The ends of a job (1, 3, 12, 16) and of a job without a master (8) are no exceptions: they are what the
-agent's machine decides to finish with.
+The ends of a job (1, 3, 12, 16) and of a job without a master (8) are no exceptions: the agent's machine
+decides to finish with them.
 
 Each message says what was given, what is allowed and what to do about it.
 """
@@ -35,7 +35,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """The exit status of ``elastic-run``; a signal that stops it adds 128."""
+    """The exit status of ``elastic-run``; it is 128 + n if signal n stops it."""
 
     OK = 0
     JOB_FAILED = 1
@@ -60,9 +60,9 @@ class ExitCode(IntEnum):
 
 #: One line for each exit code, in the words of the manual's table.
 EXIT_CODE_MEANING: dict[ExitCode, str] = {
-    ExitCode.OK: "every worker of one round ended with 0; in a TensorFlow job, its chief or worker 0;"
-    " a spare, whose script never ran, says so",
-    ExitCode.JOB_FAILED: "a worker failed and the restart budget was spent",
+    ExitCode.OK: "the job succeeded: every worker of one round ended with 0 (in a TensorFlow job: its chief"
+    " or worker 0). A spare, which logs that its script never ran, ends with 0 as well",
+    ExitCode.JOB_FAILED: "a worker failed, and the restart budget was spent or a policy gave the job up",
     ExitCode.USAGE: "the command line, the environment or a file it names is wrong; nothing was started",
     ExitCode.RENDEZVOUS_TIMEOUT: "within `join_timeout` too few nodes came, too few of the last"
     " world were left, or their roles made no cluster",
@@ -115,7 +115,7 @@ class OrderDeclinedError(ElasticRunError):
 
 
 class RejectedError(ElasticRunError):
-    """The master refused this agent; trying again with the same arguments cannot help."""
+    """The master refused this agent; unless a subclass says otherwise, trying again cannot help."""
 
     exit_code = ExitCode.PROTOCOL
 

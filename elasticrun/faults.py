@@ -1,6 +1,6 @@
-"""What kinds of failures there are: a row for each class, and the texts that speak for it.
+"""The classes of failures: a row for each, and the texts that indicate it.
 
-To add a class of failure, add its row to ``FailureClass`` and what it says to ``SAID``. All rules read these
+To add a class of failure, add its row to ``FailureClass`` and its texts to ``SAID``. All rules read these
 tables: ``core/recovery/diagnosis.py`` (which class), ``core/recovery/cause.py`` (which failure the others
 follow from), ``core/recovery/policy.py`` and ``core/recovery/settlement.py`` (what is done). A policy file
 names the class by its word.
@@ -25,16 +25,16 @@ class Trait(Flag):
     """What else is true of failures of a class."""
 
     NONE = 0
-    SHARED = auto()  # it is of something that nodes do together: who complains is seldom at fault
-    LIKE_HARDWARE = auto()  # a broken device looks like this from above
-    REPEATABLE = auto()  # it is an exception of the program that can come back the same way
+    SHARED = auto()  # of something that nodes do together: the node that complains is seldom at fault
+    LIKE_HARDWARE = auto()  # a broken device can look like this
+    REPEATABLE = auto()  # an exception of the program that can recur in the same way
 
 
 class FailureClass(Enum):
-    """What kind of thing made a worker fail; the words are those of a policy file."""
+    """What made a worker fail; the words are those of a policy file."""
 
     action: Action  # where the policy has no rule of its own
-    order: int  # of failures on several hosts, the cause is the one whose class has the lowest
+    order: int  # of failures on several hosts, the one with the lowest is the cause
     traits: Trait
 
     def __new__(cls, word: str, action: Action, order: int, traits: Trait = Trait.NONE) -> FailureClass:
@@ -46,45 +46,45 @@ class FailureClass(Enum):
 
     # The host ran out of memory. The kill itself has freed it, and no check would find anything wrong.
     HOST_OOM = "host_oom", Action.RESTART, 30
-    # The container's limit of memory was reached. Another node would have it, too.
+    # The container's memory limit was reached. Another node would have the same limit.
     CGROUP_OOM = "cgroup_oom", Action.RESTART, 20
     # A fresh process has a GPU without fragments; if the batch is too large, the same error ends the job.
     CUDA_OOM = "cuda_oom", Action.RESTART, 40, Trait.REPEATABLE
     # An exception of the training program. It may depend on the data or on chance; if it does not, the same
     # error ends the job.
     USER_ERROR = "user_error", Action.RESTART, 50, Trait.REPEATABLE
-    # Some node or link is slow or stuck, and whoever timed out is seldom the one: measure before going on.
+    # Some node or link is slow or stuck, seldom that of the worker that timed out: measure before going on.
     COLLECTIVE_TIMEOUT = "collective_timeout", Action.RECHECK, 90, Trait.SHARED | Trait.LIKE_HARDWARE
-    # No restart mends it, and every round on this node risks a wrong result.
+    # No restart repairs it, and every round on this node risks a wrong result.
     HARDWARE = "hardware", Action.LEAVE, 10, Trait.LIKE_HARDWARE
-    # The agent is told as well if its node is taken, and leaves by itself; a worker alone can start again.
+    # If the node is taken, its agent is told as well and leaves by itself; a worker alone can start again.
     PREEMPTION = "preemption", Action.RESTART, 60
-    # If a peer had failed, that would be the cause. So a link may be broken; the health check would show it.
+    # No peer failed, or that would be the cause. So a link may be broken; the health check would show it.
     NETWORK = "network", Action.RECHECK, 100, Trait.SHARED | Trait.LIKE_HARDWARE
-    # As for a timeout.
+    # As for COLLECTIVE_TIMEOUT.
     HANG = "hang", Action.RECHECK, 70, Trait.SHARED | Trait.LIKE_HARDWARE
-    # Most are kills from outside and crashes in native code, for which the fastest way back is the best. The
-    # death of a peer, which is often all that this is, makes all others report what has a higher order.
+    # Most are kills from outside and crashes in native code, for which the fastest restart is the best. Often
+    # it is only the death of a worker, after which its peers report classes of a higher order.
     UNKNOWN = "unknown", Action.RESTART, 80
 
 
 class Saying(NamedTuple):
-    """Texts, as regular expressions, that speak for one class."""
+    """Texts, as regular expressions, that indicate one class."""
 
     failure_class: FailureClass
     sure: bool
     patterns: tuple[str, ...]
-    echo: bool = False  # it is what somebody says who lost a peer, or waits for one in vain
+    echo: bool = False  # a worker says this if it lost a peer, or waits for one in vain
 
 
-#: What a process that lost one of its own children to SIGKILL says.
+#: Said by a process that lost one of its own children to SIGKILL.
 CHILD_KILLED = (
     r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)",
     r"BrokenProcessPool",
     r"died with <Signals\.SIGKILL",
 )
 
-#: What exceptions and output say; of several rows that fit, the first one counts.
+#: Texts in exceptions and output; if several rows match, the first one counts.
 SAID: tuple[Saying, ...] = (
     Saying(FailureClass.PREEMPTION, True, (r"\bKeyboardInterrupt\b", r"\bSignalException\b")),
     Saying(

@@ -1,6 +1,6 @@
 """Train the digits on two nodes of this box, kill a worker on the way, and show how the job goes on.
 
-A node is one launcher; on this box there are two, so two workers make one world. All that happens is driven
+A node is one launcher; on this box there are two, so two workers make one world. Everything is driven
 by what the launchers print. This process adopts every orphan of its launchers, so that it can tell at the
 end whether anything is left, and stops it if so.
 """
@@ -39,11 +39,11 @@ ACCURACY = re.compile(r"test accuracy ([\d.]+)")
 
 
 class DemoFailed(Exception):
-    """Something was not as the demo promises; the text says what."""
+    """The demo did not show what it promises; the text says why."""
 
 
 def tell(text: str) -> None:
-    """A line of the narrator."""
+    """Print a line of the narrator."""
     print(f">>> {text}", flush=True)
 
 
@@ -98,7 +98,7 @@ class Story:
 
 
 async def launch(command: list[str]) -> Process:
-    """One node: a launcher with a session of its own, as if it ran in its own terminal."""
+    """Start one node: a launcher with a session of its own, as if it ran in its own terminal."""
     environ = dict(os.environ, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
     return await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, env=environ, stdin=asyncio.subprocess.DEVNULL, stdout=PIPE,
@@ -107,7 +107,7 @@ async def launch(command: list[str]) -> Process:
 
 
 async def watch(name: str, process: Process, story: Story) -> None:
-    """Show what a node prints until nobody can print any more, then see how it ended."""
+    """Show what a node prints to its end; raises DemoFailed if its launcher failed."""
     assert process.stdout is not None
     async for raw in process.stdout:
         line = raw.decode(errors="replace").rstrip()
@@ -140,13 +140,13 @@ async def stop(process: Process) -> None:
 
 
 def children() -> Iterator[int]:
-    """The processes that this one has, adopted ones included."""
+    """The child processes of this one, adopted ones included."""
     for task in Path("/proc/self/task").iterdir():
         yield from map(int, (task / "children").read_text().split())
 
 
 def leftovers() -> list[int]:
-    """Processes that did not end by themselves within GRACE; afterwards they have."""
+    """Wait for all processes to end; kills and returns those that do not within GRACE."""
     deadline, left = time.monotonic() + GRACE, []
     while pids := list(children()):
         for pid in pids:
@@ -175,7 +175,7 @@ async def show(command: list[str]) -> None:
 
 
 def show_errors(folder: Path) -> None:
-    """What the workers wrote to stderr, for somebody who has to find out what went wrong."""
+    """Print the last lines of stderr of the workers."""
     for path in sorted(folder.rglob("stderr.log")):
         if text := path.read_text(errors="replace").strip():
             tell(f"{path.relative_to(folder)} ends with:")
@@ -183,7 +183,7 @@ def show_errors(folder: Path) -> None:
 
 
 def run(launcher: str) -> None:
-    """The demo; raises DemoFailed if it does not show what it should."""
+    """Run the demo; raises DemoFailed if it does not show what it should."""
     with tempfile.TemporaryDirectory(prefix="elasticrun-demo-") as name:
         # The survivor of a crash complains about its lost peer; that goes to log files to keep this readable.
         options = (

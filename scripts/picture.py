@@ -57,7 +57,7 @@ class Mark:
 
 
 def marks(lines: Iterable[str]) -> list[Mark]:
-    """What a log tells, in order of time."""
+    """The marks of a log, in order of time."""
     events = [json.loads(line) for line in lines if line.startswith("{")]
     killed = next(event["timestamp"] for event in events if event["name"] == "killed")
     found = [
@@ -74,7 +74,7 @@ def marks(lines: Iterable[str]) -> list[Mark]:
 
 
 def draw(found: Sequence[Mark]) -> str:
-    """The picture."""
+    """The picture as SVG."""
     nodes = sorted({mark.node for mark in found})
     victim = next(mark.node for mark in found if mark.what == "killed")
     first = min(mark.at for mark in found if mark.what == "step" and mark.round > 0)
@@ -137,7 +137,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
 
 
 class Recording:
-    """The lines of both nodes; says when it is time to kill, and when it is enough."""
+    """The log lines of both nodes; waits until there are enough steps, and kills."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -163,7 +163,7 @@ class Recording:
             self._pids[about["group_rank"]] = about["pid"]
 
     def wait_for(self, after_kill: bool) -> None:
-        """Until both ranks have made enough steps of the first round, or of one after that."""
+        """Wait until both ranks have made enough steps of the first round, or of a later one."""
 
         def enough() -> bool:
             return all(
@@ -180,7 +180,7 @@ class Recording:
                 raise TimeoutError("the workers made no steps; their output is above")
 
     def kill(self, rank: int) -> None:
-        """A crash that the worker cannot handle."""
+        """SIGKILL the worker of a rank, and log it."""
         with self.changed:
             about = {"group_rank": rank, "round": 0}
             event = {"name": "killed", "timestamp": time.time() * 1000, "metadata": about}
@@ -233,7 +233,7 @@ def record() -> list[str]:
 
 
 def work() -> None:
-    """What each worker does: all-reduces, told in the form of events."""
+    """Run as a worker: do all-reduces, and print each as an event."""
     import torch
     from torch import distributed
 

@@ -1,8 +1,8 @@
 """What happened, as JSON lines for a program to read: ``--event-log-handler console``.
 
 Each line has torchrun's fields: name, source (AGENT or WORKER), timestamp in milliseconds, metadata.
-torchrun finds a handler it does not know only when the first event comes, with the workers running; here
-it is an error at the start.
+An unknown handler is an error at the start. torchrun finds it only at the first event, with the workers
+running.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HANDLERS = {"console": True, "null": False, "dynamic_rendezvous": False}
 
 
 class EventSource(Enum):
-    """Who an event is about."""
+    """The subject of an event."""
 
     AGENT = "AGENT"
     WORKER = "WORKER"

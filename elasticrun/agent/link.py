@@ -1,18 +1,18 @@
 """The agent's connection to the master, kept up for as long as the agent lives.
 
 One attempt after the other: find the endpoint (and start a master if it is this host's turn), attach with
-the status of the moment, pass on what the master says until the stream breaks, begin again. Hello carries
+the current status, pass on what the master says until the stream breaks, begin again. Hello carries
 everything, so nothing has to be remembered from one stream to the next; messages sent while there is no
 stream are dropped.
 
-With a list of endpoints an attempt that fails for ``TAKEOVER_DELAY`` passes the turn to the next one; so does
-at once a master on this host that steps down, and one that hangs up instead of welcoming an agent that is
+With a list of endpoints the turn passes to the next one when attempts fail for ``TAKEOVER_DELAY``, and at
+once when a master on this host steps down, or when a master hangs up instead of welcoming an agent that is
 new. Hello carries our votes, so it does not matter which master we find; see ``core/membership/quorum.py``.
 
-Errors that another attempt cannot mend end the agent only before the first Welcome. Afterwards workers may
+Errors that no retry can mend end the agent only before the first Welcome. Afterwards workers may
 be running, and a port that answers strangely for a moment is no reason to stop them: the agent's machine
-decides when it has waited long enough. The exception is another agent in this one's place, as its workers
-would run beside ours.
+decides when it has waited long enough. The exception is another agent in this one's place: its workers would
+run beside ours.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ATTEMPT_TIMEOUT = 15.0
 FIRST_DELAY = 0.05
 LONGEST_DELAY = 1.0
 QUIET_TIME = 3.0
-#: Seconds in which a port that another program seems to hold may prove to be a master that comes or goes.
+#: Seconds in which a port that seems another program's may prove to be a master that starts or ends.
 FOREIGN_TIME = 2.0
 #: Seconds for a look at an endpoint that may have a master already.
 LOOK_TIMEOUT = 1.0
@@ -68,7 +68,7 @@ CANCEL_TIME = 1.0
 
 
 class Attachable(Protocol):
-    """What the link asks of the agent's machine; what happens to the link, it tells by events."""
+    """What the link asks of the agent's machine; the link itself reports by events."""
 
     @property
     def works(self) -> bool:
@@ -91,7 +91,7 @@ class Link:
         security: SecurityConfig,
         usage: Callable[[], tuple[TaskUsage, ...]] = tuple,
     ) -> None:
-        """``usage``: what is told with each heartbeat of the tasks that run here; by default nothing."""
+        """``usage``: the figures of running tasks for each heartbeat; by default none."""
         self._host = host
         self._machine = machine
         self._incarnation = incarnation
@@ -109,7 +109,7 @@ class Link:
         self._task.add_done_callback(self._report_bug)
 
     def send(self, message: AgentMessage) -> None:
-        """Put a message on the stream; dropped if there is none. After Leave there is no other stream."""
+        """Put a message on the stream; dropped if there is none. After Leave no new stream is opened."""
         self._leaving = self._leaving or isinstance(message, Leave)
         if self._stream is not None:
             self._stream.send(message)
@@ -117,7 +117,7 @@ class Link:
     async def close(self) -> None:
         """Let the master read what was sent, then hang up."""
         stream, self._stream = self._stream, None
-        # Again and again, as asyncio.wait_for loses a cancellation that comes together with its result.
+        # Repeated, as asyncio.wait_for loses a cancellation that comes together with its result.
         while not self._task.done():
             self._task.cancel()
             await asyncio.wait((self._task,), timeout=CANCEL_TIME)
@@ -125,7 +125,7 @@ class Link:
             await stream.close()
 
     def _report_bug(self, task: asyncio.Task[None]) -> None:
-        """The agent must not wait for a link that has died of something unforeseen."""
+        """Report an unforeseen end of the link, or the agent would wait for it."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             logger.error("internal error in the link to the master", exc_info=error)
@@ -167,7 +167,7 @@ class Link:
         return asyncio.get_running_loop().time() - self._turn_since >= TAKEOVER_DELAY
 
     async def _look_around(self) -> bool:
-        """On a listed host: follow a master elsewhere, if there is one, before one is served here."""
+        """Follow a master elsewhere, if there is one, before one is served on this listed host."""
         for endpoint in self._host.endpoints.others:
             try:
                 stream = await self._open(endpoint, LOOK_TIMEOUT)
@@ -187,7 +187,7 @@ class Link:
         if self._host.endpoints.are_several:
             timeout = min(timeout, TAKEOVER_DELAY)
         channel = self._host.take_channel()
-        if channel is not None:  # to a master that may be starting yet, and whose end cannot be missed
+        if channel is not None:  # its master may still be starting; its end breaks the stream
             return await LocalStream.open(channel, self._say_hello(), self._connect_timeout)
         stream = await self._open(endpoint, timeout)
         self._host.followed(endpoint)
@@ -205,7 +205,7 @@ class Link:
         )
 
     def _say_hello(self) -> Hello:
-        """The Hello of the moment, which is sent at once."""
+        """The current Hello; the caller sends it at once."""
         hello = self._machine.hello()
         self._on_event(HelloSent(hello.status))
         return hello
@@ -230,7 +230,7 @@ class Link:
                 " is running (--rdzv-conf read_timeout=SECONDS waits longer)"
             )
         if isinstance(error, UnauthenticatedError) and self._security.token_source:
-            return f"{error} (this node's token is that of {self._security.token_source})"
+            return f"{error} (this node's token was read from {self._security.token_source})"
         return str(error)
 
     async def _listen(self, stream: Stream) -> None:
@@ -268,9 +268,9 @@ class Link:
 
 
 async def _pause(seconds: float) -> None:
-    """Space out attempts: a refused connection tells nothing of when the next one will succeed."""
+    """Space out attempts: a refused connection does not say when the next one will succeed."""
     loop = asyncio.get_running_loop()
-    over = asyncio.Event()  # a future that is cancelled in the moment of its timer could not be set
+    over = asyncio.Event()  # no future: one cancelled at the moment of its timer could not be set
     timer = loop.call_later(seconds, over.set)
     try:
         await over.wait()

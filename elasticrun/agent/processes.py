@@ -1,11 +1,11 @@
-"""The processes of one node: carries out what the machine wants of them, and tells what becomes of them.
+"""The processes of one node: carries out the machine's effects on them, and posts what happens to them.
 
-Workers, the probe and the store server all run below the spawner, which says by their numbers what happens to
-each of them. All that is told on names the round under which it was started, and a sweep is answered under
-the round that it was asked for: whether that still matters is for the agent's machine to say, and a fence in
-it can say no only if nobody fills in the round of the moment.
+Workers, the probe and the store server all run below the spawner, which reports on each of them by its
+number. Each event that is passed on names the round under which its process was started, or, for a sweep, the
+round of the request. The agent's machine decides whether that round still matters; its fence works only if
+nobody fills in the current round instead.
 
-Invariant: the spawner answers each sweep once, in the order in which they were asked for.
+Invariant: the spawner answers each sweep once, in the order of the requests.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ KILL_TIMEOUT = 30.0
 
 
 class Processes:
-    """Everything that this agent starts. Made inside the running loop; ``post`` takes what happens."""
+    """Everything that this agent starts. Made inside the running loop; ``post`` takes events."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Processes:
         self._post = post
         self._spared = spared
         self._round = -1  # under which something was started last
-        self._sweeps: deque[int] = deque()  # the rounds of those that are not answered
+        self._sweeps: deque[int] = deque()  # the rounds of those not answered yet
         given = master.port if master is not None else 0
         self._ports = NodePorts(random.Random(node.incarnation), workers.roles, given)
         self._spawner = Spawner(spawner, self._hear)
@@ -107,7 +107,7 @@ class Processes:
         self._store = RoundStore(workers, node, self._spawner, post)
         self._probe = ProbeRunner(workers, node, self._spawner, lambda report: post(ProbeEnded(report)))
 
-    # -- what is wanted of them
+    # -- requests
 
     def prepare(self) -> None:
         """Get ready for the first round."""
@@ -117,27 +117,27 @@ class Processes:
             self._post(_no_port(error))
 
     def start_workers(self, assignment: Assignment) -> None:
-        """Start those of a round; that not all of them can be is the end of this node."""
+        """Start the workers of a round; post Broken if not all can be started."""
         self._round = assignment.round
         self._ports.take(assignment.tasks, [task.local_rank for task in assignment.tasks])
         try:
             if assignment.store_hosted and assignment.group_rank == 0:
                 listener = self._ports.listen(assignment.store_port)
                 self.group.start(assignment)
-                self._store.start(assignment, listener)  # behind them, as they take longer to get there
+                self._store.start(assignment, listener)  # after the workers, which start more slowly
             else:
                 self._ports.release()
                 self.group.start(assignment)
-            adopt_orphans()  # here, as nothing waits for it: the spawner is at work
+            adopt_orphans()  # here, while the spawner works and nothing waits
         except Exception as error:
-            self._sweep(assignment.round)  # some may have started, the others will never end
+            self._sweep(assignment.round)  # some may have started; the others will never report an end
             if not isinstance(error, OSError | ElasticRunError):
                 raise
             self._post(Broken(ExitCode.NODE_FAULT, f"cannot start workers: {error}"))
         self._offer_ports()
 
     def start_task(self, assignment: Assignment, local_rank: int) -> None:
-        """Start one task of the round that runs."""
+        """Start one task of the running round."""
         self._ports.take(assignment.tasks, [local_rank])
         self.group.start_task(assignment, local_rank)
         self._offer_ports()
@@ -163,7 +163,7 @@ class Processes:
         if ports is not None:
             self._post(PortsOffered(ports))
 
-    # -- what becomes of them
+    # -- reports
 
     def _hear(self, event: SpawnerEvent) -> None:
         match event:
@@ -177,7 +177,7 @@ class Processes:
                 if not (self._store.on_exited(event) or self._probe.on_exited(event)):
                     self._services.forget(self.group.pid_of(worker))
                     self.group.on_exited(event)
-            case Swept(_, left) if self._sweeps:  # else it is of the spawner's own end, in ``close``
+            case Swept(_, left) if self._sweeps:  # otherwise it is from the spawner's own end, in ``close``
                 round_ = self._sweeps.popleft()
                 self._errors.when_idle(lambda: self._swept(round_, left))
             case WarmNews():
@@ -192,7 +192,10 @@ class Processes:
 
     def _swept(self, round_: int, left: int) -> None:
         if left:
-            logger.warning("%d processes of another user, started by workers, are left alone", left)
+            logger.warning(
+                "%d processes that workers started as another user are still running; they are not killed",
+                left,
+            )
         self.group.close_round()
         try:
             port, ports = self._ports.prepare()
@@ -207,7 +210,7 @@ class Processes:
         kill_orphans(self._spared())
         self._probe.cancel()
         self.group.close_round()
-        self._post(GroupGone(self._round, 0))  # nobody else will say so
+        self._post(GroupGone(self._round, 0))  # the spawner cannot report it
 
     # -- the end
 
@@ -218,7 +221,7 @@ class Processes:
         try:
             await asyncio.wait_for(self._spawner.close(), KILL_TIMEOUT)
         except asyncio.TimeoutError:
-            logger.error("the workers' processes are still there after %g s of SIGKILL", KILL_TIMEOUT)
+            logger.error("worker processes are still alive %g s after SIGKILL", KILL_TIMEOUT)
         self.group.close()
         if self._backup_dirs is not None:
             self._backup_dirs.close()
@@ -229,7 +232,7 @@ def _no_port(error: OSError) -> Broken:
 
 
 def _open_backup_dirs(config: LaunchConfig, on_made: Callable[[str], object]) -> PsBackupDirs | None:
-    """Where parameter servers keep copies of their variables; None if this node can have none."""
+    """Where parameter servers keep copies of their variables; None without roles."""
     if not config.workers.roles:
         return None
     from elasticrun.agent.workers.ps_backup_dirs import PsBackupDirs

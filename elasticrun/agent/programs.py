@@ -1,4 +1,4 @@
-"""Where the files lie that workers, probes and store servers run: outside of what an agent imports."""
+"""Paths of the files that workers, probes and store servers run; an agent does not import them."""
 
 import os
 

@@ -1,8 +1,7 @@
 """Events for ``--event-log-handler``: what torchrun records, from the changes of the agent's phase.
 
-torchrun knows no worker that starts again while the others run. A task that does, or that ends before the
-round does, has events of ours: ``elasticrun.task.started``, ``.ended`` (with 0, or because it was told to)
-and ``.failed``.
+In torchrun no worker starts again while the others run. A task that does, or that ends before the round does,
+has events of ours: ``elasticrun.task.started``, ``.ended`` (with 0, or because it was told to), ``.failed``.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Recorder:
     def reported(self, status: AgentStatus, assignment: Assignment | None) -> None:
         """Record the phase of a status unless it was recorded already; ``assignment`` is the last one.
 
-        Workers that succeeded have: how their agent then gets ready for what comes is no event of theirs.
+        After FINISHED no other phase of that round is recorded: it is the agent's, not the workers'.
         """
         if assignment is not None:
             self._tasks_reported(status, assignment)

@@ -2,8 +2,8 @@
 
 Whatever happens (a directive, a worker's end, a signal, a deadline) becomes an event; events are handled
 one after the other, each with all its effects, even if an effect causes the next event at once. Nothing
-here decides, nor does anything here fill in what the machine could be asked for: an event says what happened
-to what.
+here decides, and nothing here completes an event from the machine's state: an event says what happened to
+what.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Agent:
         """Work until the job, or this node's part in it, is over. Returns the exit status."""
         self._loop.set_exception_handler(self._on_bug)
         inbox.attach(self._on_signal)
-        # As the spawner will say; before any wait, or what it says first would come before this.
+        # A guess until the spawner reports; posted before any wait, as it must precede that report.
         self._post(ImportsSeen(self._processes.group.is_warm))
         await self._services.start()
         self._processes.prepare()
@@ -154,7 +154,7 @@ class Agent:
             self._host.hurry()
 
     def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An exception in a callback is ours; anything else that asyncio reports is only told."""
+        """An exception in a callback is ours; anything else that asyncio reports is only logged."""
         error = context.get("exception")
         logger.error("internal error: %s", context.get("message"), exc_info=error)
         if "handle" in context:
@@ -169,7 +169,7 @@ class Agent:
         self._is_broken = True
         try:
             self._post(Broken(ExitCode.INTERNAL, reason))
-        except Exception:  # whatever it is, it must not keep the agent from ending
+        except Exception:  # nothing may keep the agent from ending
             logger.exception("internal error")
             self._finish(Finish(ExitCode.INTERNAL, reason))
 
@@ -178,7 +178,7 @@ class Agent:
     def _carry_out_or_break(self, effect: AgentEffect) -> None:
         try:
             self._carry_out(effect)
-        except Exception as error:  # a bug; the effects behind this one may be what stops the workers
+        except Exception as error:  # a bug; a later effect may be the one that stops the workers
             logger.exception("internal error")
             self._break(error)
 
@@ -223,7 +223,7 @@ class Agent:
     # -- beginning and end
 
     async def _close(self, finish: Finish) -> None:
-        """Let go of everything. Each step has its own bound, and a bug in one does not keep the others."""
+        """Close everything. Each step has its own bound, and a bug in one does not stop the others."""
         report = ShutdownReport(self._config, finish, self._show_checkup)
 
         async def report_shutdown() -> None:

@@ -1,7 +1,7 @@
-"""What an agent keeps open beside its workers, as far as it is asked for: the watch over their steps, the
-watchdog's FIFO, the health check's port, the look-out for a preemption notice, and the figures of tasks.
+"""What an agent keeps open beside its workers, on request: the watch over their steps, the watchdog's FIFO,
+the health check's port, the look-out for a preemption notice, and the figures of tasks.
 
-None of it is worth a job: what cannot be opened is told in a warning, except a port that the user named.
+None of it is worth a job: a service that cannot be opened is reported in a warning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Services:
-    """Made inside the running loop; what an option asks for is imported only then."""
+    """Made inside the running loop; a service is imported only if an option asks for it."""
 
     def __init__(
         self,
@@ -48,19 +48,19 @@ class Services:
         self._health = _open_health(config.health_check_port, phase)
 
     async def start(self) -> None:
-        """Listen for health checks. OSError if the port is taken."""
+        """Listen for health checks; warn if that fails."""
         if self._health is not None:
             await self._health.start()
 
     def look_out(self, on_notice: Callable[[str], None]) -> None:
-        """Tell once this node is to be taken away, with the reason."""
+        """Call ``on_notice`` with a reason, once, when this node is to be taken away."""
         if self._preemption_file is not None:
             from elasticrun.agent.monitors.notice import PreemptionNotice
 
             self._notice = PreemptionNotice(self._preemption_file, on_notice)
 
     def forget(self, pid: int | None) -> None:
-        """A worker has ended: its timers mean nothing any more."""
+        """Drop the timers of a worker that has ended."""
         if self._timer is not None and pid is not None:
             self._timer.forget(pid)
 
@@ -70,7 +70,7 @@ class Services:
             self.watch.save_stacks()
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close all services."""
         if self._notice is not None:
             self._notice.close()
         if self.watch is not None:
@@ -87,13 +87,15 @@ def _open_watch(config: WorkerConfig, on_stall: Callable[[int, Stall | None], No
     try:
         return HangWatch(config.local_world_size, hang_terms(config), path, on_stall, auto)
     except OSError as error:
-        logger.warning("workers cannot report their steps, so no hang is found (%s)", error.strerror)
+        logger.warning(
+            "hang detection is off: the page for the workers' steps cannot be made (%s)", error.strerror
+        )
         return None
 
 
 def hang_terms(config: WorkerConfig) -> HangTerms:
-    """When silence is a hang. With roles only if the user says after which time: what the rule would learn of
-    a step says little where others than the one who reports compute it, restart beside it, and save for it.
+    """When silence is a hang. With roles only the user's timeout counts: the rule would learn little from the
+    steps of a reporter if other tasks compute them, restart beside it, and save for it.
     """
     if config.roles and config.hang_timeout is None:
         return HangTerms(0.0)

@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 
 ShowCheckup = Callable[[tuple[NodeCheck, ...]], None]
 
-#: Seconds to wait for a master that has ended its job, and that serves others, or nobody.
+#: Seconds to wait for a master whose job has ended, and for one whose job this agent only leaves.
 MASTER_FAREWELL = 35.0
 MASTER_LEFT_BEHIND = 1.0
-#: Processes that live on and are named.
+#: Processes left alone that a warning names at most.
 MOST_NAMED = 8
 
 
@@ -51,10 +51,13 @@ class ShutdownReport:
             self._copy_root_cause()
         else:
             if dirs.kept:
-                logger.warning("its logs, or stacks of hangs, are kept in %s; --log-dir chooses", dirs.kept)
+                logger.warning(
+                    "the job's logs or stacks of hangs are kept in %s; --log-dir chooses another place",
+                    dirs.kept,
+                )
             if finish.is_spare and finish.exit_status == ExitCode.OK:
                 logger.warning("%s", finish.reason)
-            if finish.exit_status not in (ExitCode.OK, ExitCode.DRAINED):  # of a drain it was said before
+            if finish.exit_status not in (ExitCode.OK, ExitCode.DRAINED):  # a drain was reported before
                 logger.error("%s", finish.reason)
 
     def _copy_root_cause(self) -> None:
@@ -67,7 +70,7 @@ class ShutdownReport:
 
 
 def report(news: WarmNews | LeftAlone) -> None:
-    """Say in the log what the spawner has told: how workers start, or who lives on."""
+    """Log news from the spawner: how workers start, or which processes live on."""
     match news:
         case WarmNews():
             logger.log(logging.INFO if news.is_warm else logging.WARNING, "%s", news.text)

@@ -42,7 +42,7 @@ class SignalInbox:
         return taken
 
     def wait(self, seconds: float, unmoved_by: int = 0) -> bool:
-        """Whether a signal other than ``unmoved_by`` is there to be taken; waits that long for one."""
+        """Wait at most ``seconds`` for a signal; return whether one but ``unmoved_by`` can be taken."""
         for patience in (0.0, seconds):
             select.select([self._read_end], [], [], patience)
             self._read()
@@ -55,7 +55,7 @@ class SignalInbox:
             self._kept += [number for number in self._read_end.recv(4096) if number in self._previous]
 
     def attach(self, on_signal: Callable[[int], None]) -> None:
-        """From now on call ``on_signal`` on the running loop, first for what came before."""
+        """From now on call ``on_signal`` on the running loop, first for the signals that came before."""
         import asyncio
 
         self._loop = asyncio.get_running_loop()
@@ -73,14 +73,14 @@ class SignalInbox:
             self._loop = None
 
     def release(self) -> None:
-        """Close what signals are written to: nobody asks for them any more. They still end nothing."""
+        """Close the sockets: no more signals are collected. They still do not end the process."""
         self.detach()
         signal.set_wakeup_fd(-1)
         self._read_end.close()
         self._write_end.close()
 
     def close(self) -> None:
-        """Give the signals back to who had them."""
+        """Restore the previous signal handlers."""
         self.detach()
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)

@@ -1,7 +1,7 @@
-"""The last word about a failed job, on stderr, in the shape torchrun's users know.
+"""The summary of a failed job, for stderr, in the shape torchrun's users know.
 
-Pure. What workers wrote is shown without control characters, so that it can neither move the cursor nor
-hide the rest; prose is wrapped to 80 columns, tracebacks and output are left as they are.
+Pure. Text of workers is shown without control characters, so that it can neither move the cursor nor hide
+the rest; prose is wrapped to 80 columns, tracebacks and output are not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 
 
 def render_summary(script: str, reason: str, failures: Sequence[Failure], log_dir: str = "") -> str:
-    """The block to print. ``failures`` has the root cause, the job's first failure, in front."""
+    """The block to print. ``failures`` begins with the root cause, the job's first failure."""
     thick, thin = "=" * WIDTH, "-" * WIDTH
     parts = [thick, f"{clean(script)} FAILED"]
     if reason:
@@ -36,7 +36,7 @@ def render_summary(script: str, reason: str, failures: Sequence[Failure], log_di
 
 
 def clean(text: str) -> str:
-    """Text without escape sequences and control characters; of an overwritten line the last state."""
+    """Text without escape sequences and control characters, overwritten lines in their last state."""
     text = _ESCAPES.sub("", text).replace("\r\n", "\n").expandtabs()
     last_states = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     return "\n".join(plain(line) for line in last_states)

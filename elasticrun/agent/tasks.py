@@ -1,15 +1,15 @@
-"""The workers of a node as tasks of a TensorFlow cluster: which there are, and what each of them is told.
+"""The workers of a node as tasks of a TensorFlow cluster: which tasks there are, and what each is told.
 
 A node without roles has no tasks: its workers are the local ranks 0, 1 and so on, and nothing here changes
 what torchrun would tell them. With roles, ``TF_CONFIG`` comes on top of torchrun's variables.
 
-torchrun's *role* is the same thing under another name, workers with a purpose that are numbered among their
-like. So unless the user named a role, ROLE_NAME, ROLE_RANK and ROLE_WORLD_SIZE are the task's role, its index
-and how many there are.
+torchrun's *role* is the same thing: workers with one purpose, numbered among themselves. So unless the user
+named a role, ROLE_NAME, ROLE_RANK and ROLE_WORLD_SIZE are the task's role, its index and the number of tasks
+in the role.
 
-The world that RANK and WORLD_SIZE speak of is that of the round's beginning. A task that is added later, with
-a local rank beyond the node's first ones, is none of it: the others were told the world's size already. Its
-RANK is at or above WORLD_SIZE, and no two nodes give the same one.
+RANK and WORLD_SIZE describe the world at the round's beginning. A task that is added later, with a local rank
+beyond the node's first ones, is not in it: the others were told the world's size already. Its RANK is at or
+above WORLD_SIZE, and no two nodes give the same one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from elasticrun.core.tensorflow.role_recovery import makes_steps
 
 #: Ours: which attempt of the task this is, from 0 in each round.
 ATTEMPT_VARIABLE = "ELASTICRUN_ATTEMPT"
-#: torchrun's name for workers that were given none.
+#: torchrun's role name for workers without one.
 UNNAMED = "default"
 
 
 def trainers(assignment: Assignment, local_world_size: int) -> tuple[int, ...]:
-    """The local ranks of those whose steps are the training's: all, unless there are tasks."""
+    """The local ranks whose steps are training steps: all, unless there are tasks."""
     if assignment.cluster:
         tasks = assignment.tasks
         return tuple(task.local_rank for task in tasks if makes_steps(assignment.cluster, task.role))
@@ -49,7 +49,7 @@ def _nth_added(assignment: Assignment, nth: int) -> int:
 
 
 def program(config: WorkerConfig, task: Task | None, assignment: Assignment) -> Entrypoint:
-    """What a worker runs: in a cluster with parameter servers, these and their workers may have their own."""
+    """The program of a worker; in a cluster with parameter servers, they and workers may have their own."""
     serves = task is not None and task.role in SERVERS and is_served(assignment.cluster)
     return config.servers if serves and config.servers is not None else config.entrypoint
 

@@ -1,7 +1,7 @@
-"""From an argument list and an environment to the text given for each option; no meaning yet.
+"""Collect the text given for each option, from the arguments and the environment.
 
 Precedence: the command line, then ``PET_<NAME>``, then the row's fallback variable, then its default.
-An empty variable is the same as an unset one. How the command line is split is in ``splitting.py``.
+An empty variable is the same as an unset one. ``splitting.py`` splits the command line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ShowText(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GivenText:
-    """What was given for an option, and by whom."""
+    """The text given for an option, and its source."""
 
     text: str
     source: str  # "--nnodes" or "PET_NNODES"
@@ -51,7 +51,7 @@ class Given:
         return option.name in self.texts
 
     def find(self, option: Option[T]) -> T | None:
-        """The value given, else that of the default, else None."""
+        """The value given, else the default, else None."""
         given = self.texts.get(option.name)
         if given is None:
             return option.fallback
@@ -71,12 +71,12 @@ class Given:
         return bool(self.find(flag))
 
     def fields(self, kind: type) -> dict[str, Any]:
-        """What options set of a class of config.py, by field; the others keep its defaults."""
+        """Values by field that options set in a class of config.py; other fields keep their defaults."""
         rows = [option for option in OPTIONS if option.sets is kind]
         return {row.field_name: self.find(row) for row in rows if self.has(row) or row.default is not None}
 
     def refuse(self, option: Option[Any], reason: str) -> NoReturn:
-        """Raise the usage error for an option that was given and is wrong for a reason found later."""
+        """Raise the usage error for an option that was given but turned out wrong later."""
         raise UsageError(f"{self.texts[option.name]} is not valid: {reason}")
 
 
@@ -88,7 +88,7 @@ def _refusal(option: Option[Any], given: GivenText, reason: str) -> str:
 def read_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> Given:
     """Split the command line and look up the environment.
 
-    Raises UsageError, or ShowText where ``--help``, ``--version`` or ``--print-completion`` is asked for.
+    Raises UsageError, or ShowText for ``--help``, ``--version`` and ``--print-completion``.
     """
     parsed, command = split(argv)
     if parsed.get(options.HELP.name):
@@ -111,9 +111,7 @@ def read_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> Given:
 
 def _completion(shell: str) -> str:
     option = options.PRINT_COMPLETION
-    Given({option.name: GivenText(shell, option.flag)}, ()).find(
-        option
-    )  # refuses a shell that we do not know
+    Given({option.name: GivenText(shell, option.flag)}, ()).find(option)  # refuses an unknown shell
     from elasticrun.cli.completion import launcher, script
 
     return script(launcher(), PROGRAM, shell)

@@ -1,10 +1,10 @@
 """A small certificate authority for one job: what TLS needs, and no more.
 
-The authority signs certificates of hosts and nothing below them. A host's certificate is for both ends of a
-connection, as any agent may host the master, and for exactly the names that were given: an agent compares
-them with the name in ``--rdzv-endpoint``.
+The authority signs certificates of hosts only, no further authorities. A host's certificate serves both ends
+of a connection, as any agent may host the master. It holds exactly the names given: an agent compares them
+with the name in ``--rdzv-endpoint``.
 
-The only home of ``cryptography``, which is an extra: agents and masters have gRPC's own TLS.
+Only this module imports ``cryptography``, which is an extra: agents and masters have gRPC's own TLS.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from elasticrun.dataclass import dataclass
 
-#: Clocks of hosts differ: a certificate is good from so long before it was made.
+#: A certificate is valid from this long before it was made, as the clocks of hosts differ.
 _SKEW = timedelta(hours=1)
 _PRIVATE = serialization.NoEncryption()
 
@@ -42,7 +42,7 @@ class Pair:
 
 
 def load(cert_pem: bytes, key_pem: bytes) -> Pair:
-    """An authority that was made before. Raises ValueError if the two are none, or do not belong together."""
+    """Load an authority made before. Raises ValueError or TypeError for an unusable or unmatched pair."""
     cert = x509.load_pem_x509_certificate(cert_pem)
     key = serialization.load_pem_private_key(key_pem, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != cert.public_key():
@@ -51,7 +51,7 @@ def load(cert_pem: bytes, key_pem: bytes) -> Pair:
 
 
 def new_authority(name: str, now: datetime, days: int) -> Pair:
-    """An authority that signs itself."""
+    """Make an authority that signs itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(name)
     usage = _usage(signs_certificates=True)
@@ -65,7 +65,7 @@ def new_authority(name: str, now: datetime, days: int) -> Pair:
 
 
 def issue(authority: Pair, names: Sequence[str], now: datetime, days: int) -> Pair:
-    """A certificate for the host with these names and addresses; it ends no later than its authority."""
+    """Make a certificate for a host with these names and addresses; it ends no later than its authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     end = min(now + timedelta(days=days), authority.cert.not_valid_after_utc)
     builder = _builder(_name(names[0]), authority.cert.subject, key, now, end)
@@ -112,7 +112,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])  # what X.520 has room for
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])  # the length that X.520 allows
 
 
 def _alternative(name: str) -> x509.GeneralName:

@@ -1,9 +1,8 @@
-"""Files and modules that the command line names, looked at before anything is started.
+"""Check the files and modules that the command line names, before anything is started.
 
-The invariant: nothing is refused that would run. Whatever cannot be told for certain, such as a script
-whose name holds a ``${local_rank}`` still to be expanded, a directory with a ``__main__.py``, a zip
-file, ``/dev/stdin`` or a module that its package makes up while it is imported, passes; the worker then
-says what is wrong.
+The invariant: nothing is refused that would run. Doubtful cases pass, and the worker then says what is
+wrong: a script whose name holds a ``${local_rank}`` still to be expanded, a directory with a
+``__main__.py``, a zip file, ``/dev/stdin``, or a module that its package creates while it is imported.
 """
 
 # pathlib would cost the start of every launch some milliseconds:
@@ -19,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from elasticrun.config import Entrypoint, EntrypointKind
 from elasticrun.errors import UsageError
 
-#: How long the child that looks for a module may take before the module gets the benefit of the doubt.
+#: Seconds to wait for the child that looks for a module; after that the module passes.
 CHILD_TIMEOUT = 60.0
 
 _MARK = "elasticrun-module: missing"
@@ -42,7 +41,7 @@ if missing(name) or package(name) and missing(name + ".__main__"):
     print("{_MARK}", flush=True)
 """
 
-#: Says which of the modules that TensorFlow jobs need are missing; a directory of that name is none.
+#: Prints which modules that TensorFlow jobs need are missing; a mere directory of that name is no module.
 _CHILD_FOR_TENSORFLOW = f"""
 import importlib.util, sys
 sys.path.insert(0, sys.argv[1])
@@ -56,7 +55,7 @@ for name in ("tensorflow", "elasticrun"):
 def check_files(
     entrypoint: Entrypoint, log_dir: str | None, state_dir: str | None, environ: Mapping[str, str]
 ) -> None:
-    """Raise UsageError, one sentence, if something named cannot be used."""
+    """Raise UsageError if something named cannot be used."""
     if log_dir is not None and log_dir != os.devnull:
         check_directory("--log-dir", log_dir)
     if state_dir is not None:
@@ -74,7 +73,7 @@ def check_files(
 
 
 def check_directory(option: str, path: str) -> None:
-    """A directory that we can write into, or can make."""
+    """Refuse a path that is not a directory we can write into or make."""
     given = f"{option} {path!r}"
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{given} is not a directory: give a directory, which is made if it does not exist")
@@ -86,9 +85,9 @@ def check_directory(option: str, path: str) -> None:
 
 
 def check_own(option: str, path: str) -> None:
-    """If it is there, a directory that nobody else can write into: what lies in it is believed later."""
+    """Refuse a directory that others can write into: its contents are trusted later."""
     try:
-        fault = _foreign(os.lstat(path)) or _foreign(os.stat(path))  # of a link, then of where it leads
+        fault = _foreign(os.lstat(path)) or _foreign(os.stat(path))  # of the link itself, then of its target
     except FileNotFoundError:
         return  # it will be made
     if fault:
@@ -103,8 +102,8 @@ def _foreign(found: os.stat_result) -> str:
     if found.st_uid != os.geteuid():
         return f"belongs to user {found.st_uid}, not to user {os.geteuid()}"
     if stat.S_ISLNK(found.st_mode):
-        return ""  # its mode says nothing
-    # Where each user has a group of his own, new directories are often open to that.
+        return ""  # the mode of a link means nothing
+    # Where each user has a private group, new directories are often writable by it.
     is_open = found.st_mode & stat.S_IWGRP and found.st_gid != found.st_uid
     if found.st_mode & stat.S_IWOTH or is_open:
         return f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
@@ -112,7 +111,7 @@ def _foreign(found: os.stat_result) -> str:
 
 
 def check_notice_file(option: str, path: str) -> None:
-    """A path at which a file may appear later."""
+    """Refuse a path at which no file can appear later."""
     given = f"{option} {path!r}"
     if os.path.isdir(path):
         raise UsageError(f"{given} is a directory: give the path of a file")
@@ -138,7 +137,7 @@ def _expands(target: str) -> bool:
 
 
 def check_script(path: str, environ: Mapping[str, str]) -> None:
-    """Something that ``python path`` can run: a file, a zip file, a directory with a ``__main__.py``."""
+    """Refuse what ``python path`` cannot run: not a file, a zip file or a directory with ``__main__.py``."""
     if path == "-" or _expands(path):
         return
     reason = _script_fault(path)
@@ -174,7 +173,7 @@ def _has_main(directory: str) -> bool:
 
 
 def check_program(option: str, program: str, environ: Mapping[str, str]) -> None:
-    """A program that can be executed, by its path or found on PATH."""
+    """Refuse a program that cannot be executed, by its path or found on PATH."""
     reason = "" if _expands(program) else _program_fault(program, environ)
     if reason:
         raise UsageError(f"{option}: {reason}; give the path of a program or the name of one on PATH")
@@ -203,7 +202,7 @@ def _program_path(name: str, environ: Mapping[str, str]) -> str:
 
 
 def check_module(name: str, python: str, environ: Mapping[str, str]) -> None:
-    """A module that ``python -m name`` can run. No package is imported unless it must be."""
+    """Refuse a module that ``python -m name`` cannot run; import no package unless necessary."""
     if _expands(name):
         return
     if "" in name.split("."):
@@ -219,7 +218,7 @@ def check_module(name: str, python: str, environ: Mapping[str, str]) -> None:
 
 
 def _is_on_path(name: str, path: Sequence[str]) -> bool:
-    """Whether the module is certainly there, judged by directories alone; False leaves it open."""
+    """Whether the module is certainly there, judged by directories alone; False means unknown."""
     from importlib.machinery import PathFinder
 
     search: Sequence[str] | None = path
@@ -233,7 +232,7 @@ def _is_on_path(name: str, path: Sequence[str]) -> bool:
                 return False
             search = spec.submodule_search_locations
         return search is None or PathFinder.find_spec(f"{name}.__main__", search) is not None
-    except KeyError:  # a namespace package inside another wants its parent imported
+    except KeyError:  # a namespace package inside another needs its parent imported
         return False
 
 
@@ -261,7 +260,7 @@ def _module_hint(name: str) -> str:
 def check_tensorflow(
     source: str, entrypoint: Entrypoint, environ: Mapping[str, str], *, needs_server: bool
 ) -> None:
-    """TensorFlow for the training program, and elasticrun if its server is to run; neither is imported."""
+    """Refuse a Python without tensorflow, or elasticrun if ``needs_server``; neither is imported."""
     if entrypoint.kind is EntrypointKind.BINARY:
         return
     is_script = entrypoint.kind is not EntrypointKind.MODULE

@@ -1,4 +1,4 @@
-"""A question to the interpreter of the workers: some code and a word in, what it printed out.
+"""Ask the interpreter of the workers: run code with one argument, return what it printed.
 
 The code may import what the user wrote, so it gets the environment of a worker: without the job's token.
 """

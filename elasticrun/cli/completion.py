@@ -1,12 +1,11 @@
 """Completion of a command line in the user's shell, for ``elastic-run`` and ``elastic-ctl``.
 
 Theory. ``click`` knows how bash, zsh and fish ask: the script that a user loads into the shell calls the
-program again at each TAB, with a variable set that says what is wanted, and the program answers from its own
-options. So what is completed can never fall behind what is accepted. tcsh cannot ask a program in this way;
-its script is one ``complete`` command that lists the options.
+program again at each TAB, with a variable that says what is wanted, and the program answers from its own
+options. So completion always offers what is accepted. tcsh cannot ask a program in this way; its script is
+one ``complete`` command that lists the options.
 
-Only one thing has to be told to click: after the script's name, everything belongs to the script, so nothing
-but files is offered there.
+One rule is ours: words after the script's name belong to the script, so only files are offered there.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ _KINDS: Mapping[str, click.Path] = {
 
 
 class Launcher(click.Command):
-    """``elastic-run`` as far as completion has to know it."""
+    """``elastic-run`` as far as completion needs it."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Our options, in front of the script."""
+        """Offer our options before the script, and none after it."""
         return [] if ctx.params.get("script") else super().shell_complete(ctx, incomplete)
 
 
 def launcher() -> click.Command:
-    """``elastic-run``, its options from the table."""
+    """``elastic-run`` with the options of the table."""
     params: list[click.Parameter] = [_parameter(option) for option in OPTIONS if not option.hidden]
     # Not required, or click would refuse the unfinished line.
     params.append(click.Argument(["script"], nargs=-1, required=False, type=click.Path()))
@@ -61,12 +60,12 @@ def _parameter(option: Option[object]) -> click.Option:
 
 
 def variable(program: str) -> str:
-    """The variable by which a script asks a program."""
+    """The environment variable by which a completion script asks ``program``."""
     return f"_{program.upper().replace('-', '_')}_COMPLETE"
 
 
 def script(command: click.Command, program: str, shell: str) -> str:
-    """What a user loads into the shell, which is one of ``SHELLS``."""
+    """The text that a user loads into ``shell``, which is one of ``SHELLS``."""
     if shell == "tcsh":
         return _tcsh(command, program)
     kind = get_completion_class(shell)
@@ -76,12 +75,12 @@ def script(command: click.Command, program: str, shell: str) -> str:
 
 
 def answer(command: click.Command, program: str, instruction: str) -> int:
-    """Print what a shell asked for by ``variable``; the exit status."""
+    """Print what a shell asked for by ``variable``; return the exit status."""
     return shell_complete(command, {}, program, variable(program), instruction)
 
 
 def _tcsh(command: click.Command, program: str) -> str:
-    """Options by their beginning, the words that one takes, and else files."""
+    """The ``complete`` command: options, the words that each takes, and verbs or else files."""
     rules = []
     for name, parameters in _by_verb(command).items():
         words = sorted(spelling for one in parameters for spelling in one.opts if spelling.startswith("--"))
@@ -96,7 +95,7 @@ def _tcsh(command: click.Command, program: str) -> str:
 
 
 def _by_verb(command: click.Command) -> dict[str, list[click.Parameter]]:
-    """The options of a program, under "", or of each verb that it has."""
+    """The options of each verb of a program; under "" if it has no verbs."""
     if not isinstance(command, click.Group):
         return {"": [one for one in command.params if isinstance(one, click.Option)]}
     return {

@@ -35,7 +35,7 @@ def certs(directory: str, hosts: str, days: str, force: bool) -> None:
     """Make TLS certificates for the hosts of a job in DIR.
 
     The first time this makes an authority too, ca.pem and ca.key; later it signs with that, so hosts can be
-    added. Keep ca.key away from the hosts: who has it can make himself a member of the job.
+    added. Keep ca.key away from the hosts: anyone who has it can join the job.
     """
     try:
         click.echo(_make(Path(directory), _hosts(hosts), _days(days), force))
@@ -106,7 +106,8 @@ def _authority(directory: Path, fd: int, now: datetime, days: int) -> Pair:
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"{paths[0]} and {paths[1]} are no authority ({reason}): give a DIR that has both, or neither"
+            f"{paths[0]} and {paths[1]} cannot be used as the authority ({reason}): give a DIR that "
+            "has both files, or neither"
         ) from None
     if found.cert.not_valid_after_utc <= now:
         raise UsageError(f"the authority {paths[0]} has expired: begin again in another DIR")
@@ -114,7 +115,7 @@ def _authority(directory: Path, fd: int, now: datetime, days: int) -> Pair:
 
 
 def _write(fd: int, host: str, pair: Pair, force: bool) -> None:
-    # The key first: what has a certificate is complete.
+    # The key first, so that a host with a certificate has both.
     for name, data in ((f"{host}.key", pair.key_pem), (f"{host}.pem", pair.cert_pem)):
         try:
             write_private(name, data, fd, replace=force)
@@ -129,7 +130,8 @@ def _told(directory: Path, hosts: list[list[str]], authority: Pair) -> str:
     return "\n".join(
         [
             *rows,
-            f"good until {until} at the latest; {folder}/{_CA_KEY}, the authority's key, is for no host",
+            f"valid until {until} at the latest; do not copy {folder}/{_CA_KEY}, the authority's "
+            "key, to any host",
             "on each host: elastic-run "
             f"--tls-ca {folder}/{_CA} --tls-cert {folder}/HOST.pem --tls-key {folder}/HOST.key ...",
         ]

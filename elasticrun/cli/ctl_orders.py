@@ -1,7 +1,7 @@
 """The verbs of ``elastic-ctl`` that talk to a running job: status, drain, scale and stacks.
 
-All of them are orders, which the master obeys only if they are proven with the job's token, and each of them
-ends with the exit codes that ``elastic-run`` has for the same trouble.
+Each is an order: the master obeys it only with proof of the job's token. The exit codes are those that
+``elastic-run`` has for the same trouble.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from elasticrun.control import JobControl
 
-    #: Gives an order, and returns what is shown for it.
+    #: Gives an order, and returns the text to show.
     Order = Callable[[JobControl], Coroutine[Any, Any, str]]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,7 +53,7 @@ Exit codes: 0 done; 1 the master declines, and says why; 2 wrong usage; 4 nothin
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which job, and how to prove that one may steer it."""
+    """The job to steer, and the credentials for it."""
 
     endpoints: tuple[Endpoint, ...]
     job_id: str
@@ -62,13 +62,13 @@ class Target:
 
 
 def add_orders(group: click.Group) -> None:
-    """Adds the verbs to ``elastic-ctl``."""
+    """Add the verbs to ``elastic-ctl``."""
     for command in (status, drain, scale, stacks):
         group.add_command(command)
 
 
 def _common(command: F) -> F:
-    """The options that every verb has."""
+    """Add the options that every verb has."""
     options = (
         click.option(
             "--endpoint",
@@ -170,7 +170,8 @@ def _scale_order(nodes: str | None, roles: Sequence[str]) -> Order:
         )
     if nodes is not None and roles:
         raise UsageError(
-            f"{nodes!r} nodes and --role {roles[0]} exclude each other: order one, then the other"
+            f"a number of nodes ({nodes!r}) and --role {roles[0]} cannot be given together: run "
+            "scale once for each"
         )
     if len(roles) > 1:
         raise UsageError(f"--role is given {len(roles)} times: order one change, then the other")
@@ -234,7 +235,7 @@ def _timeout(text: str) -> float:
 def _give(target: Target, order: Order) -> str:
     from elasticrun.cli.import_trimming import import_asyncio_without_ssl, import_hmac_without_openssl
 
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core would add lines of its own to our sentences
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else its core prints lines of its own
     import_asyncio_without_ssl()
     import_hmac_without_openssl()
     import asyncio
@@ -245,8 +246,10 @@ def _give(target: Target, order: Order) -> str:
     try:
         return asyncio.run(order(job))
     except UnauthenticatedError as error:
-        if "token" in str(error):  # and not a certificate
-            raise UnauthenticatedError(f"{error} (it was that of {target.security.token_source})") from None
+        if "token" in str(error):  # not a certificate
+            raise UnauthenticatedError(
+                f"{error} (the token was read from {target.security.token_source})"
+            ) from None
         raise
 
 

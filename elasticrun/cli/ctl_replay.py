@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elasticrun.config import JobConfig
     from elasticrun.master.journal import Entry
 
-#: Fields by which somebody proves who he is. What is printed here may end in the report of a bug.
+#: Fields that hold credentials. They are not shown, as the output may end up in a bug report.
 SECRET = frozenset({"key", "ticket", "returning", "nonce", "proof", "secret"})
 
 
@@ -48,12 +48,12 @@ def _read(path: Path) -> tuple[JobConfig, list[Entry]]:
     found = read_journal(file)
     if found is None:
         raise UsageError(f"{file}: there is no journal, or nothing in it")
-    replay(file, *found)  # says in a sentence which line cannot be replayed
+    replay(file, *found)  # raises an error that names a line that cannot be replayed
     return found
 
 
 def explained(config: JobConfig, entries: list[Entry]) -> Iterator[str]:
-    """Each event, with the number that the log has of it, and what it led to; => marks decisions."""
+    """Lines for each event, with its number in the log, and for its effects; => marks decisions."""
     from elasticrun.core.job.events import Decided
     from elasticrun.core.job.machine import JobMachine
     from elasticrun.master.snapshot import Snapshot, restore

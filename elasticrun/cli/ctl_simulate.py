@@ -1,4 +1,4 @@
-"""``elastic-ctl simulate``: the real decisions over a network, nodes and faults that are data."""
+"""``elastic-ctl simulate``: the real decisions on a simulated network, nodes and faults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SEEDS = 1000
 
 
 def span(context: click.Context, parameter: click.Parameter, text: str | None) -> range | None:
-    """Seeds as the command line has them: how many, or FIRST:END without the end."""
+    """Parse seeds: a number of them, or FIRST:END with END excluded."""
     if text is None:
         return None
     first, _, end = text.rpartition(":")

@@ -14,7 +14,7 @@ from elasticrun.cli.strength import ENOUGH, is_weak
 from elasticrun.cli.tokens import home_token
 from elasticrun.errors import ElasticRunError, UsageError
 
-#: Enough to tell two tokens of one team apart, and too little to be worth anything.
+#: Enough to tell a team's tokens apart, too few to reveal one.
 FINGERPRINT_BITS = 48
 _PURPOSE = b"elasticrun token fingerprint\0"
 
@@ -59,7 +59,7 @@ def fingerprint(text: str) -> str:
 def _create(path: str | None, force: bool) -> str:
     place = path or home_token(os.environ)
     if place is None:
-        raise UsageError("there is no home to put a token into: give --path FILE")
+        raise UsageError("neither XDG_CONFIG_HOME nor HOME is an absolute path: give --path FILE")
     text = os.urandom(32).hex()
     folder, name = os.path.split(os.path.abspath(place))  # noqa: PTH100
     try:
@@ -67,7 +67,7 @@ def _create(path: str | None, force: bool) -> str:
             os.makedirs(os.path.dirname(folder), exist_ok=True)  # noqa: PTH103, PTH120
             with private_directory(folder, make=True) as directory:
                 write_private(name, f"{text}\n".encode(), directory, replace=force)
-        else:  # the user's own choice of a place
+        else:  # the user chose the directory: it need not be private
             directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 write_private(name, f"{text}\n".encode(), directory, replace=force)

@@ -22,7 +22,7 @@ belongs to the script. TensorFlow programs are started as well, with TF_CONFIG.
 _NOTES = """\
 Options marked * are elasticrun's own; all others are torchrun's.
 --with-dashes and --with_underscores are the same, and a beginning that fits one option only is
-enough (--redirect=3). Every option has a default in the environment: PET_NNODES for --nnodes,
+enough (--redirect=3). Options can also be set in the environment: PET_NNODES for --nnodes,
 PET_REDIRECTS for -r; a flag is 1 or 0 there. The command line wins.
 elastic-ctl manual lists the pages that say more, such as: elastic-ctl manual troubleshooting
 """
@@ -83,6 +83,6 @@ def _row(option: Option[Any]) -> str:
 
 
 def description(option: Option[Any]) -> str:
-    """What an option means, with its default."""
+    """The meaning of an option, with its default."""
     default = f" (default: {option.default_text})" if option.default_text else ""
     return option.help.removesuffix(".") + default + "." if default else option.help

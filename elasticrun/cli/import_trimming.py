@@ -1,4 +1,4 @@
-"""Leave out of a process what it will never use."""
+"""Import asyncio and hmac without the libraries that our processes never use."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import sys
 
 
 def import_asyncio_without_ssl() -> None:
-    """Import asyncio as on a Python that was built without ssl, which asyncio provides for.
+    """Import asyncio as on a Python that was built without ssl, which asyncio supports.
 
     The agent and the master speak to each other through gRPC, whose core brings its own TLS; Python's would
-    cost each of them 4.5 MB and several milliseconds of its start. Nothing else is touched: whoever
-    imports ssl afterwards gets it.
+    cost each of them 4.5 MB and several milliseconds of its start. A later import of ssl works as usual.
     """
     if "ssl" in sys.modules or "asyncio" in sys.modules:
         return
@@ -22,10 +21,10 @@ def import_asyncio_without_ssl() -> None:
 
 
 def import_hmac_without_openssl() -> None:
-    """Import hmac as on a Python without OpenSSL: with the digests that Python has of its own.
+    """Import hmac as on a Python without OpenSSL: with Python's own digests.
 
     Loading OpenSSL to hash some hundred bytes per stream would cost agent and master 3.5 MB each. A Python
-    that was built without digests of its own keeps OpenSSL's.
+    built without its own digests keeps OpenSSL's.
     """
     if "_hashlib" in sys.modules or "hmac" in sys.modules or not _has_digests():
         return
@@ -37,7 +36,7 @@ def import_hmac_without_openssl() -> None:
 
 
 def _has_digests() -> bool:
-    """Whether hashlib finds all that it wants; it complains on stderr of what it misses."""
+    """Whether Python has all digests that hashlib wants; it would complain of a missing one on stderr."""
     sha2 = ("_sha2",) if sys.version_info >= (3, 12) else ("_sha256", "_sha512")
     try:
         for name in ("_md5", "_sha1", *sha2, "_sha3", "_blake2"):

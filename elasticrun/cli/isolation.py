@@ -1,14 +1,14 @@
-"""Keep what a job puts on its path away from the launcher's own modules.
+"""Keep modules on a job's path from hiding the launcher's own.
 
 Theory. PYTHONPATH, and the working directory of ``python -m``, come before the standard library. They belong
-to the job, and a ``json.py`` or ``logging.py`` there is for its workers. The launcher is another program. So
-it looks for modules in the standard library first, then where it was installed itself, and in the job's
-folders last: they may be how a platform installs what the launcher needs. Workers get the variable, and the
-directory, as they were.
+to the job, and a ``json.py`` or ``logging.py`` there is for its workers, not for the launcher. So the
+launcher looks for modules in the standard library first, then where it was installed itself, and in the job's
+folders last: a platform may install there what the launcher needs. Workers get the variable, and the
+directory, unchanged.
 
-Invariants. This is the first thing that is run, and needs nothing but modules that are there before any path
-is searched. What the interpreter's start has taken from the job's folders under a name of the standard
-library is forgotten, and nothing else.
+Invariants. This runs first, and needs only modules that are there before any path is searched. Modules that
+the interpreter's start took from the job's folders under a name of the standard library are forgotten, and
+no others.
 """
 
 # pathlib is of the standard library, too:
@@ -23,7 +23,7 @@ _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def isolate() -> None:
-    """Put the job's folders behind all others in ``sys.path``; ours, if it is one, before packages'."""
+    """Move the job's folders to the end of ``sys.path``; ours, if among them, goes before site-packages."""
     is_safe = getattr(sys.flags, "safe_path", False)
     folders = {*_pythonpath(), *(() if is_safe else map(os.path.abspath, sys.path[:1]))}
     theirs = [entry for entry in sys.path if os.path.abspath(entry) in folders]
@@ -35,7 +35,7 @@ def isolate() -> None:
 
 
 def isolate_as(path: list[str]) -> None:
-    """Have the path of the process that started this one."""
+    """Use the path of the process that started this one."""
     sys.path[:] = path
     _forget(_pythonpath())
 
@@ -45,7 +45,7 @@ def _pythonpath() -> set[str]:
 
 
 def _forget(folders: set[str]) -> None:
-    """Have modules of the standard library be imported again that were found in these folders."""
+    """Forget modules from these folders that have a name of the standard library."""
     prefixes = tuple(os.path.join(folder, "") for folder in folders)
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None) or ""

@@ -1,6 +1,6 @@
-"""The launcher's own messages: one line each on stderr, marked as ours, never in the way of the loop.
+"""The launcher's own messages: one line each on stderr, marked as ours, never blocking the loop.
 
-They quote what others say: names of nodes, exceptions of workers. So nothing in them steers a terminal.
+They quote others: names of nodes, exceptions of workers. So characters that steer a terminal are replaced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from elasticrun.config import LaunchConfig
 from elasticrun.core.protocol.messages import NodeInfo
 from elasticrun.core.protocol.plain import plain
 
-#: In front of each further line of a message, such as those of a traceback: no quoted text begins a line.
+#: Precedes each further line of a message, such as a traceback's, so that no quoted text begins a line.
 _CONTINUED = "\n    "
 
 
@@ -30,7 +30,7 @@ class ConsoleHandler(logging.Handler):
 
 
 def configure_logging(config: LaunchConfig, node: NodeInfo, write: Callable[[bytes], object]) -> None:
-    """Send our log to ``write`` and say the notes that parsing left."""
+    """Send our log to ``write``, and log the notes that parsing left."""
     mark = f"elastic-run[{node.node}]" if config.job.max_nodes > 1 else "elastic-run"
     handler = ConsoleHandler(write)
     handler.setFormatter(logging.Formatter(f"{mark}: %(message)s"))

@@ -1,8 +1,8 @@
 """``elastic-run``: the composition root.
 
-The order is for the user's first line of output: what can run beside us (the spawner, the master) is
-started before the imports that this process itself still needs, and what most launches never need is not
-imported at all.
+The order is for an early first line of the user's output: processes that run beside us (the spawner, the
+master) start before the imports that this process still needs, and modules that most launches never need
+are not imported at all.
 """
 
 # ruff: noqa: E402 the job's folders may hide whatever is imported
@@ -34,7 +34,7 @@ PROGRAM = "elastic-run"
 CpuPlan = tuple[frozenset[int], ...]  # by local rank; empty: no binding
 _COMPLETE = "_ELASTIC_RUN_COMPLETE"  # set by the shell's completion script alone
 _INTERRUPTED = 130  # 128 + SIGINT
-_UNFOLDED = 100_000  # columns: a file has room, and programs read it line by line
+_UNFOLDED = 100_000  # columns where there is no terminal: no line is folded
 _MASTER_CODE = """\
 import sys
 sys.path[:] = path = {path!r}
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"{PROGRAM}: error: {plain(str(error))}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:  # before the signals are ours, or where --signals-to-handle leaves it out
+    except KeyboardInterrupt:  # before we handle signals, or if --signals-to-handle lacks SIGINT
         return _INTERRUPTED
     except Exception:  # noqa: BLE001 a bug: its traceback is shown, with the exit status that says so
         import traceback
@@ -86,14 +86,14 @@ def _show(text: str) -> int:
     try:
         print(text, flush=True)
     except OSError as error:
-        # The interpreter would try again, and complain, at its end.
+        # Else the interpreter would try again at its end, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK if isinstance(error, BrokenPipeError) else ExitCode.USAGE
     return ExitCode.OK
 
 
 def _open_missing_std() -> None:
-    """Make sure that descriptors 0, 1 and 2 are taken, lest a socket of ours become a worker's stdout."""
+    """Open descriptors 0, 1 and 2 if closed, so that no socket of ours becomes a worker's stdout."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -104,7 +104,7 @@ def _open_missing_std() -> None:
 
 
 def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
-    """Start the processes, then this agent's loop."""
+    """Start the processes, then run this agent's loop; returns the exit status."""
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import fork_spawner
     from elasticrun.agent.spawner.proctitle import set_title
@@ -114,8 +114,8 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
     spawner = fork_spawner()
     cpus = _plan_cpus(config)
     _start_warm_parents(config, cpus, spawner)
-    # gRPC's core writes past our log, and would tell users of every connection that broke. The workers do
-    # not see this: their environment was taken before.
+    # Else gRPC's core, which writes past our log, would report every broken connection. The workers do not
+    # get this variable: their environment was taken before.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     set_title(" ".join([f"{PROGRAM}: agent", *arguments]))
     import_asyncio_without_ssl()
@@ -127,13 +127,13 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
 
         import asyncio
 
-        # Python's development mode is for the workers; asyncio's own has a variable of its own.
+        # Python's development mode is meant for the workers; asyncio's debug mode has its own variable.
         debug = bool(os.environ.get("PYTHONASYNCIODEBUG"))
         status = asyncio.run(_run(config, cpus, inbox, spawner, host), debug=debug)
-        gc.freeze()  # the collections at the interpreter's end would look at all of it, for 30 ms
+        gc.freeze()  # spares the collections at the interpreter's end, 30 ms
         return status
     except BaseException:
-        spawner.control.close()  # it ends by that
+        spawner.control.close()  # this ends the spawner
         host.abandon()
         raise
     finally:
@@ -184,10 +184,10 @@ def _master_host(config: LaunchConfig) -> MasterHost:
 
         return main()
 
-    # The same modules as ours, whatever directory we are in.
+    # The master imports the same modules as we do, whatever its directory.
     code = _MASTER_CODE.format(path=sys.path)
     command = MasterCommand((sys.executable, "-c", code), settings, main)
-    # With a token somebody may want to steer the job, and that is done through a port.
+    # With a token the job can be steered, which needs a port.
     is_private = config.rendezvous.standalone and config.security.token is None
     return MasterHost(config.rendezvous, command, is_private)
 
@@ -225,7 +225,7 @@ def _describe_node(config: LaunchConfig, host: MasterHost) -> NodeInfo:
 
 
 def _program(entrypoint: Entrypoint) -> str:
-    """What the workers run, as other nodes are told of it."""
+    """The workers' program, as other nodes are told of it."""
     from elasticrun.config import EntrypointKind
 
     if entrypoint.kind is EntrypointKind.MODULE:
@@ -245,7 +245,7 @@ def _plan_cpus(config: LaunchConfig) -> CpuPlan:
 
 
 def _start_warm_parents(config: LaunchConfig, cpus: CpuPlan, spawner: SpawnerHandle) -> None:
-    """Here, so that they import while we do, and while the nodes meet."""
+    """Start them this early so that they import while we do, and while the nodes meet."""
     if config.workers.warm_imports is None:
         return
     from elasticrun.agent.spawner.client import start_warm_parents

@@ -4,7 +4,7 @@
     stdout   one JSON line: {"port": N}, or {"taken": sentence}, or {"error": sentence}
     stderr   the log
 
-An agent that dies closes stdin by dying, so nothing has to be polled.
+The death of the agent closes stdin, so nothing has to be polled.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from elasticrun.rpc.records import from_json
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 _FLUSH_TIMEOUT = 1.0  # seconds
-#: How many new objects are looked at together, and how many times until older ones are, too.
+#: Thresholds of gc: new objects until a collection, and collections until older objects are looked at, too.
 _COLLECTOR = (50_000, 20, 20)
 #: One for each agent, and some for strangers; many systems give a process 1,024 unless it asks for more.
 _DESCRIPTORS = 65_536
 
 
 def main() -> int:
-    """Run a master; the exit status is for whoever reads ``ps``, the agent reads stdout."""
-    # The signals of a whole group are meant for agents; the master ends when they go.
+    """Run a master; returns the exit status, which tells the agent whether this master stepped down."""
+    # Signals to the whole process group are meant for agents; the master ends when they are gone.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
     with open(STDIN, "rb", closefd=False) as stdin:
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 async def _serve(config: MasterConfig) -> None:
-    # A terminal that stands still, or a reader that does not read, must not stop the job.
+    # A stopped terminal, or a reader that does not read, must not stop the job.
     console = Console(STDERR, "stderr", report=lambda sentence: None)
     handler = ConsoleHandler(console.write)
     logging.basicConfig(level=config.log_level, format="elastic-run: master: %(message)s", handlers=[handler])
@@ -84,10 +84,10 @@ def _announce_port(port: int) -> None:
 
 
 def _spare_collector() -> None:
-    """What is there by now stays, and thousands of agents are no garbage: look for cycles less often.
+    """Freeze the objects made so far, and look for cycles less often: thousands of agents are no garbage.
 
-    A sixth of the time that a crowd of new streams cost was the collector's, which looked at all of them
-    again and again. What a refused stream leaves behind is some hundred objects, so it is still found soon.
+    The collector took a sixth of the time that a crowd of new streams cost, as it looked at all of them again
+    and again. A refused stream leaves some hundred objects behind, so they are still found soon.
     """
     gc.freeze()
     gc.set_threshold(*_COLLECTOR)
@@ -96,7 +96,7 @@ def _spare_collector() -> None:
 def _announce(message: dict[str, object]) -> None:
     with contextlib.suppress(BrokenPipeError):  # the agent is gone; stdin says so as well
         os.write(STDOUT, json.dumps(message).encode() + b"\n")
-    # Whoever reads the launcher's output must not wait for a master that outlives the launcher.
+    # A reader of the launcher's output must not wait for a master that outlives the launcher.
     _forget(STDOUT)
 
 

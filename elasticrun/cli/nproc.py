@@ -1,7 +1,7 @@
 """How many workers this node runs.
 
 ``cpu`` is the number of cores this process may use. ``gpu``, ``xpu``, ``auto`` and names of other torch
-backends are answered by torch itself, in a child of the interpreter that will run the workers: the
+backends are counted by torch itself, in a child of the interpreter that will run the workers: the
 launcher never imports torch, and no CUDA context is left behind. Where that interpreter has no torch,
 ``auto`` and ``gpu`` count the device files ``/dev/nvidia0``, ``/dev/nvidia1``, ... (in a container: the
 devices it was given), limited by ``CUDA_VISIBLE_DEVICES``; ``auto`` falls back to cores.
@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
-#: Importing torch from a slow network disk takes its time; longer than this is a hang.
+#: Seconds. Importing torch from a slow network disk takes long; longer than this is a hang.
 CHILD_TIMEOUT = 180.0
 
 _MARK = "elasticrun-devices:"
 
-#: Prints one line of JSON behind the mark: torch's version, the name and number of devices, or why none.
+#: Prints the mark and one line of JSON: torch's version, "" if it is missing, the kind and number of devices.
 _CHILD = f"""
 import json, sys
 sys.path = [entry for entry in sys.path if entry]  # workers do not look in the current directory either
@@ -55,7 +55,7 @@ print("{_MARK}" + json.dumps(found), flush=True)
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """What a child's torch found; no version means no torch, no kind means it does not know the word."""
+    """The answer of a child: ``torch`` is "" if it has none, ``kind`` if torch does not know the word."""
 
     torch: str
     kind: str = ""

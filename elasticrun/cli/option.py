@@ -1,4 +1,4 @@
-"""What a row of the option table says about an option; the rows themselves are in ``options.py``."""
+"""The fields of a row of the option table; the rows are in ``options.py``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Group(Enum):
 
 
 class Origin(Enum):
-    """Whose option it is. An abbreviation means an option of torchrun if it can."""
+    """Where an option comes from. An abbreviation means an option of torchrun if one fits."""
 
     TORCHRUN = "torchrun"
     OURS = "elasticrun"
@@ -44,22 +44,22 @@ class Option(Generic[T_co]):
     metavar: str  # "" for a flag
     help: str
     allowed: str = ""  # completes "give ..." in a usage error
-    default: str | None = None  # text, as a user would give it; None: that of the field it sets, if any
+    default: str | None = None  # text, as a user would give it; None: the default of its field, if any
     short: str = ""
     origin: Origin = Origin.TORCHRUN
-    blank: bool = False  # an empty value on the command line is the same as none
+    blank: bool = False  # an empty value on the command line means the default
     fallback_env: str = ""  # a variable that is read after PET_<NAME>
-    sets: type | None = None  # the class of config.py that has a field for the value as it is
-    field: str = ""  # its name, if that is not the option's
+    sets: type | None = None  # the class of config.py with a field that takes the value unchanged
+    field: str = ""  # the field's name, if it differs from the option's
 
     @property
     def field_name(self) -> str:
-        """The field that it sets."""
+        """The name of the field that it sets."""
         return self.field or self.name.replace("-", "_")
 
     @property
     def fallback(self) -> T_co | None:
-        """The value where none is given; None: there is no such value."""
+        """The value if none is given; None if there is no default."""
         if self.default is not None:
             return self.convert(self.default)
         return None if self.sets is None else cast("T_co | None", _default_of(self.sets, self.field_name))
@@ -82,7 +82,7 @@ class Option(Generic[T_co]):
 
     @property
     def env(self) -> str:
-        """The environment variable that holds its default; none for ``--help`` and ``--version``."""
+        """The environment variable that sets it; "" for those that only print, such as ``--help``."""
         return "" if self.group is Group.ABOUT else "PET_" + self.name.upper().replace("-", "_")
 
     @property

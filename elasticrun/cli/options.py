@@ -3,8 +3,8 @@
 The table is the single source of parsing, of the ``PET_<NAME>`` variables, of ``--help`` and of the
 manual's option table, so none of them can disagree. A row that has no metavar is a flag. A row that
 ``sets`` a field of ``config.py`` needs nothing else: the field's default is the option's, and the value
-given is the field's. Of the others only this module knows name and default; the rest of ``cli`` says
-``given.get(options.NNODES)`` and gets a value of the row's type.
+given is the field's. For other rows the rest of ``cli`` calls ``given.get(options.NNODES)`` and gets a
+value of the row's type; name and default are known only here.
 """
 
 # fmt: off
@@ -86,8 +86,8 @@ RDZV_ID = Option(
 )
 RDZV_CONF = Option(
     "rdzv-conf", Group.RENDEZVOUS, values.settings, "KEY=VALUE,...",
-    "Used: join_timeout (600), last_call_timeout, close_timeout, keep_alive_interval, "
-    "keep_alive_max_attempt, read_timeout, is_host, timeout. Others are named in a warning.",
+    "Used: join_timeout (600), last_call_timeout, keep_alive_interval, keep_alive_max_attempt, read_timeout, "
+    "is_host, timeout. close_timeout has no effect; others are named in a warning.",
     allowed="KEY=VALUE,KEY=VALUE,... such as join_timeout=300", default="", blank=True,
 )
 NODE_RANK = Option(
@@ -125,18 +125,18 @@ MAX_RESTARTS = Option(
 )
 LAST_CALL_TIMEOUT = Option(
     "last-call-timeout", Group.RESTART, values.seconds, "SECONDS",
-    "With MIN < MAX: how long the first world waits for one more node after the last that came "
+    "With MIN < MAX: the first world starts after this long without a new node "
     "(default: 2, or last_call_timeout of --rdzv-conf).",
     allowed=_SECONDS, origin=Origin.OURS,
 )
 MASTER_TIMEOUT = Option(
     "master-timeout", Group.RESTART, values.seconds, "SECONDS",
-    "How long a node waits for a master that went away before it gives up; never while its workers run.",
+    "How long a node without running workers waits for a lost master to return before it gives up.",
     allowed=_SECONDS, origin=Origin.OURS, sets=RendezvousConfig,
 )
 WAITING_NOTICE_INTERVAL = Option(
     "waiting-notice-interval", Group.RESTART, values.some_seconds, "SECONDS",
-    "How often a node that waits says who is there and who is missing.",
+    "How often a waiting node says which nodes are there and how many are missing.",
     allowed="a number of seconds above 0", origin=Origin.OURS, sets=JobConfig,
 )
 SHUTDOWN_TIMEOUT = Option(
@@ -147,8 +147,8 @@ SHUTDOWN_TIMEOUT = Option(
 )
 KILL_LEFTOVERS = _flag(
     "kill-leftovers", Group.RESTART,
-    "Also after a good end kill the processes that workers have left behind; after any other end they are "
-    "killed in any case.",
+    "Kill the processes that workers leave behind even if the job succeeds; after any other end they are "
+    "always killed.",
     origin=Origin.OURS, sets=WorkerConfig,
 )
 SIGNALS_TO_HANDLE = Option(
@@ -160,7 +160,7 @@ SIGNALS_TO_HANDLE = Option(
 )
 DRAIN_SIGNAL = Option(
     "drain-signal", Group.RESTART, values.signal_number, "NAME",
-    "What workers get, to save their state, when another node leaves with grace.",
+    "The signal that tells workers to save their state when another node leaves with grace.",
     allowed=_SIGNAL, default="SIGTERM", origin=Origin.OURS, sets=WorkerConfig,
 )
 PREEMPTION_FILE = Option(
@@ -213,9 +213,8 @@ NO_AUTO_PROGRESS = _flag(
 )
 HANG_TIMEOUT = Option(
     "hang-timeout", Group.HEALTH, values.seconds_or_off, "SECONDS|off",
-    "How long workers may make no step before that is a hang, whatever they do (default: told after a while "
-    "that is learnt from the steps, acted upon if nothing can move, or after 30 min; off in a TensorFlow "
-    "job).",
+    "Workers without a step for this long hang, whatever they do (default: reported after a time learnt from "
+    "the steps; acted on if nothing can move, or after 30 min; off in a TensorFlow job).",
     allowed="a number of seconds above 0, or off", origin=Origin.OURS, sets=WorkerConfig,
 )
 

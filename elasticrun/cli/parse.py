@@ -1,8 +1,8 @@
-"""The command line and the environment to a LaunchConfig, or one UsageError.
+"""Turn the command line and the environment into a LaunchConfig, or one UsageError.
 
-Nothing here starts anything, with one exception: counting accelerators asks a child that may import
-torch, because the launcher never does. The order is cheap checks first, then the files named, then
-that child, so that a typing error is reported at once.
+Nothing is started here but short-lived children of the workers' interpreter: they look for modules and
+count accelerators, as the launcher never imports torch. Cheap checks come first, then the files and
+modules named, then the count, so that a typing error is reported at once.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _TENSORFLOW = tuple(option for option in options.OPTIONS if option.group is Grou
 
 
 def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> LaunchConfig:
-    """What ``elastic-run argv`` is asked to do, checked as far as this host can tell.
+    """The configuration that ``elastic-run argv`` asks for, checked as far as this host can tell.
 
     ``argv`` is without the program's name. Raises UsageError with one sentence for anything wrong, and
-    ShowText for ``--help`` and ``--version``.
+    ShowText for options that only print, such as ``--help``.
     """
     given = read_arguments(argv, environ)
     _check_values(given)
@@ -84,7 +84,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
 
 
 def _check_values(given: Given) -> None:
-    """Refuse a value that is wrong even where nothing depends on it."""
+    """Refuse any wrong value, even of an option that has no effect here."""
     for option in options.OPTIONS:
         if option is options.RDZV_ENDPOINT and given.on(options.STANDALONE):
             continue  # ignored, so an address that an image sets for its clusters does no harm
@@ -131,7 +131,7 @@ def _note_options_without_effect(given: Given, kind: EntrypointKind, notes: Note
 
 
 def _workers(given: Given, environ: Mapping[str, str], entrypoint: Entrypoint, notes: Notes) -> WorkerConfig:
-    """How workers are started; how many of them and their environment come later, see ``_counted``."""
+    """How workers are started; ``_counted`` adds their number and environment."""
     return WorkerConfig(
         entrypoint,
         local_world_size=1,
@@ -171,7 +171,7 @@ def _roles(given: Given, max_nodes: int, notes: Notes) -> Roles | None:
 def _prepared(
     workers: WorkerConfig, roles: Roles | None, given: Given, environ: Mapping[str, str], notes: Notes
 ) -> WorkerConfig:
-    """What is made ready before workers start: a warm parent, or servers of a TensorFlow job."""
+    """Add what is prepared before workers start: a warm parent, and servers of a TensorFlow job."""
     if roles is None:
         return warm.choose(workers, given, environ, notes)
     from elasticrun.cli.roles import prepare
@@ -212,7 +212,7 @@ def _logs(given: Given, notes: Notes) -> LogConfig:
 
 
 def _check_logs_specs(given: Given, name: str, notes: Notes) -> None:
-    """The name must exist; only the default one, which describes what we do anyway, can be used.
+    """Refuse an unknown name, and warn of any but ``default``, which describes what we do anyway.
 
     A custom LogsSpecs is a subclass of one in torch, which the launcher never imports. Refusing the
     job over its logs would be worse than a warning.
@@ -266,10 +266,10 @@ def _health_check_port(environ: Mapping[str, str]) -> int | None:
 
 
 def _settle_openmp(env: dict[str, str], workers: int, notes: Notes) -> None:
-    """One thread for each of several workers, if nothing else was said.
+    """Set OMP_NUM_THREADS to 1 for several workers, unless it is set.
 
     Not for the tasks of a TensorFlow job: TensorFlow has thread pools of its own and does not read
-    OMP_NUM_THREADS, so all this would slow down is numpy in the input pipeline.
+    OMP_NUM_THREADS, so this would only slow down numpy in the input pipeline.
     """
     if "OMP_NUM_THREADS" not in env and workers > 1:
         env["OMP_NUM_THREADS"] = "1"

@@ -1,8 +1,8 @@
 """The file of ``--policy``: what is done about failures, where it differs from the default.
 
-The shape of the file is one table, ``SETTINGS``, of every key with what is allowed; ``examples/policy.yaml``
-has every key with its default. Nothing in it is guessed at: a key that is unknown or given twice, a value of
-another type or out of range is an error that names the file, the key, what was given and what is allowed.
+The table ``SETTINGS`` has every key that holds a number, with what is allowed; ``examples/policy.yaml`` has
+every key with its default. Nothing is guessed: an unknown or repeated key, or a value of another type or out
+of range, is an error that names the file, the key, what was given and what is allowed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from yaml.nodes import MappingNode
 
 OPTION = "--policy"
-#: Bytes of a file that are worth reading.
+#: Bytes that a file may have.
 MAX_BYTES = 1024 * 1024
-#: Characters of a value that an error repeats.
+#: Characters of a value that an error quotes.
 MAX_SHOWN = 100
-#: Aliases make a short file stand for a value with more parts than memory has; nobody wants to see them all.
+#: Errors show little of a nested value: with aliases a short file can stand for more parts than memory has.
 _REPR = Repr()
 _REPR.maxlevel = 3
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = MAX_BYTES
@@ -46,7 +46,7 @@ class Setting:
         """Whether a value of the file is allowed; ``true`` is no number, though Python says so."""
         if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
             return False
-        return self.low <= value <= MAX_COUNT  # neither is true of NaN
+        return self.low <= value <= MAX_COUNT  # False for NaN
 
 
 _COUNT = f"a whole number from 0 to {MAX_COUNT}"
@@ -100,7 +100,7 @@ class _PolicyFile:
         return policy
 
     def _load(self) -> object:
-        import yaml  # no launch without a policy file has to wait for it
+        import yaml  # only launches with a policy file wait for it
 
         text = self._text()
         try:
@@ -112,7 +112,7 @@ class _PolicyFile:
             mark = error.problem_mark or error.context_mark
             where = f" in line {mark.line + 1}" if mark is not None else ""
             self._refuse(f"it is not valid YAML{where}: {error.problem or error.context}", _SHAPE)
-        except (yaml.YAMLError, ValueError) as error:  # a character, or a date, that cannot be
+        except (yaml.YAMLError, ValueError) as error:  # an impossible character or date
             self._refuse(f"it is not valid YAML: {str(error).splitlines()[0]}", _SHAPE)
         except RecursionError:
             self._refuse("it is nested too deeply", _SHAPE)
@@ -130,7 +130,7 @@ class _PolicyFile:
             self._refuse("it is not text in UTF-8", _SHAPE)
 
     def _refuse_repeated_keys(self, root: MappingNode) -> None:
-        """YAML takes the last of several equal keys; whoever wrote them meant more than one."""
+        """Refuse a repeated key, of which YAML would take the last without a word."""
         from yaml import MappingNode
 
         for section in (root, *(value for _, value in root.value if isinstance(value, MappingNode))):
@@ -144,7 +144,7 @@ class _PolicyFile:
                 first[name] = line
 
     def _section(self, name: str, value: object, known: Sequence[str]) -> Mapping[str, object]:
-        """The keys of a part of the file, all of them known; an empty part has none."""
+        """The keys and values of a part of the file; refuses unknown keys. An empty part has none."""
         allowed = f"give {', '.join(known)}"
         if value is None:
             return {}
@@ -200,7 +200,7 @@ def _hint(word: object, known: Sequence[str]) -> str:
 
 
 def _if_text(value: object) -> str:
-    """A word to who writes 1e3, which is a number to everybody but YAML."""
+    """A hint for a number that YAML reads as text, such as 1e3; else ""."""
     if not isinstance(value, str):
         return ""
     try:

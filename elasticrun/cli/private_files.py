@@ -1,11 +1,11 @@
 """Small files that nobody else may read or plant: written whole, and read only if they are ours.
 
 A directory of ours with mode 0700 is opened first, without following a link, and everything else happens
-below that descriptor. So it does not matter who may write to the directory around it: another user can move
-ours away, or take its name first, which is noticed, but can never put his file in the place of one of ours.
+below that descriptor. So it does not matter who may write to its parent directory: another user can move ours
+away, or take its name first, which is noticed, but can never replace one of our files.
 
-A new file comes to its name by ``link``, which fails if the name is taken. So of several processes that make
-the same file at once one wins, and the others find it complete.
+A new file gets its name by ``link``, which fails if the name is taken. So if several processes make the same
+file at once, one wins, and the others find it complete.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def private_directory(path: str, make: bool) -> Iterator[int]:
 
 
 def read_private(path: str, most: int, directory: int | None = None) -> bytes:
-    """The first ``most`` bytes of a regular file that is this user's alone. Raises as above."""
+    """The first ``most`` bytes of a regular file that is private to this user. Raises as above."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
-            raise NotPrivateError("is no regular file")
+            raise NotPrivateError("is not a regular file")
         check_private(found)
         return os.read(file, most)
     finally:
@@ -64,7 +64,7 @@ def write_private(name: str, data: bytes, directory: int, replace: bool = False)
 
 
 def check_private(found: os.stat_result) -> None:
-    """Raises NotPrivateError for what belongs to, or is open to, somebody else."""
+    """Raise NotPrivateError for a file that belongs, or is open, to another user."""
     if found.st_uid != os.geteuid():
         raise NotPrivateError(f"belongs to user {found.st_uid}, not to user {os.geteuid()}")
     if found.st_mode & 0o077:

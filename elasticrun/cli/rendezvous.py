@@ -4,16 +4,16 @@ The theory: there are three ways to name the endpoint, tried in this order.
 
 1. *Alone*: ``--standalone``; or one node at most, whatever else is given; or port 0, which nobody else could
    find. The node runs its own master, and no other agent becomes its spare: a second launcher with the same
-   port finds it in use, and says so. Only a list of endpoints names other hosts on purpose.
-2. *Given*: ``--rdzv-endpoint``, whatever the backend; the port is 29400 if none is given. Of a list the
-   first one is the endpoint, and the others are the hosts that take over, one after the other.
+   port finds it in use, and says so. A list of endpoints is the exception: it names other hosts on purpose.
+2. *Given*: ``--rdzv-endpoint``, whatever the backend; the port is 29400 if none is given. The first of a list
+   is the endpoint, and the others are the hosts that take over, one after the other.
 3. *Static*: ``--master-addr`` and ``--master-port``. Any other backend without an endpoint means
    localhost, as it does to torchrun.
 
-Alone, the job has one node; asking for two or more at the same time is an error. What the given port is for
-depends on whether there is anything else to meet there. Without a token the master needs no port, so the
-workers get it: it is MASTER_PORT, as with torchrun. With a token the master listens for orders at the port of
-``--rdzv-endpoint``, and the workers' store has another; ``--master-port`` is MASTER_PORT in any case.
+Alone, the job has one node; asking for two or more at the same time is an error. The token decides what the
+port of ``--rdzv-endpoint`` is for. Without a token the master needs no port, so the workers get it: it is
+MASTER_PORT, as with torchrun. With a token the master listens for orders there, and MASTER_PORT is
+``--master-port``, else another one. In the static case MASTER_PORT is ``--master-port`` either way.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Conf:
 
 
 def read_conf(given: Given, notes: Notes) -> Conf:
-    """Parse ``--rdzv-conf`` and name the keys that mean nothing here."""
+    """Parse ``--rdzv-conf``, and note the keys that have no effect here."""
     pairs = dict(given.get(options.RDZV_CONF))
     unknown = [key for key in pairs if key not in _KEY_ALLOWED]
     if unknown:
@@ -111,7 +111,7 @@ def job_config(given: Given, conf: Conf, alone: bool, notes: Notes) -> JobConfig
 def _health(given: Given, max_nodes: int, notes: Notes) -> HealthConfig:
     only = given.on(options.HEALTH_CHECK_ONLY)
     _note_unused_checks(given, only, max_nodes, notes)
-    # Whoever asks for nothing but a check wants one, even of a single node.
+    # --health-check-only asks for a check, even of a single node.
     mode = HealthCheckMode.START if only else given.get(options.HEALTH_CHECK)
     return HealthConfig(mode, **given.fields(HealthConfig))
 
@@ -150,7 +150,7 @@ def _check_node_unit(given: Given, low: int, high: int) -> None:
 
 
 def _job_id(given: Given, max_nodes: int) -> str:
-    """Drawn at random, as a UUID, where torchrun does so; but an id that is given is kept if it can be."""
+    """A random UUID where torchrun draws one, except that a given id is kept if possible; else the id."""
     is_nowhere = given.get(options.RDZV_BACKEND) == "static" and not (
         given.has(options.RDZV_ENDPOINT) or given.has(options.MASTER_PORT) or given.has(options.RDZV_ID)
     )
@@ -161,7 +161,7 @@ def _job_id(given: Given, max_nodes: int) -> str:
 
 
 def is_alone(given: Given, notes: Notes) -> bool:
-    """Whether this node is the whole job, with a master that nobody else can reach."""
+    """Whether this node is the whole job, with a master that no other node can reach."""
     low, high = given.get(options.NNODES)
     why = _why_alone(given, high)
     if not why:
@@ -191,7 +191,7 @@ def _why_alone(given: Given, max_nodes: int) -> str:
 
 
 def endpoints_of(given: Given, alone: bool, max_nodes: int, notes: Notes) -> tuple[Endpoint, ...]:
-    """Where the master listens, and after it where those do that may take over."""
+    """The master's endpoint, and after it those of the hosts that may take over."""
     if alone:
         return (ALONE,)
     named = given.find(options.RDZV_ENDPOINT)
@@ -235,7 +235,7 @@ def rendezvous_config(given: Given, conf: Conf, alone: bool, notes: Notes) -> Re
 
 
 def _master_of_one(given: Given) -> Endpoint | None:
-    """Where the user expects the workers' store of a node that is alone; None: nowhere in particular."""
+    """Where the user expects the workers' store of a node that is alone; None: anywhere."""
     named = given.find(options.RDZV_ENDPOINT)
     if named is not None:
         return named[0] if named[0].port else None
@@ -246,7 +246,7 @@ def _master_of_one(given: Given) -> Endpoint | None:
 
 
 def with_orders(rendezvous: RendezvousConfig, given: Given) -> RendezvousConfig:
-    """Let the master of a node that is alone listen for orders, where elastic-ctl will be told to look."""
+    """Let the master of a node that is alone listen for orders at the endpoint that elastic-ctl is given."""
     place, port = rendezvous.master, given.find(options.MASTER_PORT)
     is_static = given.get(options.RDZV_BACKEND) == "static" and not given.has(options.RDZV_ENDPOINT)
     if place is None or is_static:

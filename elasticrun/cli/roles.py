@@ -1,7 +1,7 @@
 """Whether this is a TensorFlow job, and which role each of this node's tasks has in it.
 
 The invariant: the roles of a job of one node make a cluster that TensorFlow accepts; those of one node of
-several make a part of such a cluster. What the nodes make together is judged where they meet.
+several make a part of such a cluster. The master checks the roles of all nodes together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SERVER_MODULE = "elasticrun.tf.server"
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The roles asked for; what becomes of them is known with the number of workers."""
+    """The roles asked for; ``roles_by_rank`` applies them once the number of workers is known."""
 
     source: str  # how an error quotes the option that makes this a TensorFlow job
     listed: tuple[TaskRole, ...] = ()  # of all tasks of the job, which has one node
@@ -33,7 +33,7 @@ class Roles:
 
 
 def read_roles(given: Given, max_nodes: int, notes: Notes) -> Roles | None:
-    """The roles asked for; None if this job, or a mere check of its nodes, has none.
+    """The roles asked for; None for a job without roles, and for a mere health check.
 
     Raises UsageError if they contradict one another, or can make no job.
     """
@@ -77,12 +77,11 @@ def _listed(given: Given, counts: dict[TaskRole, int], max_nodes: int) -> Roles:
 def prepare(
     workers: WorkerConfig, roles: Roles, given: Given, environ: Mapping[str, str], notes: Notes
 ) -> WorkerConfig:
-    """What tasks that only serve run, and what the others are forked from; raises UsageError if TensorFlow is
-    missing where the tasks run.
+    """Add the program of tasks that only serve, and the warm parent of the others.
 
-    The ready-made server is always started afresh. It imports a fraction of tensorflow, and those who have
-    lost its predecessor try again about once a second, so a fork would hardly be noticed; and it decides
-    before its import which devices it sees.
+    Raises UsageError if TensorFlow is missing where the tasks run. The ready-made server is never forked. It
+    imports a fraction of tensorflow, and tasks that lost its predecessor try again about once a second, so a
+    fork would hardly be noticed; and it decides before its import which devices it sees.
     """
     entrypoint = workers.entrypoint
     server = None
@@ -96,7 +95,7 @@ def prepare(
 
 
 def roles_by_rank(roles: Roles, given: Given, workers: int, max_nodes: int) -> tuple[TaskRole, ...]:
-    """The role of each of so many workers by local rank; raises UsageError if they cannot have these."""
+    """The role of each worker by local rank; raises UsageError if the roles do not fit the workers."""
     if roles.listed:
         if len(roles.listed) != workers:
             given.refuse(

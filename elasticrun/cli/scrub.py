@@ -2,11 +2,11 @@
 
 The kernel shows the environment with which a process was started in /proc/PID/environ, to every process of
 the same user: to each worker, and whatever it imports. It reads that from the process's own memory, between
-two addresses that /proc/self/stat tells. So removing a variable is not enough: the bytes there are
+two addresses given in /proc/self/stat. So removing a variable is not enough: the bytes there are
 overwritten, before anything is forked, as a child begins with a copy of them.
 
 This keeps a token from being picked up by accident, or by code that looks at environments. It is no boundary
-between processes of one user, who can read one another's memory and files: the user id is.
+between processes of one user, which can read one another's memory and files; the user id is the boundary.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ENV_START, _ENV_END = 47, 48  # fields of /proc/PID/stat, counted behind the co
 
 
 def take_environment() -> Mapping[str, str]:
-    """The environment of this launch; the token stays in what is returned, and nowhere else."""
+    """The environment of this launch; the token is left in the returned mapping only."""
     token = os.environ.get(TOKEN_VARIABLE)
     if token is None:
         return os.environ
@@ -34,7 +34,7 @@ def take_environment() -> Mapping[str, str]:
 
 
 def _overwrite(name: bytes) -> None:
-    """Write zeros over the value of each entry with this name; without a usable /proc nobody else sees it."""
+    """Write zeros over the value of each entry with this name; warn if /proc does not allow that."""
     try:
         start, end = _environment_area()
         with open("/proc/self/mem", "r+b", buffering=0) as memory:  # noqa: PTH123

@@ -1,11 +1,11 @@
 """The job's token and the files for TLS, read from where the user put them.
 
-The token is never an argument of a program, since everybody on a host can read those. Where it is looked for
-is told in ``tokens.py``; it goes to the master's process through a pipe.
+The token is never an argument of a program, since everybody on a host can read those. ``tokens.py`` says
+where it is looked for; it goes to the master's process through a pipe.
 
-Workers do not get it, not even the variable: what they want of the job they ask their agent for, and
-whoever could steer the job would be any code that a training program imports. As every process of a user may
-read the environment with which another one was started, the variable is overwritten there too (``scrub.py``).
+Workers do not get it, nor the variable: they reach the job through their agent, and with the token any code
+that a training program imports could steer the job. As every process of a user may read the environment with
+which another one was started, the variable is overwritten there too (``scrub.py``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Token:
 def read_security(
     given: Given, environ: Mapping[str, str], rendezvous: RendezvousConfig, notes: Notes
 ) -> SecurityConfig:
-    """What protects the streams of this launch. Raises UsageError for a file that cannot be used."""
+    """The token and TLS files of this launch. Raises UsageError for a file that cannot be used."""
     alone = rendezvous.standalone
     token = _wanted_token(given, environ, rendezvous, notes)
     if token is None and given.on(options.REQUIRE_TOKEN) and not alone:
@@ -49,7 +49,7 @@ def read_security(
             "or make one for all your hosts with: elastic-ctl token create"
         )
     if token is not None:
-        notes.append(("info", f"the job's token is that of {token.source}"))
+        notes.append(("info", f"the job's token was read from {token.source}"))
     text, source = (token.text, token.source) if token is not None else (None, "")
     ca, cert, key = (given.find(option) for option in (options.TLS_CA, options.TLS_CERT, options.TLS_KEY))
     if not alone:
@@ -76,17 +76,17 @@ def _wanted_token(
 
 
 def is_open(rendezvous: RendezvousConfig, security: SecurityConfig) -> bool:
-    """Whether strangers could join, be it other users of this host: there is a port, and no token."""
+    """Whether strangers, such as other users of this host, could join: there is a port, and no token."""
     return not rendezvous.standalone and security.token is None
 
 
 def without_token(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the user's programs get of an environment."""
+    """The environment without the token, for the user's programs."""
     return {name: value for name, value in environ.items() if name != TOKEN_VARIABLE}
 
 
 def given_token(path: str | None, environ: Mapping[str, str], notes: Notes, is_strict: bool) -> Token | None:
-    """The token in the file, else that in the environment, else None. ``is_strict``: no weak one."""
+    """The token in the file, else that in the environment, else None. ``is_strict`` refuses weak ones."""
     if path is not None:
         source = f"--token-file {path!r}"
         _note_if_open("--token-file", path, notes)
@@ -104,7 +104,7 @@ def find_token(
     *,
     make: bool,
 ) -> Token | None:
-    """As ``given_token``, and else what is found elsewhere (``tokens.py``), or made there."""
+    """The token of ``given_token``, else one found elsewhere (``tokens.py``), or with ``make`` made there."""
     if (token := given_token(path, environ, notes, is_strict)) is not None:
         return token
     from elasticrun.cli.tokens import find_anywhere
@@ -114,7 +114,7 @@ def find_token(
 
 
 def read_tls(ca: str | None, cert: str | None, key: str | None, notes: Notes) -> TlsConfig | None:
-    """The files for TLS, looked at as far as that is possible without TLS; None if none is given."""
+    """The files for TLS, checked as far as possible without using TLS; None if none is given."""
     given = {"--tls-ca": ca, "--tls-cert": cert, "--tls-key": key}
     missing = [flag for flag, path in given.items() if not path]
     if not ca or not cert or not key:
@@ -147,7 +147,8 @@ def _checked(source: str, data: bytes, is_strict: bool) -> Token:
         raise UsageError(f"{source} is larger than {_MOST_BYTES} bytes: name the right file")
     if len(text.splitlines()) > 1 or not text.isprintable():
         raise UsageError(
-            f"{source} has more than one line: give nothing but the token; {strength.HOW_TO_MAKE}"
+            f"{source} has more than one line, or a character that cannot be printed: "
+            f"give nothing but the token; {strength.HOW_TO_MAKE}"
         )
     if is_strict and strength.is_weak(text):
         raise UsageError(
@@ -181,6 +182,6 @@ def _note_if_open(flag: str, path: str, notes: Notes) -> None:
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116
     except (OSError, ValueError):
-        return  # reading it says why
+        return  # reading it will report why
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
         notes.append(("warning", f"{flag} {path!r} can be read by every user of this host: chmod o-r it"))

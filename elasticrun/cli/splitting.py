@@ -1,8 +1,8 @@
-"""From a list of words to the text given for each option, and the command that follows; no meaning yet.
+"""Split a list of words into the text given for each option and the command that follows.
 
-Spelling is torchrun's: names may be abbreviated as long as they are not ambiguous, have underscores for
-dashes, and their value after ``=`` or as the next word. Short flags may share one dash. The options end at
-``--``, or at the first word that is none: from there on everything is the script's, untouched.
+Spelling is torchrun's: names may be abbreviated as long as they are not ambiguous, may have underscores for
+dashes, and take their value after ``=`` or as the next word. Short flags may share one dash. The options end
+at ``--``, or at the first word that is no option: from there on everything is the script's, untouched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BY_LETTER = {option.short: option for option in OPTIONS if option.short}
 
 
 def split(argv: Sequence[str]) -> Split:
-    """Split a command line. Raises UsageError for an option that there is not, or that lacks its value."""
+    """Split a command line. Raises UsageError for an unknown option, or one without its value."""
     texts: dict[str, str] = {}
     rest = deque(argv)
     while rest and rest[0].startswith("-") and rest[0] != "-":
@@ -62,7 +62,7 @@ def _take_short(word: str, rest: deque[str], texts: dict[str, str]) -> None:
 
 
 def _next(option: Option[Any], rest: deque[str]) -> str:
-    """The next word as a value; not an option, for whose value the one before would be taken."""
+    """Take the next word as a value; raises UsageError if there is none, or it is an option."""
     if not rest:
         raise UsageError(_needs_value(option))
     text = rest.popleft()
@@ -87,7 +87,7 @@ def _find(typed: str) -> Option[Any]:
 
 
 def _candidates(token: str) -> list[str]:
-    """Names that a token may stand for; those of torchrun go first, so that ours never make one ambiguous."""
+    """Names that a token may stand for; an abbreviation means ours only if it fits none of torchrun's."""
     name = token.replace("_", "-")
     if name in _BY_NAME:
         return [name]

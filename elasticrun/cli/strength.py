@@ -1,7 +1,7 @@
 """How hard a token is to guess, estimated from its text alone.
 
-Nobody can tell from a text how it was made, so this is a rule and no proof. It is meant to accept what a
-random generator made with 128 bits or more, all but one in 400,000, and to refuse what people type:
+A text does not show how it was made, so this is a rule of thumb. It is meant to accept what a random
+generator made with 128 bits or more, all but one in 400,000, and to refuse what people type:
 
 - each character counts log2 of the size of the smallest usual alphabet that holds them all (decimal, hex,
   letters and digits, base64, printable), so 32 hex digits or 22 characters of base64 are just enough;
@@ -16,7 +16,7 @@ import math
 import string
 from collections import Counter
 
-#: What a token must have: nobody can try so many, however fast he tries.
+#: Bits that a token must have: too many combinations to try.
 ENOUGH = 128
 HOW_TO_MAKE = "make one with: elastic-ctl token create"
 
@@ -30,15 +30,15 @@ _ALPHABETS = (
     string.digits + string.ascii_letters + "+/",
     string.digits + string.ascii_letters + "-_",
 )
-_PRINTABLE = 94  # ASCII; more is not granted to other letters
+_PRINTABLE = 94  # ASCII; other letters count no more
 _FEW_DIFFERENT = 6
 _BITS_OF_A_LETTER = 2.5  # in words
 _BETWEEN_WORDS = str.maketrans(dict.fromkeys(" -_.,"))
-_VOWELS_IN_WORDS = 0.28  # of the letters of a language there are more, of random ones 0.19
+_VOWELS_IN_WORDS = 0.28  # a share: languages have more, random letters have 0.19
 
 
 def bits(token: str) -> int:
-    """About how many bits of chance the token has, rounded down."""
+    """The estimated bits of randomness in the token, rounded down."""
     text = _unformatted(token)
     different = len(set(text))
     if different <= 1:
@@ -54,25 +54,25 @@ def bits(token: str) -> int:
 
 
 def is_weak(token: str) -> bool:
-    """Whether somebody could guess it."""
+    """Whether the token could be guessed."""
     return bits(token) < ENOUGH
 
 
 def _unformatted(token: str) -> str:
-    """Without what a format adds: the padding of base64, the dashes of a UUID."""
+    """The token without formatting: the padding of base64, the dashes of a UUID."""
     text = token.rstrip("=")
     digits = text.replace("-", "")
     return digits if digits and set(digits) <= set(string.hexdigits) else text
 
 
 def _period(text: str) -> int:
-    """The length of what is repeated at least once; of the whole text, if nothing is."""
+    """The length of the part that is repeated; of the whole text if none is."""
     half = range(1, len(text) // 2 + 1)
     return next((size for size in half if text.startswith(text[size:])), len(text))
 
 
 def _unforeseen(text: str) -> int:
-    """How many characters are not just one more step of a sequence that makes up most of the text."""
+    """How many characters do not merely continue a sequence that makes up most of the text."""
     steps = Counter(ord(after) - ord(before) for before, after in itertools.pairwise(text))
     most = max(steps.values())
     return len(text) - most if 2 * most > len(text) else len(text)

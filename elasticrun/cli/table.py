@@ -1,7 +1,7 @@
 """The manual's tables of options, exit codes and actions, made from the tables in the code.
 
-``python -m elasticrun.cli.table`` prints them; ``--write FILE...`` replaces what stands between the
-markers of these files, pages of the manual. A test compares, so the manual cannot fall behind.
+``python -m elasticrun.cli.table`` prints them; ``--write FILE...`` replaces the text between the markers in
+these pages of the manual. A test compares them, so the manual cannot fall behind.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TABLES = {"options": option_table, "exit-codes": exit_code_table, "actions": act
 
 
 def fill(text: str) -> str:
-    """``text`` with each table put between its markers; raises ValueError for half a pair, and for none."""
+    """``text`` with each table put between its markers; raises ValueError for a broken pair, and for none."""
     found = False
     for name, table in TABLES.items():
         start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
@@ -75,7 +75,7 @@ def fill(text: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the tables, or with ``--write FILE...`` put them there."""
+    """Print the tables, or with ``--write FILE...`` write them into these files."""
     if not argv:
         print("\n\n".join(table() for table in TABLES.values()))
         return 0

@@ -1,4 +1,4 @@
-"""Where the job's token is found if nobody names a file: a token without thinking.
+"""Where the job's token is looked for, so that most users need not name one.
 
 The places, in this order, for agents and for ``elastic-ctl`` alike, so that both find the same one:
 
@@ -8,15 +8,14 @@ The places, in this order, for agents and for ``elastic-ctl`` alike, so that bot
 4. ~/.config/elasticrun/token, made by ``elastic-ctl token create``: a shared home is all that several hosts
    need;
 5. if every endpoint is a loopback address, a token that this user has on this host. The first agent that
-   needs it makes it, and it stays: it stands for the user, not for a job, so it never is a stale one.
+   needs it makes it, and it stays: it belongs to the user, not to a job, so it is never stale.
 
-For the fifth there are several directories, as none exists everywhere: that of the login session, one of the
-user's own among the temporary files, and the user's cache. All of them are looked through before one is made,
-so that agents with different environments (a shell, a cron job) find the same token. A directory that is not
-this user's alone is passed over: whoever squats its name can neither read nor plant a token.
+For the fifth there are several directories, as none exists everywhere: that of the login session, the user's
+own among the temporary files, and the user's cache. All of them are searched before a token is made, so that
+agents with different environments (a shell, a cron job) find the same one. A directory that is not private to
+this user is passed over, so that another user who takes its name can neither read nor plant a token.
 
-A node that is alone looks no further than 2, because the master of a node without a token has no port at all,
-which is both safer and faster.
+A node that is alone stops after 2: without a token its master has no port at all, which is safer and faster.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from elasticrun.errors import UsageError
 Notes = list[tuple[str, str]]
 
 MOUNTED = "/var/run/secrets/elasticrun/token"
-SESSIONS = "/run/user"  # where XDG_RUNTIME_DIR lies, if it was lost on the way
+SESSIONS = "/run/user"  # has the session directories; for when XDG_RUNTIME_DIR is not set
 NAME = "token"
 _FOLDER = "elasticrun"
-#: Longer files are no tokens.
+#: A longer file is no token.
 MOST_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a place has, as it was read."""
+    """The content of a token's file, as it was read."""
 
     data: bytes
     source: str  # in words, for messages
@@ -51,7 +50,7 @@ class Found:
 def find_anywhere(
     environ: Mapping[str, str], endpoints: Sequence[Endpoint], notes: Notes, *, make: bool
 ) -> Found | None:
-    """What the places 3 to 5 have; with ``make`` the fifth is made. Raises UsageError for an open file."""
+    """The token of places 3 to 5; ``make`` makes a missing fifth. Raises UsageError for an unusable file."""
     found = _mounted() or _at_home(environ, notes)
     if found is None and all(is_loopback(endpoint.host) for endpoint in endpoints):
         found = _of_this_user(environ, notes, make)
@@ -59,7 +58,7 @@ def find_anywhere(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, as the user wrote it, is this one for certain, and reachable from nowhere else."""
+    """Whether a host, as the user wrote it, is certainly this one, and unreachable from others."""
     if host.lower() == "localhost":
         return True
     import ipaddress
@@ -73,13 +72,13 @@ def is_loopback(host: str) -> bool:
 
 
 def home_token(environ: Mapping[str, str]) -> str | None:
-    """The path of the token that goes with a user's home, wherever that is mounted."""
+    """The path of the token in the user's home; None if there is no home."""
     folder = _folder(environ, "XDG_CONFIG_HOME", ".config")
     return folder and os.path.join(folder, _FOLDER, NAME)  # noqa: PTH118
 
 
 def _folder(environ: Mapping[str, str], variable: str, default: str) -> str | None:
-    """A folder of the XDG base directory specification, which has relative paths ignored."""
+    """A folder of the XDG base directory specification, which ignores relative paths."""
     if (given := environ.get(variable, "")).startswith("/"):
         return given
     home = environ.get("HOME", "")
@@ -87,7 +86,7 @@ def _folder(environ: Mapping[str, str], variable: str, default: str) -> str | No
 
 
 def _mounted() -> Found | None:
-    """A platform's own rules hold for who may read it, and it is often a link."""
+    """The mounted token; the platform decides who may read it, and it is often a link: no checks."""
     try:
         file = os.open(MOUNTED, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -113,14 +112,14 @@ def _at_home(environ: Mapping[str, str], notes: Notes) -> Found | None:
     try:
         return Found(read_private(path, MOST_BYTES + 1), path)
     except NotPrivateError as error:
-        if "belongs to" in str(error):  # as after sudo -E: somebody else's secret is none of ours
+        if "belongs to" in str(error):  # as after sudo -E
             notes.append(("warning", f"the token {path} is not used: it {error}"))
             return None
         raise UsageError(
             f"the token {path} {error}: chmod 600 it, and make another one if it was read"
         ) from None
     except OSError:
-        return None  # there is none, or this home is not for us
+        return None  # it is missing, or this home is closed to us
 
 
 def _of_this_user(environ: Mapping[str, str], notes: Notes, make: bool) -> Found | None:
@@ -143,7 +142,7 @@ def _of_this_user(environ: Mapping[str, str], notes: Notes, make: bool) -> Found
 
 
 def _private_directories(environ: Mapping[str, str]) -> Iterator[str]:
-    """Where this user may have files that last as long as a job."""
+    """Directories in which this user's files last as long as a job."""
     import tempfile
 
     user = os.geteuid()
@@ -157,7 +156,7 @@ def _private_directories(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _is_ours(path: str) -> bool:
-    """Whether it is the directory of a session of this user; not that of another, as after sudo or su."""
+    """Whether this user owns the session directory; after sudo or su it may be another's."""
     try:
         return path.startswith("/") and os.stat(path).st_uid == os.geteuid()  # noqa: PTH116
     except OSError:
@@ -169,7 +168,7 @@ def _read_in(path: str) -> Found | None:
         with private_directory(path, make=False) as directory:
             return _found(path, read_private(NAME, MOST_BYTES + 1, directory))
     except (OSError, NotPrivateError):
-        return None  # making one there says why
+        return None  # making one there will report why
 
 
 def _made_in(path: str) -> Found:

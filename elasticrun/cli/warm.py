@@ -1,15 +1,15 @@
-"""Whether workers are forked from a process that has imported their library, decided before anything runs.
+"""Decide, before anything runs, whether workers are forked from a process that has imported their library.
 
-The library is torch, or tensorflow in a TensorFlow job. Both leave their threads and devices to the first
-operation, so a process that has only imported them can be forked; where it is otherwise, it refuses.
+The library is torch, or tensorflow in a TensorFlow job. Both start threads and open devices only at the first
+operation, so a process that has only imported them can be forked; if it cannot, it refuses to fork.
 
 The invariant of ``auto``: a script is started warm only if it imports the library itself. A warm parent
 imports it before the script's first line, so what a script sets for that import, its environment or its CPUs,
-would come too late. The worker itself notices that when the script comes to the import, and goes on cold
-(``worker/warm_watch.py``). Then the lines above it run twice. So a script whose own source plainly sets what
-is read there is cold from the start, and a warning names the line; all else is left to the worker.
+would come too late. The worker itself notices that when the script reaches the import, and goes on cold
+(``worker/warm_watch.py``). Then the lines above the import run twice. So a script whose own source plainly
+sets what the import reads is cold from the start, and a warning names the line; the worker handles the rest.
 
-Not even ``on`` may have a warm parent run the script by mistake: the interpreter has to be one that is
+Even with ``on`` a warm parent must never run the script by mistake: the interpreter has to be one that is
 known to read ``sitecustomize`` first, so anything but a plain Python binary is started cold.
 """
 
@@ -47,7 +47,7 @@ _EARLY = {
     TENSORFLOW: rf"{_EARLY_TORCH}|TF_(?!CONFIG\b)\w+|(?:XLA|KERAS|JAX|HDF5|GCS|SCIPY|PANDAS)_\w+"
     r"|PROTOCOL_BUFFERS_\w+|TPU_\w+",
 }
-#: Those of torch's compiler, which are read once it is used. A restart is to find it imported.
+#: Variables of torch's compiler, read once it is used. For restarts, a warm parent imports it beforehand.
 _COMPILER = r"(?:TORCHDYNAMO|TORCHINDUCTOR|TORCH_COMPILE|TORCH_DYNAMO|INDUCTOR|AOT_?INDUCTOR|AOT)_\w+"
 _CPUS = "sched_setaffinity|cpu_affinity|setdlopenflags"
 _COST = "each restart takes the seconds of that import, where a fork takes hundredths"
@@ -60,9 +60,9 @@ def choose(
     notes: Notes,
     library: str = TORCH,
 ) -> WorkerConfig:
-    """The same with what the warm parent imports: ``library``, unless the user names something else.
+    """Add what the warm parent imports: ``library``, unless the user names something else.
 
-    Nothing if workers start cold, and a note says why.
+    Workers that start cold stay unchanged; a note says why, unless the user asked for it.
     """
     mode, extra = given.get(options.WARM), given.find(options.WARM_IMPORT) or ()
     if mode == "off" or given.on(options.HEALTH_CHECK_ONLY):
@@ -140,7 +140,7 @@ def _set_early(source: str, library: str) -> str:
 
 
 def _set(source: str, names: str, others: str = "") -> str:
-    """The first line that sets a variable, or is one of the others; "" if none does."""
+    """The first line that sets a variable or matches ``others``, in words; "" if none does."""
     found = re.search(_setting(names) + others if names else others[1:], source)
     if found is None:
         return ""

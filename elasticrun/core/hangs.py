@@ -1,25 +1,24 @@
-"""When the silence of all nodes of a round is a hang that is acted upon.
+"""When the silence of a round's nodes is a hang, and when the master acts on it.
 
-Theory. Each node says of its own workers that they are silent, and what evidence there is
+Theory. Each node reports that its own workers are silent, and what evidence there is
 (``core/protocol/stall.py``, ``core/progress/silence.py``). A round hangs if every node whose workers have to
-make steps is silent *and* has evidence: one without is computing, or may be, and the others wait for it. What
-a node says was true when it looked, and it looks again only now and then. So that it still waited when the
-last one began to wait is not known from what is told, and it may have gone on since. Therefore evidence is an
-interval, from the time for which it has held up to the time at which it was said, and all intervals have to
-overlap: there was then a time at which it held everywhere. For those that are STILL the overlap lasts
-``JOINT`` of the largest silence allowed, because a collective that is about to end is seen on all nodes for a
-moment, too. Both ends are instants of the master's clock. A status that repeats an older look moves nothing.
+make steps is silent *and* has evidence: a node without evidence may be computing, and the others wait for it.
+A report is true of the time of its look, and the next look comes later: a node may have gone on in between.
+So evidence is an interval, from its start to the time of the report, and all intervals have to overlap: then
+it held everywhere at the same time. If all nodes are STILL, the overlap has to last ``JOINT`` of the largest
+silence allowed, because all nodes also look still for a moment in a collective that is about to end. Both
+ends are instants of the master's clock. A status that repeats an older look changes nothing.
 
-What is acted upon depends on the restarts, as a launcher in the place of torchrun must not stop what torchrun
-would let end. Without any restart (``--max-restarts 0``) a hang is only told, unless the user fixed a
-timeout. If all are used, the round is stopped on evidence that nothing can move; the last bound, which is
+The action depends on the restarts, because a replacement for torchrun must not stop a job that torchrun would
+let end. Without any restart (``--max-restarts 0``) a hang is only reported, unless the user fixed a timeout.
+If all restarts are used, evidence that nothing can move still stops the round; the last bound, which is
 patience and no evidence, ends no job.
 
-A node that lies speaks for itself only: it can feign its own silence, but others have to be silent with
-evidence, too; and it can prevent that a hang is found, as by saying nothing.
+A lying node can feign only its own silence: the others have to be silent with evidence, too. It can also hide
+a hang, for example by reporting nothing.
 
-Per report this costs O(1) until all nodes have evidence. From then on a scan is made only once the oldest
-word is young enough for the youngest evidence.
+A report costs O(1) until all nodes have evidence. From then on a scan is made only once the oldest word is
+young enough for the youngest evidence.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from enum import Enum
 from elasticrun.core.protocol.messages import Evidence, Stall
 from elasticrun.dataclass import dataclass
 
-#: Of the largest silence allowed: for how long all nodes have to be still at the same time.
+#: All nodes have to be still at the same time for this fraction of the largest silence allowed.
 JOINT = 0.5
 MINUTE = 60.0  # seconds
 
 
 class Restarts(Enum):
-    """What the budget has for a round that would be stopped now."""
+    """Whether the budget has a restart for a round that would be stopped now."""
 
     LEFT = "left"
     SPENT = "spent"
@@ -44,14 +43,14 @@ class Restarts(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a node said last of its silence, and when, by the master's clock."""
+    """A node's last report of its silence, and when it came by the master's clock."""
 
     stall: Stall
     at: float
 
     @property
     def since(self) -> float:
-        """Since when there is evidence."""
+        """When the evidence began."""
         return self.at - self.stall.lasting
 
 
@@ -61,7 +60,7 @@ class Silences:
     def __init__(self) -> None:
         self._words: dict[str, Word] = {}  # oldest word first
         self._doubts: dict[str, None] = {}  # nodes that have no evidence
-        self._not_before = 0.0  # the oldest word has to be at least so young
+        self._not_before = 0.0  # the oldest word has to be from then or later
 
     def __len__(self) -> int:
         return len(self._words)
@@ -82,21 +81,21 @@ class Silences:
                 self._doubts[name] = None
 
     def clear(self) -> None:
-        """Who only waited for somebody that is gone now goes on; who hangs will say so again."""
+        """Forget all words: nodes that waited for one that is done go on, and hung ones report again."""
         self._words.clear()
         self._doubts.clear()
         self._not_before = 0.0
 
     @property
     def doubt(self) -> str:
-        """Who is waited for though nobody makes steps, in words; "" if nobody is."""
+        """The first node without evidence, and why it is waited for, in words; "" if there is none."""
         name = next(iter(self._doubts), None)
         if name is None:
             return ""
         return f"{name} is waited for ({self._words[name].stall.doubt or 'there is no evidence of a hang'})"
 
     def lagging(self) -> str | None:
-        """If there is evidence on all of these nodes at the same time: the one whose worker lags."""
+        """The node whose worker lags, if all of these nodes had evidence at the same time; else None."""
         if not self._words or self._doubts:
             return None
         oldest = next(iter(self._words.values()))
@@ -115,17 +114,17 @@ class Silences:
         return JOINT * max(stall.allowed for stall in stalls)
 
     def objection(self, restarts: Restarts) -> str:
-        """Why a hang is told but not acted upon, in words; "" if it is acted upon."""
+        """Why a hang is only reported, in words; "" if it is acted upon."""
         found = {word.stall.evidence for word in self._words.values()}
         if restarts is Restarts.NEVER and found != {Evidence.TIMEOUT}:
-            return "no restart is allowed (--max-restarts 0), so the round is not stopped for that"
+            return "--max-restarts 0 allows no restart, so the hang is only reported"
         if restarts is Restarts.SPENT and Evidence.LAST_BOUND in found:
             return "all restarts are used, so the round is not stopped without further evidence"
         return ""
 
 
 def is_hang(stall: Stall | None, max_restarts: int) -> bool:
-    """Whether a node, of itself, need not wait any more for workers of whom this was said."""
+    """Whether a node may by itself treat its workers as hung."""
     if stall is None or stall.evidence is Evidence.NONE:
         return False
     return max_restarts > 0 or stall.evidence is Evidence.TIMEOUT
@@ -140,7 +139,7 @@ def evidence_text(stall: Stall) -> str:
                 f"{stall.lasting:.0f} s"
             )
         case Evidence.LAST_BOUND:
-            return f"the last bound of {stall.silence - stall.lasting:.0f} s is over"
+            return "nothing has moved for longer than the last bound"
         case Evidence.TIMEOUT:
             return "that is longer than --hang-timeout allows"
         case _:
@@ -159,13 +158,14 @@ def consequence(stall: Stall, last_bound: float, max_restarts: int) -> str:
     if stall.evidence is not Evidence.NONE:
         return f"{text}; once that is so on every node, the round starts again"
     bound = max(last_bound, 2 * stall.allowed)
-    return f"{text}, for {bound / MINUTE:g} min in all (the last bound; --hang-timeout sets another)"
+    limit = f"{bound / MINUTE:g} min of silence (--hang-timeout sets another bound)"
+    return f"{text}; it counts as a hang after {limit}"
 
 
 def _lag(stall: Stall) -> tuple[int, bool, float]:
-    """Smallest for the worker that the others wait for.
+    """A sort key, smallest for the worker that the others wait for.
 
-    It made the fewest steps; of those with as few, it is not inside a collective, where one waits for
-    others; of those, it has been silent for the longest time.
+    The order: fewest steps; then outside a collective, as a worker waits for others inside; then the longest
+    silence.
     """
     return (stall.step, stall.in_collective, -stall.silence)

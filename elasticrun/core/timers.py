@@ -68,7 +68,7 @@ class Deadlines(Generic[Name]):
         heapq.heappush(self._heap, (at, self._tiebreak, name))
 
     def _settle(self) -> None:
-        """Bring an entry that says the truth to the top of the heap."""
+        """Bring a valid entry to the top of the heap."""
         while self._heap:
             at, _, name = self._heap[0]
             if self._queued.get(name) == at and self._due.get(name) == at:

@@ -2,13 +2,13 @@
 
 Each holder gets the lines in order: all so far, in pieces with a pause after each, then whatever is
 committed, at once and before any of its effects leaves the process. After a burst there are pauses again, as
-a session whose queue is full is ended, and the node would be lost. A holder that has not caught up yet is not
-waited for. The journal's file is the only buffer: what a holder lacks is read from there.
+a session whose queue is full is ended, and the node would be lost. The master does not wait for a holder that
+has not caught up yet. The journal's file is the only buffer: what a holder lacks is read from there.
 
 When the journal is compacted every holder gets it anew, the snapshot first; it keeps what it had until it has
 as many lines as the first message names.
 
-A copy has no gap, so at a line that no message can carry it ends. A report fits a message, but a text full of
+A copy has no gap, so it ends at a line that no message can carry. A report fits a message, but a text full of
 control characters, as a crash may leave on stderr, has six times its length in JSON.
 """
 
@@ -50,7 +50,7 @@ class _Holder:
 
 
 class Copies:
-    """Who holds copies of one journal, and how far each has come."""
+    """The holders of copies of one journal, and how far each has come."""
 
     def __init__(self, journal: Journal, epoch: Callable[[], int]) -> None:
         self._journal = journal
@@ -58,23 +58,23 @@ class Copies:
         self._holders: dict[int, _Holder] = {}
 
     def begin(self, session: Session) -> None:
-        """Send everything to an agent, now and from now on."""
+        """Send an agent all lines, and from now on each new one."""
         holder = self._holders[session.id] = _Holder(session)
         self._catch_up(holder)
 
     def introduce(self, session: Session, state: JobState) -> None:
-        """Send an agent what shows to all others that a master is this job's, and nothing else."""
+        """Send an agent only the founding lines, whose key proves that a master is this job's."""
         lines = founding_lines(state)
         session.send(JournalCopy(state.epoch, 0, lines, len(lines)))
 
     def end(self, number: int) -> None:
-        """A session is over."""
+        """Forget the holder of a session that is over."""
         holder = self._holders.pop(number, None)
         if holder is not None and holder.timer is not None:
             holder.timer.cancel()
 
     def spread(self) -> None:
-        """Lines were committed."""
+        """Send the lines that were committed."""
         for holder in tuple(self._holders.values()):
             if holder.timer is None:
                 while self._send(holder) and holder.room > 0:
@@ -83,7 +83,7 @@ class Copies:
                     self._pause(holder)
 
     def restart(self) -> None:
-        """The journal was compacted: its file is another one, which all holders get from its beginning."""
+        """Send the journal from its beginning to all holders, as compaction made a new file."""
         for holder in tuple(self._holders.values()):
             if holder.timer is not None:
                 holder.timer.cancel()
@@ -100,7 +100,7 @@ class Copies:
             self._pause(holder)
 
     def _send(self, holder: _Holder) -> bool:
-        """Send one piece; whether there is more."""
+        """Send one piece; True if there is more."""
         piece, is_last = _read_lines(self._journal, holder.offset)
         if not piece:
             return False
@@ -127,7 +127,7 @@ class Copies:
 
 
 def _read_lines(journal: Journal, offset: int) -> tuple[bytes, bool]:
-    """Whole lines from there on, a piece of them or one that is longer; and whether those are all."""
+    """Whole lines from an offset, a piece of them or one longer line; and whether they are the last."""
     try:
         with journal.path.open("rb") as file:
             file.seek(offset)

@@ -4,8 +4,8 @@ The state is a function of the events, so the journal is the state: a new master
 same machine and discards the effects. An event is written before any of its effects leaves the
 process, hence nobody can know of a decision that a replay would not make again. Lines are collected, and
 handed to the kernel in one write by a commit, which comes before the effects of all of them. They are not
-synced: that survives the death of the process, which is what a journal on the master's own host can help
-against.
+synced: they survive the death of the process, and a journal on the master's own host cannot help against
+more.
 
 A journal is *compacted* once it has grown enough: a new file begins with a snapshot of the state
 (``master/snapshot.py``), and what comes later is appended to that. The file is written beside the old one,
@@ -14,9 +14,9 @@ by the larger of ``TAIL`` bytes and four times its snapshot, so its size is boun
 takes, and the snapshots cost a constant share of what is written. A snapshot is cut into several lines, so
 that each can be copied in one message.
 
-A last line that was cut short belongs to an event whose effects were never sent; it is dropped, and a
-journal whose very first line is cut short is none. Damage anywhere else is refused, because a guess would
-be a second history.
+A last line that was cut short belongs to an event whose effects were never sent; it is dropped. A journal
+whose very first line is cut short counts as none. Damage anywhere else is refused, because a guess would be a
+second history.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from elasticrun.master.snapshot import Snapshot, restore, take
 from elasticrun.rpc.records import RecordError, from_json, to_json
 
 FORMAT = 1
-#: Bytes that are appended at least before a journal is compacted.
+#: The least bytes that are appended before a journal is compacted.
 TAIL = 4 << 20
 #: Characters of a snapshot in one line, whose JSON may take twice as many bytes.
 _PIECE = 40_000
-#: What agents are given secrets from; a journal without one gets it when the next master starts.
+#: The key that agents' secrets are derived from; a journal without one gets it from the next master.
 _KEY = re.compile("([0-9a-f]{64})?")
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 #: Every event but the one that changes nothing.
@@ -55,7 +55,7 @@ EVENTS: dict[str, type[JobEvent]] = {
 }
 
 
-#: What kinds of events were called that journals of earlier versions have.
+#: Former names of kinds of events, for the journals of earlier versions.
 _FORMER_KINDS = {
     "DrainOrdered": "DrainNode",
     "ScaleOrdered": "ScaleJob",
@@ -74,13 +74,13 @@ class Entry:
 
 
 class Journal:
-    """An append-only file of entries. A failed write ends it for good: a gap would be a lie."""
+    """An append-only file of entries. A failed write ends it for good, as it must have no gap."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self.pending = 0  # bytes that wait for a commit
         self.size = os.fstat(fd).st_size  # bytes in the file
-        self._base = 0  # of these when it was compacted last
+        self._base = 0  # of these at the last compaction
         self._fd: int | None = fd
         self._lines: list[bytes] = []
 
@@ -111,15 +111,15 @@ class Journal:
 
     @property
     def is_long(self) -> bool:
-        """It is time to compact it."""
+        """Whether it is time to compact it."""
         return self._fd is not None and self.size - self._base > max(TAIL, 4 * self._base)
 
     def compact(self, state: JobState, at: float) -> None:
         """Begin anew with this state, which all entries so far have led to; none is pending.
 
-        The loop stands still meanwhile, also for the disk: else what is committed until the rename would have
-        to go to two files, each of which may fail. That costs 25 to 75 ms on a busy disk, once in each
-        ``TAIL`` bytes, which is less than the snapshot itself of a thousand nodes.
+        This blocks the loop, also for the disk: else lines that are committed before the rename would have to
+        go to two files, each of which may fail. That costs 25 to 75 ms on a busy disk, once in each ``TAIL``
+        bytes, which is less than the snapshot itself of a thousand nodes.
 
         Raises:
             OSError: there is no room. The journal goes on as it was, and is long again only later.
@@ -175,13 +175,13 @@ def _header(config: JobConfig) -> dict[str, Any]:
 
 
 def founding_lines(state: JobState) -> tuple[str, ...]:
-    """A journal of this job in which nothing has happened but that the master has its key."""
+    """A journal of this job with one event, by which the master has its key."""
     event = {"at": 0.0, "kind": "MasterStarted", "event": to_json(MasterStarted(state.epoch, state.key))}
     return _ENCODER.encode(_header(state.config)), _ENCODER.encode(event)
 
 
 def _pieces(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
-    """The lines of a snapshot; the last one says of what they are the pieces."""
+    """The lines of a snapshot; each says its number and how many there are."""
     text = _ENCODER.encode(to_json(snapshot))
     starts = range(0, len(text), _PIECE)
     for number, start in enumerate(starts, 1):
@@ -189,7 +189,7 @@ def _pieces(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
 
 
 def snapshot_lines(path: Path) -> int:
-    """How many lines of a journal stand for nothing unless all of them are there."""
+    """How many lines a journal needs at least: the header, and all of its snapshot."""
     with path.open("rb") as file:
         file.readline()
         line = json.loads(file.readline() or b"{}")
@@ -197,7 +197,7 @@ def snapshot_lines(path: Path) -> int:
 
 
 def _sync_directory(path: Path) -> None:
-    """So that a rename in it outlives the host; where that cannot be had, the older file may come back."""
+    """Make a rename in it survive a crash of the host; if that fails, the older file may come back."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -213,7 +213,7 @@ def keep_aside(path: Path) -> None:
 
 
 def resume_journal(path: Path) -> Journal:
-    """Open a journal that ``read_journal`` accepted to go on with it, without a last line cut short.
+    """Open a journal that ``read_journal`` accepted, to go on with it; drops a last line cut short.
 
     Raises:
         UsageError: the journal cannot be written.
@@ -304,10 +304,10 @@ def _entry(path: Path, number: int, line: dict[str, Any]) -> Entry:
 
 
 def replay(path: Path, config: JobConfig, entries: Iterable[Entry]) -> JobMachine:
-    """The state that the entries of ``read_journal`` stand for.
+    """The machine that the entries of ``read_journal`` lead to.
 
     Raises:
-        UsageError: an entry cannot be replayed, as no master that this version runs has written it.
+        UsageError: an entry cannot be replayed, so no master of this version wrote it.
     """
     machine = JobMachine(config)
     for entry in entries:
@@ -318,7 +318,7 @@ def replay(path: Path, config: JobConfig, entries: Iterable[Entry]) -> JobMachin
                 machine.handle(entry.event, entry.at)
             if not _KEY.fullmatch(machine.state.key):
                 raise RecordError("the key in it is not one that a master drew")
-        except Exception as error:  # whatever is wrong with it, it did not happen
+        except Exception as error:  # whatever it is, no master wrote this entry
             raise _not_ours(path, entry.line, error) from error
     return machine
 

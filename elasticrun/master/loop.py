@@ -1,11 +1,11 @@
 """The master's loop: the only interpreter of the job machine's effects.
 
-Each happening (a stream's message, a deadline) becomes an event and is handed to the machine at once, all on
-one thread. What follows is kept back: the events of one turn of the event loop are a batch, whose lines go to
-the journal in one write and to its copies, and only then are the effects of the batch carried out, in order.
-So the journal's order is the order in which things were decided, and nobody hears of a decision that a
-restarted master would not know of. With many agents a turn has many events; a batch that grows beyond its
-bounds is not waited for the end of the turn, so that memory and delay stay bounded too.
+Each message of a stream, and each deadline, becomes an event and is handed to the machine at once, all on one
+thread. Its effects are held back: the events of one turn of the event loop are a batch. The lines of a batch
+go to the journal in one write, and to its copies; then its effects are carried out, in order. So the
+journal's order is the order in which things were decided, and nobody hears of a decision that a restarted
+master would not know of. With many agents a turn has many events; a batch that reaches its bounds ends before
+the turn does, so that memory and delay stay bounded too.
 
 The master outlives the agent that started it as long as another agent is attached: a crash of that
 agent must not take the control plane from nodes that train. It ends when the job has ended and the last
@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that agents have, once the job has ended, to fetch the news and go.
 FAREWELL_TIMEOUT = 30.0
-#: Bytes for the journal, events and effects with which a batch is large enough.
+#: Bounds of a batch: bytes for the journal, events and effects.
 BATCH_BYTES = 512 << 10
 BATCH_EVENTS = 1024
 BATCH_EFFECTS = 8192
@@ -116,11 +116,11 @@ class MasterLoop:
         for effect in effects:
             try:
                 self._carry_out(effect)
-            except Exception:  # a bug; the effects behind this one are of other agents
+            except Exception:  # a bug; the effects after this one are for other agents
                 logger.exception("internal error; please report this traceback")
         self._begin_copies()
         self._arm()
-        if self._journal.is_long:  # later: what waits for agents is written first
+        if self._journal.is_long:  # later: first write what waits for agents
             asyncio.get_running_loop().call_soon(self._compact)
 
     def host_gone(self) -> None:
@@ -130,7 +130,7 @@ class MasterLoop:
 
     @property
     def is_orphan(self) -> bool:
-        """The agent that started this master is gone."""
+        """Whether the agent that started this master is gone."""
         return self._host_gone
 
     # -- SessionHandler
@@ -176,7 +176,7 @@ class MasterLoop:
     # -- ControlHandler
 
     def order(self, request: ControlRequest) -> ControlReply:
-        """Obey an operator who has proven to know the job's token, if the machine does."""
+        """Carry out the order of an operator who has proven the job's token, if the machine agrees."""
         from elasticrun.core.protocol.orders import ControlReply, ShowStatus
 
         if isinstance(request, ShowStatus):
@@ -244,7 +244,7 @@ class MasterLoop:
         is_there = await self._listed.is_at(position, session.peer)
         state = self._machine.state
         node = state.members.node_of(session.id)
-        if not is_there or node is None:  # else it was welcomed
+        if not is_there or node is None:  # None: it was not welcomed, or has gone
             return
         if not state.config.cautious:
             self._copies.end(self._holders.get(position, 0))
@@ -276,7 +276,7 @@ class MasterLoop:
                 asyncio.get_running_loop().call_later(FAREWELL_TIMEOUT, self.done.set)
 
     def _log_decision(self, made: Decided) -> None:
-        """With the number by which ``elastic-ctl replay`` shows its cause."""
+        """Log it with the number by which ``elastic-ctl replay`` shows its cause, unless it repeats."""
         if made.text != self._last_words:
             logger.info("event %d, round %d, %s: %s", made.event, made.round, made.phase.value, made.text)
         self._last_words = made.text
@@ -296,7 +296,7 @@ class MasterLoop:
 
     def _expire(self) -> None:
         self._timer = None
-        self.flush()  # lest what expires now be handled as of the time when a batch began
+        self.flush()  # else what expires now would get the time at which the batch began
         now = self._clock.now()
         while expired := self._machine.due(now):
             for event in expired:
@@ -317,9 +317,9 @@ def heed(state: JobState, name: str, status: AgentStatus) -> AgentStatus:
 
 
 def repeats(state: JobState, session: int, status: AgentStatus) -> bool:
-    """Whether an agent only repeats itself; that is no fact, and the journal does not need it.
+    """Whether an agent only repeats itself, which the journal does not need.
 
-    The machine keeps the older sequence then. What could come between the two says the same as well.
+    The machine keeps the older sequence then. Any status between the two says the same as well.
     """
     node = state.members.node_of(session)
     if node is None or status.phase is not node.status.phase or status.round != node.status.round:
@@ -330,7 +330,7 @@ def repeats(state: JobState, session: int, status: AgentStatus) -> bool:
 
 
 def admit(hello: Hello, job_id: str) -> Rejected | None:
-    """Whether an agent of this version, who has proven the token, belongs to this job; None admits it."""
+    """The refusal of an agent of another job; None admits it. Version and token were checked before."""
     if hello.job_id != job_id:
         return Rejected(
             RejectCode.WRONG_JOB,

@@ -1,4 +1,4 @@
-"""One master process from its first breath to its last."""
+"""One master process, from its start to its end."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class MasterConfig:
     port: int  # 0: any free one
     state_dir: str
     log_level: str = "WARNING"
-    temporary: bool = False  # the state directory goes with the job; what is in it may be of an earlier one
+    temporary: bool = False  # the state directory is removed with the job; it may hold an earlier one's
     resume: bool = False  # the agent has been part of the job: take it up, even if it has ended
     position: int = 0  # of this host in the list of endpoints
     hosts: tuple[str, ...] = ()  # of the list of endpoints; () unless there are several
     copy: str = ""  # path of a copy of another host's journal, if one may be there
-    security: SecurityConfig = field(default_factory=SecurityConfig)  # goes into no file
+    security: SecurityConfig = field(default_factory=SecurityConfig)  # never written to a file
     incarnation: str = ""  # of the agent that starts this master
     channel: int = -1  # descriptor of the stream to the only agent there is; -1: agents come to the port
 
@@ -97,7 +97,7 @@ async def serve(
         finally:
             await server.stop(STOP_GRACE)
             loop.flush()
-            # Of several hosts' masters one may be let go by an agent that lives on, and keeps a copy there.
+            # With several listed hosts the agent may outlive this master, and keep a copy there.
             if config.temporary and loop.is_orphan and not config.copy:
                 shutil.rmtree(config.state_dir, ignore_errors=True)
         if loop.stepped_down:
@@ -107,7 +107,7 @@ async def serve(
 class SteppedDownError(ElasticRunError):
     """The master cannot lead; its agents look for another one."""
 
-    exit_code = ExitCode.MASTER_LOST  # by which the agent that started it knows
+    exit_code = ExitCode.MASTER_LOST  # tells the agent that started it
 
 
 def first_epoch(last: int, is_own: bool, endpoints: int, position: int) -> int:
@@ -121,7 +121,7 @@ def first_epoch(last: int, is_own: bool, endpoints: int, position: int) -> int:
 
 
 def adopt(copy: Path, path: Path) -> bool:
-    """Put the copy of another host's journal in the place of ours if it is newer: all of it, or nothing.
+    """Replace our journal by the copy of another host's if that is newer: all of it, or nothing.
 
     A journal in which the job has not begun is of a master that nobody followed, so it is older than any.
     """
@@ -136,7 +136,7 @@ def adopt(copy: Path, path: Path) -> bool:
         keep_aside(path)
         draft.replace(path)
     except (UsageError, OSError) as error:
-        logger.warning("the copy of the master's journal %s is of no use: %s", copy, error)
+        logger.warning("the copy %s of the master's journal cannot be used: %s", copy, error)
         with contextlib.suppress(OSError):
             draft.unlink()
         return False
@@ -149,7 +149,7 @@ def _replayed(path: Path) -> JobState | None:
 
 
 def _listed(config: MasterConfig) -> Listed | None:
-    """Imports what only a list of several hosts needs."""
+    """The listed hosts; None if there is only one. Imports their module only if needed."""
     if not config.hosts:
         return None
     from elasticrun.master.listed import Listed
@@ -158,14 +158,14 @@ def _listed(config: MasterConfig) -> Listed | None:
 
 
 def _server(loop: MasterLoop, config: MasterConfig, key: str) -> MasterServer | LocalServer:
-    """Imports what carries the streams, and only that."""
+    """The server for the streams; imports only what carries them."""
     if config.channel >= 0:
         from elasticrun.rpc.local import LocalServer
 
         return LocalServer(loop, socket.socket(fileno=config.channel))
     from elasticrun.rpc.server import MasterServer, Orders
 
-    job_id = clean(config.job.job_id)  # as agents' words arrive, if it is no text
+    job_id = clean(config.job.job_id)  # as it arrives from agents, if UTF-8 cannot express it
     return MasterServer(
         loop,
         lambda hello: admit(hello, job_id),
@@ -176,7 +176,7 @@ def _server(loop: MasterLoop, config: MasterConfig, key: str) -> MasterServer | 
 
 
 def _note_openness(config: MasterConfig) -> None:
-    """Once for a job, not once for each of its nodes; a master that takes it up again is silent."""
+    """Warn of a job without a token: once, not for each node, and not again by a master that resumes."""
     if config.security.token is None and config.job.max_nodes > 1 and not config.resume:
         logger.warning(
             "the job has no token: anybody who reaches %s port %s can join it, and elastic-ctl cannot steer"
@@ -200,9 +200,9 @@ def recover(
 ) -> tuple[JobMachine, Journal, MonotonicClock]:
     """The job as its journal left it, or a new one.
 
-    A new one if ``anew`` or there is no journal; and, unless ``resume``, if it is of a job with another
-    configuration or has ended. An agent that resumes may have been started with other options than the
-    one whose master wrote the journal; what holds for the job stays what it was.
+    A new one if ``anew``, if there is no journal, or if that is of another job: with ``resume`` one of
+    another id, else one with another configuration or one that has ended. An agent that resumes may have
+    been started with other options than the one whose master wrote the journal; the job keeps its own.
     """
     config, entries = (None if anew else read_journal(path)) or (None, [])
     if config is not None and (config == job or (resume and config.job_id == job.job_id)):

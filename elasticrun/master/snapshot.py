@@ -1,11 +1,11 @@
 """The state of a job's machine as text: what a journal begins with in place of all events before.
 
-What a machine will do follows from its state alone (``core/job/state.py``). So the text has everything that
-can be reached from there, object by object as it is, and no list of names: a field that is new cannot be
-forgotten. What is known to several parts (the table of nodes, say) is written once and stays one object. So a
-machine that is restored, and the one that it was taken from, do the same from then on.
+What a machine will do follows from its state alone (``core/job/state.py``). So the text has every object that
+can be reached from there, and needs no list of names: a new field cannot be forgotten. An object that several
+parts share (the table of nodes, say) is written once and stays one object. So a machine that is restored, and
+the one that it was taken from, do the same from then on.
 
-Reading makes nothing but classes of ``elasticrun.core`` and ``elasticrun.config``. Immutable values are read
+Reading creates only objects of ``elasticrun.core`` and ``elasticrun.config``. Immutable values are read
 as the journal's events are: each by its annotations, each number in its range. The shape of the rest belongs
 to one version, so the text names the version that wrote it and the shape, and no other one reads it.
 """
@@ -34,7 +34,7 @@ from elasticrun.rpc.records import RecordError, from_json, to_json
 WRITER = f"{__version__}, shape 5"
 _PACKAGE = "elasticrun."
 _MODULES = ("elasticrun.core.", "elasticrun.config.")
-#: What an event leaves behind and the next one does not look at, or what is counted anew when asked for.
+#: Attributes that are not kept: the next event ignores them, or they are counted anew when asked for.
 _PASSING: dict[str, Callable[[], Any]] = {"now": float, "_by_members": dict}
 _DICTS = (dict, OrderedDict, Counter)
 _CONTAINERS: dict[str, Any] = {kind.__name__: kind for kind in (list, set, *_DICTS)}
@@ -51,7 +51,7 @@ class Snapshot:
 
 
 def take(state: JobState) -> Snapshot:
-    """What is known of the job now."""
+    """A snapshot of the job now."""
     text = json.dumps(_Writer(state.config).dump(state), separators=(",", ":"))
     return Snapshot(WRITER, state.epoch, text)
 
@@ -68,7 +68,7 @@ def restore(config: JobConfig, snapshot: Snapshot) -> JobMachine:
         state = _Reader(config).load(json.loads(snapshot.state))
     except RecordError:
         raise
-    except Exception as error:  # whatever is wrong with it, nobody took it of a machine
+    except Exception as error:  # whatever it is, it was not taken of a machine
         raise RecordError(f"its state is damaged: {error!r}") from error
     if not isinstance(state, JobState) or state.epoch != snapshot.epoch:
         raise RecordError("its state is not that of a job")
@@ -76,7 +76,7 @@ def restore(config: JobConfig, snapshot: Snapshot) -> JobMachine:
 
 
 class _Writer:
-    """Turns objects into JSON. A list is a tuple; an object with one key says what else there is."""
+    """Turns objects into JSON. A list is a tuple; an object's only key names any other type."""
 
     def __init__(self, config: JobConfig) -> None:
         self._config = config

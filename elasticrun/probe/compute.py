@@ -1,19 +1,19 @@
 """The matrix product: how fast this node computes, and whether the result is right.
 
-Timing. Wall time counts, because that is what a node's peers wait for, whatever takes it. Of what takes it,
-two things have to be told apart. *Unevenness*, as of caches and of cores that share their units with others,
-makes products somewhat slower, now and then; it differs from one second to the next and says little about
-the node. *Being held up* is not running at all for a while: a CPU quota (cpu.max) that is used up, other work
-on the same core, a hypervisor that gives it to another guest. So products are short, far shorter than what
-holds them up; how fast the node is while it runs is told by its quick products; and of a product that takes
-HELD_UP times as long as these, all that is beyond them is lost. What the node delivers is its speed while it
-runs, less the share of the time that is lost. A node that is slow all the time has no quick products.
+Timing. Wall time counts, because a node's peers wait for it, whatever the cause. Two causes have to be told
+apart. *Unevenness*, as of caches and of cores that share their units with others, makes products somewhat
+slower, now and then; it differs from one second to the next and says little about the node. *Being held up*
+is not running at all for a while: a CPU quota (cpu.max) that is used up, other work on the same core, a
+hypervisor that gives it to another guest. So products are short, far shorter than what holds them up. Quick
+products show how fast the node is while it runs. If a product takes HELD_UP times as long as a quick one, the
+time beyond a quick one is lost. The result is the speed while the node runs, less the share of the time that
+is lost. A node that is slow all the time has no quick products.
 
-The share is that of the best STRETCH seconds, because passing work on the node is noise as well. But a quota
-is none, and is renewed in periods, of 100 ms unless changed. A stretch of k periods holds at most k + 1
+The share is that of the best STRETCH seconds, because passing work on the node is noise as well. A quota is
+not noise; it is renewed in periods, of 100 ms unless changed. A stretch of k periods holds at most k + 1
 quotas: the first one late, because other work held the node up, and the last one early. So a throttled node
 may seem faster than it is by a share of 1/k. With ten periods that is the 10 % that the master allows for.
-Who is not held up at all for several periods has no quota that matters, and need not be measured any longer.
+A node that is not held up at all for several periods has no quota that matters; its measurement ends early.
 
 A guest of a hypervisor may share its core with another guest for a second or two, unseen, at half the speed.
 Therefore a node is measured twice, before and after its all-gathers, and the faster one counts.
@@ -42,15 +42,15 @@ from typing import Any, Protocol
 
 from .sockets import ProbeError
 
-#: Seconds: what does not count, what does, and how much of it at least has to be good.
+#: Seconds of warming up, of measuring, and of the best stretch, which tells how much of the time is lost.
 WARM_UP = 0.1
 DURATION = 1.2
 STRETCH = 1.0
-#: Seconds after which a node is not measured any longer if it was running for such a share of them.
+#: Measuring ends after BRIEF seconds if the node was running for the share UNDISTURBED of them.
 BRIEF = 0.6
 UNDISTURBED = 0.95
 CHECK_EVERY = 0.1
-#: The share of the products that are quicker than a quick one.
+#: The share of the products that are quicker than the "quick" one.
 QUICK = 0.002
 HELD_UP = 3.0
 CHECK_COLUMNS = 4
@@ -66,8 +66,8 @@ Matrix = list[list[float]]
 class Engine(Protocol):
     """Something that multiplies two fixed matrices."""
 
-    name: str  # of what computes, for sentences
-    kind: str  # of the engine: what can be compared
+    name: str  # of the device, for messages
+    kind: str  # only engines of one kind can be compared
     flop: float  # floating point operations of one ``multiply``
 
     def multiply(self) -> None:
@@ -103,7 +103,7 @@ def benchmark(
 
 
 def multiply_for(seconds: float, engine: Engine, clock: Callable[[], float]) -> list[float]:
-    """The seconds that each product took, until they are ``seconds`` together."""
+    """Multiply for ``seconds``; return the seconds that each product took."""
     times: list[float] = []
     start = before = clock()
     while before - start < seconds:
@@ -115,12 +115,12 @@ def multiply_for(seconds: float, engine: Engine, clock: Callable[[], float]) -> 
 
 
 def is_undisturbed(times: Sequence[float]) -> bool:
-    """Whether products that took so many seconds are enough, as nothing held them up."""
+    """Whether these times of products are enough, as nothing held the node up."""
     return sum(times) >= BRIEF and sum(_running(times, _quick(times))) >= UNDISTURBED * sum(times)
 
 
 def products_per_second(times: Sequence[float]) -> float:
-    """What a node delivers whose products took so many seconds each, one after the other."""
+    """The products per second of a node, held-up time included, from their times in order."""
     quick = _quick(times)
     return best_share(times, _running(times, quick)) / quick
 
@@ -131,12 +131,12 @@ def _quick(times: Sequence[float]) -> float:
 
 
 def _running(times: Sequence[float], quick: float) -> list[float]:
-    """For how many of the seconds of each product the node was running."""
+    """The part of each product's time in which the node was running."""
     return [quick if seconds >= HELD_UP * quick else seconds for seconds in times]
 
 
 def best_share(times: Sequence[float], running: Sequence[float]) -> float:
-    """The share of the time that a node was running, in the best STRETCH seconds or, of less, in all."""
+    """The share of the time that a node was running, in the best STRETCH seconds, or in all if less."""
     ends, ran = [0.0, *accumulate(times)], [0.0, *accumulate(running)]
     if ends[-1] <= STRETCH:
         return ran[-1] / ends[-1]

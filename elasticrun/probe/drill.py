@@ -28,13 +28,13 @@ KINDS = ("compute", "slow", "network", "wrong", "hang", "crash")
 
 @dataclass(frozen=True)
 class Drill:
-    """Which fault to show; no ``kind`` is none."""
+    """Which fault to show; an empty ``kind`` means none."""
 
     kind: str = ""
     speed: float = 1.0
 
     def strike(self) -> None:
-        """Hang or crash, if that is the fault; never returns then."""
+        """Hang or crash, if that is the fault; then never return."""
         if self.kind == "hang":
             threading.Event().wait()
         elif self.kind == "crash":

@@ -1,8 +1,8 @@
 """The probe child's program: ``python main.py < settings > result``; see ``program.py`` for both.
 
-It is started by its path, because the interpreter that runs it is the job's and may not have elasticrun. So
-that its modules can import one another all the same, it loads its folder as a package of another name, and
-takes the folder off the path, where the names of its modules could hide others.
+It is started by its path, because the interpreter that runs it is the job's and may not have elasticrun. To
+let its modules import one another, it loads its folder as a package of another name. It takes the folder off
+the path, where the names of its modules could hide others.
 
 Whatever else writes to stdout (NCCL does, if asked to be verbose) is sent to stderr.
 """
@@ -20,7 +20,7 @@ for _name in [name for name in sys.modules if name.partition(".")[0] in sys.stdl
     if _name != "__main__" and not (getattr(sys.modules[_name], "__file__", None) or _LIBRARIES).startswith(
         _LIBRARIES
     ):
-        del sys.modules[_name]  # a warm parent had found it there
+        del sys.modules[_name]  # a warm parent imported it from the job's folders
 
 import importlib
 import importlib.util
@@ -69,7 +69,7 @@ def main() -> None:
     )
     program.Probe(program.parse_settings(sys.stdin.read()), around, write).run()
     sys.stderr.flush()
-    os._exit(0)  # what torch would tidy up takes time, and may wait for a peer or a driver that hangs
+    os._exit(0)  # torch's cleanup takes time, and may wait for a peer or a driver that hangs
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ Settings are one JSON object::
 
 Results are JSON lines, each written when it is known: first ``{"error": "", "matmul_flops": 3.5e10,
 "engine": "torch/cpu"}`` for the self test, then for each group, in the order of the settings, ``{"error": "",
-"bandwidth": 1.2e9, "latency": 5e-5, "transport": "gloo"}``. After a self test that failed nothing follows. If
-there was time to compute once more, the last line is one like the first, and takes its place.
+"bandwidth": 1.2e9, "latency": 5e-5, "transport": "gloo"}``. Nothing follows a failed self test. If there was
+time for a second benchmark, the last line is like the first and replaces it.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from .turns import alone, beside
 
 #: The slots end here, as a share of the time, so that the result is there before the time is over.
 USABLE = 0.85
-#: The last part of a slot belongs to the all-gather: by then everybody has to be there.
+#: The last share of a slot is for the all-gather: by then every member has to be there.
 MEASURING = 0.2
-#: Seconds that a node waits for others of its host: with its benchmark for theirs, and with an all-gather.
+#: Seconds to wait for a turn on this host: for the self test; for an all-gather or the second benchmark.
 PATIENCE = 10.0
 COURTESY = 2.0
 #: Seconds and bytes for an all-gather within this node.
 LOCAL_PATIENCE = 5.0
 LOCAL_BLOCK = 1024 * 1024
-#: Seconds for the benchmark of one GPU, of however many.
+#: The fewest seconds for the benchmark of one GPU, however many there are.
 LEAST = 0.2
-#: What torch on a GPU copies to the next one, in int32 numbers.
+#: How many int32 numbers torch copies from one GPU to the next.
 COPIED = 4 * 1024 * 1024
 
 
@@ -99,7 +99,7 @@ class Schedule:
         return self._start + self._share * (slot + 2)
 
     def last_arrival(self, slot: int) -> float:
-        """The moment until which everybody has to be there."""
+        """The moment until which every member has to be there."""
         return self.end_of(slot) - MEASURING * self._share
 
     def end(self) -> float:
@@ -107,15 +107,15 @@ class Schedule:
         return self._start + self._share * (self._slots + 1)
 
     def last_turn(self) -> float:
-        """The moment until which the benchmark has to begin, to be over before the first slot's last arrival.
+        """The latest moment for the benchmark to begin, if it is to end before the first slot's last arrival.
 
-        Twice its duration before, because who did not get a turn is slower.
+        It leaves twice the duration, because a node that got no turn is slower.
         """
         return (self.last_arrival(0) if self._slots else self.end()) - 2 * (WARM_UP + DURATION)
 
 
 class Probe:
-    """One probe; ``write`` is given each result."""
+    """One probe; ``write`` is called with each result."""
 
     def __init__(
         self, settings: Settings, around: Surroundings, write: Callable[[Mapping[str, Any]], None]
@@ -151,7 +151,7 @@ class Probe:
             self._compute_again(flops, engine)
 
     def _compute_again(self, before: float, engine: str) -> None:
-        """Another benchmark, at another time, if there is time for it."""
+        """Run a second benchmark, if there is time for it; the faster one counts."""
         turn = min(self._schedule.end() - 2 * (WARM_UP + DURATION), time.monotonic() + COURTESY)
         with alone(turn):
             if time.monotonic() >= turn:
@@ -170,7 +170,7 @@ class Probe:
         self._drill = parse_drill(self._around.fault)
         if self._drill.kind != "network":
             for door in self._doors.values():
-                door.open()  # a port that is taken may be free when its slot begins
+                door.open()  # a port that is taken now may be free when its slot begins
         self._drill.strike()
         turn = min(self._schedule.last_turn(), time.monotonic() + PATIENCE)
         with beside(turn):
@@ -199,7 +199,7 @@ class Probe:
     def _test_group(self, group: Group) -> dict[str, Any]:
         try:
             if self._drill.kind == "network":
-                raise ProbeError("a drill keeps this node out of every all-gather")
+                raise ProbeError("ELASTICRUN_PROBE_FAULT=network keeps this node out of every all-gather")
             found, transport = self._gather(group)
         except ProbeError as error:
             return {"error": str(error), "bandwidth": 0.0, "latency": 0.0, "transport": ""}
@@ -234,7 +234,7 @@ class Probe:
             if group.rank == 0:
                 self._doors[group.port].turn_away(group, problem, deadline)
             else:
-                with contextlib.suppress(ProbeError):  # that is the answer
+                with contextlib.suppress(ProbeError):  # the expected answer
                     visit(group, self._settings.check_pass, (), deadline, deadline, problem)
 
     def _host_store(self, address: str, deadline: float) -> tuple[Any, int]:
@@ -304,7 +304,7 @@ def check_local_network(address: str) -> None:
 
 
 def _local_listeners(address: str) -> list[socket.socket]:
-    """Two on the node's own address; on the loopback if that address is a gateway's, as behind NAT."""
+    """Two on the node's own address, or on the loopback if that is a gateway's address, as behind NAT."""
     try:
         return [listen(address, 0) for _ in range(2)]
     except OSError:

@@ -1,9 +1,9 @@
 """Lines of a meeting that only a member of this check can have written.
 
-Every probe of a check gets one secret from its agent, which has it from the master. Rank 0 greets whoever
-connects with a challenge; each line after that begins with an HMAC of the secret over who says it, the
-other end's challenge and the line itself. It is looked at before anything of the line is parsed. So somebody
-else who finds the port can say nothing, repeat nothing and be taken for nobody: he is ignored.
+Every probe of a check gets one secret from its agent, which has it from the master. Rank 0 sends a challenge
+on each new connection; each line after that begins with an HMAC, keyed with the secret, over the role of the
+speaker, the other end's challenge and the line itself. The HMAC is checked before the line is parsed. So a
+stranger that finds the port cannot say or repeat a line, nor pose as a member: it is ignored.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def sealed(secret: bytes, who: bytes, challenge: str, message: Mapping[str, Any]
 
 
 def unsealed(secret: bytes, who: bytes, challenge: str, line: bytes) -> dict[str, Any]:
-    """What a line says; ConnectionError if it is not of a member of this check."""
+    """What a line says; ConnectionError if no member of this check wrote it."""
     mac, body = line[:_SIZE], line[_SIZE:].removesuffix(b"\n")
     if not hmac.compare_digest(mac, _mac(secret, who, challenge, body)):
-        raise ConnectionError("whoever answers there does not take part in this check")
+        raise ConnectionError("the peer there is not a member of this health check")
     return parse_line(body)
 
 
 def ring_tag(secret: bytes, check: int, slot: int) -> int:
-    """A number that tells the ring of one all-gather from any other, and members from strangers."""
+    """A number that only members know, different for each slot of each check."""
     mac = hmac.digest(secret, b"ring|%d|%d" % (check, slot), "sha256")
     return int.from_bytes(mac[:7], "big")
 

@@ -6,11 +6,10 @@ there, rank 0 answers all of them: the best transport that each one has, and wha
 node without torch, or without GPUs, does not spoil the all-gather for those that have it; it is then
 done with what all have.
 
-A guest of a later slot may come early and is kept until then. Anybody else (an earlier probe, a port
-scanner, somebody who means harm) cannot prove that he takes part (``proof.py``): he is turned away, and of
-many who say nothing those that have waited longest; a member says at once what it has to. If somebody is
-missing at the end, rank 0 tells those who came who that is; and who cannot take part (its self test failed)
-comes to say so, that nobody waits for it.
+A guest of a later slot may come early and is kept until then. A stranger (an earlier probe, a port scanner,
+an attacker) cannot prove that it takes part (``proof.py``) and is turned away. Of too many silent connections
+the oldest are closed, as a member speaks at once. If a member is missing at the end, rank 0 tells the others
+which one. A member that cannot take part (its self test failed) comes to say so, so that nobody waits for it.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from .sockets import (
 
 #: Best first.
 TRANSPORTS = ("nccl", "gloo", "tcp")
-#: Seconds for telling the guests that somebody is missing.
+#: Seconds for sending one answer to a guest.
 _FAREWELL = 1.0
-#: The most connections that have not proven anything yet.
+#: The most connections that have not proven yet that they are a member's.
 MAX_STRANGERS = 100
-#: The most numbers, names and letters in what a member says.
+#: Limits of what a member says: numbers, ports, items of a list, letters of a text.
 _MAX_NUMBER, _MAX_PORT, _MAX_WORDS, _MAX_TEXT = 1 << 31, 65_535, 64, 1000
 
 
@@ -68,13 +67,13 @@ class Meeting:
     store_port: int  # of the TCPStore that rank 0 hosts, if torch does the work
     host: str  # where this rank reaches rank 0; for rank 0 its own address
     address: str  # of this rank, on the network that the group uses
-    places: list[tuple[str, int]]  # where the ranks' parts of a ring listen
+    places: list[tuple[str, int]]  # where each rank listens for its ring neighbour
     ring: socket.socket
     store: Any = None  # rank 0's
     connections: list[socket.socket] = field(default_factory=list)
 
     def close(self) -> None:
-        """Let go of everybody."""
+        """Close all connections, and drop the store."""
         for connection in (self.ring, *self.connections):
             connection.close()
         self.store = None
@@ -85,14 +84,14 @@ class _Guest:
     connection: socket.socket
     challenge: str = field(default_factory=fresh)
     line: bytearray = field(default_factory=bytearray)
-    nonce: str = ""  # to which it wants our answers
+    nonce: str = ""  # its challenge, for our answers
     able: tuple[str, ...] = ()
     error: str = ""
     place: tuple[str, int] = ("", 0)
 
 
 class Door:
-    """Where the guests of all groups come that this node leads through one port."""
+    """The listener on one port, for the guests of all groups that this node leads there."""
 
     def __init__(self, port: int, check: int, secret: bytes) -> None:
         self._port = port
@@ -112,7 +111,7 @@ class Door:
         return None
 
     def close(self) -> None:
-        """Let nobody in any more, and send everybody away."""
+        """Stop listening, and close all connections."""
         everybody = [guest.connection for guest in (*self._strangers, *self._guests.values())]
         for opened in filter(None, (self._listener, *everybody)):
             opened.close()
@@ -141,7 +140,7 @@ class Door:
             while missing := missing - self._send_away(group.slot, problem):
                 self._listen_once(deadline)
         except (ProbeError, TimeoutError):
-            return  # the others do not come, or cannot: then nobody is left to be told
+            return  # the others do not come, or cannot: nobody is left to be told
 
     def _heed_refusal(self, group: Group, deadline: float) -> None:
         told = (guest.error for key, guest in self._guests.items() if key[0] == group.slot)
@@ -198,7 +197,10 @@ class Door:
         try:
             key = self._understand(guest)
         except (OSError, KeyError, ValueError) as error:
-            print(f"a stranger at the port of the check is ignored: {why(error)}", file=sys.stderr)
+            print(
+                f"ignored a connection from a non-member to the port of the check: {why(error)}",
+                file=sys.stderr,
+            )
             guest.connection.close()
             return
         if (earlier := self._guests.pop(key, None)) is not None:
@@ -206,7 +208,7 @@ class Door:
         self._guests[key] = guest
 
     def _understand(self, guest: _Guest) -> tuple[int, int]:
-        """The guest's slot and rank. Raises for what is not of a member of this check, or absurd."""
+        """The guest's slot and rank. Raises if its line is not from a member of this check, or is absurd."""
         hello = unsealed(self._secret, GUEST, guest.challenge, bytes(guest.line))
         number(hello["check"], self._check, self._check)
         guest.nonce = text(hello["nonce"], _MAX_TEXT)
@@ -217,7 +219,7 @@ class Door:
         return number(hello["slot"], 0, _MAX_NUMBER), number(hello["rank"], 1, _MAX_NUMBER)
 
     def answer(self, guest: _Guest, message: Mapping[str, Any]) -> None:
-        """Tell a guest; one that has gone shows when the ring, or torch, does not find it."""
+        """Send a guest an answer; if it has gone, the ring, or torch, will not find it."""
         line = memoryview(sealed(self._secret, HOST, guest.nonce, message))
         deadline = time.monotonic() + _FAREWELL
         with contextlib.suppress(OSError):
@@ -272,10 +274,10 @@ class Pass:
 def visit(
     group: Group, check: Pass, able: Sequence[str], deadline: float, patience: float, problem: str = ""
 ) -> Meeting:
-    """Be any other rank: come to rank 0 and hear how to go on. ProbeError if it is not to be found.
+    """Be any other rank: connect to rank 0 and learn how to go on. ProbeError if there is no all-gather.
 
-    ``patience`` is until when to wait for an answer: later than the ``deadline`` for finding it, so that
-    there is time to hear who else is missing. With a ``problem``, say that, and hear a ProbeError.
+    ``deadline`` is for reaching rank 0, ``patience`` for its answer: later, so that there is time to learn
+    which other member is missing. With a ``problem``, tell rank 0; that always ends in a ProbeError.
     """
     reason = ""
     while True:
@@ -332,7 +334,7 @@ def _meeting(
         store = number(answer["store"], 0, _MAX_PORT)
         places = [(text(a, _MAX_TEXT) or host, number(p, 1, _MAX_PORT)) for a, p in answer["places"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise ConnectionError("it speaks another protocol") from error
+        raise ConnectionError("the peer speaks another protocol") from error
     if transport not in TRANSPORTS or len(places) != len(group.names):
-        raise ConnectionError("it speaks another protocol")
+        raise ConnectionError("the peer speaks another protocol")
     return Meeting(transport, store, host, own, places, ring, None, [connection])

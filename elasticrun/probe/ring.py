@@ -18,9 +18,9 @@ from functools import cache
 from .sockets import ATTEMPT, ProbeError, accept, connect, exchange, remaining, why
 from .transport import MAX_RECEIVED
 
-#: First bytes on each link: the number of the check, the slot, and the rank of the sender.
+#: First bytes on each link: the tag of the ring, the slot, and the rank of the sender.
 _HEADER = struct.Struct("!QII")
-#: A prime, so that a block that is shifted by a page or a packet does not look right.
+#: A prime, so that a block shifted by a page or a packet does not look right.
 _PERIOD = 65_521
 
 
@@ -69,7 +69,7 @@ class Ring:
         self._right.close()
 
     def _blocks(self, mine: bytearray) -> list[bytearray]:
-        """Ours, and room for everybody else's, whose pages are there already."""
+        """Our block, and room for the others', with its pages already mapped."""
         return [mine if rank == self._rank else bytearray(b"\xff") * len(mine) for rank in range(self.size)]
 
     def _gather(self, blocks: list[bytearray]) -> None:
@@ -109,7 +109,7 @@ def join_ring(
 ) -> Ring:
     """Connect to the next rank and be connected to by the one before; ProbeError if that fails.
 
-    ``places`` are where the ranks listen; ``tag`` tells this ring from any other.
+    ``places`` are where the ranks listen; ``tag`` tells this ring from those of other slots and checks.
     """
     after, before = (rank + 1) % len(names), (rank - 1) % len(names)
     right = _reach(names[after], places[after], deadline)
@@ -123,7 +123,7 @@ def join_ring(
 
 
 def _reach(name: str, place: tuple[str, int], deadline: float) -> socket.socket:
-    """A peer listens before it says where, so one that refuses has ended; what got lost is tried again."""
+    """Connect to a peer. It listens before it says where, so a refusal is final; a timeout is tried again."""
     while True:
         try:
             return connect(*place, deadline)
@@ -134,7 +134,7 @@ def _reach(name: str, place: tuple[str, int], deadline: float) -> socket.socket:
 
 
 def _await(listener: socket.socket, header: bytes, deadline: float) -> socket.socket:
-    """The connection that begins with ``header``; any other is none of ours."""
+    """The connection that begins with ``header``; any other is closed."""
     while True:
         connection = accept(listener, deadline)
         first = bytearray(len(header))

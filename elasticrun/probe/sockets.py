@@ -33,7 +33,7 @@ def remaining(deadline: float) -> float:
 
 
 def pause(deadline: float, seconds: float = RETRY) -> None:
-    """Let a peer come up before the next attempt; TimeoutError after ``deadline``."""
+    """Wait before the next attempt; TimeoutError after ``deadline``."""
     threading.Event().wait(min(seconds, remaining(deadline)))
 
 
@@ -42,7 +42,7 @@ def why(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return os.strerror(errno.ETIMEDOUT)
     number = getattr(error, "errno", None)
-    if isinstance(number, int) and number > 0:  # negative: of the resolver
+    if isinstance(number, int) and number > 0:  # negative: a resolver's error
         return os.strerror(number)
     line = str(error).strip().partition("\n")[0].partition(". ")[0]
     return re.sub(r"^\[\S+:\d+\] ", "", line) or type(error).__name__
@@ -75,7 +75,7 @@ def accept(listener: socket.socket, deadline: float) -> socket.socket:
 
 
 def tuned(connection: socket.socket) -> socket.socket:
-    """Small messages leave at once, and no call blocks."""
+    """Make a connection send small messages at once and never block."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setblocking(False)
     return connection
@@ -88,7 +88,7 @@ def receive(connection: socket.socket, deadline: float) -> bytes:
         wait_for([connection], [], deadline)
         line += received(connection.recv(1))
         if len(line) > MAX_LINE:
-            raise ConnectionError("it speaks another protocol")
+            raise ConnectionError("the peer speaks another protocol")
     return bytes(line)
 
 
@@ -99,7 +99,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
     except ValueError:
         message = None
     if not isinstance(message, dict):
-        raise ConnectionError("it speaks another protocol")
+        raise ConnectionError("the peer speaks another protocol")
     return message
 
 
@@ -120,7 +120,7 @@ def exchange(
 
 
 def received(taken: Any) -> Any:
-    """What a read returned, if it is not the end of the stream."""
+    """The result of a read; ConnectionResetError at the end of the stream."""
     if not taken:
         raise ConnectionResetError("the connection was closed")
     return taken

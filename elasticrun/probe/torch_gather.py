@@ -1,7 +1,7 @@
 """All-gathers by torch.distributed: gloo between CPUs, NCCL between GPUs.
 
-The groups are made from their backend's class and a store of their own, not by ``init_process_group``, of
-which a process can have one at a time and whose gloo takes the address that the host's name resolves to. In
+The groups are made from their backend's class and a store of their own, not by ``init_process_group``: a
+process can have one such group at a time, and its gloo takes the address that the host's name resolves to. In
 containers and network namespaces that is often 127.0.0.1, or the same for everybody; here gloo gets the
 address that reaches the group's first rank. NCCL chooses its interfaces itself, and is told by the same
 variables as the workers' NCCL.
@@ -54,7 +54,7 @@ def host_store(torch: Any, address: str, deadline: float) -> tuple[Any, int]:
 def join_torch(
     torch: Any, group: Group, meeting: Meeting, interface: str, deadline: float, damages: bool = False
 ) -> TorchGather:
-    """Form the group that has met. Raises RuntimeError.
+    """Form the torch group of a meeting. Raises RuntimeError.
 
     ``interface`` is what the user gave as GLOO_SOCKET_IFNAME, or "".
     """
@@ -86,7 +86,7 @@ def _nccl(torch: Any) -> tuple[Any, Any]:
 
 
 class TorchGather:
-    """One rank of a group of torch; see Transport."""
+    """One rank of a torch group; see Transport."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class TorchGather:
     def _pattern(self, rank: int, count: int) -> Any:
         """What a rank sends: no two ranks the same, and every number different."""
         numbers = self._torch.arange(count, dtype=self._torch.int32, device=self._device)
-        return numbers * 40_503 + rank * 7_919  # odd factors; the overflow is meant
+        return numbers * 40_503 + rank * 7_919  # odd factors; the overflow is intended
 
     def _gather(self, everybody: Any, mine: Any) -> None:
         options = self._torch.distributed.distributed_c10d.AllgatherOptions()

@@ -1,4 +1,4 @@
-"""What an all-gather has to be able to do, and how it is measured, whoever carries the bytes."""
+"""What an all-gather must offer, and how it is measured, whatever carries the bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Protocol
 
-#: Bytes of the all-gathers whose time is the latency, and how many of them are timed.
+#: Bytes of the all-gathers whose time is the latency; how many are timed, after how many that are not.
 TINY = 8
 TINY_ROUNDS = 20
 WARM_UP = 3
@@ -17,7 +17,7 @@ FIRST_BLOCK = 64 * 1024
 AIM = 0.3
 ENOUGH = 0.15
 MAX_GROWTH = 16.0
-#: The fastest of so many all-gathers of the final size counts, as long as they take ENOUGH seconds together.
+#: The fastest of at most so many all-gathers of the final size counts; the repeats take up to ENOUGH seconds.
 REPEATS = 3
 #: Bytes that fill any network between CPUs, and are no burden on a small node.
 MAX_RECEIVED = 16 * 1024 * 1024
@@ -33,18 +33,18 @@ class Transport(Protocol):
     max_received: int  # bytes in one all-gather
 
     def share(self, value: float) -> list[float]:
-        """Everybody's value, by rank."""
+        """The values of all ranks, by rank."""
 
     def time_gather(self, length: int) -> float:
         """Seconds for an all-gather of ``length`` bytes from each rank, whose contents are then verified."""
 
     def close(self) -> None:
-        """Give everything back; the port can be used again."""
+        """Release everything; the port can be used again."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What an all-gather showed."""
+    """The bandwidth and latency of an all-gather."""
 
     bandwidth: float  # bytes per second that this rank received
     latency: float  # seconds for an all-gather of a few bytes

@@ -3,9 +3,9 @@
 A claim is a socket with a name in the abstract namespace, whose scope is that of TCP ports: one network
 namespace. The kernel drops it with the process, so none is ever stale.
 
-Every user of the host can take such a name, and so nothing is believed of a holder but what the kernel says
-of it: its user. A name that another user holds, or somebody who does not say, is passed over, and the next
-one is tried; who has squatted all of them has gained nothing, as the port itself decides then.
+Every user of the host can take such a name, so only the kernel's word about its holder counts: the user. A
+name whose holder is another user, or unknown, is skipped and the next one is tried. Squatting all of them
+gains nothing, as the port itself decides then.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def claim(what: str) -> socket.socket:
 
 
 def _holder(name: str) -> int | None:
-    """The user who listens at a name; None if nobody does, or nothing can be known."""
+    """The user who listens at a name; None if nobody does, or it cannot be known."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         try:

@@ -1,16 +1,15 @@
 """The agent's end of its stream to the master, through the network.
 
-Keeping on trying, and what to do meanwhile, is the agent's business; a new attempt gets a new connection at
-once.
+Retries are the agent's business; each attempt gets a new connection at once.
 
 Whose word counts. With a token a master proves itself by the seal of each frame (``auth.py``). Without one,
-the master that welcomed this agent before proves itself by the ticket (``tickets.py``). Whoever refuses us
-without a proof is as good as nobody (``UnprovenError``), so we go on trying. An agent that nobody has
-welcomed yet has nothing to lose: it believes a refusal that a master says before it can prove anything.
+the master that welcomed this agent before proves itself by the ticket (``tickets.py``). A refusal without a
+proof is an ``UnprovenError``, after which we go on trying. An agent that was never welcomed has nothing to
+lose: it believes a refusal that a master sends before it can prove anything.
 
 A master without our ticket may also be the honest one that lost its journal. So it is followed, unless the
-caller says that there must be a proof: that is an agent whose workers run, and can go on without a master.
-The masters of several listed hosts can prove themselves for one another.
+caller demands a proof: that is an agent whose workers run, and can go on without a master. The masters of
+several listed hosts can prove themselves for one another.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _NO_SECURITY = SecurityConfig()
 
 
 class UnprovenError(MasterUnreachableError):
-    """Who answers does not prove to be our master, so it is as if nobody did."""
+    """The answer does not prove to be our master's, so it counts as none."""
 
 
 class MasterStream:
@@ -95,13 +94,13 @@ class MasterStream:
         """Makes one attempt to attach, of at most ``timeout`` seconds, and returns once welcome.
 
         With a token in ``security`` only a master that proves to know it is accepted; ``hello`` comes
-        without nonce and proof, which belong to one stream. ``tickets`` are what the same incarnation's
-        earlier streams have brought; with ``needs_proof`` the master must know one of them, or the token.
+        without nonce and proof, which belong to one stream. ``tickets`` are those from earlier streams of
+        the same incarnation; with ``needs_proof`` the master must know one of them, or the token.
 
         Raises MasterUnreachableError if nothing answers there, the connection breaks on the way or a
         master is connected but does not answer Hello; EndpointTakenError if another program answers, or
         one that says nothing; UnauthenticatedError if token or certificates do not fit; TooManyError if
-        the master has enough of this address, which passes; WrongJobError, WrongVersionError,
+        the master limits this address, which passes; WrongJobError, WrongVersionError,
         NameInUseError, SupersededError or ProtocolError if it refuses us; UnprovenError if it does not prove
         that it may; UsageError if a file of ``security`` is wrong.
         """
@@ -152,8 +151,8 @@ class MasterStream:
             await self._channel.close()
 
     async def _greet(self, hello: Hello, needs_proof: bool) -> Welcome:
-        # Before the first write, also without a token: of a stream that is refused at once, gRPC hands on
-        # the reason only to those who are not writing.
+        # Before the first write, also without a token: gRPC passes on the reason of an early refusal only
+        # while we are not writing.
         metadata = tuple(await self._call.initial_metadata())
         self._say_hello(replace(hello, nonce=fresh()), metadata, needs_proof)
         try:
@@ -177,7 +176,7 @@ class MasterStream:
         self._outbox.put(data)
 
     def _judge(self, answer: MasterMessage, needs_proof: bool) -> Welcome:
-        """The answer to Hello, if it is a welcome and its sender may say so; else raises."""
+        """The answer to Hello, if it is a welcome with the needed proof; else raises."""
         if isinstance(answer, Rejected) and not self._is_proven(answer):
             raise self._refused_by_somebody(answer)
         welcome = welcome_in(answer, self._endpoint)
@@ -202,7 +201,7 @@ class MasterStream:
         return self._proof is not None and same(rejected.proof, self._proof.rejected(rejected))
 
     def _refused_by_somebody(self, rejected: Rejected) -> ElasticRunError:
-        """The error for a refusal without a proof; the theory is the module's."""
+        """The error for a refusal without a proof; see the module."""
         is_early = self._security.token is None or rejected.code in SAID_TO_STRANGERS
         if is_early and not self._tickets:
             return rejection(rejected)
@@ -212,7 +211,7 @@ class MasterStream:
         )
 
     def _handshake(self, metadata: Iterable[tuple[str, str | bytes]]) -> Handshake | None:
-        """What proofs on this stream are made of, if this node has a token and the master speaks of one."""
+        """The maker of proofs, if this node has a token and the master sent a challenge; else None."""
         token = self._security.token
         challenge = None if token is None else challenge_in(metadata)
         if token is None or challenge is None:  # a version without proofs may still tell its version
@@ -226,7 +225,7 @@ class MasterStream:
 
     def _unwelcome(self, error: StreamBrokenError) -> ElasticRunError:
         details = str(error)
-        if self._security.tls is not None and "last error" in details:  # so core says that it never connected
+        if self._security.tls is not None and "last error" in details:  # core's words if it never connected
             from elasticrun.rpc.security.tls import explain
 
             if (explained := explain(details, self._endpoint)) is not None:
@@ -254,8 +253,8 @@ class MasterStream:
                         self._inbox.put_nowait(message)
             end = StreamBrokenError(f"the master at {self._endpoint} ended the stream")
         except ForgedError:
-            what = f"what the master at {self._endpoint} sent was changed on its way"
-            end = StreamBrokenError(f"{what}: somebody is in between")
+            what = f"what the master at {self._endpoint} sent failed its token check"
+            end = StreamBrokenError(f"{what}: it was altered on its way")
         except ProtocolError as error:
             end = ProtocolError(f"the master at {self._endpoint} sent a broken message: {error}")
         except grpc.aio.AioRpcError as error:
@@ -265,11 +264,11 @@ class MasterStream:
             self._inbox.put_nowait(end)
 
     def _message(self, frame: bytes) -> bytes:
-        """What is in a frame; of the very first also if it is not sealed, which is for ``_judge``."""
+        """The message in a frame. The first one may be unsealed, which ``_judge`` decides about."""
         if self._from_master is None:
             return frame
         if self._has_heard and not self._is_sealed:
-            raise ForgedError  # lest a seal further on be taken for one of the first frame
+            raise ForgedError  # a later seal must not pass for one of the first frame
         is_first, self._has_heard = not self._has_heard, True
         try:
             data = self._from_master.open(frame)
@@ -291,7 +290,7 @@ class MasterStream:
                 f"{self._endpoint} is held by a gRPC server that is not an elasticrun master; "
                 "stop that program, or give another port in --rdzv-endpoint"
             )
-        if code is grpc.StatusCode.INTERNAL:  # gRPC's word for a write that failed; tells nothing else
+        if code is grpc.StatusCode.INTERNAL:  # gRPC's word for a failed write; says no more
             details = "the connection was lost"
         elif "ping timeout" in details:  # its words for a peer that answers no ping
             details = f"no answer for {PING_INTERVAL + PING_TIMEOUT:g} s"

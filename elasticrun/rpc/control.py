@@ -10,8 +10,8 @@ The proof in ControlHello covers the bytes of the order, the one in the reply th
 order can be neither forged nor altered nor given twice, even by somebody between the two. A job without
 a token refuses every order, questions included, since it could not tell its owner from a passer-by.
 
-Nothing is judged before the operator has said all, so that it is not writing when the stream ends; who
-says more than an order can be long is cut off, as what strangers say is not collected (``limits.py``).
+An order is validated only after the operator half-closes, so that it is not writing when the stream ends. A
+stream of more than ``_MAX_SAID`` bytes is cut off, as strangers' bytes are not collected (``limits.py``).
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ logger = logging.getLogger(__name__)
 _Order = tuple[ControlHello, ControlRequest]
 
 _NO_TOKEN = "this job has no token, so it takes no orders: start it with --token-file on every node"
-_OTHER_TOKEN = "the order is not proven with this job's token: give the one that its nodes have"
-_MAX_SAID = 65_536  # bytes of the messages of an order together, which is several times the longest
+_OTHER_TOKEN = "the order does not prove this job's token: use the token that the job's nodes use"
+_MAX_SAID = 65_536  # bytes of all messages of an order; several times the longest order
 _UNSAID = "an order is ControlHello, one request and the end of the stream"
 
 
 class ControlHandler(Protocol):
-    """Who obeys."""
+    """Carries out orders."""
 
     def order(self, request: ControlRequest) -> ControlReply:
         """Carries out the order of somebody who has proven to know the token. Must not raise."""
@@ -63,7 +63,7 @@ class ControlHandler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Whose orders a server takes, and for which job."""
+    """Who carries out the orders that a server takes, and for which job."""
 
     handler: ControlHandler
     job_id: str
@@ -73,7 +73,7 @@ class Orders:
 
 
 async def obey(orders: Orders, context: Context, guest: Guest, token: str | None, timeout: float) -> None:
-    """Serves one stream; the operator has ``timeout`` seconds to say all."""
+    """Serves one stream; the operator has ``timeout`` seconds to send all."""
     if token is None:
         await refuse(context, Rejected(RejectCode.UNAUTHENTICATED, _NO_TOKEN))
     handshake = Handshake(keyed(token), fresh())
@@ -98,7 +98,7 @@ async def obey(orders: Orders, context: Context, guest: Guest, token: str | None
 
 
 def _as_it_arrives(reply: ControlReply) -> ControlReply:
-    """With the text as long as a reply may be: that is what the proof must cover."""
+    """The reply with its text clipped, as the operator gets it: the proof must cover that."""
     return codec.decode_reply(codec.encode_reply(reply))
 
 
@@ -117,7 +117,7 @@ async def _read_all(context: Context) -> list[bytes]:
 
 
 def _judge(said: list[bytes], handshake: Handshake, job_id: str) -> _Order | Rejected:
-    """The order, if it is one and proven; in the order of ``session.py``: version, proof, job."""
+    """The order, if valid and proven; checks version, proof, job in turn, as ``session.py`` does."""
     hello = codec.decode_control(said[0]) if said else None
     if not isinstance(hello, ControlHello) or len(said) != 2:
         return Rejected(RejectCode.OUT_OF_ORDER, _UNSAID)
@@ -143,8 +143,8 @@ async def give_order(
     """The master's proven answer to an order, within ``timeout`` seconds.
 
     Raises MasterUnreachableError, EndpointTakenError, UnauthenticatedError, WrongJobError,
-    WrongVersionError, TooManyError or ProtocolError as ``MasterStream.open`` does. An order whose answer
-    was lost may have been obeyed.
+    WrongVersionError, TooManyError, UsageError or ProtocolError as ``MasterStream.open`` does. An order
+    whose answer was lost may have been obeyed.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
@@ -183,7 +183,9 @@ async def _exchange(
         raise await _failure(call, endpoint, security)
     reply = codec.decode_reply(answer)
     if not same(reply.proof, _proof_of(reply, handshake, hello)):
-        raise UnauthenticatedError(f"the answer of {endpoint} is not of somebody who knows the job's token")
+        raise UnauthenticatedError(
+            f"the answer of {endpoint} does not prove the job's token: another program may be answering there"
+        )
     return reply
 
 

@@ -1,8 +1,8 @@
 """Which addresses of this host a server can listen on.
 
 gRPC binds whatever part of a name it can and explains a failure badly, on stderr; so the name is resolved
-and each address tried here first, without listening, so that nobody can take the trial for a server. Two
-masters that come at the same moment both find the port free; a claim tells them apart before gRPC does.
+and each address tried here first, without listening, so that no client takes the trial for a server. Two
+masters that start at the same moment both find the port free; a claim tells them apart before gRPC does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def local_addresses(endpoint: Endpoint) -> list[str]:
 
 
 def claim(endpoint: Endpoint) -> socket.socket:
-    """Sets this process apart from every other master that is about to listen at this address.
+    """Claims this address against every other master of this user that is about to listen there.
 
     The claim holds until the socket is closed, or the process is gone. Raises EndpointTakenError.
     """

@@ -1,12 +1,12 @@
 """The stream of a node that is alone: its master is its own child, and a pair of sockets joins the two.
 
 Both ends are the same program, nobody else can reach the sockets, and the kernel closes an end whose process
-dies. So nothing is needed here of what makes a stream through a network safe: no gRPC, no protobuf, no
-proofs, limits and pings. None of it is imported, which saves each process 60 to 100 ms of CPU time at its
+dies. So this stream does without what makes one through a network safe: no gRPC, no protobuf, no proofs,
+limits and pings. None of it is imported, which saves each process 60 to 100 ms of CPU time at its
 start and 17 MB of memory.
 
-Invariant: one pair of sockets carries one stream to one master, and no other after it. Whoever wants another
-stream starts another master, which finds the job in its journal.
+Invariant: one pair of sockets carries one stream to one master, and no other after it. For another stream
+the agent starts another master, which finds the job in its journal.
 
 A message is a line: the name of its type and its fields as JSON, read by the types' own annotations.
 """
@@ -51,7 +51,7 @@ _KINDS: dict[str, type[AgentMessage | MasterMessage]] = {
 
 
 def _encode(message: AgentMessage | MasterMessage) -> bytes:
-    # What a user's program wrote may be no number that the other end takes, as in ``codec``.
+    # A user's program may have written a number that the other end refuses, as in ``codec``.
     text = json.dumps([type(message).__name__, to_json(fitted(message))], ensure_ascii=False)
     return clean(text).encode() + b"\n"
 
@@ -101,7 +101,7 @@ class _End(asyncio.Protocol):
             return False
 
     def finish(self) -> None:
-        """Says no more; the other end hears all, then closes."""
+        """Ends our half; the other end reads all, then closes."""
         if not self._transport.is_closing():
             self._transport.write_eof()
 
@@ -130,7 +130,7 @@ class LocalStream:
         """Attach over ``channel``, which belongs to the stream from now on.
 
         Raises MasterUnreachableError if the master does not answer within ``timeout`` seconds,
-        StreamBrokenError if it ends instead, or what it refuses us with.
+        StreamBrokenError if it ends instead, or the error of its refusal.
         """
         stream = cls()
         await asyncio.get_running_loop().create_unix_connection(lambda: stream._end, sock=channel)
@@ -190,7 +190,7 @@ class LocalServer:
         self._channel = channel
         self._end = _End(self._take, self._ended)
         self._is_attached = False
-        self._why = ""  # it is closing; the first reason counts
+        self._why = ""  # why it is closing: the first reason; "" if it is not
 
     async def start(self, _host: str, _port: int) -> int:
         """Serves the agent from now on. There is no port: 0."""

@@ -3,9 +3,9 @@
 ``put`` never blocks; one writer takes with ``get``. A peer that does not read makes the box fill up; ``put``
 then says so instead of growing, and the stream's owner gives the stream up.
 
-All boxes of a server share a ``Pool``. What thousands are told alike is one object in many boxes, and counts
-once. When the pool is full, the box that holds most is emptied and its stream given up: who reads has little
-in its box, so that is one that does not. Invariant: the boxes of a pool hold no more than its bound.
+All boxes of a server share a ``Pool``. A message to thousands is one object in many boxes, and counts once.
+When the pool is full, the box that holds most is emptied and its stream given up: a peer that reads has
+little in its box, so that one does not read. Invariant: the boxes of a pool hold no more than its bound.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class Pool:
         self._base = base
         self._each = each
         self._boxes: set[Outbox] = set()
-        self._copies: dict[int, int] = {}  # by the id of a message, in how many boxes it is
+        self._copies: dict[int, int] = {}  # in how many boxes a message is, by its id
         self.held = 0  # bytes
 
     def enter(self, box: Outbox) -> None:
-        """A box is in use from now on."""
+        """Add a box to those in use."""
         self._boxes.add(box)
 
     def leave(self, box: Outbox) -> None:
-        """A box is empty, and stays so."""
+        """Forget a box that is empty, and stays so."""
         self._boxes.discard(box)
 
     def put(self, data: bytes) -> None:
-        """A message came to a box; others may have to make room."""
+        """Count a message that came to a box; the fullest boxes are emptied if there is no room."""
         self._copies[id(data)] = copies = self._copies.get(id(data), 0) + 1
         if copies > 1:
             return
@@ -49,7 +49,7 @@ class Pool:
             max(self._boxes, key=lambda box: box.held).overflow()
 
     def take(self, data: bytes) -> None:
-        """A message left a box."""
+        """Count off a message that left a box."""
         self._copies[id(data)] -= 1
         if not self._copies[id(data)]:
             del self._copies[id(data)]
@@ -101,7 +101,7 @@ class Outbox:
         self._wake()
 
     def overflow(self) -> None:
-        """For the pool: nobody takes what is queued here, and others need the room."""
+        """For the pool: give up the stream and drop what is queued, as others need the room."""
         self._give_up()
         self.empty()
 
@@ -124,7 +124,7 @@ class Outbox:
         return self._take()
 
     def rest(self, room: int, joint: int) -> list[bytes]:
-        """Takes what else waits, as far as it fits ``room`` bytes if each message costs ``joint`` more."""
+        """Takes more messages while they fit ``room`` bytes; each costs ``joint`` bytes extra."""
         taken = []
         while self._queue and (room := room - len(self._queue[0]) - joint) >= 0:
             taken.append(self._take())

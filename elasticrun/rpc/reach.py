@@ -2,11 +2,11 @@
 
 gRPC reports a refused connection, an HTTP/1 server and a silent program alike, after delays of its own.
 Here each gets its own error: the TCP connection is made, the HTTP/2 preface sent, and a server that speaks
-HTTP/2 must answer with a SETTINGS frame. What is still unknown then, whether it is an elasticrun master,
-only Hello can tell. The address that answered is the one to use, so names are resolved once, by the system.
+HTTP/2 must answer with a SETTINGS frame. Whether it is an elasticrun master, only Hello can tell. The address
+that answered is the one to use, so names are resolved once, by the system.
 
-Who gets no answer asks again, every ``CONNECT_AGAIN`` seconds and on a fresh connection. The kernel asks as
-well, but each time after twice as long: a partition that heals would be noticed only seconds later.
+Without an answer, a fresh connection is tried every ``CONNECT_AGAIN`` seconds. The kernel retries as well,
+but doubles its pause each time: a partition that heals would be noticed only seconds later.
 
 With TLS nothing can be said before the handshake, which is gRPC's business; then only the TCP connection
 is made.
@@ -30,7 +30,7 @@ from elasticrun.rpc.listening import numeric_host
 _EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS
 _FRAME_HEADER = 9  # bytes: length 3, type 1, flags 1, stream 4
-#: What gRPC's TLS does to somebody who does not speak it.
+#: What gRPC's TLS does to a client without TLS.
 _CURT = (
     "it closes connections without a word (as the job's master does if it has TLS and this node was not "
     "given --tls-ca, --tls-cert and --tls-key)"
@@ -80,7 +80,7 @@ async def _connect(endpoint: Endpoint, timeout: float) -> _Streams:
 async def _first_to_answer(
     endpoint: Endpoint, timeout: float, attempts: set[asyncio.Task[_Streams]]
 ) -> _Streams:
-    """What the first attempt gets that succeeds or fails; the others stay in ``attempts``."""
+    """The result of the first attempt that succeeds or fails; the others stay in ``attempts``."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     while (left := deadline - loop.time()) > 0:
@@ -116,7 +116,7 @@ async def _expect_http2(endpoint: Endpoint, reader: asyncio.StreamReader, timeou
         if _is_tls_alert(error.partial):
             raise _encrypted(endpoint) from None
         raise _foreign(endpoint, f"it answers {error.partial!r}" if error.partial else _CURT) from None
-    except OSError as error:  # as a master does that is killed just now
+    except OSError as error:  # such as a master that is killed just now
         raise MasterUnreachableError(f"cannot talk to {endpoint}: {_words(error)}") from None
     if _is_tls_alert(header):
         raise _encrypted(endpoint)
@@ -132,7 +132,7 @@ def _foreign(endpoint: Endpoint, what: str) -> EndpointTakenError:
 
 
 def _is_tls_alert(data: bytes) -> bool:
-    """How most TLS answers somebody who does not speak it: type 21, version 3.x, two bytes of content."""
+    """Whether it is a TLS alert, as to a client without TLS: type 21, version 3.x, two bytes of content."""
     return data[:2] == b"\x15\x03" and data[3:5] == b"\0\2"
 
 

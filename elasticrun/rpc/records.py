@@ -1,8 +1,8 @@
 """Values as JSON and back, driven by their own type annotations.
 
-Serves the journal and the stream of a node that is alone: a record is readable by eye, and one whose shape no
-longer fits the code is refused with the place that does not fit, instead of being taken for something else.
-So is a number outside of the range that its annotation names.
+Serves the journal and the stream of a node that is alone. A record is readable by eye. One whose shape no
+longer fits the code is refused, and the error shows what does not fit; so is a number outside of the range
+that its annotation names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from elasticrun.core.protocol.bounds import Range
 T = TypeVar("T")
 
 _PLAIN = frozenset({str, int, float, bool, types.NoneType})
-#: What fields were called that journals of earlier versions have: their events are read all the same.
+#: Former names of fields, so that journals of earlier versions can be read.
 _FORMER_NAMES = {"seats": "votes", "roll": "members", "life": "attempt"}
 
 
@@ -36,9 +36,9 @@ def to_json(value: Any) -> Any:
 
 @cache
 def _converter(kind: type) -> Callable[[Any], Any] | None:
-    """What turns values of exactly this type into JSON; None for those that are JSON already.
+    """The function that turns values of exactly this type into JSON; None for those that are JSON already.
 
-    It is called for each event of a job, so what the type says is looked up only once.
+    Cached, as it is called for each event of a job.
     """
     if dataclasses.is_dataclass(kind):
         return partial(_dump_fields, tuple(field.name for field in dataclasses.fields(kind)))
@@ -68,7 +68,7 @@ def _dump_tuple(value: tuple[object, ...]) -> list[Any]:
 
 
 def fitted(value: T) -> T:
-    """The same with each number in the range that its annotation names; what there is else stays as it is."""
+    """The same value, with each number clipped to the range that its annotation names."""
     if isinstance(value, tuple):
         return typing.cast("T", tuple(map(fitted, value)))
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
@@ -115,7 +115,7 @@ def from_json(kind: type[T], data: Any) -> T:
 
 @cache
 def _loader(kind: Any) -> Callable[[Any], Any]:
-    """What reads values of a type, which may be an annotation."""
+    """The function that reads values of a type, which may be an annotation."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return partial(_load_dataclass, kind, _fields(kind))
     if isinstance(kind, type) and issubclass(kind, Enum):

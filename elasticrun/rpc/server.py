@@ -1,7 +1,7 @@
 """The master's server: streams of agents, and orders of operators, at one endpoint.
 
-Every stream passes the Gate first, which decides by the other end's address. What a Session does is
-told in ``session.py``, what an order is in ``control.py``.
+Every stream passes the Gate first, which decides by the other end's address. See ``session.py`` for what a
+Session does, and ``control.py`` for orders.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from elasticrun.rpc.transport import CONTROL_METHOD, METHOD, SERVER_OPTIONS, SER
 
 __all__ = ["Admit", "Limits", "MasterServer", "Orders", "Session", "SessionHandler"]
 
-#: Seconds that the tasks of streams have to end that were cut; a moment, unless one of them is stuck.
+#: Seconds that the tasks of cut streams have to end; they take a moment, unless one is stuck.
 CUT_TIMEOUT = 5.0
 _NO_SECURITY = SecurityConfig()
 _Serve = Callable[[object, Context], Awaitable[None]]
@@ -99,8 +99,8 @@ class MasterServer:
             stream.finish("the master stops")
         if self._server is not None:
             await self._server.stop(grace)
-            # Core is done with a call that it cuts before the task is that served it. An event loop that is
-            # closed in between cancels the task, and gRPC prints a traceback of that.
+            # Core ends a cut call before the task that served it. An event loop that is closed in between
+            # cancels the task, and gRPC prints a traceback of that.
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=CUT_TIMEOUT)
         while self._claims:
@@ -113,7 +113,7 @@ class MasterServer:
             return _listen_with_tls(server, endpoint, self._security.tls)
         try:
             return server.add_insecure_port(str(endpoint))
-        except RuntimeError:  # a foreign program was faster than we after our look at the port
+        except RuntimeError:  # another program took the port after we tried it
             raise taken(endpoint) from None
 
     def _remember_task(self) -> None:
@@ -149,7 +149,7 @@ def _listen_with_tls(server: grpc.aio.Server, endpoint: Endpoint, tls: TlsConfig
     try:
         return server.add_secure_port(str(endpoint), server_credentials(tls))
     except RuntimeError:
-        # Core says no more than that. If the port can be had without TLS, it was not the port.
+        # Core gives no reason. If the port can be had without TLS, it was not the port.
         try:
             server.add_insecure_port(str(endpoint))
         except RuntimeError:

@@ -13,9 +13,9 @@ exactly once for every ``attached``, when all is written or the stream has ended
 loop, never from inside one of its own calls to ``send`` or ``close``, and must not raise: an exception is
 logged by gRPC and ends that one stream.
 
-The end of an agent's half and the loss of its connection look alike to whoever reads. What tells them apart
-is the next write: of a connection that is lost gRPC cancels it. gRPC does not say how it was lost, by a close
-or by pings that nobody answered; only if something came a moment ago, it cannot have been the pings.
+The end of an agent's half and the loss of its connection look alike to a read. Only the next write tells them
+apart: gRPC cancels it if the connection is lost. gRPC does not say how it was lost, by a close or by pings
+without an answer; but if a message came a moment ago, it cannot have been the pings.
 
 The order in which a Hello is looked at decides what a stranger learns. The version comes first, before any
 proof: two versions may prove things differently, and must still be able to tell each other so; it says
@@ -25,8 +25,8 @@ everybody with the right token and to nobody else. A job without a token answers
 Last comes the ticket of an agent that was here before (``tickets.py``): it changes what the agent may do, not
 what it is told.
 
-With a token every frame after the Hello is sealed (``auth.py``). One that is not the next of its sender ends
-the stream as the loss of the connection does.
+With a token every frame after the Hello is sealed (``auth.py``). A frame that is not its sender's next one
+ends the stream as the loss of the connection does.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from elasticrun.rpc.transport import PING_INTERVAL, PING_TIMEOUT
 logger = logging.getLogger(__name__)
 
 _ENDED = "the agent's stream ended"
-_FORGED = "what it sent was changed on its way here: somebody is in between"
+_FORGED = "a message of the agent failed its token check: it was altered on its way"
 
 
 class Session(Protocol):
@@ -90,7 +90,7 @@ class Session(Protocol):
 
 
 class SessionHandler(Protocol):
-    """Who hears what the agents say."""
+    """Receives what the agents say."""
 
     def attached(self, session: Session, hello: Hello) -> None:
         """An agent came and was admitted; it waits for Welcome."""
@@ -154,7 +154,7 @@ class AgentStream:
             data = codec.encode_master(message)
         except Exception:  # a bug, or what this agent said of itself: no reason to fail the others
             logger.exception("a message for %s cannot be encoded; its stream is closed", self.peer)
-            self.finish("what it is to be told cannot be encoded")
+            self.finish("a message for this agent cannot be encoded")
             return
         if not self._outbox.put(data):
             self._overflow()
@@ -172,7 +172,7 @@ class AgentStream:
     async def run(self) -> None:
         """Serves the stream to its end."""
         self._task = asyncio.current_task()
-        # By itself, since gRPC cannot end a stream whose first write, metadata included, was cancelled.
+        # Sent separately, since gRPC cannot end a stream whose first write, metadata included, was cancelled.
         challenge = b"" if self._handshake is None else self._handshake.challenge
         await self._context.send_initial_metadata(((CHALLENGE_KEY, challenge), self._tickets.metadata))
         self._arm(self._limits.hello_timeout, self._give_up_on_hello)
@@ -195,7 +195,7 @@ class AgentStream:
             while (data := await self._outbox.get()) is not None:
                 await self._context.write(self._sealed(self._with_rest(data)))
             if self._why == _ENDED:
-                await self._context.write(self._sealed(codec.GOODBYE))  # only now we know that it did
+                await self._context.write(self._sealed(codec.GOODBYE))  # is cancelled if it did not
                 self._detach()
             else:
                 self._detach()
@@ -212,7 +212,7 @@ class AgentStream:
         return data if self._to_agent is None else self._to_agent.close(data)
 
     def _with_rest(self, data: bytes) -> bytes:
-        """What waits for one stream is one write, as far as it fits a message."""
+        """Joins what waits for this stream into one write, as far as it fits a message."""
         rest = self._outbox.rest(codec.MAX_MESSAGE_BYTES - len(data), codec.JOINT)
         return codec.join_master(data, rest) if rest else data
 
@@ -254,10 +254,13 @@ class AgentStream:
             self.finish("the connection to the agent broke")
 
     async def _slow_down(self, seconds: float) -> None:
-        """The agent says more than it may: read on later."""
+        """Pauses reading, as the agent says more than it may."""
         if not self._is_slowed:
             self._is_slowed = True
-            logger.warning("the agent at %s says too much: it is read more slowly from now on", self.peer)
+            logger.warning(
+                "the agent at %s sends more than its limit: its messages are read more slowly from now on",
+                self.peer,
+            )
         self._pause = asyncio.get_running_loop().create_future()
         await asyncio.wait((self._pause,), timeout=seconds)
 
@@ -299,11 +302,11 @@ class AgentStream:
         self._guest.weigh(self._heard_at, len(data))
         self._guest.attached()
         self._info = message.info
-        # What proved this stream is of no use to anybody else, and the handler keeps a journal.
+        # Nonce and proof are of no use beyond this stream, and the handler keeps a journal.
         self._handler.attached(self, replace(message, nonce=b"", proof=b"", trust=trust))
 
     def _trust(self, hello: Hello, data: bytes) -> Trust | Rejected:
-        """What the sender of a Hello has proven, or why it is refused; the order is the module's theory."""
+        """What the sender of a Hello has proven, or why it is refused; the module explains the order."""
         if hello.version != __version__:
             return wrong_version(hello.version)
         trust = Trust.STRANGER
@@ -339,7 +342,7 @@ class AgentStream:
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
-    """Waits until the cancelled task has ended; raises what it had raised by itself."""
+    """Cancels the task and waits for its end; raises what it had raised by itself."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

@@ -1,4 +1,4 @@
-"""What an agent knows of its stream to the master, however that is carried.
+"""The agent's stream to the master, whatever carries it.
 
 One stream is one attempt: it is opened, attached and, whatever ends it, never used again. ``client.py`` has
 the one through the network, ``local.py`` that of a node that is alone.
@@ -66,7 +66,7 @@ class Stream(Protocol):
     welcome: Welcome
 
     def send(self, message: AgentMessage) -> None:
-        """Queues a message; never blocks. On a stream that has ended it is dropped; the iteration tells."""
+        """Queues a message; never blocks. Dropped on a stream that has ended, which the iteration reports."""
 
     def __aiter__(self) -> Stream: ...
 
@@ -93,7 +93,7 @@ async def attach(
 
 
 def welcome_in(answer: MasterMessage, who: object) -> Welcome:
-    """The answer to Hello, if it is a welcome; else raises what we are refused with, or ProtocolError."""
+    """The answer to Hello, if it is a welcome; else raises the error of the refusal, or ProtocolError."""
     if isinstance(answer, Rejected):
         raise rejection(answer)
     if not isinstance(answer, Welcome):

@@ -1,4 +1,4 @@
-"""Texts as they go over the wire: what UTF-8 can express, and no longer than a message has room for."""
+"""Makes texts fit the wire: what UTF-8 can express, and no longer than a message has room for."""
 
 from __future__ import annotations
 

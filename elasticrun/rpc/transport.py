@@ -3,8 +3,8 @@
 Payloads pass through gRPC as plain bytes, so that malformed ones reach our codec and are answered with
 a typed rejection. A peer whose host went silent is found by HTTP/2 pings, sent by both sides after
 PING_INTERVAL of silence and answered by gRPC's core even while Python is busy. The timer that sends them may
-be late by TIMER_SLACK. That nothing is acknowledged within PING_TIMEOUT is seen in time, by the kernel, which
-gRPC asks for that; a frozen peer whose kernel lives is found by gRPC, late by TIMER_SLACK once more.
+be late by TIMER_SLACK. The kernel notices in time, as gRPC asks it to, if nothing is acknowledged within
+PING_TIMEOUT; gRPC finds a frozen peer whose kernel lives, late by TIMER_SLACK once more.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ SERVER_OPTIONS: _Options = (
     ("grpc.http2.max_ping_strikes", 0),
     # What a stream may send before it is read. Core makes room for a larger message once it has begun.
     ("grpc.http2.lookahead_bytes", 65_536),
-    # What strangers may hold open without a stream, and how many streams they may put on a connection; agents
-    # have one for each. Milliseconds.
+    # For how many milliseconds strangers may hold a connection without a stream, and how many streams they
+    # may put on one. An agent has one stream for each connection.
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 30_000),
     ("grpc.max_concurrent_streams", 100),
-    # What waits in core until Python looks at it. From the first of these numbers on core refuses at random,
-    # and from the second everybody, both without a word: above what the Gate admits, which says why.
+    # Requests that wait in core for Python. From the first number on core refuses at random, and from the
+    # second all, without a reason. Both are above what the Gate admits, which gives a reason.
     ("grpc.server.max_pending_requests", 4352),
     ("grpc.server.max_pending_requests_hard_limit", 6144),
 )

@@ -1,4 +1,4 @@
-"""Nodes that are ill, and the probes that look for it.
+"""Ill nodes, and the probes that look for illness.
 
 An all-gather works if the probes of all its members have been there at one time, and neither a member nor a
 link between two of them is broken. Members that wait in vain give up at the end of the probe's time.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FLOPS = 1e12
 FINE = GroupReport("", 1e9, 1e-4)
 FAILED = GroupReport("no answer")
-SHARE = 0.9  # of a probe's time, after which it gives up what has not worked yet
+SHARE = 0.9  # of a probe's time, after which it gives up
 
 
 @dataclass(eq=False)
@@ -44,12 +44,12 @@ class Visit:
 
     @property
     def is_alive(self) -> bool:
-        """Nobody has killed it."""
+        """Whether the probe still runs."""
         return self.agent.probe is self and not self.agent.over
 
 
 class Clinic:
-    """Knows who is ill, and runs all probes of one simulated job."""
+    """Knows which nodes are ill, and runs all probes of one simulated job."""
 
     def __init__(self, sim: Simulator) -> None:
         self.kernel = sim.kernel
@@ -58,7 +58,7 @@ class Clinic:
         self._meetings: dict[tuple[int, tuple[str, ...], int], Meeting] = {}
 
     def inflict(self, ill: FallsIll | LinkBreaks) -> None:
-        """From now on something is wrong."""
+        """Make a node ill, or break a link, from now on."""
         if isinstance(ill, FallsIll):
             self.ill.setdefault(ill.node, (ill.illness, self.kernel.now))
         else:
@@ -69,7 +69,7 @@ class Clinic:
         return name in self.ill and self.ill[name][0] in illnesses
 
     def run(self, agent: SimAgent, start: StartProbe) -> Visit:
-        """A probe begins."""
+        """Begin a probe."""
         visit = Visit(agent, start)
         agent.probe = visit
         visit.meetings = [self._meeting(start.check, group) for group in start.groups]
@@ -82,7 +82,7 @@ class Clinic:
         return self._meetings.setdefault(key, Meeting(group.nodes))
 
     def _test(self, visit: Visit) -> None:
-        """The self test is over; the probe goes on to its all-gathers, unless it found something."""
+        """End the self test and go on to the all-gathers; after a failed test half of the probes end here."""
         if not visit.is_alive or self.suffers(visit.agent.name, Illness.STUCK):
             return
         if self.suffers(visit.agent.name, Illness.COMPUTE):
@@ -99,7 +99,7 @@ class Clinic:
     def _gather(self, meeting: Meeting) -> None:
         alive = all(visit.is_alive for visit in meeting.here.values())
         meeting.report = FINE if alive and self.is_sound(meeting.nodes) else FAILED
-        if meeting.report is FINE or self.kernel.random() < 0.5:  # else it is a matter of waiting in vain
+        if meeting.report is FINE or self.kernel.random() < 0.5:  # else the members wait in vain
             for visit in meeting.here.values():
                 self._end_if_done(visit)
 

@@ -1,4 +1,4 @@
-"""What the master keeps counted is what a count of all nodes gives (``core/health/candidates.py``)."""
+"""The counts that the master keeps equal a fresh count of all nodes (``core/health/candidates.py``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from elasticrun.sim.kernel import Violation
 
 
 def counts_are_exact(machine: JobMachine) -> None:
-    """To be called after any event."""
+    """Check all counts; call it after any event."""
     _candidates_are_exact(machine)
     nodes, candidates = machine.state.members.nodes, machine.state.candidates
     able = {n: nodes[n] for n in candidates.ready if n in nodes and n not in machine.state.health.doubtful}
@@ -50,7 +50,7 @@ def counts_are_exact(machine: JobMachine) -> None:
 
 
 def _candidates_are_exact(machine: JobMachine) -> None:
-    """Whoever is ready is a candidate or held back, and the latter only while nobody is missing."""
+    """A ready node is a candidate or held back; none is held back that a world needs."""
     nodes, held, ready = machine.state.members.nodes, machine.state.held.since, machine.state.ready.keys()
     idle = {name for name, node in nodes.items() if node.ready and name not in machine.state.current.pending}
     _same("who is ready is a candidate or held back", ready | held.keys(), idle)
@@ -81,7 +81,7 @@ def _standing(machine: JobMachine, name: str) -> Standing:
 
 
 def _unchecked(machine: JobMachine, is_first: bool, is_single: bool) -> list[str]:
-    """Node by node, as the rule is told."""
+    """The nodes to check first, found node by node."""
     config, book, ready = machine.state.config.health, machine.state.health, list(machine.state.ready)
     always = config.mode is HealthCheckMode.ALWAYS
     if not config.only and (config.mode is HealthCheckMode.OFF or (is_single and not always)):
@@ -108,7 +108,7 @@ def _votes_are_exact(machine: JobMachine, tally: Tally, nodes: Mapping[str, Node
 
 
 def _obstacle(machine: JobMachine, able: Mapping[str, Node], more_may_come: bool) -> str:
-    """From the nodes that would be chosen, or from all if they are too few, by votes counted anew."""
+    """The obstacle for the nodes that would be chosen, or for all if too few, from a fresh count of votes."""
     candidates, quorum, limits = machine.state.candidates, machine.state.quorum, machine.state.limits
     positions = [machine.state.members.nodes[name].info.position for name in candidates.ready]
     if why := quorum.obstacle_to_begin(positions, machine.state.newest >= 0):

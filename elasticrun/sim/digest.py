@@ -1,9 +1,9 @@
 """One number for everything that masters decide in many simulated jobs.
 
-Two versions of the package decide the same if they have the same digest: of each event that a master handles,
-when it does, and each effect that follows, its words included. Names inside the package do not count, so that
-they can change: a value is written as its fields in order, without those that are as by default, and an
-event, effect or message by its place among the others of its kind.
+Two versions of the package decide the same if they have the same digest. It covers each event that a master
+handles, the time, and each effect that follows, with its text. Names inside the package do not count, so that
+they can change: a value is written as its fields in order, without those that have their default, and an
+event, effect or message by its place in its union.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from elasticrun.sim.failover import simulator
 from elasticrun.sim.master import SAVING, Saving
 from elasticrun.sim.scenario import Scenario
 
-#: Unions whose members' places tell them apart.
+#: Unions whose members are written as their places.
 _UNIONS: tuple[Any, ...] = (JobEvent, JobEffect, MasterMessage)
 _PLACES: dict[type, str] = {
     kind: f"{union}.{place}"
@@ -32,7 +32,7 @@ _FIELDS: dict[type, tuple[tuple[int, str, object], ...]] = {}  # number, name an
 
 
 def plain(value: Any) -> str:
-    """A value as text that does not tell what anything is called."""
+    """A value as text without names of types or fields."""
     if isinstance(value, Enum):
         return plain(value.value)
     if isinstance(value, tuple | list):
@@ -60,11 +60,11 @@ def _fields(kind: type) -> tuple[tuple[int, str, object], ...]:
 
 
 def digest_of(scenario: Scenario, saving: Saving = SAVING) -> str:
-    """Of all that the masters of one job decide until its end, in hex."""
+    """The digest of all that the masters of one job decide, in hex."""
     found = sha256()
 
     def note(now: float, event: JobEvent, effects: Sequence[JobEffect]) -> None:
-        # The number of the event is a name of it, no part of what is decided.
+        # The number of the event is only its name, not part of the decision.
         told = [dataclasses.replace(each, event=0) if isinstance(each, Decided) else each for each in effects]
         found.update(f"{now!r} {plain(event)} -> {plain(told)}\n".encode())
 
@@ -75,7 +75,7 @@ def digest_of(scenario: Scenario, saving: Saving = SAVING) -> str:
 
 
 def digest_all(scenarios: Iterable[Scenario], tell: bool = False, saving: Saving = SAVING) -> str:
-    """Of many jobs, in hex; ``tell`` prints that of each, so that the first that differs can be found."""
+    """The digest of many jobs, in hex; ``tell`` prints that of each, to find the first that differs."""
     found = sha256()
     for scenario in scenarios:
         one = digest_of(scenario, saving)

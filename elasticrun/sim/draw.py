@@ -1,4 +1,4 @@
-"""Scenarios by chance: a seed says which nodes come, and what happens to them when."""
+"""Random scenarios: a seed decides which nodes come, and what happens to them."""
 
 from __future__ import annotations
 
@@ -155,14 +155,14 @@ def _split(rng: random.Random, names: list[str], last: float) -> Fault:
 
 
 def _forgets(fault: Fault, hosts: tuple[str, ...]) -> bool:
-    """Faults that restart the agent of a listed host, or wipe its disk: see ``core/membership/quorum.py``."""
+    """Whether a fault restarts a listed host's agent or wipes a disk: see ``core/membership/quorum.py``."""
     if isinstance(fault, MasterCrash):
         return fault.memory is Memory.LOST
     return isinstance(fault, AgentCrash | AgentStarts | Stop) and fault.node in hosts
 
 
 def draw_network(rng: random.Random) -> Network:
-    """A fast or slow one, of which half are hostile."""
+    """A fast or slow network; half of them are hostile."""
     delay = rng.choice((0.002, 0.05, 0.5))
     if rng.random() < 0.5:
         return Network(delay)

@@ -47,23 +47,23 @@ PEERLESS = 100.0  # seconds after which a worker gives up on peers that never co
 
 
 class Formed(World):
-    """A world, its members' incarnations, and who of them has started."""
+    """A world, its members' incarnations, and which of them have started."""
 
     def __init__(self, id_: WorldId, machine: JobMachine) -> None:
         super().__init__(machine.state.round, 0, machine.state.current)
         self.id = id_
         nodes = machine.state.members.nodes
         self.members = {name: nodes[name].info.incarnation for name in self.assignments}
-        self.takers: dict[str, SimAgent] = {}  # by name, of exactly these incarnations
+        self.takers: dict[str, SimAgent] = {}  # the members that have started, by name
 
     @property
     def is_complete(self) -> bool:
-        """Every member has started its workers at some time."""
+        """Whether every member has started its workers at some time."""
         return len(self.takers) == len(self.assignments)
 
     @property
     def can_train(self) -> bool:
-        """All members' workers run now."""
+        """Whether the workers of all members run now."""
         return self.is_complete and all(
             agent.workers.group is not None and agent.workers.group.round == self.number and not agent.crashed
             for agent in self.takers.values()
@@ -167,7 +167,7 @@ class ChainRules(Rules):
     # -- the way out
 
     def _search_was_in_vain(self, agent: SimAgent) -> None:
-        """A node that no master could use goes, not one that a world waits for or has to spare."""
+        """Check that a node which gave up its search was idle for long enough."""
         scenario = self.scenario
         waited = self.sim.kernel.now - agent.workers.idle_since
         enough = waited > max(scenario.join_timeout, longest_stay(len(scenario.hosts)))
@@ -202,7 +202,7 @@ class Failover(Simulator):
     masters: list[HostMaster]
 
     def _make_rules(self) -> Rules:
-        self.kept: Journal = []  # entries of all journals; a copy's line is a number in here
+        self.kept: Journal = []  # entries of all journals; a copy's line is an index into it
         self.network = HostNetwork(self.scenario.hosts)
         return ChainRules(self)
 
@@ -214,11 +214,11 @@ class Failover(Simulator):
         return HostFaults(self)
 
     def make_link(self, agent: SimAgent) -> SimLink:
-        """How an agent of this job finds its master."""
+        """The link by which an agent finds its master."""
         return HostLink(self, agent)
 
     def group_started(self, agent: SimAgent, group: Group) -> None:
-        """Workers that nobody joins give up some time."""
+        """Note that a node's workers are up; they give up if their peers do not come within PEERLESS."""
         super().group_started(agent, group)
         self.kernel.after(PEERLESS, self._give_up, agent, group)
 
@@ -231,7 +231,7 @@ class Failover(Simulator):
     # -- the disks
 
     def keep(self, entry: Any) -> int:
-        """The number of a journal's entry, for a copy."""
+        """Store a journal entry for copies; returns its number."""
         self.kept.append(entry)
         return len(self.kept) - 1
 
@@ -264,13 +264,13 @@ class Failover(Simulator):
     # -- judging
 
     def _settled(self) -> None:
-        """Rule 4: faults have stopped long ago."""
+        """Rule 4: long after the last fault a world can train, unless none can be expected."""
         why = self.why_not()
         if not why and not self.outcomes and not any(world.can_train for world in self.rules.formed.values()):
             raise Violation("a world forms", f"none long after faults, although {self.healthy()} are there")
 
     def judge_timeout(self) -> None:
-        """The job gave up: fine while faults go on, or if too few are left."""
+        """Check nothing: any timeout is accepted here."""
 
     def why_not(self) -> str:
         """Why no world can be expected; "" if one can."""

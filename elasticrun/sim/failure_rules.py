@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def the_error_came_back(rules: Rules, reason: str) -> None:
-    """In the last rounds that failed, as many as the policy asks for, the same error was raised."""
+    """The last rounds that failed, as many as the policy asks for, raised the same error."""
     needed = rules.scenario.policy.same_error_rounds
     failed = [
         world
@@ -27,7 +27,7 @@ def the_error_came_back(rules: Rules, reason: str) -> None:
 
 
 def hang_is_real(scenario: Scenario, world: World) -> None:
-    """There was a time at which nobody who has not finished made steps."""
+    """There was a time at which no unfinished node made steps."""
     specs = {spec.name: spec.local_world_size for spec in scenario.nodes}
     waits = [
         world.waits.get(name, []) for name in world.assignments if world.done.get(name, 0) != specs[name]

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated job, by the faults of its scenario."""
+"""Inflicts the faults of a scenario on a simulated job."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Faults:
         self.sim = sim
 
     def inflict(self, fault: Fault) -> None:
-        """It happens now."""
+        """Inflict a fault now."""
         self.sim.kernel.say("FAULT", str(fault))
         match fault:
             case MasterCrash(_, down_for, memory):

@@ -10,17 +10,17 @@ from elasticrun.core.job.state import HEARTBEAT
 from elasticrun.core.timers import Deadlines
 from elasticrun.sim.kernel import require
 
-#: Not state: the instant of the last event and what it led to, and what was counted when it was asked for.
+#: Not state: the time and the effects of the last event, and counts that are made on demand.
 PASSING = frozenset({"now", "events", "_now", "_effects", "_by_members"})
 
 
 def fingerprint(value: Any) -> Any:
-    """Everything in ``value`` that decides what it will do; a heartbeat's deadline is only the network's."""
+    """What decides the behaviour of ``value``; without heartbeat deadlines, which depend on the network."""
     return _look(value, {})
 
 
 def _look(value: Any, seen: dict[int, int]) -> Any:
-    """``seen``: a number for each thing that was looked at before, as several parts may hold it."""
+    """``seen`` numbers the objects looked at before, as several parts may share one."""
     kind = type(value)
     if kind not in _MUTABLE:
         _MUTABLE[kind] = _names(kind)
@@ -41,7 +41,7 @@ def _look(value: Any, seen: dict[int, int]) -> Any:
         due: dict[Any, float] = value._due
         return sorted((repr(name), at) for name, at in due.items() if name[0] != HEARTBEAT)
     if hasattr(value, "__dict__") and kind.__module__.startswith("elasticrun.core."):
-        fields = getattr(kind, "__dataclass_fields__", None)  # else: what a value has computed
+        fields = getattr(kind, "__dataclass_fields__", None)  # without cached values
         names = vars(value) if fields is None else fields
         return [(name, _look(getattr(value, name), seen)) for name in names if name not in PASSING]
     return value  # cannot change
@@ -70,6 +70,6 @@ def difference(one: Any, other: Any, path: str = "state") -> str:
 
 
 def replay_gives_the_same(expected: Any, machine: JobMachine) -> None:
-    """Rule 5: a journal stands for the state that its master had."""
+    """Rule 5: a replay of the journal gives the state that its master had."""
     found = difference(expected, fingerprint(machine.state))
     require("a replay gives the same state", not found, found)

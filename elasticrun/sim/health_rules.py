@@ -1,6 +1,6 @@
-"""The rules of health checks: who may be excluded, who may work, and when a probe may run.
+"""The rules of health checks: which nodes may be excluded, which may work, and when a probe may run.
 
-Who is ill is read from the simulated clinic. The machine says only when a check began and whom it excluded.
+The simulated clinic says which nodes are ill. The machine says only when a check began, and what it excluded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from elasticrun.sim.node import SimAgent
     from elasticrun.sim.simulator import Simulator
 
-#: Between two decisions of one event there are at most so many transitions.
+#: The most transitions between two decisions of one event.
 STRIDE = 2
 
 
@@ -36,7 +36,7 @@ REACHABLE = _reachable()
 
 
 def _called_faulty(text: str) -> list[str]:
-    """The nodes that the summary of a check names; there are fewer than it would shorten."""
+    """The nodes that a check's summary calls faulty; here they are too few for it to shorten the list."""
     found = re.search(r"checked nodes? (?:is|are) good;.*?\bfaulty: ([^;]*)", text)
     return found[1].split(", ") if found else []
 
@@ -51,15 +51,15 @@ class HealthRules:
         self.forget()
 
     def forget(self) -> None:
-        """The master has lost its journal."""
+        """Start over: the master has lost its journal."""
         self._phase = JobPhase.GATHERING
         self._here: set[str] = set()  # incarnations that the master knows
         self._gone: dict[str, None] = {}  # incarnations that this master must not take again
         self._began = 0.0  # when the newest check began
-        # By incarnation: when the check began that probed it last, and whether it was to meet anybody.
+        # By incarnation: when its last check began, and whether that had all-gathers.
         self._checked: dict[str, tuple[float, bool]] = {}
-        self._doubted: dict[str, str] = {}  # nodes that are suspect, and their hosts
-        self._tainted: set[str] = set()  # hosts of suspects that went
+        self._doubted: dict[str, str] = {}  # suspect or doubtful nodes, and their hosts
+        self._tainted: set[str] = set()  # hosts of suspects that are gone
 
     # -- after each event
 
@@ -88,7 +88,7 @@ class HealthRules:
             self.only_the_sound_are_trusted(machine)
 
     def _note_farewell(self, machine: JobMachine, before: JobPhase, who: str) -> None:
-        """An incarnation will not be admitted again: was that ordered, or found out?"""
+        """Check that a retired incarnation was drained by an order, or excluded with good reason."""
         self._gone[who] = None
         agent, farewell = self.agent(who), machine.state.members._retired[who]
         code = farewell.code if farewell is not None else None
@@ -102,7 +102,7 @@ class HealthRules:
                 self.exclusion_is_just(machine, agent)
 
     def _note_suspects(self, machine: JobMachine) -> None:
-        """Remember where suspects were that are gone."""
+        """Remember the hosts of suspects that are gone."""
         nodes, book = machine.state.members.nodes, machine.state.health
         self._tainted.update(host for name, host in self._doubted.items() if name not in nodes)
         self._tainted.difference_update(nodes[name].info.host for name in book.trusted)
@@ -111,7 +111,7 @@ class HealthRules:
         }
 
     def agent(self, incarnation: str) -> SimAgent:
-        """By its incarnation."""
+        """The agent of an incarnation."""
         return next(agent for agent in self.sim.agents if agent.incarnation == incarnation)
 
     def phases_follow_the_table(self, phase: JobPhase) -> None:
@@ -121,7 +121,7 @@ class HealthRules:
         self._phase = phase
 
     def accusations_are_of_those_present(self, text: str, machine: JobMachine) -> None:
-        """Who left, or was lost, is not called faulty; who is called so is excluded in the same event."""
+        """A node called faulty is excluded in the same event; if the job only checks, it is present."""
         for name in _called_faulty(text):
             node = machine.state.members.nodes.get(name)
             is_there = node is not None and node.info.incarnation in self._here
@@ -134,11 +134,11 @@ class HealthRules:
         return [who for who, told in retired if told is not None and told.code is RejectCode.EXCLUDED]
 
     def exclusion_is_just(self, machine: JobMachine, agent: SimAgent) -> None:
-        """Only who is ill, whose links are broken, or who was frozen and could not answer."""
+        """An excluded node is ill, has broken links, or was away and could not answer."""
         clinic, name = self.sim.clinic, agent.name
         ill = clinic.suffers(name, *GRAVE)
         slow = machine.state.config.health.exclude_stragglers and clinic.suffers(name, Illness.SLOW)
-        # Who cannot be reached any more, but has proven good before, is a witness all the same.
+        # A node that proved good, and whose network then fell ill during the check, makes others look faulty.
         network = (since for illness, since in clinic.ill.values() if illness is Illness.NETWORK)
         cut = sum(name in link for link in clinic.broken) + sum(it >= self._began for it in network) > 1
         away = agent.over or agent.frozen > 0 or agent.disturbed >= self._began
@@ -157,7 +157,7 @@ class HealthRules:
                 raise Violation("only who is there is doubtful", name)
 
     def _was_ill(self, incarnation: str, name: str) -> bool:
-        """Whether it was ill already when the check began that probed it last."""
+        """Whether a node was already ill when its last check began, in a way that the check shows."""
         illness, since = self.sim.clinic.ill.get(name, (None, 0.0))
         began, met = self._checked.get(incarnation, (0.0, False))
         shows = illness in (Illness.COMPUTE, Illness.STUCK) or (met and illness is Illness.NETWORK)
@@ -187,7 +187,7 @@ class HealthRules:
                 raise Violation("no round starts while a probe runs on a member", who)
 
     def unhealthy_is_just(self, machine: JobMachine) -> None:
-        """The job ended because of a check: there was one, and too few are left."""
+        """A job that ended as unhealthy has doubtful nodes, and too few others."""
         if machine.state.config.health.only:
             return
         doubtful = set(machine.state.health.doubtful) & set(machine.state.ready)

@@ -22,11 +22,11 @@ class HostNetwork:
         self.splits: list[Split] = []
 
     def position_of(self, name: str) -> int:
-        """Of a node's host in the list of endpoints, or -1."""
+        """The position of a node's host in the list of endpoints, or -1."""
         return self.hosts.index(name) if name in self.hosts else -1
 
     def look_around(self, position: int) -> list[int]:
-        """Where the agent of a listed host asks for a master before it does anything else."""
+        """The positions that the agent of a listed host first asks for a master."""
         return [] if position < 0 else [index for index in range(len(self.hosts)) if index]
 
     def reaches(self, name: str, position: int) -> bool:
@@ -43,7 +43,7 @@ class HostFaults(Faults):
         self.failover = sim
 
     def inflict(self, fault: Fault) -> None:
-        """It happens now."""
+        """Inflict a fault now."""
         if isinstance(fault, Split):
             self.sim.kernel.say("FAULT", str(fault))
             self.failover.network.splits.append(fault)
@@ -85,5 +85,5 @@ class HostFaults(Faults):
 
 
 def _side(split: Split, name: str) -> int:
-    """The group of a node; those that are in none are together."""
+    """The group of a node; nodes in no group are together, as -1."""
     return next((number for number, group in enumerate(split.groups) if name in group), -1)

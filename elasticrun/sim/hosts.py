@@ -1,7 +1,7 @@
 """Hosts that may run the master: each with an agent, a disk, and a master that comes, steps down and dies.
 
-The link is as agent/link.py keeps it with a list of endpoints, and the start of a master as
-agent/master_host/hosting.py and master/service.py do it: only with what the disk of that host holds.
+The link acts as agent/link.py does with a list of endpoints. A master starts as in
+agent/master_host/hosting.py and master/service.py: only with what the disk of that host holds.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ class Copy:
 
 
 class Copies:
-    """What agents of other listed hosts are sent of one master's journal."""
+    """Sends one master's journal to agents of other listed hosts."""
 
     def __init__(self, master: HostMaster) -> None:
         self.holders: dict[int, Stream] = {}  # by session
         self._master = master
 
     def offer(self, stream: Stream, hello: Hello) -> None:
-        """An agent has attached: it keeps a copy if it is another listed host's."""
+        """Send the journal to a newly attached agent if it is another listed host's."""
         is_own = hello.info.position in (-1, self._master.position)
         if not is_own and not self._master.machine.state.config.cautious:
             self.holders[stream.session] = stream
             self._send(stream, 0)
 
     def send(self, first: int) -> None:
-        """The journal is new from this entry on."""
+        """Send the journal from this entry on."""
         for stream in self.holders.values():
             self._send(stream, first)
 
@@ -76,7 +76,7 @@ class HostMaster(SimMaster):
         self.position = position
         self.copy = Copy()
         self.starting = False
-        self.stepped_down = False  # and its host's agent does not know it yet
+        self.stepped_down = False  # and its host's agent has not noticed yet
         self.let_go = False  # its host's agent does not need it any more
         super().__init__(sim, config)
         self._copies = Copies(self)
@@ -85,7 +85,7 @@ class HostMaster(SimMaster):
     # -- lives
 
     def start_process(self, resume: bool) -> None:
-        """The agent of this host starts a master."""
+        """Start a master for the agent of this host."""
         if not self.up and not self.starting:
             self.starting, self.let_go = True, False
             self.kernel.after(0.1 + 0.3 * self.kernel.random(), self._serve, resume)
@@ -110,12 +110,12 @@ class HostMaster(SimMaster):
         self.start(next_epoch(above, endpoints, self.position))
 
     def release(self) -> None:
-        """The agent of this host is gone, or follows another master."""
+        """End once idle: the agent of this host is gone, or follows another master."""
         self.let_go = True
         self._end_if_idle()
 
     def crash(self, down_for: float, memory: Memory) -> None:
-        """The process dies; its host's agent starts the next one when it needs it."""
+        """Kill the process; its host's agent starts the next one when it needs it."""
         super().crash(0.0, memory)
 
     def _die(self, down_for: float, memory: Memory, expected: object) -> None:
@@ -126,7 +126,7 @@ class HostMaster(SimMaster):
             self.journal, self.copy, self._expected = [], Copy(), None
 
     def lose_power(self, keeps_disk: bool) -> None:
-        """The whole host is gone."""
+        """Stop the master as its host loses power; the disk may be lost too."""
         self.starting = False
         if self.up:
             self._die(0.0, Memory.KEPT, None)
@@ -156,14 +156,14 @@ class HostMaster(SimMaster):
             super()._carry_out(effect)
 
     def receive(self, stream: Stream, message: AgentMessage) -> None:
-        """A message arrives, perhaps long after its stream broke."""
+        """Handle a message, which may come long after its stream broke."""
         super().receive(stream, message)
         served = self.up and stream.life == self.life and self.machine.state.members.node_of(stream.session)
         if served and isinstance(message, Hello):
             self._copies.offer(stream, message)
 
     def stream_ended(self, stream: Stream, reason: str) -> None:
-        """Our end of a stream is closed."""
+        """Handle the end of a stream, as the master sees it."""
         if stream.life == self.life:
             self._copies.holders.pop(stream.session, None)
         super().stream_ended(stream, reason)
@@ -191,7 +191,7 @@ class HostLink(SimLink):
         return self.failover.masters[self.position] if self.position >= 0 else None
 
     def connect(self) -> None:
-        """One attempt to attach, as agent/link.py makes them."""
+        """Try once to attach, as agent/link.py does."""
         if self.agent.over or self._leaving or self.stream is not None or self.agent.park(self.connect):
             return
         if not self._was_up and self.kernel.now - self._born > CONNECT_TIMEOUT:
@@ -226,7 +226,7 @@ class HostLink(SimLink):
         self._turn_since = self.kernel.now
 
     def stream_ended(self, stream: Stream, reason: str) -> None:
-        """Our end of a stream is closed."""
+        """Handle the end of a stream, as the agent sees it."""
         if self.agent.over or stream is not self.stream or self.agent.park(self.stream_ended, stream, reason):
             return
         self.stream, self._fenced = None, False
@@ -241,7 +241,7 @@ class HostLink(SimLink):
         self.kernel.after(0.05 + 0.3 * self.kernel.random(), self.connect)
 
     def receive(self, stream: Stream, message: MasterMessage) -> None:
-        """A message arrives, perhaps long after its stream broke."""
+        """Handle a message, which may come long after its stream broke."""
         agent, is_newest = self.agent, stream is self.stream
         if isinstance(message, JournalCopy):
             if not agent.over and is_newest and not agent.park(self.receive, stream, message):
@@ -270,19 +270,19 @@ class HostLink(SimLink):
             own.copy.entries += [self.failover.kept[int(line)] for line in message.lines]
 
     def _may_be_late(self, stream: Stream) -> bool:
-        """Nothing but agent/link.py, which never reads a closed stream, tells masters of one time apart."""
+        """Only from the same master: agent/link.py keeps others away, as it never reads a closed stream."""
         assert self.stream is not None
         return stream.master is self.stream.master and stream.life == self.stream.life
 
     # -- the end
 
     def hang_up(self) -> None:
-        """The agent goes in good order."""
+        """Close the stream in good order."""
         super().hang_up()
         self._let_go()
 
     def die(self) -> None:
-        """The agent was killed."""
+        """Break the stream: the agent was killed."""
         super().die()
         self._let_go()
 

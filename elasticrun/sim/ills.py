@@ -1,4 +1,4 @@
-"""What else happens to a job, as data: ills that only a health check finds, hangs, errors, and orders."""
+"""Further events of a job, as data: ills that only a health check finds, hangs, errors, and orders."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Illness(Enum):
     COMPUTE = "compute"  # its self test fails
     NETWORK = "network"  # none of its all-gathers works
     STUCK = "stuck"  # its probe never ends by itself
-    SLOW = "slow"  # four times
+    SLOW = "slow"  # a quarter of the speed
 
 
-#: Illnesses with which no check may call a node good.
+#: No check may call a node with one of these illnesses good.
 GRAVE = frozenset({Illness.COMPUTE, Illness.NETWORK, Illness.STUCK})
 
 
 @dataclass(frozen=True, slots=True)
 class FallsIll:
-    """From now on something is wrong with the node, whatever agent runs on it."""
+    """The node is ill from now on, whatever agent runs on it."""
 
     at: float
     node: str
@@ -41,7 +41,7 @@ class FallsIll:
 
 @dataclass(frozen=True, slots=True)
 class LinkBreaks:
-    """From now on no all-gather works in which both nodes are."""
+    """From now on every all-gather that includes both nodes fails."""
 
     at: float
     nodes: tuple[str, str]
@@ -49,7 +49,7 @@ class LinkBreaks:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """The workers of the node's world make no steps until ``until``, or those of the node alone."""
+    """Until ``until``, the workers of the node's world, or of the node ``alone``, make no steps."""
 
     at: float
     node: str
@@ -70,7 +70,7 @@ class Bug:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """An operator lets the node leave."""
+    """An operator drains the node."""
 
     at: float
     node: str
@@ -78,7 +78,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An operator wants another number of nodes."""
+    """An operator orders another number of nodes."""
 
     at: float
     low: int
@@ -87,7 +87,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """The platform says that it takes the node away."""
+    """The platform announces that it takes the node away."""
 
     at: float
     node: str
@@ -95,7 +95,7 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class AskStacks:
-    """An operator wants the stacks of all workers."""
+    """An operator asks for the stacks of all workers."""
 
     at: float
 
@@ -116,7 +116,7 @@ TEXTS = (
 
 
 def draw_health(rng: random.Random) -> HealthConfig:
-    """How nodes are checked."""
+    """Draw how nodes are checked."""
     modes = (HealthCheckMode.OFF, HealthCheckMode.START, *[HealthCheckMode.AUTO] * 3, HealthCheckMode.ALWAYS)
     return HealthConfig(
         mode=rng.choice(modes),
@@ -127,7 +127,7 @@ def draw_health(rng: random.Random) -> HealthConfig:
 
 
 def draw_policy(rng: random.Random) -> Policy:
-    """What is done about failures."""
+    """Draw what is done about failures."""
     rules = tuple(
         PolicyRule(failure, rng.choice(list(Action)))
         for failure in FailureClass
@@ -144,7 +144,7 @@ def draw_policy(rng: random.Random) -> Policy:
 
 
 def draw_ills(rng: random.Random, names: Sequence[str], unit: int, last: float) -> list[Ill]:
-    """What happens, mostly while nodes are checked for the first time."""
+    """Draw what happens. Most illnesses are there from the beginning."""
     few = rng.sample(names, rng.choice((0, 0, 1, 1, 2)) if len(names) > 2 else rng.choice((0, 0, 1)))
     ills: list[Ill] = [
         FallsIll(round(rng.choice((0.0, 0.0, rng.uniform(0, last))), 2), name, rng.choice(list(Illness)))

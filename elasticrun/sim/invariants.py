@@ -1,6 +1,6 @@
 """The rules of the architecture page, one function each, checked after every event.
 
-What is true is read from the simulated world (which workers live, who crashed), never from the machine
+Facts are read from the simulated world (which workers live, which agents crashed), never from the machine
 that is judged. A node *may* still run an earlier round only if the master has declared it lost, or it
 left, since that round was formed; ``_lost_in`` remembers that for each incarnation.
 """
@@ -93,7 +93,7 @@ class Rules:
         return port
 
     def forget(self) -> None:
-        """The master has lost its journal: what it knew is no measure any more."""
+        """Start over: the master has lost its journal, and is not judged by what it knew."""
         self.generation += 1
         if self.ended is not None:
             self.sim.outcomes.add(OUTCOMES[self.ended])
@@ -112,11 +112,11 @@ class Rules:
         return WorldLimits(case.min_nodes, case.max_nodes, case.node_unit)
 
     def allow(self, low: int, high: int) -> None:
-        """An operator orders another number of nodes."""
+        """Allow the limits that an operator has ordered."""
         self._ordered.add(WorldLimits(low, high, self.scenario.node_unit))
 
     def resume(self, machine: JobMachine) -> None:
-        """A replay has put equal objects in the place of those that were watched."""
+        """Watch the objects of a replayed machine in place of their equals."""
         if self.newest is not None:
             self.newest.current = machine.state.current
             self._current = machine.state.current
@@ -210,7 +210,7 @@ class Rules:
             require("one world per round", other.generation != world.generation, str(world.number))
 
     def no_member_runs_an_earlier_round(self, world: World) -> None:
-        """Of all nodes, only those declared lost since may still run what was before."""
+        """Only nodes declared lost since then may still run an earlier round."""
         for agent in self.sim.agents:
             group = agent.workers.group
             if group is None:
@@ -278,7 +278,7 @@ class Rules:
         else:
             self.sim.judge_timeout()
 
-    # -- rule 4: progress; the simulator's bound asks whether a world forms, here whether facts fit
+    # -- rule 4: progress; the simulator checks that a world forms
 
     def numbers_only_grow(self, machine: JobMachine) -> None:
         round_, epoch = machine.state.round, machine.state.epoch
@@ -312,7 +312,7 @@ class Rules:
 
 
 def directives_are_consistent(machine: JobMachine, effects: list[JobEffect]) -> None:
-    """Nobody is told to start a round that is not the newest."""
+    """Every order to start a round is for the newest one."""
     for effect in effects:
         if isinstance(effect, Send) and isinstance(effect.message, StartRound):
             assignment = effect.message.assignment
@@ -320,7 +320,7 @@ def directives_are_consistent(machine: JobMachine, effects: list[JobEffect]) -> 
 
 
 def facts_fit_the_phase(machine: JobMachine) -> None:
-    """What the machine counts, and whom it waits for, is as its phase says."""
+    """The machine's counts are exact, and the nodes that it waits for fit its phase."""
     counts_are_exact(machine)
     current = machine.state.current
     require(

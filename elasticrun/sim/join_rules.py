@@ -1,4 +1,4 @@
-"""The rules of joining: what a world that runs may be stopped for, and how soon a node is taken in.
+"""The rules of joining: when a running world may be stopped for new nodes, and how soon a node is taken in.
 
 Whether a node imports is read from the simulated agents, never from the machine that is judged.
 """
@@ -22,19 +22,19 @@ SLACK = 0.001
 
 
 class JoinRules:
-    """Watches who joins one simulated job."""
+    """Watches the nodes that join one simulated job."""
 
     def __init__(self, sim: Simulator) -> None:
         self.sim = sim
         self.forget()
 
     def forget(self) -> None:
-        """The master has lost its journal."""
-        self._stopped = -1  # the newest round that was stopped for who joins
+        """Start over: the master has lost its journal."""
+        self._stopped = -1  # the newest round that was stopped for a joining node
         self._known: dict[str, float] = {}  # when a node was first known to import, by incarnation
         self._could_grow: float | None = None  # since when a larger world could start
         self._formed = -1  # the newest round
-        self._was_few = True  # before it, too few could start at once; nor can they before the first one
+        self._was_few = True  # before it, too few nodes could start at once; so it is before the first one
 
     def after_master(self, machine: JobMachine) -> None:
         """Check every rule."""
@@ -53,9 +53,9 @@ class JoinRules:
                 self._known.pop(node.info.incarnation, None)
 
     def imports(self, machine: JobMachine, name: str) -> bool:
-        """A node still imports, and has not done so for so long that nobody believes it.
+        """Whether a node still imports, and has done so for less than WARMING_LIMIT.
 
-        Of one that imports anew the master has to know: until it hears so, the node is as good as any.
+        A node that imports anew counts only once the master has heard of it.
         """
         node = machine.state.members.nodes[name]
         agent = next(agent for agent in self.sim.agents if agent.incarnation == node.info.incarnation)
@@ -65,7 +65,7 @@ class JoinRules:
         return agent.machine.state.is_warming and self.sim.kernel.now < since + WARMING_LIMIT - SLACK
 
     def _could_start(self, machine: JobMachine) -> set[str]:
-        """Nodes outside a round that have said that they could start, with no import in the way."""
+        """Ready nodes outside a round that are not doubtful and do not import."""
         nodes = machine.state.members.nodes.items()
         idle = {name for name, node in nodes if node.ready and name not in machine.state.current.pending}
         return {
@@ -92,7 +92,7 @@ class JoinRules:
         require("no world is stopped for an import", larger > size, f"{size} nodes, and {sorted(ready)}")
 
     def who_could_join_does(self, machine: JobMachine, ready: set[str]) -> None:
-        """While a round runs, a larger world that could start is begun within moments."""
+        """A running round makes way for a larger world within SETTLE."""
         current, now = machine.state.current, self.sim.kernel.now
         size = len(current.assignments)
         known = {name for name in ready if not machine.state.members.nodes[name].status.warming}
@@ -105,7 +105,7 @@ class JoinRules:
             raise Violation("who could join does", f"{sorted(known)} since {since:g}")
 
     def nobody_waits_for_an_import(self, machine: JobMachine, ready: set[str]) -> None:
-        """A world that follows another is formed without nodes that import, if there were enough others."""
+        """A later world is formed without importing nodes, if there were enough others."""
         quiet = not machine.state.members.detached and (BACKOFF, "") not in machine.state.timers
         if machine.state.phase in (JobPhase.GATHERING, JobPhase.CHECKING):
             self._was_few = self._was_few or (quiet and not machine.state.limits.usable(len(ready)))

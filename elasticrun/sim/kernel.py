@@ -53,11 +53,11 @@ class Kernel:
         return True
 
     def say(self, who: str, text: str) -> None:
-        """Add a line to the trace; callers ask ``tracing`` first where building the text costs."""
+        """Add a line to the trace; callers check ``tracing`` first where the text is costly."""
         if self.lines is not None:
             self.lines.append(f"{self.now:9.3f} {who:10} {text}")
 
     @property
     def tracing(self) -> bool:
-        """Whether anybody reads the trace."""
+        """Whether the trace is kept."""
         return self.lines is not None

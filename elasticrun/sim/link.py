@@ -29,7 +29,7 @@ MASTER_TIMEOUT = 60.0  # seconds that an agent waits for a master
 
 
 class SimLink:
-    """Attaches, again and again, and hands over what is said."""
+    """Attaches again after each loss, and passes messages on."""
 
     position = -1  # of the agent's host in the list of endpoints
 
@@ -39,17 +39,17 @@ class SimLink:
         self.stream: Stream | None = None
         self.linked = False  # Welcome was read on ``stream``
         self.tickets: set[str] = set()  # the keys of the masters that have welcomed it
-        self.cuts = 0  # cuts of the network that hold now
-        # Whether the newest stream has brought a directive, from which on what an earlier one holds is stale.
-        # Until then nothing but agent/link.py, which never reads a closed stream, keeps it away; nor does
-        # anything else keep away what a forgotten master said, whose epoch may have been the same.
+        self.cuts = 0  # network cuts in force
+        # Whether the newest stream has brought a directive. From then on the agent itself knows that earlier
+        # streams are stale, so late messages are delivered. Before that, and for a master that has lost its
+        # journal (epochs may repeat), only agent/link.py keeps them away: it never reads a closed stream.
         self._fenced = False
         self._leaving = False  # no other stream follows
         self._down_since: float | None = None
         self._longest_absence = 0.0
 
     def connect(self) -> None:
-        """One attempt to attach, as agent/link.py makes them."""
+        """Try once to attach, as agent/link.py does."""
         if self.agent.over or self._leaving or self.stream is not None or self.agent.park(self.connect):
             return
         if self.cuts or not self.agent.sim.master.up:
@@ -69,7 +69,7 @@ class SimLink:
             stream.break_off("no answer", 0.0, self.kernel.random())
 
     def stream_ended(self, stream: Stream, reason: str) -> None:
-        """Our end of a stream is closed."""
+        """Handle the end of a stream, as the agent sees it."""
         if self.agent.over or stream is not self.stream or self.agent.park(self.stream_ended, stream, reason):
             return
         self.stream, self._fenced = None, False
@@ -80,17 +80,17 @@ class SimLink:
         self.kernel.after(0.05 + 0.5 * self.kernel.random(), self.connect)
 
     def longest_absence(self) -> float:
-        """For how many seconds in a row there was no master, at most."""
+        """The longest time without a master, in seconds."""
         if self._down_since is None:
             return self._longest_absence
         return max(self._longest_absence, self.kernel.now - self._down_since)
 
     def waited_for_a_master(self) -> bool:
-        """Whether there was none for as long as an agent waits; times may be rounded."""
+        """Whether there was no master for MASTER_TIMEOUT, up to rounding."""
         return self.longest_absence() > MASTER_TIMEOUT - 0.001
 
     def receive(self, stream: Stream, message: MasterMessage) -> None:
-        """A message arrives, perhaps long after its stream broke."""
+        """Handle a message, which may come long after its stream broke."""
         if self.agent.over or self.agent.park(self.receive, stream, message):
             return
         if isinstance(message, Welcome):
@@ -119,7 +119,7 @@ class SimLink:
         self.kernel.after(interval, self._beat, stream, interval)
 
     def send(self, message: AgentMessage) -> None:
-        """Say something, if anybody listens."""
+        """Send a message; drop it if there is no link."""
         if self.stream is not None and self.linked:
             self._leaving = self._leaving or isinstance(message, Leave)
             self.stream.send_up(message)
@@ -127,13 +127,13 @@ class SimLink:
     # -- the end
 
     def hang_up(self) -> None:
-        """The agent goes in good order."""
+        """Close the stream in good order."""
         if self.stream is not None:
             self.stream.hang_up()
         self.stream = None
 
     def die(self) -> None:
-        """The agent was killed."""
+        """Break the stream: the agent was killed."""
         if self.stream is not None:
             self.stream.break_off("reset", 0.0, self.kernel.rng.choice((0.01, 5.0)) * self.kernel.random())
         self.stream = None

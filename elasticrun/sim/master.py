@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a journal begins with in place of all events before: the state of a machine, as it was saved."""
+    """The saved state of a machine. It begins a compacted journal, in place of all earlier events."""
 
     epoch: int
     saved: Any
@@ -48,7 +48,7 @@ Journal = list[tuple[JobEvent | State, float]]
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """How a master saves its state, and has it again. Whoever knows the real way hands it in."""
+    """How a master saves and restores its state: by copies, or as the caller says."""
 
     take: Callable[[JobState], Any] = copy.deepcopy
     restore: Callable[[JobConfig, Any], JobMachine] = lambda config, saved: JobMachine(
@@ -56,7 +56,7 @@ class Saving:
     )
 
     def replay(self, config: JobConfig, journal: Journal) -> JobMachine:
-        """The state that a journal stands for."""
+        """Build the machine that a journal describes."""
         machine = JobMachine(config)
         for event, now in journal:
             if isinstance(event, State):
@@ -89,12 +89,12 @@ class SimMaster:
         self._longest = 20 + sim.scenario.seed % 60  # events in the journal before it is compacted
         self.written: Callable[[int], None] = lambda first: (
             None
-        )  # hears from which entry on the journal is new
+        )  # called with the index of the first new entry
 
     # -- the loop
 
     def handle(self, event: JobEvent) -> None:
-        """Write, decide, carry out."""
+        """Journal an event, let the machine decide, and carry out the effects."""
         if not self.up:
             return
         crash, self._crash = self._crash, None
@@ -157,7 +157,7 @@ class SimMaster:
     # -- streams
 
     def receive(self, stream: Stream, message: AgentMessage) -> None:
-        """A message arrives, perhaps long after its stream broke."""
+        """Handle a message, which may come long after its stream broke."""
         if not self.up or stream.life != self.life:
             return
         match message:
@@ -177,7 +177,7 @@ class SimMaster:
                 self.handle(Left(stream.session, reason))
 
     def stream_ended(self, stream: Stream, reason: str) -> None:
-        """Our end of a stream is closed."""
+        """Handle the end of a stream, as the master sees it."""
         if self.up and stream.life == self.life and self._streams.pop(stream.session, None) is not None:
             self.handle(Detached(stream.session, reason))
 
@@ -225,7 +225,7 @@ class SimMaster:
         self.start()
 
     def start(self, epoch: int | None = None) -> None:
-        """Take up the job, or begin it."""
+        """Begin a life: resume the job, or begin it."""
         self.life += 1
         self.up = True
         self._sessions = 0
@@ -236,7 +236,7 @@ class SimMaster:
 
 
 def _trust(stream: Stream, seed: int) -> Trust:
-    """Half of the jobs have a token."""
+    """What an agent has proved; jobs with an odd seed have a token."""
     if stream.key in stream.tickets:
         return Trust.RETURNING
     return Trust.MEMBER if seed % 2 else Trust.STRANGER

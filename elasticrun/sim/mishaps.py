@@ -16,7 +16,7 @@ from elasticrun.sim.world import World
 if TYPE_CHECKING:
     from elasticrun.sim.simulator import Simulator
 
-AGAIN = 4.0  # seconds after which a stall that goes on is said again
+AGAIN = 4.0  # seconds between two reports of a stall
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    train()\n'
 
 
@@ -26,11 +26,11 @@ class Mishaps:
     def __init__(self, sim: Simulator) -> None:
         self.sim = sim
         self.kernel = sim.kernel
-        self.drained: set[str] = set()  # names that an operator wanted to leave
+        self.drained: set[str] = set()  # names of nodes that an operator has drained
         self._bugs: dict[str, Bug] = {}  # by node: what its next rounds will raise
 
     def happen(self, ill: Ill) -> None:
-        """One of them strikes."""
+        """Carry out a mishap."""
         match ill:
             case FallsIll() | LinkBreaks():
                 self.sim.clinic.inflict(ill)
@@ -57,7 +57,7 @@ class Mishaps:
     # -- errors
 
     def start(self, agent: SimAgent, group: Group) -> None:
-        """A node's workers have come up: they may find the same bug again."""
+        """Raise the node's next error, if it has one, in workers that are up."""
         bug = self._bugs.get(agent.name)
         if bug is not None and bug.times:
             self._bugs[agent.name] = replace(bug, times=bug.times - 1)

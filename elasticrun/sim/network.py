@@ -1,7 +1,7 @@
 """Streams as gRPC gives them, and the hostility that the protocol claims to survive.
 
 A stream is first in, first out while it is up. When it breaks, what is under way is lost and each side
-learns of it at a time of its own. On top of that, as the scenario asks: duplicates, messages that
+learns of it in its own time. On top of that, as the scenario asks: duplicates, messages that
 overtake others, and messages that arrive although their stream broke long ago; but not Hello, Welcome and
 Rejected, which are about the stream itself.
 """
@@ -44,7 +44,7 @@ class Stream:
         return self._link.tickets
 
     def send_up(self, message: AgentMessage) -> None:
-        """To the master."""
+        """Send a message to the master."""
         instant, again = self._instants(self._last_up, self._first_up)
         self._last_up = max(instant, self._last_up)
         self._first_up = self._first_up or instant
@@ -53,7 +53,7 @@ class Stream:
             self._kernel.at(again, self._arrive_up, message)
 
     def send_down(self, message: MasterMessage) -> None:
-        """To the agent."""
+        """Send a message to the agent."""
         instant, again = self._instants(self._last_down, self._first_down)
         self._last_down = max(instant, self._last_down)
         self._first_down = self._first_down or instant

@@ -1,4 +1,4 @@
-"""One node: the machine of its agent, with what carries out its effects."""
+"""One node: the machine of its agent, and the code that carries out its effects."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SimAgent:
         self.machine = AgentMachine("job", "1", info, terms)
         self.workers = SimWorkers(self)
         self.probe: Visit | None = None  # until it is swept
-        self.disturbed = -1.0  # when it was frozen last
+        self.disturbed = -1.0  # when it was last frozen or thawed
         self.preempted = False
         self.frozen = 0
         self.crashed = False
@@ -77,7 +77,7 @@ class SimAgent:
         self._offset = float(self.kernel.rng.randrange(1000))
         self._tick_at: float | None = None
         self.has_imported = not spec.imports  # once; it may import anew
-        self._imports = 0  # how often it has begun to
+        self._imports = 0  # how many imports have begun
         if spec.imports:
             self.imports(spec.imports)
         self.kernel.after(spec.prepares, self.handle, Prepared(self.free_port(), self.task_ports()))
@@ -85,13 +85,13 @@ class SimAgent:
 
     @property
     def over(self) -> bool:
-        """No longer a process."""
+        """Whether the agent has ended or crashed."""
         return self.crashed or self.finish is not None
 
     # -- the machine
 
     def handle(self, event: AgentEvent, not_before: float = 0.0) -> None:
-        """Feed the machine and carry out its effects; a clock never shows less than its alarm was set to."""
+        """Feed the machine and carry out its effects; its clock shows at least ``not_before``."""
         if self.over or self.park(self.handle, event, not_before):
             return
         now = max(self.kernel.now + self._offset, not_before)
@@ -108,7 +108,7 @@ class SimAgent:
             self.kernel.at(max(self.kernel.now, deadline - self._offset), self._tick, deadline)
 
     def imports(self, seconds: float) -> None:
-        """Workers that started now would wait for so long."""
+        """Begin an import: workers started now would wait that long."""
         self._imports += 1
         self.handle(ImportsSeen(True))
         self.kernel.after(seconds, self._have_imported, self._imports)
@@ -164,13 +164,13 @@ class SimAgent:
     # -- faults
 
     def park(self, action: Callable[..., None], *args: Any) -> bool:
-        """While frozen, keep what happens for later."""
+        """If frozen, keep an action for later; returns whether it did."""
         if self.frozen:
             self._parked.append((action, args))
         return bool(self.frozen)
 
     def thaw(self) -> None:
-        """Handle what happened meanwhile."""
+        """End a freeze; after the last one, carry out what was kept."""
         self.frozen -= 1
         self.disturbed = self.kernel.now
         if not self.frozen:
@@ -185,12 +185,12 @@ class SimAgent:
         self.workers.die()
 
     def stop(self, signum: int) -> None:
-        """A signal for the launcher."""
+        """Send a signal to the launcher."""
         self.signalled.append(signum)
         self.handle(StopSignal(signum))
 
     def preempt(self) -> None:
-        """The platform takes the node away."""
+        """Announce that the platform takes the node away."""
         self.preempted = True
         self.handle(Preempted("the platform says so"))
 

@@ -29,13 +29,13 @@ HUGE = 10**9
 
 
 class Probes:
-    """Injects what is stale and compares the state before and after."""
+    """Injects stale messages and compares the state before and after."""
 
     def __init__(self, sim: Simulator) -> None:
         self.sim = sim
 
     def probe(self) -> None:
-        """Try everything that is stale now, on the master and on one agent."""
+        """Hand every stale message to the master, and to one agent."""
         if self.sim.master.up:
             self._probe_master(self.sim.master)
         agents = [agent for agent in self.sim.agents if not agent.over and not agent.frozen]

@@ -16,7 +16,7 @@ from elasticrun.sim.tf_job import generate_tf
 
 
 def drawn(seed: int, nodes: int, is_tensorflow: bool) -> Scenario:
-    """The scenario of a seed. Jobs of TensorFlow have the nodes of their shape."""
+    """The scenario of a seed. TensorFlow jobs take their nodes from a shape instead."""
     return generate_tf(seed) if is_tensorflow else generate(seed, nodes)
 
 
@@ -34,7 +34,7 @@ def explain(scenario: Scenario, saving: Saving = SAVING) -> str:
 
 
 def run_seeds(seeds: Sequence[int], nodes: int, is_tensorflow: bool, saving: Saving) -> int:
-    """Run seeds until one fails, which is explained; 0 if none does."""
+    """Run seeds until one fails, and explain that one; 0 if none does."""
     begin, steps, outcomes = time.monotonic(), 0, Counter[str]()
     for seed in seeds:
         scenario = drawn(seed, nodes, is_tensorflow)

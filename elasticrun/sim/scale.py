@@ -1,11 +1,11 @@
-"""What thousands of nodes cost the master: its machine, the real one, over a network that is a list.
+"""What thousands of nodes cost the master: its real machine, over a network that is a list.
 
-The nodes are the least that a master may take for nodes: they report each phase that an agent reports, in an
-order that is drawn anew in each wave, and obey. So nearly all of the time is the machine's. It is measured
-around its calls, each event with the deadline that follows, as the master's loop makes them; messages are
-built, but neither encoded nor journaled. Memory is the whole process's, fake nodes included.
+The nodes are minimal fakes: they obey, and report each phase that an agent reports, in an order that is drawn
+anew in each wave. So nearly all of the time is the machine's. It is measured around the calls of the
+machine: each event, and the next deadline, as in the master's loop. Messages are built, but neither encoded
+nor journaled. Memory is the whole process's, fake nodes included.
 
-The simulator's rules are sums over all nodes. They are asked once at the end of each stage.
+The simulator's rules are sums over all nodes. They are checked once at the end of each stage.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from elasticrun.dataclass import dataclass
 from elasticrun.sim.count_rules import counts_are_exact
 from elasticrun.sim.kernel import require
 
-#: From so many nodes on, ``scripts/simulate --nodes N`` measures one job instead of trying seeds.
+#: From this many nodes on, ``scripts/simulate --nodes N`` measures one job instead of trying seeds.
 LARGE = 65
 #: Seconds of the master's clock between two events; none of its deadlines passes.
 TICK = 1e-5
-#: As the master's process sets Python's collector, which cost a third of what many nodes cost more than few.
+#: The master process sets Python's collector so; its defaults made a third of the extra cost of many nodes.
 COLLECTOR = (50_000, 20, 20)
 FINE = GroupReport("", 1e9, 1e-4, "gloo")
 
@@ -89,7 +89,7 @@ class FakeNode:
         return Reported(self.session, self.status)
 
     def obey(self, message: MasterMessage) -> Iterator[JobEvent]:
-        """What is said when a message has been obeyed."""
+        """Obey a message; yields what the node says then."""
         round_ = self.status.round
         match message:
             case StartRound(_, _, assignment):
@@ -148,11 +148,11 @@ class Crowd:
         self._events, self._seconds = 0, 0.0
 
     def _waves(self, limit: int = 100) -> None:
-        """What everybody has to say is heard, and then what they answer, until nobody says anything."""
+        """Feed what the nodes have to say, then their answers, until nobody says anything."""
         for _ in range(limit):
             wave, self._soon = self._soon, []
             self._rng.shuffle(wave)
-            wave.sort(key=_sequence)  # of one node, nothing overtakes
+            wave.sort(key=_sequence)  # events of one node stay in order
             for event in wave:
                 self._feed(event)
             if not self._soon:
@@ -170,7 +170,7 @@ class Crowd:
                 self._soon.extend(self.nodes[effect.session].obey(effect.message))
 
     def _holds(self, round_: int) -> None:
-        """Every rule that is a sum over all nodes."""
+        """Check every rule that is a sum over all nodes."""
         machine, given = self.machine, self.machine.state.current.assignments
         require(
             "the round runs",
@@ -196,7 +196,7 @@ def _sequence(event: JobEvent) -> int:
 
 
 def cost_of(nodes: int, is_checked: bool) -> Cost:
-    """Run one job, in a process that was started for it: its collector and its peak of memory are changed."""
+    """Run one job. Needs a process of its own: changes its collector, and reads its peak of memory."""
     gc.freeze()
     gc.set_threshold(*COLLECTOR)
     empty = _memory("VmRSS")
@@ -205,14 +205,14 @@ def cost_of(nodes: int, is_checked: bool) -> Cost:
 
 
 def _memory(what: str) -> int:
-    """In bytes, of this process."""
+    """A field of this process's memory, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     found = dict(line.split(":", 1) for line in lines)
     return int(found[what].split()[0]) * 1024
 
 
 def costs_of(sizes: list[int]) -> Iterator[Cost]:
-    """Each job in a process of its own, without and with a health check."""
+    """Run jobs of these sizes, without and with a health check, each in a process of its own."""
     with get_context("spawn").Pool(1, maxtasksperchild=1) as fresh:
         for nodes in sizes:
             for is_checked in (False, True):
@@ -234,7 +234,7 @@ def describe(cost: Cost) -> str:
 
 
 def curve(costs: list[Cost]) -> str:
-    """Microseconds for each node by the number of nodes; flat if no event costs more among more nodes."""
+    """A table of microseconds per node; they stay flat if an event costs the same among more nodes."""
     lines = ["us a node   check" + "".join(f"{stage.name:>23}" for stage in costs[0].stages) + "    peak MB"]
     for cost in costs:
         row = f"{cost.nodes:9}{'yes' if cost.is_checked else 'no':>8}"

@@ -9,13 +9,13 @@ from elasticrun.dataclass import dataclass
 from elasticrun.sim.ills import Hang, Ill
 
 NO_CHECKS = HealthConfig()
-NEVER = 1000.0  # seconds that an import takes which hangs, and of which the agent does not say so
+NEVER = 1000.0  # seconds that a hanging import takes; the agent does not report that it hangs
 USUAL = Policy()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node of the job; its agent starts at ``joins`` (virtual seconds) and could start workers later."""
+    """One node; its agent starts at ``joins`` (virtual seconds) and is prepared ``prepares`` later."""
 
     name: str
     joins: float = 0.0
@@ -100,7 +100,7 @@ class AgentCrash:
 
 @dataclass(frozen=True, slots=True)
 class AgentStarts:
-    """A new incarnation starts under the name; one that lives is killed, and may be missed only later."""
+    """A new incarnation starts under the name. A live one is killed; its loss may be noticed later."""
 
     at: float
     node: str
@@ -160,7 +160,7 @@ class Unkillable:
 
 @dataclass(frozen=True, slots=True)
 class ImportsAnew:
-    """The node's warm parent is replaced: workers that started within so many seconds would wait for it."""
+    """The node's warm parent is replaced: workers started in these ``seconds`` would wait for it."""
 
     at: float
     node: str
@@ -229,13 +229,13 @@ class Scenario:
     last_call: float = 2.0
     join_timeout: float = 600.0
     work: float = 3.0  # seconds a worker needs once its world is complete
-    quiet_from: float = 0.0  # no worker ends with 0 before; no fault happens after
+    quiet_from: float = 0.0  # no worker ends with 0 before; 0.0: at any time, also amid faults
     spread: float = 0.5  # seconds between the first and the last worker to finish
     network: Network = Network()
     faults: tuple[Fault, ...] = ()
     hosts: tuple[
         str, ...
-    ] = ()  # nodes whose hosts are listed as endpoints; none: a master that always returns
+    ] = ()  # nodes whose hosts are listed as endpoints; empty: one master that always returns
     health: HealthConfig = NO_CHECKS
     policy: Policy = USUAL
     cautious: bool = False  # a job without a token

@@ -1,4 +1,4 @@
-"""In a job without a token rank 0 is one of those who have been members for longest."""
+"""In a job without a token, rank 0 is one of the oldest members."""
 
 from __future__ import annotations
 

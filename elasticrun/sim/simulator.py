@@ -25,19 +25,19 @@ from elasticrun.sim.workers import Group
 from elasticrun.sim.world import World, place
 
 SETTLE = 120.0  # seconds of quiet within which a world forms, if enough nodes are there
-PATIENCE = 400.0  # seconds of quiet, besides join_timeout and the spread, within which everybody has gone
+PATIENCE = 400.0  # seconds of quiet, plus join_timeout and the spread, within which all agents have ended
 PROBES = 3
-COLLECTIVE_TIMEOUT = 600.0  # seconds after which workers that nobody stops no longer wait for their peers
+COLLECTIVE_TIMEOUT = 600.0  # seconds after which a worker that nobody stops gives up on lost peers
 WAITING = (JobPhase.GATHERING, JobPhase.CHECKING)
-#: Is told each event that a master handles, when on its clock, and what follows.
+#: Called for each event that a master handles, with the time on its clock and the effects.
 Observer = Callable[[float, JobEvent, Sequence[JobEffect]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run went."""
+    """The result of a run."""
 
-    outcome: Outcome | None  # None: nobody was left to ask
+    outcome: Outcome | None  # None: all agents left before there was one
     ended_at: float
     steps: int
     rounds: int
@@ -55,7 +55,7 @@ class Simulator:
         self.saving = saving
         self.kernel = Kernel(scenario.seed, trace)
         self.agents: list[SimAgent] = []
-        self.outcomes: set[Outcome] = set()  # of masters that were forgotten
+        self.outcomes: set[Outcome] = set()  # of masters that have since lost their journal
         self.observers: list[Observer] = []
         self.specs = {spec.name: spec for spec in scenario.nodes}
         self.rules = self._make_rules()
@@ -82,7 +82,7 @@ class Simulator:
         self.faults = self._make_faults()
         self.probes = Probes(self)
         self._incarnations: dict[str, int] = {}
-        self.ports_to_take = 0  # of the next stores
+        self.ports_to_take = 0  # how many of the next stores find their port taken
         self._last_end = max(
             [scenario.quiet_from, *(spec.joins for spec in scenario.nodes), *map(ends, scenario.faults)]
         )
@@ -141,7 +141,7 @@ class Simulator:
         return sum(agent.name not in doubtful for agent in well)
 
     def _settled(self) -> None:
-        """Rule 4: faults have stopped long ago."""
+        """Rule 4: some time after the last fault, a world has formed if enough nodes are healthy."""
         machine = self.master.machine
         if machine.state.phase in WAITING and self.healthy() >= machine.state.limits.smallest:
             raise Violation(
@@ -149,7 +149,7 @@ class Simulator:
             )
 
     def judge_timeout(self) -> None:
-        """The job gave up: fine while faults go on, or if too few are left."""
+        """Check a timeout of the job: fine until SETTLE after the last fault, or with too few nodes."""
         few = self.healthy() < self.master.machine.state.limits.smallest
         if not few and self.kernel.now > self._last_end + SETTLE:
             raise Violation("a job with enough nodes does not time out", f"{self.healthy()} healthy nodes")
@@ -157,7 +157,7 @@ class Simulator:
     # -- workers
 
     def group_started(self, agent: SimAgent, group: Group) -> None:
-        """A node's workers have come up; they can work once those of all members have."""
+        """Note that a node's workers are up; work starts once those of all members are."""
         world = self.rules.world_of(agent.name, group.assignment)
         assert world is not None
         world.started[agent.name] = agent
@@ -190,7 +190,7 @@ class Simulator:
             agent.workers.end(group, local_rank, 0, FailureKind.EXIT)
 
     def echo(self, name: str, group: Group) -> None:
-        """A worker is gone: its peers that still work may see their connections break, or wait in vain."""
+        """A worker is gone: its peers see their connections break soon, or wait until they give up."""
         world = self.rules.world_of(name, group.assignment)
         assert world is not None
         for agent in world.started.values():
@@ -213,9 +213,9 @@ class Simulator:
         self.agents.append(SimAgent(self, spec, number))
 
     def make_link(self, agent: SimAgent) -> SimLink:
-        """How an agent of this job finds its master."""
+        """The link by which an agent finds its master."""
         return SimLink(agent)
 
     def newest(self, name: str) -> SimAgent | None:
-        """The incarnation of a node that lives and came last."""
+        """The newest live incarnation of a node, or None."""
         return next((a for a in reversed(self.agents) if a.name == name and not a.over), None)

@@ -1,4 +1,4 @@
-"""The rules of single tasks: a TensorFlow job restarts what a lost task takes along, and nothing else."""
+"""The rules of single tasks: a TensorFlow job restarts a lost task and what depends on it, nothing else."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class TaskRules:
         self.forget()
 
     def forget(self) -> None:
-        """The master has lost its journal."""
+        """Start over: the master has lost its journal."""
         self._round = -1
         self._cluster: Cluster = ()
         self._attempts: dict[Key, int] = {}  # wanted
-        self._retiring: dict[Key, int] = {}  # with the attempt of the chief that knows of them no more
+        self._retiring: dict[Key, int] = {}  # and the attempt of the chief that no longer knows them
 
     # -- the master
 
     def after_master(self, machine: JobMachine) -> None:
-        """Check every rule about what is wanted."""
+        """Check every rule about the wanted tasks."""
         tasks = machine.state.current.tasks
         if not tasks:
             return
@@ -104,7 +104,7 @@ class TaskRules:
         self.sim.tf.note_start(agent, group, local_rank, attempt)
 
     def before_signal(self, agent: SimAgent, local_rank: int) -> None:
-        """Who is not named in a verdict keeps its attempt."""
+        """No task is signalled while its attempt is wanted."""
         group, who = agent.workers.group, f"{agent.incarnation}, local rank {local_rank}"
         assert group is not None
         require("a task that is signalled is alive", local_rank in group.alive, who)
@@ -113,7 +113,7 @@ class TaskRules:
         require("who is wanted is left alone", is_over, f"{who}: {wanted}")
 
     def before_stop(self, agent: SimAgent, spared: frozenset[int]) -> None:
-        """Servers hold what the chief saves when it is told to stop."""
+        """Servers outlast the chief: they hold the state that it saves when it is told to stop."""
         group = agent.workers.group
         assert group is not None
         roles = {rank: group.tasks[rank].role for rank in group.alive if rank in group.tasks}
@@ -124,7 +124,7 @@ class TaskRules:
     # -- progress
 
     def all_that_is_wanted_runs(self, machine: JobMachine) -> None:
-        """To be called when there were no faults for a while, and before the work is done."""
+        """Call it after a while without faults, and before the work is done."""
         tasks = machine.state.current.tasks
         if machine.state.phase is not JobPhase.RUNNING or tasks is None or tasks.is_over:
             return
@@ -138,7 +138,7 @@ class TaskRules:
             require("every wanted task runs, and no other", running == wanted, f"{name}: {running}, {wanted}")
 
     def the_leader_has_ended_the_job(self, machine: JobMachine, round_: int) -> None:
-        """To be called some time after the leader of a round has ended with 0."""
+        """Call it some time after the leader of a round has ended with 0."""
         if machine.state.round == round_:
             require(
                 "the job ends with its leader",

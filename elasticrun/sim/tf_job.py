@@ -1,4 +1,4 @@
-"""What the tasks of a TensorFlow job do: they lead, serve, die and are counted anew."""
+"""What the tasks of a TensorFlow job do: they lead, serve, die and are scaled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 CHIEF, WORKER, PS, EVALUATOR = TaskRole
 CALM = 60.0  # seconds without a fault after which every task must run
-ENDING = 30.0  # seconds after which a job whose leader has ended must have
+ENDING = 30.0  # seconds within which a job must end after its leader
 Born = tuple[int, str, int]  # a round, a node and a local rank
 
 
@@ -42,7 +42,7 @@ class TfJob:
     def __init__(self, sim: Simulator) -> None:
         self.sim = sim
         self.kernel = sim.kernel
-        self.deaths = 0  # of tasks that ended although they should not
+        self.deaths = 0  # ends of tasks, of any kind
         self.born: dict[Born, int] = {}  # the newest attempt that was started
         self.ended: dict[Born, int] = {}  # the newest attempt that has ended
         if any(spec.roles for spec in sim.scenario.nodes):
@@ -57,7 +57,7 @@ class TfJob:
     # -- work
 
     def work(self, world: World) -> None:
-        """All nodes' tasks have come up."""
+        """Begin the work: the tasks of all nodes are up."""
         for agent in world.started.values():
             group = agent.workers.group
             if group is not None and group.round == world.number:
@@ -79,11 +79,11 @@ class TfJob:
         self.kernel.at(at, agent.workers.end, group, local_rank, 0, FailureKind.EXIT, None, attempt)
 
     def note_start(self, agent: SimAgent, group: Group, local_rank: int, attempt: int) -> None:
-        """An attempt begins."""
+        """Note the start of an attempt."""
         self.born[group.round, agent.name, local_rank] = attempt
 
     def task_ended(self, agent: SimAgent, group: Group, local_rank: int, code: int) -> None:
-        """An attempt is over. A chief may see its server go."""
+        """Note the end of an attempt; the loss of a ps may end the chief."""
         task, world = group.tasks[local_rank], self.sim.rules.world_of(agent.name, group.assignment)
         self.ended[group.round, agent.name, local_rank] = group.attempts[local_rank]
         self.deaths += 1
@@ -115,7 +115,7 @@ class TfJob:
             self.kernel.after(after, agent.workers.end, group, local_rank, 1, FailureKind.EXIT, None, attempt)
 
     def is_heard(self, group: Group, local_rank: int | None = None) -> bool:
-        """Whether others wait in vain for the workers of a node that are gone, or for this one."""
+        """Whether peers wait in vain for the lost workers of a node, or for this one."""
         cluster = group.assignment.cluster
         if local_rank is not None and cluster and group.tasks[local_rank].role is EVALUATOR:
             return False
@@ -133,14 +133,14 @@ class TfJob:
         return None
 
     def told(self, agent: SimAgent) -> dict[int, int]:
-        """The attempts of its tasks that a node heard last."""
+        """The attempts of its tasks that a node was last told, by local rank."""
         assignment = agent.machine.state.assignment
         return {task.local_rank: task.attempt for task in assignment.tasks} if assignment is not None else {}
 
     # -- faults
 
     def happen(self, fault: TaskDies | ScaleRole) -> None:
-        """One of them strikes."""
+        """Carry out a fault."""
         match fault:
             case ScaleRole(_, role, count):
                 self.sim.master.handle(orders.ScaleRole(role, count))
@@ -170,7 +170,7 @@ SHAPES: tuple[tuple[tuple[TaskRole, ...], ...], ...] = (
 
 
 def generate_tf(seed: int) -> Scenario:
-    """The scenario of a seed: in a job of some shape tasks die and are counted anew, beside other faults."""
+    """The scenario of a seed: tasks die and roles are scaled, beside other faults."""
     rng = random.Random(f"tensorflow {seed}")
     shape = rng.choice(SHAPES)
     nodes = tuple(
@@ -199,7 +199,7 @@ def generate_tf(seed: int) -> Scenario:
 
 
 def _kept(fault: Fault) -> Fault:
-    """A master that forgets a job forgets which attempts it wanted as well: rounds are judged, not tasks."""
+    """Let no master lose its journal: the wanted attempts would be lost, and the rules need them."""
     if isinstance(fault, MasterCrash) and fault.memory is Memory.LOST:
         return replace(fault, memory=Memory.KEPT)
     return fault

@@ -24,30 +24,30 @@ class Group:
             task.local_rank: task.attempt for task in assignment.tasks
         }  # the newest of each task
         self.tasks = {task.local_rank: task for task in assignment.tasks}
-        self.known = dict.fromkeys(self.tasks, assignment.cluster)  # to each of them
+        self.known = dict.fromkeys(self.tasks, assignment.cluster)  # the cluster that each was started with
         self.alive = dict.fromkeys(self.tasks if assignment.cluster else range(size))
         self.finished = 0
         self.told = Stopping()
         self.echoed = False
         self.waits = False  # it makes no steps
         self.waits_since = 0.0
-        self.hangs = False  # and is why others make none
+        self.hangs = False  # it is the cause of the hang
 
 
 class SimWorkers:
-    """What the spawner of one agent does, and its workers."""
+    """The spawner of one agent, and its workers."""
 
     def __init__(self, agent: SimAgent) -> None:
         self.agent = agent
         self.sim = agent.sim
         self.kernel = agent.kernel
-        self.idle_since = self.kernel.now  # nothing has run here
+        self.idle_since = self.kernel.now  # no workers since then
         self.group: Group | None = None
         self.stubborn = False
         self.unkillable = False
 
     def start(self, assignment: Assignment) -> None:
-        """The workers of a round."""
+        """Start the workers of a round."""
         self.sim.rules.before_start(self.agent, assignment)
         self.group = Group(assignment, self.agent.spec.local_world_size)
         self.kernel.after(0.02 + 0.3 * self.kernel.random(), self._started, self.group)
@@ -58,7 +58,7 @@ class SimWorkers:
             self.sim.group_started(self.agent, group)
 
     def start_task(self, assignment: Assignment, local_rank: int) -> None:
-        """Another attempt of one task."""
+        """Start another attempt of one task."""
         group = self.group
         self.sim.rules.tasks.before_start(self.agent, assignment, local_rank)
         assert group is not None
@@ -70,7 +70,7 @@ class SimWorkers:
         self.kernel.after(after, self.sim.tf.task_started, self.agent, group, local_rank, task.attempt)
 
     def signal_task(self, local_rank: int, signum: int) -> None:
-        """One task is to end."""
+        """Signal one task to end."""
         group = self.group
         assert group is not None
         self.sim.rules.tasks.before_signal(self.agent, local_rank)
@@ -91,9 +91,9 @@ class SimWorkers:
         told: dict[str, Any] | None = None,
         attempt: int | None = None,
     ) -> None:
-        """A worker ends by itself or by the launcher's signal; ``told`` is what else is known of it.
+        """End a worker, by itself or by a signal; ``told`` holds further fields of its Failure.
 
-        Of a task it may be given which attempt ends, if it has not by then.
+        With ``attempt``, do so only if the task still runs that attempt.
         """
         if group is not self.group or local_rank not in group.alive:
             return
@@ -115,7 +115,7 @@ class SimWorkers:
         self.agent.handle(WorkerFailed(group.round, failure, group.told, attempt))
 
     def signal(self, spared: frozenset[int]) -> None:
-        """All but those that are spared are to end."""
+        """Signal all workers but the spared ones to end."""
         group = self.group
         assert group is not None
         group.told = Stopping(frozenset({15}), 1.0)
@@ -130,13 +130,13 @@ class SimWorkers:
             self.kernel.after(delay, self.end, group, local_rank, code, FailureKind.SIGNAL, None, attempt)
 
     def sweep(self, round_: int) -> None:
-        """Nothing of a round is to be left."""
+        """Kill what is left of a round."""
         assert self.group is not None and self.group.round == round_
         if not self.unkillable:
             self.kernel.after(0.01 + 0.5 * self.kernel.random(), self._swept, self.group)
 
     def die(self) -> None:
-        """The agent was killed: they follow in a moment."""
+        """Kill the workers a moment after their agent."""
         if self.group is not None:
             self.kernel.after(0.1, self._swept, self.group)
 
@@ -149,11 +149,11 @@ class SimWorkers:
         self.agent.handle(GroupGone(group.round, self.agent.free_port(), self.agent.task_ports()))
 
     def stalls(self, group: Group, silence: float) -> None:
-        """The watch of the workers has seen no step for some seconds, or, if these are 0, one again."""
+        """Report ``silence`` seconds without a step; 0: there are steps again."""
         first = group.assignment.first_rank
         rank = next(iter(group.alive), 0)
         lasting = self.kernel.now - group.waits_since
-        never = self.sim.scenario.max_restarts == 0  # then nothing but the user's timeout ends it
+        never = self.sim.scenario.max_restarts == 0  # then only the user's timeout ends it
         evidence = Evidence.TIMEOUT if never else Evidence.STILL
         stall = Stall(
             first + rank, rank, 7, silence, 2.0, not group.hangs, evidence=evidence, lasting=lasting

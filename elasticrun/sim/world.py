@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def place(assignment: Assignment) -> Assignment:
-    """What stays the same in a round, whatever tasks of it are restarted, added or taken away."""
+    """The part of an assignment that no restart, addition or removal of a task changes."""
     return replace(assignment, tasks=(), cluster=(), restart_count=0)
 
 
@@ -30,25 +30,25 @@ class World:
         self.generation = generation
         self.current = current
         self.assignments: dict[str, Assignment] = dict(current.assignments)
-        self.claimed: set[str] = set()  # who was told and obeyed
-        self.started: dict[str, SimAgent] = {}  # whose workers have come up
+        self.claimed: set[str] = set()  # nodes that obeyed the order to start
+        self.started: dict[str, SimAgent] = {}  # nodes whose workers are up
         self.done: dict[str, int] = {}  # name -> workers that ended with 0
         self.genuine = False  # a worker failed by itself
         self.clash = False  # the store's port was taken
         self.errors: set[tuple[str, int]] = set()  # exceptions that its workers raised, with the step
-        self.waits: dict[str, list[tuple[float, float]]] = {}  # when a node's workers made no steps
+        self.waits: dict[str, list[tuple[float, float]]] = {}  # spans in which a node made no steps
         self.led = False  # the task that leads a TensorFlow job has ended with 0
 
     @property
     def failed_by_itself(self) -> bool:
-        """Its stop was charged to its workers, as far as the master has heard."""
+        """Whether the master stopped it for a hang or a failure, and knows of failed workers."""
         stop = self.current.stop
         causes = (StopCause.WORKER_FAILED, StopCause.HANG)
         return stop is not None and stop[0] in causes and bool(self.current.failures)
 
 
 def ranks_are_exact(specs: Mapping[str, NodeSpec], world: World) -> None:
-    """Ranks are 0..n-1, and sizes their sums."""
+    """Ranks are 0..n-1, and sizes are the sums."""
     given = list(world.assignments.items())
     first, roles = 0, dict[str, int]()
     for index, (name, assignment) in enumerate(given):
@@ -66,7 +66,7 @@ def ranks_are_exact(specs: Mapping[str, NodeSpec], world: World) -> None:
 
 
 def size_is_within_limits(limits: WorldLimits, world: World) -> None:
-    """As many nodes as were ordered."""
+    """The number of nodes is within the ordered limits."""
     size = len(world.assignments)
     require("min <= nodes <= max", limits.min_nodes <= size <= limits.max_nodes, f"{size} nodes")
     require("nodes are divisible by the unit", size % limits.node_unit == 0, f"{size} nodes")
@@ -83,7 +83,7 @@ def store_belongs_to_rank_0(owners: Mapping[int, str], world: World) -> None:
 
 
 def order_is_stable(ranks: Mapping[str, int | None], before: World | None, after: World) -> None:
-    """Who stays keeps its place among those who stay, unless ranks are given."""
+    """Nodes that stay keep their order, unless they have given ranks. Given ranks are obeyed."""
     if before is None:
         return
     old, new = list(before.assignments), list(after.assignments)

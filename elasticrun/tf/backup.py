@@ -7,27 +7,27 @@
     ...
     backup.restore(step, path)                    # in the next chief: from copies, else the file
 
-Theory. A lost ps takes its variables along, and the chief has to start anew; what is left of that state is
-the newest checkpoint file. Copies are the same state in a place that is read faster and without that file's
+Theory. When a ps is lost, so are its variables, and the chief has to start again; only the newest checkpoint
+file still has that state. Copies hold the same state where it is read faster, and without that file's
 storage: after each checkpoint every ps has its shard written into a directory on its own host and on those of
-the next ``peers`` ps. The agents make these directories, in memory unless it is short there, where they
-outlive the process of a ps, but not its agent.
+the next ``peers`` ps. The agents make these directories, in memory unless it is short there. They outlive the
+process of a ps, but not its agent.
 
 Invariant. A copy with a label holds exactly the variables that its label says, at its step: the label is
 emptied before the first byte of a copy is touched and written again after the last one, and it has the
-checksums from which everything else in the copy is checked when it is read. What is restored comes from one
-save, made of the very checkpoint that is asked for; ``core/tensorflow/ps_backup.py`` says why that is enough.
-All variables come from copies, or all come from the file. If the copies turn out to be damaged half way, the
-file overwrites what they gave.
+checksums by which the rest of the copy is checked when it is read. What is restored comes from one save, made
+of the very checkpoint that is asked for; ``core/tensorflow/ps_backup.py`` says why that is enough. All
+variables come from copies, or all come from the file. If the copies turn out to be damaged half way, the file
+overwrites what they gave.
 
-That copies and file are the same state is up to the caller: between the checkpoint and the end of ``save`` no
-step may change a variable (join the coordinator before). A program that does not go on from a checkpoint
-calls ``forget`` before its first step: otherwise it might find copies of a step that it will reach anew.
+The caller sees to it that copies and file are the same state: between the checkpoint and the end of ``save``
+no step may change a variable (join the coordinator before). A program that does not go on from a checkpoint
+calls ``forget`` before its first step: otherwise it might find old copies of a step that it reaches again.
 
 Cost. Memory for ``peers`` + 1 times the variables, spread over the hosts, and half a GiB for each shard while
 it is written or read. Training waits for ``save``, about as long as for a checkpoint on a local disk, and
-copies are read as fast as such a file: what is gained is that of storage which is shared, or far away, or was
-that ps's own. A copy never passes through the chief: tensors go from ps to ps. Where there is no room for
+copies are read as fast as such a file: they help where the checkpoints' storage is shared or far away, or was
+the lost ps's own. A copy never passes through the chief: tensors go from ps to ps. Where there is no room for
 copies, or something else goes wrong with them, there is a warning and training goes on: copies are never
 needed.
 """
@@ -69,8 +69,8 @@ from elasticrun.tf.backup_shards import Shard, shards_of
 
 logger = logging.getLogger(__name__)
 
-#: How many bytes of a shard are written or read at once, if no row is larger. What is larger is written and
-#: read in slices, which takes twice as long. TensorFlow cannot send 2 GiB.
+#: The most bytes of a shard that are written or read at once, if no row is larger. A larger variable is
+#: written and read in slices, which takes twice as long. TensorFlow cannot send 2 GiB.
 PART_BYTES = 512 << 20
 _MOST_THREADS = 16
 _MOST_WORDS = 160  # letters of an error in a log line
@@ -81,7 +81,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What became of one save."""
+    """The result of one save."""
 
     step: int
     copies: int  # that were made and can be restored
@@ -96,16 +96,16 @@ class Restored:
 
     step: int
     from_file: bool
-    lines: tuple[str, ...]  # for each ps, or why the file was read
+    lines: tuple[str, ...]  # one for each ps, or why the file was read
     seconds: float
 
 
 class PeerBackup:
     """Keeps copies of a checkpoint's variables with the parameter servers. Only for a chief.
 
-    ``peers`` is the number of ps that each keep a copy beside the own one of a ps: that many may be lost at
-    once. ``roots`` are the patterns of directories for copies, by default what the agent says. UsageError if
-    TF_CONFIG has no ps.
+    ``peers`` is the number of other ps that keep a copy of each ps's variables: that many ps may be lost at
+    once. ``roots`` are patterns of the directories for copies, by default those that the agent gives. Raises
+    UsageError if TF_CONFIG has no ps.
     """
 
     def __init__(
@@ -136,8 +136,7 @@ class PeerBackup:
     def save(self, step: int, checkpoint_path: str) -> Saved:
         """Make copies of the variables as they are now, which ``checkpoint_path`` of that step has as well.
 
-        Older copies are gone then, whatever happens. Never fails; what went wrong is in the result and
-        logged.
+        They replace older copies. Never fails; what went wrong is in the result and logged.
         """
         began = time.monotonic()
         try:
@@ -155,9 +154,9 @@ class PeerBackup:
     ) -> Restored:
         """Give all variables the values of that step: from copies if they have all of it, else from the file.
 
-        To be called once all variables are made. Copies of another step or checkpoint are emptied. The file
-        is read by ``read``, by default ``tf.train.Checkpoint.restore``; what it raises if it cannot is raised
-        here, and the variables are then of no use.
+        Call it once all variables are made. Copies of another step or checkpoint are emptied. The file is
+        read by ``read``, by default ``tf.train.Checkpoint.restore``; what that raises is raised here, and the
+        variables are then of no use.
         """
         began = time.monotonic()
         try:
@@ -210,7 +209,7 @@ class PeerBackup:
         return labels, [*dict.fromkeys(lacks.values()), *(one for one in made if isinstance(one, str))]
 
     def _write(self, target: _Target, label: Label, again: bool) -> Label | str:
-        """Make one copy; in words why there is none. ``again``: what it replaces is of its size."""
+        """Make one copy; returns its label, or why it failed. ``again``: it replaces a copy of its size."""
         shard, files = target.shard, self._files[target.holder]
         try:
             files.write(f"{target.where}/{LABEL}", "")  # from here on it is no copy
@@ -224,7 +223,7 @@ class PeerBackup:
                 label = replace(label, sums=sums)
                 files.write(f"{target.where}/{LABEL}", encode_label(label))
             except tf.errors.OpError:
-                files.clear(target.where)  # it may be the room that is lacking: for the job as well
+                files.clear(target.where)  # room may be short, which the job needs too
                 raise
         except tf.errors.OpError as error:
             return f"ps {shard.owner}: {called(label)} could not be made ({_short(error)})"
@@ -238,7 +237,7 @@ class PeerBackup:
     def _from_copies(
         self, step: int, checkpoint_path: str, directories: BackupDirectories
     ) -> tuple[tuple[str, ...], str]:
-        """Restore what copies have: a line for each ps, or why the file has to be read."""
+        """Restore from copies; returns a line for each ps, or why the file has to be read."""
         shards = shards_of(self._checkpoint, len(self._files), self._part_bytes)
         wanted = Wanted(step, checkpoint_path, tuple(shard.fingerprint for shard in shards))
         found = directories.copies()
@@ -257,7 +256,7 @@ class PeerBackup:
         return tuple(line for line in results if isinstance(line, str)), "; ".join(failed)
 
     def _read(self, shard: Shard, choice: Choice) -> str | Choice:
-        """Restore one shard from the best copy that is not damaged; the choice without sources if all are."""
+        """Restore one shard from its best undamaged copy; else return the choice without sources."""
         passed = list(choice.passed)
         for copy in choice.sources:
             reader = shard.owner if shard.owner in copy.readers else copy.readers[0]
@@ -288,11 +287,11 @@ class _Target:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Who keeps it, and of whom."""
+        """The holder and the owner."""
         return (self.holder, self.shard.owner)
 
     def replaces(self, copy: Copy | None) -> bool:
-        """Whether it has the files of the copy that is there, each of the same size."""
+        """Whether it overwrites the copy that is there, each file with one of the same size."""
         return copy is not None and copy.label.shard == self.shard.fingerprint
 
 
@@ -312,16 +311,16 @@ def _label(step: int, checkpoint_path: str, save: str, servers: int, target: _Ta
 
 
 def _names(label: Label, part: Sequence[Slice]) -> list[str]:
-    """What the values of a part are called in their file: by no bug are they those of another save."""
+    """The names of a part's values in their file. The save is part of them, so no bug can mix two saves."""
     return [f"{label.save}/{item.key}" for item in part]
 
 
 def _each(
     work: Callable[[_Item], _Result], items: Sequence[_Item], failed: Callable[[_Result], bool]
 ) -> list[_Result]:
-    """The result for each item, all under way at once: they are different servers' work.
+    """Work on all items at once, as different servers do it; returns a result for each.
 
-    TensorFlow tells everybody who waits for a server of any error there. So what failed is done again alone.
+    An error on a server fails everything that waits for that server. So what failed is done again alone.
     """
     with ThreadPoolExecutor(min(len(items), _MOST_THREADS)) as pool:
         first = list(pool.map(work, items))

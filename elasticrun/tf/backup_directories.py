@@ -1,7 +1,7 @@
 """Where copies lie: the directories that agents made for their parameter servers, as the chief finds them.
 
-An agent's directory has a name that nobody can foresee; what the chief knows is a pattern, and the port of
-each ps, after which the ps's own directory in it is called. Beside that lie those of other ps of the same
+An agent's directory has a name that cannot be foreseen. The chief knows a pattern for it, and the port of
+each ps, which is the name of the ps's own directory in it. Beside that lie those of other ps of the same
 agent, also of rounds that are over, with copies that are still good.
 """
 
@@ -43,14 +43,14 @@ class BackupDirectories:
         ]
 
     def discard(self, copies: Iterable[Copy]) -> None:
-        """Give back what copies take up."""
+        """Empty copies, which frees their space."""
         for copy in copies:
             self.files[copy.readers[0]].clear(copy.where)
 
     def lacks(self, sizes: Mapping[tuple[int, int], int], again: Iterable[tuple[int, int]]) -> dict[int, str]:
         """The ps whose hosts have no room for the copies that they are to keep, and why, in words.
 
-        ``sizes`` are bytes by (holder, owner); those in ``again`` take the place of one as large.
+        ``sizes`` are bytes by (holder, owner); those in ``again`` replace one of the same size.
         """
         hosts: dict[str, list[int]] = {}
         for index, own in self.paths.items():
@@ -87,7 +87,7 @@ def find_directories(
 
 
 def _lack(files: ServerFiles, folder: str, needed: int, whole: int) -> str:
-    """Why a host has no room, as far as it says."""
+    """Why a host has no room, as far as it tells; "" if it has."""
     if not needed:
         return ""
     mounts = files.read_text("/proc/self/mounts")
@@ -95,7 +95,7 @@ def _lack(files: ServerFiles, folder: str, needed: int, whole: int) -> str:
         return ""  # a disk refuses what it cannot hold, and nobody is killed for it
     left = [ps_room.left_on_host(files.read_text("/proc/meminfo"))]
     for group in ps_room.cgroup_files(files.read_text("/proc/self/cgroup")):
-        if files.find(group.limit):  # a ps writes to its log what it cannot read
+        if files.find(group.limit):  # a ps logs an error for what it cannot read
             texts = (files.read_text(path) for path in (group.limit, group.usage, group.stat))
             left.append(ps_room.left_in_cgroup(*texts))
     return ps_room.lack(needed, whole, left, [ps_room.capacity(mounts, folder)])

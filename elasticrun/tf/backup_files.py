@@ -1,9 +1,9 @@
 """The files of copies, on the hosts of parameter servers, as the chief reaches them.
 
-There is nothing of ours in a parameter server: its files are read and written by TensorFlow's own operations,
-which the chief places on it. They know no rename and no removal. So a file that is not needed any more is
-emptied, which gives back what it takes up, and a copy counts only with its *label*, which is written after
-everything else and carries a checksum of itself.
+A parameter server runs no code of ours: its files are read and written by TensorFlow's own operations, which
+the chief places on it. They cannot rename or remove. So a file that is not needed any more is emptied, which
+frees its space, and a copy counts only with its *label*, which is written after everything else and carries a
+checksum of itself.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ class ServerFiles:
                 return []
 
     def read(self, path: str) -> bytes:
-        """A whole file, which has to be small."""
+        """Read a whole file, which has to be small."""
         with tf.device(self._device):
             data: bytes = tf.io.read_file(path).numpy()
             return data
 
     def read_text(self, path: str) -> str:
-        """A whole file as text; "" if it cannot be read."""
+        """Read a whole file as text; "" if it cannot be read."""
         try:
             return self.read(path).decode(errors="replace")
         except tf.errors.OpError:
             return ""
 
     def write(self, path: str, text: str) -> None:
-        """A whole file; directories that are missing are made."""
+        """Write a whole file; directories that are missing are made."""
         with tf.device(self._device):
             tf.io.write_file(path, text)
 
     def clear(self, directory: str) -> None:
-        """Empty all files of a copy: its label first, so that it is none any more."""
+        """Empty all files of a copy, its label first: without that it is no copy."""
         for path in [f"{directory}/{LABEL}", *self.find(f"{directory}/*")]:
             self.write(path, "")
 
@@ -66,7 +66,7 @@ class ServerFiles:
         return checksum(self.read(f"{prefix}.index"))
 
     def load(self, prefix: str, sum_: str, names: Sequence[str], dtypes: Sequence[Any]) -> list[tf.Tensor]:
-        """Read tensors, which stay on this host until they are used. Also raises DataLossError itself."""
+        """Read tensors, which stay on this host until they are used. DataLossError if the index differs."""
         if checksum(self.read(f"{prefix}.index")) != sum_:
             raise tf.errors.DataLossError(None, None, "the index is not the one that was written")
         with tf.device(self._device):

@@ -1,7 +1,7 @@
-"""What a copy of variables says of itself, as the text of a file; needs no tensorflow.
+"""The label of a copy of variables, as the text of a file; needs no tensorflow.
 
-The first line is the checksum of the rest. A label that was written only in part, or is of another version,
-or was emptied, is none; and a copy without one is none.
+The first line is the checksum of the rest. A label that was written only in part, is of another version, or
+was emptied, does not count; nor does a copy without a label.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def encode_label(label: Label) -> str:
 
 
 def decode_label(text: bytes) -> Label | None:
-    """What ``encode_label`` wrote; None if it is anything else, as it is if only a part of it was written."""
+    """What ``encode_label`` wrote; None for anything else, such as a part of it."""
     sum_, _, body = text.partition(b"\n")
     if not body or checksum(body).encode() != sum_:
         return None
@@ -34,11 +34,11 @@ def decode_label(text: bytes) -> Label | None:
 
 
 def checksum(data: bytes) -> str:
-    """Tells two byte strings apart, by accident or not."""
+    """A cryptographic checksum, in hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def fingerprint(pieces: Sequence[Piece], parts: Iterable[Iterable[Slice]]) -> str:
-    """The same only for the same variables, cut in the same way."""
+    """A checksum of the variables and of how they are cut."""
     keys = [[item.key for item in part] for part in parts]
     return checksum(json.dumps([[asdict(piece) for piece in pieces], keys]).encode())

@@ -1,8 +1,8 @@
-"""The variables of a checkpoint, by the parameter server that they lie on.
+"""The variables of a checkpoint, by parameter server.
 
 A variable is named by the shortest path to it from the checkpoint, as in a checkpoint file; so the names are
-the same in every life of the program, and whatever the strategy calls them. What does not lie on a ps at all,
-as the checkpoint's own counter, is lost with the chief: it goes with the shard of ps 0.
+the same in every run of the program, whatever the strategy calls them. A variable that lies on no ps, such as
+the checkpoint's own counter, is lost with the chief: it goes with the shard of ps 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from elasticrun.tf.backup_label import fingerprint
 _ShardedVariable: Any = tf.__internal__.distribute.ShardedVariable
 _Trackable: Any = tf.__internal__.tracking.Trackable
 _REFERENCE = 32  # bytes that a string takes at least
-#: How a trackable object says that it has a state of its own.
+#: A trackable object that overrides one of these has a state of its own.
 _SAVERS = ("_serialize_to_tensors", "_gather_saveables_for_checkpoint")
 
 
@@ -31,7 +31,7 @@ class Shard:
 
     owner: int
     variables: tuple[Any, ...]
-    pieces: tuple[Piece, ...]  # of the same order
+    pieces: tuple[Piece, ...]  # in the same order
     parts: tuple[tuple[Slice, ...], ...]
 
     @property
@@ -45,7 +45,7 @@ class Shard:
         return fingerprint(self.pieces, self.parts)
 
     def read(self, part: Sequence[Slice]) -> list[tf.Tensor]:
-        """The values of a part, where they lie."""
+        """The values of a part, on the devices of its variables."""
         return [self._read(item) for item in part]
 
     def assign(self, part: Sequence[Slice], values: Sequence[tf.Tensor]) -> None:
@@ -78,9 +78,9 @@ class Shard:
 def shards_of(checkpoint: Any, servers: int, limit: int) -> tuple[Shard, ...]:
     """All variables of a checkpoint, by ps, in parts of ``limit`` bytes.
 
-    UsageError if it holds a state that is in no variable: that would be missing from copies.
+    Raises UsageError if it holds a state that is in no variable: copies would lack it.
     """
-    _ = getattr(checkpoint, "save_counter", None)  # made when it is first asked for
+    _ = getattr(checkpoint, "save_counter", None)  # asking for it makes it
     found: list[list[tuple[Piece, Any]]] = [[] for _ in range(servers)]
     for path, variable in _variables(checkpoint):
         found[_owner(variable, servers)].append((_piece(path, variable), variable))
@@ -117,7 +117,7 @@ def _variables(root: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_keras(item: Any) -> Any:
-    """What a variable of Keras is made of; anything else as it is. To ask for Keras imports it."""
+    """The variable inside a Keras variable; anything else as it is. Does not import Keras."""
     value = getattr(item, "value", None)
     return value if isinstance(value, (tf.Variable, _ShardedVariable)) else item
 

@@ -1,6 +1,6 @@
-"""The chief's session: the loop of a job with parameter servers, which may be ended and begun again anywhere.
+"""The chief's session: the loop of a job with parameter servers, which can stop and resume at any step.
 
-Theory. All state of such a job lies in the parameter servers' variables, and the chief decides when it is
+Theory. All state of such a job lies in the parameter servers' variables, and the chief knows when it is
 whole: after ``ClusterCoordinator.join`` no worker changes it any more. So that is when a checkpoint is made,
 both while training and when this chief is asked to go, by SIGTERM or because its node leaves. It then ends
 with ``SAVED_STATUS``, which the launcher takes for "start me again, it was no failure", and the next chief
@@ -10,9 +10,9 @@ The coordinator takes any number of steps at once. But then nobody could say whi
 go would wait for all of them, and a failure would surface an hour later. So the session keeps only a few
 in flight, and waits for the oldest before it sends another.
 
-Invariants. A step counts as done once its result was there; its number is what a checkpoint holds and what is
-reported to the launcher, and nothing is in flight when a checkpoint is made. Being asked again
-changes nothing. All slots and variables that exist are restored, or the session refuses to go on.
+Invariants. A step counts as done once its result is there; its number is what a checkpoint holds and what is
+reported to the launcher. Nothing is in flight when a checkpoint is made. A second request to go changes
+nothing. All slots and variables that exist are restored, or the session refuses to go on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 #: The source of a state that was not read from the checkpoint's files.
 COPIES = "copies of the parameter servers"
-#: How many steps each worker may have before it; one runs while the next is on its way.
+#: Steps in flight for each worker: one runs while the next is on its way.
 _STEPS_AHEAD = 2
 
 
@@ -64,7 +64,7 @@ class ChiefSession:
     ``directory`` has to be on a disk that the parameter servers share, as each of them writes and reads its
     own variables; with ``through_chief`` the chief alone does, and all of them pass through its memory.
 
-    ``peers``: have copies of each checkpoint in the memory of so many other parameter servers, and restore
+    ``peers``: keep copies of each checkpoint in the memory of this many other parameter servers, and restore
     from these first (see ``PeerBackup``); None: none are kept.
 
     Each step that is done is reported to the launcher; by ``telemetry``, if given, which may draw curves too.
@@ -89,7 +89,7 @@ class ChiefSession:
         if "step" in objects or not objects:
             raise UsageError('name what has to be saved, as in model=model; the name "step" is taken')
         self.coordinator = coordinator
-        self.newest: Any = None  # what the newest step that is done returned
+        self.newest: Any = None  # the result of the newest step done
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)  # on the chief itself: no scope
         self._done = 0
         self._saved = -1  # the step that the newest checkpoint holds
@@ -113,7 +113,7 @@ class ChiefSession:
     def restore_or_start(self) -> Resumed:
         """Go on from the newest checkpoint, if there is one.
 
-        Raises UsageError if it lacks a variable that the program has, as it is another program's then.
+        Raises UsageError if it lacks a variable that the program has: it is another program's then.
         """
         wait_for_links()
         path = self.manager.latest_checkpoint
@@ -144,7 +144,7 @@ class ChiefSession:
             self.save()
 
     def schedule(self, function: Callable[..., Any], args: Sequence[Any] = ()) -> None:
-        """Have a worker run one step; waits as long as too many are in flight."""
+        """Have a worker run one step; waits while too many are in flight."""
         while len(self._pending) >= self._limit:
             self._finish_oldest()
         self._pending.append(self.coordinator.schedule(function, args=tuple(args)))
@@ -160,7 +160,7 @@ class ChiefSession:
         return self._asked or drain_requested()
 
     def save(self) -> str:
-        """Pause the workers and save; the path of the checkpoint."""
+        """Pause the workers and save; returns the path of the checkpoint."""
         self.join()
         if self._saved == self._done:
             return str(self.manager.latest_checkpoint)  # not to be written over: it may be the only one
@@ -218,10 +218,10 @@ def _step_of(path: str) -> int:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Not the advice about tracing a function for each checkpoint: it is tensorflow that does so."""
+    """Drop tensorflow's advice about a function that it traces itself for each checkpoint."""
     return "tf_function_save" not in record.getMessage()
 
 
 def _count_workers() -> int:
-    """Of the cluster that the strategy has connected to."""
+    """The number of workers in the cluster of the strategy, at least 1."""
     return max(1, len(devices_of("worker")))

@@ -1,7 +1,7 @@
-"""What TF_CONFIG says: who serves where, and which of them this process is.
+"""Parses TF_CONFIG: where each task serves, and which task this process is.
 
-Everything is checked here, before tensorflow is imported: what it says about a broken value comes seconds
-later, and in no words that tell what to change.
+Everything is checked here, before tensorflow is imported: its errors about a broken value come seconds
+later, and do not tell what to change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from elasticrun.errors import UsageError
 
 #: The tasks that only serve: they run what the chief sends them.
 SERVERS = ("worker", "ps")
-_TO_DO = "start this program with elastic-run, or set it as tf.distribute documents it"
+_TO_DO = "start this program with elastic-run, or set TF_CONFIG as the documentation of tf.distribute says"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ClusterTask:
 
     @property
     def address(self) -> str:
-        """Where this task serves; "" if it is no part of the cluster, as an evaluator."""
+        """Where this task serves; "" if it is not in the cluster, like an evaluator."""
         addresses = self.cluster.get(self.role, ())
         return addresses[self.index] if self.index < len(addresses) else ""
 
@@ -41,13 +41,13 @@ class ClusterTask:
 
 
 def parse_task(text: str | None) -> ClusterTask:
-    """The value of TF_CONFIG; raises UsageError if it is missing, broken or contradicts itself."""
+    """Parse the value of TF_CONFIG; raises UsageError if it is missing, broken or contradicts itself."""
     if not text or not text.strip():
         raise UsageError(f"{CONFIG_VARIABLE} is not set; {_TO_DO}")
     try:
         config = json.loads(text)
     except ValueError as error:
-        raise _broken(f"is no JSON ({error})") from None
+        raise _broken(f"is not valid JSON ({error})") from None
     if not isinstance(config, dict):
         raise _broken("has to be a JSON object")
     cluster = _cluster(config.get("cluster"))
@@ -58,12 +58,12 @@ def parse_task(text: str | None) -> ClusterTask:
         raise _broken(f"names this task {role}:{index}, but the cluster has {len(cluster[role])} of {role}")
     protocol = config.get("rpc_layer") or "grpc"
     if not isinstance(protocol, str):
-        raise _broken("has an rpc_layer that is no text")
+        raise _broken("has an rpc_layer that is not a string")
     return ClusterTask(role, index, cluster, protocol)
 
 
 def parse_server(text: str | None) -> ClusterTask:
-    """The same for a task that has to be a server; raises UsageError also if it is none."""
+    """Parse the TF_CONFIG of a server; raises UsageError also if this task is not a server."""
     task = parse_task(text)
     if task.serves:
         return task
@@ -83,7 +83,7 @@ def _cluster(value: Any) -> dict[str, tuple[str, ...]]:
         raise _broken('has no "cluster" that maps roles to lists of host:port')
     for role, addresses in value.items():
         if not isinstance(addresses, list) or not all(_is_address(address) for address in addresses):
-            raise _broken(f"gives {role!r} something else than a list of host:port")
+            raise _broken(f"must give {role!r} a list of host:port")
     return {role: tuple(addresses) for role, addresses in value.items() if addresses}
 
 

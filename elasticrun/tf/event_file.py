@@ -6,7 +6,7 @@ turns them into numbers (which may mean to wait for a device) and writes them. `
 the thread that trains, and run its operations where the distribution strategy puts them.
 
 Invariants. ``add`` neither waits nor raises. The first error of the file (a full disk, a folder that cannot
-be made) ends it with one warning. If the file is slower than training, what is oldest is left out.
+be made) ends it with one warning. If the file is slower than training, the oldest values are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 #: Values that may wait for the thread.
 MAX_WAITING = 10_000
-#: Seconds between two writes, and those that the process waits at its end for the last one.
+#: Seconds between two writes, and how long the process waits at its end for the last one.
 INTERVAL = 2.0
 PATIENCE = 2.0
 #: What the first event of each file says.
@@ -32,7 +32,7 @@ FILE_VERSION = "brain.Event:2"
 
 
 class EventFile:
-    """One event file in ``folder``, which any file system of tensorflow's may hold."""
+    """One event file in ``folder``, on any file system that tensorflow knows."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -40,13 +40,13 @@ class EventFile:
         self._news = threading.Event()
         self._end = threading.Event()
         self._is_lost = False
-        self._has_odd_value = False  # and it was said
+        self._has_odd_value = False  # and a warning was given
         self._thread = threading.Thread(target=self._run, name="elasticrun-events", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
     def add(self, tag: str, value: Any, step: int) -> None:
-        """Have a value written: a number, or something that becomes one by ``float``, as a tensor does."""
+        """Queue a value: a number, or anything that ``float`` makes one, such as a tensor."""
         if self._is_lost:
             return
         self._waiting.append((time.time(), tag, value, step))
@@ -54,7 +54,7 @@ class EventFile:
             self._news.set()
 
     def close(self) -> None:
-        """Have the rest written, but wait no longer than ``PATIENCE`` for that. May be repeated."""
+        """Write the rest, but wait no longer than ``PATIENCE`` for that. May be repeated."""
         atexit.unregister(self.close)
         self._end.set()
         self._news.set()

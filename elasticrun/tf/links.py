@@ -1,13 +1,13 @@
 """Whether the workers reach the parameter servers, before a chief sends them steps.
 
-A worker outlives the chiefs and parameter servers that it works with, and so do its connections. One to a
-parameter server that came back a moment ago is still down: gRPC tries again every second only (TensorFlow's
-setting), and until then says at once that it cannot connect. A step that hits upon this ends the chief,
-which is told so as the loss of a parameter server. So a chief has each worker ask each parameter server for
-something small first, and again until it has an answer.
+A worker outlives the chiefs and parameter servers that it works with, and so do its connections. Its
+connection to a parameter server that has just come back is still down: gRPC tries again only every second
+(TensorFlow's setting), and until then fails at once. A step that meets this ends the chief, which takes it
+for the loss of a parameter server. So a chief first has each worker ask each parameter server for something
+small, again and again until there is an answer.
 
-A worker that cannot be reached itself, or never gets one, is left to the coordinator, as it may be lost as
-well: this waits for a bounded time and raises nothing.
+A worker that cannot be reached, or gets no answer, is left to the coordinator, as it may be lost as well: the
+wait is bounded, and a failed connection raises nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def devices_of(role: str) -> list[str]:
 
 
 def wait_for_links(patience: float = PATIENCE) -> list[str]:
-    """Return once each worker has reached each parameter server; those that have not within ``patience``."""
+    """Wait until each worker has reached each parameter server; returns those that have not in time."""
     servers = devices_of("ps")
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -38,7 +38,7 @@ def wait_for_links(patience: float = PATIENCE) -> list[str]:
         answers = []
         for server in servers:
             with tf.device(server):
-                answers.append(tf.random.uniform([]))  # nothing that is known before it runs
+                answers.append(tf.random.uniform([]))  # no constant: it has to run there
         return tf.add_n(answers)
 
     deadline = time.monotonic() + patience
@@ -46,7 +46,7 @@ def wait_for_links(patience: float = PATIENCE) -> list[str]:
 
 
 def _gets(ask: Any, worker: str, deadline: float) -> bool:
-    """Whether a worker has its answers before the deadline of the monotonic clock."""
+    """Whether a worker gets its answers before the deadline on the monotonic clock."""
     pause = threading.Event()
     while True:
         try:
@@ -55,6 +55,6 @@ def _gets(ask: Any, worker: str, deadline: float) -> bool:
         except (tf.errors.UnavailableError, tf.errors.AbortedError):
             if time.monotonic() >= deadline:
                 return False
-            pause.wait(_PAUSE)  # nobody tells when gRPC has tried again
+            pause.wait(_PAUSE)  # nothing signals that gRPC has tried again
         else:
             return True

@@ -2,9 +2,9 @@
 
 Theory. A checkpoint knows a sharded variable as one tensor, whatever number of shards it has, so it can be
 restored into another number of them. For an optimizer's slots to travel with their variable they have to be
-sharded variables as well. Those of Keras are not: it sees each shard as a variable of its own, and what it
-has kept for two of them says nothing about three. Here every slot is cut where its variable is cut, and each
-piece lies on the server of the piece that it belongs to, so that a server updates both alone.
+sharded variables as well. Those of Keras are not: it sees each shard as a variable of its own, and slots
+for two shards say nothing about three. Here every slot is cut where its variable is cut, and each piece lies
+on the server of its variable's piece, so that a server updates both alone.
 
 Gradients are taken with respect to ``parts``, the shards of all variables: ``tf.nn.embedding_lookup`` splits
 the ids over the shards of a table, and the gradient for each shard counts rows from the shard's own
@@ -26,7 +26,7 @@ from elasticrun.errors import UsageError
 
 
 class ShardedOptimizer(tf.Module):  # type: ignore[misc]
-    """What such optimizers have in common: slots, and the way from gradients to updates.
+    """The common part of these optimizers: slots, and the way from gradients to updates.
 
     ``variables``: plain or sharded variables. Make both in the scope of the same strategy.
     """
@@ -46,11 +46,11 @@ class ShardedOptimizer(tf.Module):  # type: ignore[misc]
 
     @property
     def parts(self) -> list[Any]:
-        """The shards of all variables, in their order; a variable that is not sharded is its own."""
+        """The shards of all variables, in their order; a variable that is not sharded is its only shard."""
         return self._pieces.parts
 
     def first_value(self, slot: str) -> float:
-        """What every element of this slot is in the beginning."""
+        """The first value of every element of this slot."""
         del slot
         return 0.0
 
@@ -84,7 +84,7 @@ class ShardedOptimizer(tf.Module):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class _Pieces:
-    """Shards, hidden from checkpoints, which would save what is in a list or dictionary a second time."""
+    """Shards, hidden from checkpoints: in a list or dictionary they would be saved a second time."""
 
     parts: list[Any]
     slots: list[list[Any]]  # for each slot, by part
@@ -181,7 +181,7 @@ class ShardedAdam(ShardedOptimizer):
 
 
 def parts_of(variable: Any) -> list[Any]:
-    """The shards of a sharded variable; of a plain one, itself."""
+    """The shards of a variable; a plain one is its only shard."""
     return list(variable.variables) if is_sharded(variable) else [variable]
 
 
@@ -220,7 +220,7 @@ def summed_rows(gradient: Any) -> tuple[Any, Any]:
 
 
 def _decayed(slot: Any, rows: Any, decay: float, news: Any) -> Any:
-    """Move these rows of the slot towards ``news``; what they are then."""
+    """Move these rows of the slot towards ``news``; returns their new values."""
     following = decay * slot.sparse_read(rows) + (1 - decay) * news
     slot.scatter_update(tf.IndexedSlices(following, rows))
     return following

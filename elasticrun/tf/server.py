@@ -1,13 +1,13 @@
-"""``python -m elasticrun.tf.server``: a worker or a parameter server, made of nothing but TF_CONFIG.
+"""``python -m elasticrun.tf.server``: a worker or a parameter server that needs only TF_CONFIG.
 
-Theory. With parameter servers the chief's program is the only one there is: the others serve the operations
-that it sends them, until they are ended by a signal. So what they need is one object of tensorflow's, and
-most of what ``import tensorflow`` takes (seconds, and 300 MB for each server) would be spent on
-Keras and on an API that nobody here calls. It is therefore imported without the code of its topmost package,
-where that works. Where it does not, this program begins again and imports all of it, as also where a plug-in
-for another device has to be loaded: what was imported in part cannot be imported anew in the same process.
+Theory. With parameter servers only the chief runs a program: the others serve the operations that it sends
+them, until a signal ends them. They need one object of tensorflow's, and most of what ``import tensorflow``
+takes (seconds, and 300 MB for each server) would be spent on Keras and on an API that nobody here calls. So
+tensorflow is imported without the code of its topmost package, where that works. Where it does not, this
+program starts again and imports all of it, as a partial import cannot be completed in the same process. All
+of it is also imported where a plug-in for another device has to be loaded.
 
-Invariant. What is decided here about threads, and a worker's GPUs, yields to what the environment says; a
+Invariant. What this program sets about threads, and a worker's GPUs, yields to the environment; a
 parameter server never sees a GPU. The exit status is 2 if TF_CONFIG or the installation is wrong, 10 if the
 address cannot be served, else that of the signal: this program never ends by itself.
 """
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def serve(task: ClusterTask, environ: MutableMapping[str, str], whole: bool = False) -> None:
-    """Serve for good, with all of tensorflow or as little as possible.
+    """Serve until a signal, with all of tensorflow or as little as possible.
 
     Raises UsageError if tensorflow is missing, and NodeFaultError if the task's address cannot be served.
     """
@@ -83,8 +83,8 @@ def serve(task: ClusterTask, environ: MutableMapping[str, str], whole: bool = Fa
             f"{task.role}:{task.index} cannot serve at {task.address} ({error.message}): address already in "
             "use, or not of this host; start it with another TF_CONFIG"
         ) from None
-    # Nothing else tells one server of a host from another: their command lines are alike. In one write, as
-    # print has two where output is not buffered, and the lines of several servers would be mixed.
+    # Only this line tells the servers of a host apart: their command lines are alike. It is one write:
+    # print makes two where output is not buffered, and the lines of several servers would be mixed.
     sys.stdout.write(f"{task.role} {task.index}: pid {os.getpid()}, serves at {task.address}\n")
     sys.stdout.flush()
     server.join()
@@ -103,8 +103,8 @@ def prepare(task: ClusterTask, environ: MutableMapping[str, str]) -> None:
 def threads(cores: int, environ: Mapping[str, str]) -> tuple[int, int]:
     """How many threads run one operation, and how many operations run at once, at most.
 
-    The cores are shared with the other processes that the launcher runs on this host. What the user gave to
-    tensorflow itself counts more. Two operations at least: one of them may wait for another.
+    The cores are shared with the other processes that the launcher runs on this host. Variables for
+    tensorflow itself come first. Two operations at least: one of them may wait for another.
     """
     share = max(1, cores // max(1, _number(environ.get("LOCAL_WORLD_SIZE")) or 1))
     within = _number(environ.get("TF_NUM_INTRAOP_THREADS")) or share
@@ -144,14 +144,14 @@ def _import_server_lib(environ: Mapping[str, str], whole: bool) -> Any:
 
 
 def _is_plain(spec: ModuleSpec, environ: Mapping[str, str]) -> bool:
-    """Whether no plug-in is there for which the topmost package is needed."""
+    """Whether no plug-in needs the topmost package."""
     folders = spec.submodule_search_locations or ()
     plugged = any((Path(folder).parent / _PLUGINS).exists() for folder in folders)
     return bool(folders) and not plugged and not environ.get("TF_PLUGGABLE_DEVICE_LIBRARY_PATH")
 
 
 def _import_bare(spec: ModuleSpec) -> Any:
-    """Import the module below a package of the same name that has not been executed."""
+    """Import the module below an empty stand-in for the topmost package."""
     package = ModuleType(_LIBRARY)
     package.__spec__ = spec
     package.__path__ = list(spec.submodule_search_locations or ())

@@ -1,13 +1,13 @@
-"""What a TensorFlow program tells of its steps: to its agent, and to TensorBoard if that is asked for.
+"""Reports the steps of a TensorFlow program: to its agent, and to TensorBoard if asked for.
 
-Theory. A step ends in a few stores to a page of memory that the agent shares (``elasticrun.report_step``);
+Theory. To report a step is to write to a page of memory that the agent shares (``elasticrun.report_step``);
 the agent looks at the page when it has a heartbeat to send anyway. So a report costs microseconds, waits for
 nobody, and outside ``elastic-run`` it does nothing. Event files are written by a thread (``event_file.py``).
 
 A step's *graph time* is what its computation took: the body of ``with telemetry.step()``, of a pass of
-``for batch in telemetry.steps(dataset)``, or of a batch of ``fit``. Waiting for input is no part of it. Only
-the time of this program is measured: steps that a ``ClusterCoordinator`` has scheduled count if the body
-also waits for them, and values that an accelerator still computes do not.
+``for batch in telemetry.steps(dataset)``, or of a batch of ``fit``. Waiting for input is not part of it. Only
+the time of this program is measured: steps that a ``ClusterCoordinator`` has scheduled count only if the body
+also waits for them, and values that an accelerator still computes do not count.
 
 Steps are numbered as they are done, from 1 in a new program, so a step has the number of the checkpoint that
 is made after it. Use one of the three for each step, in one thread::
@@ -40,7 +40,7 @@ GRAPH_TIME_TAG = "elasticrun/graph_seconds"
 
 
 class Telemetry:
-    """Counts the steps of this process, and tells of them without ever waiting."""
+    """Counts and reports the steps of this process, and never waits."""
 
     def __init__(self, log_dir: str | None = None, first_step: int = 1) -> None:
         """``log_dir``: a folder for TensorBoard's event files, one for each task; None: none are written.
@@ -54,9 +54,9 @@ class Telemetry:
         self._pending = (0, 0, 0.0)  # steps since then, those of them that were timed, seconds of these
 
     def on_step(self, step: int | None = None, graph_time: float | None = None, count: int = 1) -> None:
-        """Step number ``step`` (None: the next one) is done, and took ``graph_time`` seconds to compute.
+        """Report that step number ``step`` (None: the next one) is done, in ``graph_time`` seconds.
 
-        ``count`` steps that ran as one end with the one given and took the time together.
+        ``count`` steps may have run as one: ``step`` is the last, and ``graph_time`` the time of all.
         """
         number = self.next_step + count - 1 if step is None else int(step)
         self.next_step = number + 1
@@ -69,9 +69,9 @@ class Telemetry:
         return _Step(self, number)
 
     def steps(self, dataset: Iterable[T]) -> Iterator[T]:
-        """The elements of ``dataset``; what the loop does with each of them is a step.
+        """The elements of ``dataset``; each pass of the loop is a step.
 
-        For any iterable, distributed data sets included, in a loop outside of ``tf.function``. The pass that
+        For any iterable, distributed data sets included, in a loop outside of ``tf.function``. A pass that
         leaves the loop early does not count. Nothing is added to the pipeline, so it prefetches as before.
         """
         for element in dataset:
@@ -80,17 +80,17 @@ class Telemetry:
             self.on_step(graph_time=time.monotonic() - begun)
 
     def scalar(self, name: str, value: Any, step: int | None = None) -> None:
-        """A point of a curve in TensorBoard, at ``step`` or the step that is computed now.
+        """Add a point to a curve in TensorBoard, at ``step`` or the step that is computed now.
 
-        ``value``: a number, or a tensor of one, for which only the thread that writes waits.
+        ``value``: a number, or a tensor of one; only the writing thread waits for the tensor.
         """
         if self._events is not None:
             self._events.add(name, value, self.next_step if step is None else int(step))
 
     def keras_callback(self, keras: Any = None) -> Any:
-        """A callback for ``fit`` that makes each batch a step, numbered as the optimizer counts them.
+        """A callback for ``fit`` that makes each batch a step, numbered by the optimizer's count.
 
-        ``keras`` is the package whose ``fit`` is used; None: that which ``tf.keras`` stands for.
+        ``keras`` is the package whose ``fit`` is used; None: ``tf.keras``.
         """
         if keras is None:
             import tensorflow as tf
@@ -99,7 +99,7 @@ class Telemetry:
         return type("TelemetryCallback", (_BatchHooks, keras.callbacks.Callback), {})(self)
 
     def close(self) -> None:
-        """Have the last points written; the end of the process does that as well."""
+        """Write the last points; the end of the process does that as well."""
         if self._events is not None:
             self._events.close()
 
@@ -137,27 +137,27 @@ class _Step(AbstractContextManager[None]):
 
 
 class _BatchHooks:
-    """The hooks of a Keras callback; the other base, Keras's own, is not known before there is a Keras."""
+    """The hooks of a Keras callback; Keras's own base class is added once Keras is imported."""
 
     model: Any
-    _supports_tf_logs = True  # tf_keras would else wait for the losses of each batch on our behalf
+    _supports_tf_logs = True  # else tf_keras waits for the losses of each batch
 
     def __init__(self, telemetry: Telemetry) -> None:
         super().__init__()
         self._telemetry = telemetry
-        self._first = 0  # number of the batch that is computed, of an epoch
+        self._first = 0  # number in its epoch of the batch that is computed
         self._begun = 0.0
 
     def on_train_begin(self, logs: object = None) -> None:
-        """Go on counting where the optimizer is, which a checkpoint may have restored."""
+        """Count on from the optimizer's count, which a checkpoint may have restored."""
         self._telemetry.next_step = int(self.model.optimizer.iterations) + 1
 
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
-        """A batch, or several that run as one, is computed."""
+        """Note the start of a batch, or of several that run as one."""
         self._first = batch
         self._begun = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        """It is done; ``batch`` is the last of several."""
+        """Report the steps; ``batch`` is the last of several."""
         seconds = time.monotonic() - self._begun
         self._telemetry.on_step(graph_time=seconds, count=max(1, batch - self._first + 1))

@@ -29,7 +29,7 @@ _COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("verdict", "left"),
     ("detail", "left"),
 )
-_GAP = 2  # columns of the terminal behind each of ours
+_GAP = 2  # columns of the terminal after each of ours
 _LEAST_FOLDED = 9
 _UNKNOWN = "-"
 Units = tuple[tuple[float, str], ...]
@@ -49,7 +49,7 @@ def render_checkup(rows: Sequence[NodeCheck], width: int, colour: bool = False) 
         return ""
     table = _table([_cells(row) for row in rows])
     out = io.StringIO()
-    # An environment of its own: rich would let variables decide what the caller has decided.
+    # An empty environment: else rich would let variables override the caller.
     console = Console(
         file=out,
         width=max(width, sum((column.min_width or 0) + _GAP for column in table.columns)),
@@ -91,7 +91,7 @@ def _cells(row: NodeCheck) -> list[Text]:
 
 
 def _amount(value: float, units: Units) -> str:
-    """Three digits that count, in the largest unit of which there is one."""
+    """Three significant digits, in the largest unit of which there is at least one."""
     if value <= 0:
         return _UNKNOWN
     size, unit = next((it for it in units if value >= it[0]), units[-1])

@@ -19,7 +19,7 @@ _IMAGE = re.compile(r"^!\[[^\]]*\]\([^)]*\)\n", re.MULTILINE)
 def render_page(text: str, width: int, colour: bool = False) -> str:
     """A page, at most ``width`` columns wide unless a word is longer, without a newline at its end."""
     out = io.StringIO()
-    # An environment of its own: rich would let variables decide what the caller has decided.
+    # An empty environment: else rich would let variables override the caller.
     console = Console(
         file=out,
         width=width,
@@ -32,14 +32,14 @@ def render_page(text: str, width: int, colour: bool = False) -> str:
 
 
 def render_topics(pages: Iterable[tuple[str, str]]) -> str:
-    """The list of (topic, text of its page): each with its title and the sentence below that."""
+    """The list of (topic, text of its page): each with the first sentence below its title."""
     rows = [(topic, _summary(text)) for topic, text in pages]
     widest = max(len(topic) for topic, _ in rows)
     return "\n".join(f"  {topic:{widest}}  {summary}" for topic, summary in rows)
 
 
 def _for_terminals(text: str) -> str:
-    """Links name what can be typed, or the file; what only browsers show is left out."""
+    """Replaces links by commands or files, and drops what only browsers show."""
     text = _IMAGE.sub("", _COMMENT.sub("", text))
     text = _PAGE.sub(r"\1 (`elastic-ctl manual \2`)", text)
     return _PLACE.sub(r"\1", _FILE.sub(r"\1 (\2)", text))

@@ -5,14 +5,14 @@ variable. A worker maps it through /proc, so no file can be left behind or fill 
 and no lock; its last field is a checksum of the others, so a reader that comes in between sees that it did.
 
 *Signs of life* are steps, batches taken from a data loader, and the begin and end of checkpoints. Every call
-of an optimizer's ``step`` counts, so a script with two counts double, which does no harm: what is judged is
-silence and not the number. ``report_step`` takes the numbering over.
+of an optimizer's ``step`` counts, so a script with two counts double, which does no harm: silence is judged
+and not the number. ``report_step`` takes the numbering over.
 
-Invariants. Nothing here ever raises into the script (but for the script's own ``on_drain`` callbacks), nor
-does anything in a process that the worker forks. Who claims a slot last owns it; the others fall silent. This
-module needs the standard library only and is loaded by its path, as ``elasticrun`` may not be installed
-where the worker runs. Steps that no Python runs through cannot be seen: within torch.compile they are not
-counted, and with the first one that a CUDA graph captures this worker reports no more.
+Invariants. Nothing here ever raises into the script (but for the script's own ``on_drain`` callbacks), and
+nothing acts in a process that the worker forks. The last process to claim a slot owns it; the others fall
+silent. This module needs the standard library only and is loaded by its path, as ``elasticrun`` may not be
+installed where the worker runs. Steps that run no Python cannot be seen: within torch.compile they are not
+counted, and from the first one that a CUDA graph captures this worker reports no more.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Reporter:
             self._write()
 
     def begin_checkpoint(self) -> None:
-        """Silence is fine until the end. Counts in the main thread only: others save in the background."""
+        """Allow silence until the end. Counts in the main thread only: others save in the background."""
         if not self._is_main:
             return
         self._depth += 1
@@ -136,7 +136,7 @@ class Reporter:
             self._write()
 
     def end_checkpoint(self) -> None:
-        """The outermost checkpoint is over."""
+        """End a checkpoint; after the outermost one silence counts again."""
         if not self._is_main:
             return
         self._depth -= 1
@@ -146,7 +146,7 @@ class Reporter:
             self._write()
 
     def release(self) -> None:
-        """Report no more, as if this worker had never begun."""
+        """Clear the slot and report no more, as if this worker had never begun."""
         if self._is_owner:
             self._page[self._offset : self._offset + SLOT_SIZE] = bytes(SLOT_SIZE)
         self.pid = -1
@@ -156,7 +156,7 @@ class Reporter:
         return int(HEADER.unpack_from(self._page, 0)[1])
 
     def listen(self, callback: Callable[[], object] | None) -> None:
-        """Tell the agent that this worker need not be told by a signal that it has to go."""
+        """Tell the agent that a drain needs no signal to this worker; keeps the callback, if any."""
         if callback is not None:
             self._callbacks.append(callback)
         self.claim()
@@ -164,7 +164,7 @@ class Reporter:
         self._write()
 
     def due_callbacks(self) -> list[Callable[[], object]]:
-        """What has to be called now; each only once."""
+        """The callbacks to call now, each only once."""
         if not self._callbacks or not self.drain_deadline():
             return []
         due, self._callbacks = self._callbacks, []
@@ -176,7 +176,7 @@ class Reporter:
 
     @property
     def _is_owner(self) -> bool:
-        """Not if another process below the worker has claimed the slot since."""
+        """False once another process below the worker has claimed the slot."""
         return self._owns and struct.unpack_from("=Q", self._page, self._offset)[0] == self.pid
 
     def _live(self) -> None:
@@ -323,7 +323,7 @@ def drain(reporter: Reporter) -> None:
 
 
 def imported(name: str, module: ModuleType) -> None:
-    """A module has been executed that may tell us of signs of life."""
+    """Hook a module that was executed, for the signs of life in it."""
     if current() is not None:
         HOOKS[name](module)
 
@@ -334,7 +334,7 @@ def hook_optimizers(module: Any) -> None:
 
     def after_step(optimizer: object, args: object, kwargs: object) -> None:
         if torch.compiler.is_compiling():
-            return  # the compiler traces this function: nothing but this line may be seen by it
+            return  # the compiler traces this function, and must see no more than this line
         reporter = current()
         if reporter is None:
             return
@@ -351,7 +351,7 @@ def hook_optimizers(module: Any) -> None:
 
 
 def hook_saving(*names: str) -> Callable[[Any], None]:
-    """Take the functions of these names for checkpoints, also where packages above already offer them."""
+    """A hook that takes these functions for checkpoints, also where packages above export them."""
 
     def hook(module: Any) -> None:
         above = [sys.modules.get(module.__name__.rsplit(".", depth)[0]) for depth in range(1, 4)]
@@ -365,7 +365,7 @@ def hook_saving(*names: str) -> Callable[[Any], None]:
 
 
 def marked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, in ``Checkpointing``."""
+    """The same function, within ``Checkpointing``."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -376,7 +376,7 @@ def marked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def hook_batches(module: Any) -> None:
-    """Take each batch from a data loader for a sign of life: an evaluation makes no steps."""
+    """Count each batch from a data loader as a sign of life: an evaluation makes no steps."""
     iterator = module._BaseDataLoaderIter
     following = iterator.__next__
 

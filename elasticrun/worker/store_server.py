@@ -3,8 +3,8 @@
 Each order on that socket is a port and a descriptor, a socket that listens there; or a dash: the round is
 over. Each round has a store of its own. The server is started by its path, mostly in a fork of the warm
 parent, and needs nothing but torch: the interpreter is the job's and may not have elasticrun. It never
-touches a device, and ends with whoever gives the orders. Signals that a user or a scheduler sends to all
-there is are not for it: workers that are told to stop may need the store for that.
+touches a device, and ends with the process that gives the orders. It ignores signals that a user or a
+scheduler sends to all processes: workers that are told to stop may need the store for that.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
-"""How the ranks of a world meet: sooner, as one that comes before rank 0's store listens waits at its door;
-and again, as those that ended their group and make another one find nothing of the first.
+"""Lets ranks meet sooner where they come before rank 0's store listens, and meet again in a second group.
 
 Theory. A client of torch's TCPStore that is refused comes back half a second later or more, however soon the
 store listens. Workers that are forked come within some milliseconds of one another, so that pause would be
 most of a restart. Here a rank other than 0 knocks first: it connects and hangs up, again and again while it
-is refused. A pause between two knocks is a tenth of the time since the first one, so nobody is late by more
-than that, and a store that is long in coming is not stormed; nor is one of many ranks, whose pauses are so
-long that all of them together do not come too often. The store's name is looked up once.
+is refused. A pause between two knocks is a tenth of the time since the first one, so no rank is late by more
+than that, and a late store is not stormed. With many ranks the pauses are longer, so that all knocks together
+do not come too often. The store's name is looked up once.
 
 Torch numbers groups from 0 again once all were destroyed. A store that the launcher serves outlives them, so
-a second group would read the addresses of the first one's members, until each has written its own. Hence what
-a rank opens after it ended a world of this size is a part of the store that is named after how many it ended:
-the ranks of one world ended equally many. Before that, the store is the one that torch makes.
+a second group would read the addresses of the first one's members, until each has written its own. Hence a
+rank that has ended worlds of this size opens a part of the store, named after how many: the ranks of one
+world have ended equally many. Before that, the store is the one that torch makes.
 
-Invariants. Torch's own function is called in any case, with the arguments that it was given. Only a refusal
-is waited for, and not for more than a tenth of the store's timeout; whatever else happens is torch's to tell.
+Invariants. Torch's own function is called in any case, with the arguments that it was given. Only refusals
+are waited out, for at most a tenth of the store's timeout; torch reports whatever else happens.
 
 It needs the standard library only, and is loaded by its path.
 """
@@ -36,13 +35,11 @@ if TYPE_CHECKING:
 
 FUNCTION = "_create_c10d_store"
 PARAMETERS = ("hostname", "port", "rank", "world_size", "timeout")
-#: Of the store's timeout, for all knocks; and of the time since the first one, for a pause.
+#: Fractions: of the store's timeout, for all knocks; of the time since the first one, for a pause.
 PATIENCE = 0.1
 PAUSE = 0.1
 SHORTEST, LONGEST = 0.001, 1.0  # seconds; of a pause
-APART = (
-    0.00005  # seconds between two knocks, of whatever ranks: a refusal costs the store's host microseconds
-)
+APART = 0.00005  # seconds between two knocks of all ranks; a refusal costs the store's host microseconds
 REACH = 1.0  # seconds; a host that does not even refuse is not waited for
 #: Where torch keeps the world, and the function by which it changes it.
 GROUPS = "torch.distributed.distributed_c10d"
@@ -52,7 +49,7 @@ SERVED = ("TORCHELASTIC_USE_AGENT_STORE", "True")
 
 
 def imported(name: str, module: ModuleType) -> None:
-    """``torch.distributed.rendezvous`` has been executed."""
+    """Wrap the function of ``torch.distributed.rendezvous`` that opens the store."""
     create = getattr(module, FUNCTION, None)
     if create is None:
         return  # another torch than those that we know
@@ -96,14 +93,14 @@ class Ended:
         setattr(groups, CHANGE, wrapper)
 
     def note(self, groups: Any) -> None:
-        """The world is about to end, if there is one."""
+        """Count the world that is about to end, if there is one."""
         try:
             self.worlds[groups._world.default_pg.size()] += 1
         except Exception:  # noqa: BLE001 there is none, or this process was no member
             return
 
     def part(self, store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the next world has of the store; all of it if it is the first one, or rank 0 serves it."""
+        """The next world's part of the store; all of it for the first world, or if rank 0 serves it."""
         count = self.worlds[named(args, kwargs).get("world_size", 0)]
         if not count or not is_served():
             return store
@@ -111,7 +108,7 @@ class Ended:
 
 
 def knock_first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Wait for the store that a call with these arguments will connect to; return if there is any doubt."""
+    """Wait for the store that a call with these arguments will connect to; return at any error."""
     try:
         given = named(args, kwargs)
         if given["rank"] > 0 and not is_served_here():
@@ -133,13 +130,13 @@ def is_served_here() -> bool:
 
 
 def find(host: str, port: int) -> list[Any]:
-    """Where the store may listen, as ``getaddrinfo`` says; OSError if nobody knows the host."""
+    """The addresses of the store, as ``getaddrinfo`` gives them; OSError if the host is unknown."""
     name = host.encode("ascii") if host.isascii() else host  # other names need tables that take milliseconds
     return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
 
 
 def knock(doors: list[Any], ranks: int, seconds: float) -> None:
-    """Return once somebody listens, or after so many seconds. So many ranks do the same."""
+    """Return once the store listens, or after ``seconds``; ``ranks`` processes do the same."""
     begun = time.monotonic()
     shortest = min(max(ranks * APART, SHORTEST), LONGEST)
     while is_refused(doors) and (waited := time.monotonic() - begun) < seconds:

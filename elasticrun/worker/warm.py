@@ -8,19 +8,19 @@ and whatever libraries draw at random when they are loaded.
 
 The spawner asks with one byte and descriptors: the request as a memory file, the worker's stdin, stdout and
 stderr, and a pipe for the answer. A worker is forked twice, so that it is the spawner's child like any other:
-the process between ends as soon as nobody else is asked for, and the workers wait until it has been reaped.
+the process between ends once no other request waits, and the workers wait until it has been reaped.
 
 A fork may also be asked to run another program in place of the script: the probe of the node's health, which
-needs torch as well. It goes the same way, but shows nothing of what the imports printed, as that was the
+needs torch as well. It goes the same way, but does not show what the imports printed, as that was the
 script's.
 
-What is imported late by most scripts is not worth the wait of the first start. So once a parent has forked
-workers, the spawner has it fork a *replacement*, which imports that as well while the parent still serves,
-and then takes its place.
+Modules that most scripts import late must not delay the first start. So once a parent has forked workers, the
+spawner has it fork a *replacement*, which imports these as well while the parent still serves, and then takes
+its place.
 
 Invariants. A worker answers on the pipe before the script's first line, with its pid or with what is wrong;
-an end of file is a failure too. The parent runs nothing of the script and never initialises CUDA; what cannot
-be forked soundly, such as threads, it refuses. What the imports print is kept and shown by every worker, as
+an end of file is a failure too. The parent runs nothing of the script and never initialises CUDA; it refuses
+what cannot be forked soundly, such as threads. What the imports print is kept and shown by every worker, as
 each would have printed it.
 """
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 #: Descriptors go up here, out of the way of what the imports open.
 HIGH_FD = 900
-#: What a request is for, and how many descriptors come with it.
+#: Kinds of requests, for a worker and for a replacement, and how many descriptors come with each.
 REQUESTS = {b"?": 5, b"+": 1}
 NAME = b"elasticrun-warm"  # the kernel keeps 15 bytes
 TITLE = b"elastic-run: warm parent"
@@ -65,7 +65,7 @@ class Origin:
 
     def __init__(self) -> None:
         self.environ = dict(os.environ)
-        self.files: dict[str, tuple[int, int]] = {}  # these and the next once they are imported
+        self.files: dict[str, tuple[int, int]] = {}  # this and the next: known after the imports
         self.printed: list[bytes] = []
         self.watch = watching.Watch()
         before = given()
@@ -146,7 +146,7 @@ def wait_for_fork(control: socket.socket) -> tuple[list[int], set[Any]]:
 
 
 def inherit(fd: int, spawner: int, mask: set[Any], libc: Any) -> socket.socket:
-    """Be the parent's replacement, as a process that the spawner executes; returns its control socket."""
+    """Make this process the parent's replacement, as if the spawner had executed it; its control socket."""
     control = socket.socket(fileno=move_up(fd))
     control.setblocking(True)  # whatever the imports have made the default
     os.setsid()
@@ -158,7 +158,7 @@ def inherit(fd: int, spawner: int, mask: set[Any], libc: Any) -> socket.socket:
 
 
 def take_in(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
-    """Import modules, then tell the spawner how that went; ends this process if it is of no use any more."""
+    """Import modules, then tell the spawner how that went; ends this process if it cannot fork workers."""
     begun = time.monotonic()
     load(names, origin, control, libc)
     gc.freeze()  # never thawed in a worker: a collection there would copy the pages that it shares
@@ -166,14 +166,14 @@ def take_in(names: str, origin: Origin, control: socket.socket, libc: Any) -> No
 
 
 def take_in_more(names: str, origin: Origin, control: socket.socket, libc: Any) -> None:
-    """As before, by a replacement: if memory gets short meanwhile, it is the one to go. The environment
+    """As before, in a replacement: the kernel ends it first if memory gets short meanwhile. The environment
     stays, as a script finds it before it imports these itself.
     """
     begun = time.monotonic()
     before, score = dict(os.environ), memory.be_first_to_go()
     load(names, origin, control, libc, is_replacement=True)
     gc.unfreeze()
-    gc.collect()  # what both imports left: the first start did not wait for that, nor for the next
+    gc.collect()  # garbage of both imports, for which the first start did not wait
     gc.freeze()
     memory.put_together(libc)
     set_environment(before)
@@ -189,14 +189,14 @@ def load(names: str, origin: Origin, control: socket.socket, libc: Any, is_repla
         tell(control, refused=reason[:MAX_REASON])
         os._exit(0)
     origin.printed = imports.take_output(libc)
-    origin.files = {**imports.files(), **origin.files}  # what a replacement has from its parent is as old
+    origin.files = {**imports.files(), **origin.files}  # inherited modules are as old as the parent's
     set_title(TITLE)
     libc.prctl(PR_SET_NAME, NAME, 0, 0, 0)  # torch 2.4 gives its own to whoever imports it
     origin.watch.hide()
 
 
 def tell_ready(control: socket.socket, begun: float) -> None:
-    """Requests may come."""
+    """Tell the spawner that requests may come."""
     tell(control, seconds=time.monotonic() - begun, shared=resident())
 
 
@@ -250,8 +250,8 @@ def next_request(control: socket.socket, flags: int = 0) -> list[int]:
 
 
 def fork_all(control: socket.socket, fds: list[int]) -> list[int]:
-    """Fork a process for this request, and for each one behind it: a fork of this process is cheaper than the
-    next one between. Returns in those only, what each was given.
+    """Fork a process for this request, and for each one that waits: a fork here is cheaper than another
+    process between. Returns in the forks only: the descriptors of each.
     """
     while True:
         if fork() == 0:
@@ -314,7 +314,7 @@ def read_request(fd: int) -> dict[str, Any]:
 
 
 def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: Any) -> None:
-    """What the spawner does with a process that it executes, and then what the program's start does."""
+    """Do what the spawner does to a process that it executes, then what the program's start does."""
     if not imports.are_as(origin.files):
         raise ImportError("a module was edited after it had been imported")
     os.setsid()
@@ -345,20 +345,20 @@ def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: A
 
 
 def set_environment(target: dict[str, str]) -> None:
-    """In the order of a fresh process, and for libraries written in C as well."""
+    """Set the environment in the order of a fresh process, and for libraries written in C as well."""
     os.environ.clear()
     os.environ.update(target)
 
 
 def set_arguments(argv: list[str]) -> None:
-    """They differ from the parent's where one of them holds the local rank."""
+    """Set the arguments; they differ from the parent's where one of them holds the local rank."""
     count = len(sys.argv) - 1
     sys.argv[1:] = argv[len(argv) - count :]
     sys.orig_argv[1:] = argv[len(argv) - len(sys.orig_argv) + 1 :]
 
 
 def reopen(stream: Any, number: int) -> None:
-    """Have a stream of the interpreter look again at what its descriptor is, as that was another file."""
+    """Have a stream of the interpreter look at its descriptor again, which is another file now."""
     raw = getattr(stream, "buffer", None)
     if not isinstance(raw, io.FileIO):  # not as -u makes it: somebody else's
         return

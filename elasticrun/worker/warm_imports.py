@@ -1,9 +1,9 @@
 """What a warm parent imports, and whether it can still be forked afterwards.
 
 Invariant: modules are looked for where the script will look for them, and nothing of that place is left in
-``sys.path``. Whether a fork would be a worker is answered by looking at this process and at a fork of it: the
-first worker for a parent, which nobody shall wait for longer, and one made for that for a replacement, which
-must not take the place of a parent that can do more.
+``sys.path``. Whether a fork would be a worker is tested on this process and on a fork of it. For a parent,
+that is the first worker, so that nobody waits longer for it. For a replacement it is a trial, as it must not
+take the place of a parent that can do more.
 
 It lies beside ``warm.py`` and is loaded with it, by its path.
 """
@@ -35,15 +35,15 @@ FLAGS = 6
 SPOILT = 3  # exit status
 #: Thresholds of the garbage collector, in new objects: no import makes so many.
 RARELY = (10_000_000, 10, 10)
-#: Where an interpreter keeps modules below its prefix. People keep theirs there as well, as in /usr/src.
+#: Where an interpreter keeps modules below its prefix. Users keep theirs below it too, as in /usr/src.
 LIBRARIES = ("lib", "lib64", "local/lib", "local/lib64")
 
 
 def prepare(
     names: list[str], looks_in_fork: bool, importing: Callable[[str], AbstractContextManager[None]]
 ) -> str:
-    """Import the modules as the script would, each within what ``importing`` returns for it; why no worker
-    can be forked after that, "" if one can.
+    """Import the modules as the script would, each within what ``importing`` returns for it. Returns why no
+    worker can be forked after that; "" if one can.
     """
     path = script_folder()
     if path is not None:
@@ -99,8 +99,8 @@ def files() -> dict[str, tuple[int, int]]:
 
 
 def are_as(known: dict[str, tuple[int, int]]) -> bool:
-    """Whether these files are still what they were. In a worker, which looks at nothing else: to walk through
-    all modules would copy the pages that they are on.
+    """Whether these files are still what they were. A worker looks at nothing else: a walk through all
+    modules would copy the pages that they are on.
     """
     return all(stamp(name) == there for name, there in known.items())
 
@@ -127,14 +127,14 @@ def unsound(looks_in_fork: bool) -> str:
 
 
 def traces() -> str:
-    """What a library that does not tell us has left here and no fork can use; "" if there is nothing."""
+    """What ``SECRETIVE`` has left here that no fork can use; "" if there is nothing."""
     if device := open_device():
         return f"the imports opened {device}"
     return "the imports started threads in native code" if has_native_threads() else ""
 
 
 def open_device() -> str:
-    """A device that this process has opened; "" if there is none. No GPU is used but through one."""
+    """A device that this process has opened; "" if there is none. Every GPU is used through one."""
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 pathlib takes milliseconds
         try:
             found = os.stat(f"/proc/self/fd/{name}")  # noqa: PTH116 as above
@@ -147,16 +147,14 @@ def open_device() -> str:
 
 
 def has_native_threads() -> bool:
-    """Whether there are threads that a fork would miss. Those of BLAS end before each fork, by themselves, so
-    we fork first.
-    """
+    """Whether there are threads that a fork would miss. BLAS ends its own at a fork, so we fork first."""
     trial(lambda: 0)
     threads = os.listdir("/proc/self/task")  # noqa: PTH208 as above
     return sum(is_alive(f"/proc/self/task/{thread}/stat") for thread in threads) > 1
 
 
 def is_alive(status: str) -> bool:
-    """Whether a thread goes on: one that was waited for may still be on its way out."""
+    """Whether a thread goes on: one that was waited for may still be exiting."""
     try:
         with open(status, "rb") as file:  # noqa: PTH123 as above
             fields = file.read().rpartition(b")")[2].split()
@@ -173,7 +171,7 @@ def uses_cuda(find: Callable[[str], object] = sys.modules.get) -> bool:
 
 
 def uses_cuda_once_forked() -> bool:
-    """The same of a fork: libraries may find it there only."""
+    """The same in a fork: libraries may find out only there."""
     return trial(lambda: SPOILT if uses_cuda() else 0) == SPOILT
 
 
@@ -209,7 +207,7 @@ def take_output(libc: Any) -> list[bytes]:
 
 
 def draw_again(find: Callable[[str], Any]) -> None:
-    """What is drawn at random when a library is loaded has to be another in each worker.
+    """Draw again, in each worker, what libraries draw at random when they are loaded.
 
     ``random`` does so itself after a fork.
     """

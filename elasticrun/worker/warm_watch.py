@@ -17,9 +17,9 @@ run the whole program beside the worker. Names that libraries read in C cannot b
 seen from here; ``EARLY`` has them, and a test compares it with the installed torch.
 
 To put a module back copies the page that it lies on, and that of its name. So the names are copies that lie
-side by side, and only public ones are hidden that scripts import first: packages down to the fourth level,
-modules right below the top, and those that somebody waits for. A script that begins with another one is asked
-at its next import. It lies beside ``warm.py`` and is loaded with it, by its path.
+side by side, and only those public modules are hidden that scripts import first: packages down to the fourth
+level, modules right below the top, and those in ``AWAITED``. A script that begins with another one is checked
+at its next import. This file lies beside ``warm.py`` and is loaded with it, by its path.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LATE = "TF_CONFIG"
 LIMITS = re.compile(rb"^Max (?:stack size|processes|address space|data size) .*$", re.M)
 #: Levels of names that are hidden.
 PACKAGES, MODULES = 4, 2
-#: Modules that somebody waits for; given by ``sitecustomize``.
+#: Modules that ``sitecustomize`` waits for, and gives here.
 AWAITED: frozenset[str] = frozenset()
 #: The finder that calls us.
 WITHIN = os.path.join(os.path.dirname(__file__), "inject", "sitecustomize.py")  # noqa: PTH118, PTH120 pathlib takes milliseconds
@@ -64,7 +64,7 @@ ADVICE = "--warm off starts all workers cold, --warm on keeps them warm"
 
 
 class Batch:
-    """The modules that came with one that was asked for, and what they read."""
+    """A requested module and all that its import brought, and the variables that they read."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -73,7 +73,7 @@ class Batch:
         self.reads: set[str] = set()
 
     def hide(self) -> None:
-        """Have nobody find the modules, nor the attributes that were made for them elsewhere."""
+        """Take the modules out of ``sys.modules``, and their attributes out of other modules."""
         for name, module in self.modules.items():
             package, _, attribute = name.rpartition(".")
             owner = sys.modules.get(package) if package not in self.modules else None
@@ -84,14 +84,14 @@ class Batch:
             sys.modules.pop(name, None)
 
     def show(self) -> None:
-        """Have them be found as before."""
+        """Undo ``hide``."""
         sys.modules.update(self.modules)
         while self.bound:
             owner, attribute, module = self.bound.pop()
             setattr(owner, attribute, module)
 
     def release(self, names: list[str]) -> None:
-        """Show some for good."""
+        """Show some of the modules for good."""
         back = {name: self.modules.pop(name) for name in names}
         sys.modules.update(back)
         for owner, attribute, module in self.bound:
@@ -99,7 +99,7 @@ class Batch:
                 setattr(owner, attribute, module)
 
     def is_meant(self, name: str) -> bool:
-        """Whether the import of this module is that of the whole batch."""
+        """Whether an import of this module counts as one of the whole batch."""
         return top(name) == top(self.name)
 
     def part(self, name: str) -> list[str]:
@@ -133,7 +133,7 @@ class Watch:
 
     @contextlib.contextmanager
     def importing(self, name: str) -> Iterator[None]:
-        """All that is imported in this block, in which this module is asked for, is a batch."""
+        """Make a batch of all that is imported in this block, which asks for this module."""
         for batch in self.batches:
             batch.show()
         new, before = Batch(name), set(sys.modules)
@@ -145,7 +145,7 @@ class Watch:
         self.batches.append(new)
 
     def hide(self) -> None:
-        """Have nobody find the modules but through a finder."""
+        """Hide all modules, so that they are found through a finder only."""
         if not self.expected:  # what is imported later leaves it as it was
             self.expected = dict(os.environ)
         for batch in self.batches:
@@ -159,7 +159,7 @@ class Watch:
     # -- in a worker
 
     def begin(self, stdin: Noted | None) -> None:
-        """The script is about to run. Until now its CPUs were the host's affair: a scheduler may move us."""
+        """Prepare for the script. Its CPUs are noted only now: a scheduler may have moved us."""
         self.pid, self.stdin = os.getpid(), stdin
         self.cpus = os.sched_getaffinity(0)
 
@@ -169,7 +169,7 @@ class Watch:
             batch.release([*batch.modules])
 
     def batch_of(self, name: str) -> Batch | None:
-        """Whose module is still hidden under this name."""
+        """The batch that still hides a module of this name."""
         return next((batch for batch in self.batches if name in batch.modules), None)
 
     def arrange(self, spec: Any, then: Callable[[], None]) -> Any:
@@ -178,7 +178,7 @@ class Watch:
         return spec
 
     def release(self, name: str, origin: str | None, loader: Any) -> None:
-        """The script imports this now, and finds it there. Returns only if that is what the parent has."""
+        """Put back a module that the script imports now; first go on cold if anything has changed."""
         batch = self.batch_of(name)
         if batch is None:
             return
@@ -194,7 +194,7 @@ class Watch:
         batch.release(batch.part(name))
 
     def changes(self, only: Batch | None) -> list[str]:
-        """What is not as it was for the imports, in words; ``only``: as far as this batch has read it."""
+        """What has changed since the imports, in words; ``only``: just variables that this batch has read."""
         batches = self.batches if only is None else [only]
         names = {name for name in {*self.expected, *os.environ} if EARLY.fullmatch(name)} - {LATE}
         names = set().union(*(batch.reads for batch in batches), names if only is None else ())
@@ -217,7 +217,7 @@ class Watch:
         try:
             self.execute()
         except OSError as error:
-            say(f"it cannot start anew ({error}), and goes on as it is")
+            say(f"it cannot start anew ({error}), and keeps the warm imports")
 
     def stays(self) -> str:
         """Why this process cannot be started anew; "" if it can."""
@@ -234,7 +234,7 @@ class Watch:
         return "it is at work already" if self.is_used and not is_beginning() else ""
 
     def execute(self) -> None:
-        """What the spawner does when it starts a program; the process stays, and so do its standard files."""
+        """Start the program as the spawner does; the process stays, and so do its standard files."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # the script may have put anything in their place
                 stream.flush()
@@ -269,7 +269,7 @@ class Noted(io.FileIO):
 
 
 class Loader:
-    """Loads nothing but what is there; what else is asked of it, the loader in its place answers."""
+    """Gives the hidden module instead of loading it; leaves all else to the loader that it replaces."""
 
     def __init__(self, loader: Any, watch: Watch, origin: str | None, then: Callable[[], None]) -> None:
         self._loader = loader
@@ -289,13 +289,13 @@ class Loader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """It was executed in the parent."""
+        """Execute nothing: the parent did."""
         module.__spec__ = self._spec
         self._then()
 
 
 def is_hooked(loader: Any, before: Any) -> bool:
-    """Whether somebody has an import do more than it did: a tracer, in the user's sitecustomize mostly."""
+    """Whether a loader of another type loads it now: mostly a tracer's, from the user's sitecustomize."""
     return None not in (loader, before) and type(loader) is not type(before)
 
 
@@ -310,7 +310,7 @@ def may_hide(name: str, asked: str, is_package: bool) -> bool:
 
 
 def side_by_side(names: list[str]) -> list[str]:
-    """Equal strings that are new, so that they share pages with one another and with little else."""
+    """New copies of the strings, which share pages with one another and with little else."""
     own: list[str] = json.loads(json.dumps(names))
     return own
 
@@ -359,7 +359,7 @@ def has_children() -> bool:
 
 
 def has_threads() -> bool:
-    """Whether it has more than the main one, be they Python's or not."""
+    """Whether this process has threads besides the main one, Python's or not."""
     return len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208 pathlib takes milliseconds
 
 
@@ -375,7 +375,7 @@ def is_beginning() -> bool:
 
 
 def place() -> str:
-    """Where the import stands that is under way."""
+    """The place in a file of the import that is under way."""
     frame = sys._getframe(1)
     while frame.f_back and (frame.f_code.co_filename == __file__ or "importlib" in frame.f_code.co_filename):
         frame = frame.f_back
@@ -383,6 +383,6 @@ def place() -> str:
 
 
 def say(text: str) -> None:
-    """Tell who looks at this worker's stderr."""
+    """Write a line to this worker's stderr."""
     with contextlib.suppress(OSError):
         os.write(2, f"elastic-run: {text}\n".encode(errors="replace"))

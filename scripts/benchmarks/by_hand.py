@@ -2,12 +2,12 @@
 
 It starts one process for each task. When one of them ends, it kills all the others and starts the whole job
 again, on the same addresses; the job is over when its chief, or the first worker where there is no chief,
-ends with 0. The others are killed by SIGKILL at once, as the state is in the checkpoint: nothing that stops
-them in a gentler way is faster. All roles run the training script, which serves where it has to.
+ends with 0. The others are killed by SIGKILL at once, as the state is in the checkpoint: no gentler way to
+stop them is faster. All roles run the training script, which serves where it has to.
 
-It takes as much of elastic-run's command line as the measurements need, and nothing of the package. Another
-number of tasks is an edit of ``role-counts`` in its working directory, read whenever the job is started, and
-the end of the chief: that is how an operator does it.
+It takes as much of elastic-run's command line as the measurements need, and imports nothing of the package.
+For another number of tasks an operator edits ``role-counts`` in its working directory, which is read whenever
+the job is started, and ends the chief.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def counts_of(text: str) -> dict[str, int]:
 
 
 def place(known: Addresses, counts: Mapping[str, int], ports: Sequence[int]) -> Addresses:
-    """The addresses of so many tasks: those that are known are kept, others get the next of these ports."""
+    """The addresses of these tasks: known ones are kept, others get the next of these ports."""
     free = iter(ports)
     placed = {}
     for role, count in counts.items():
@@ -54,7 +54,7 @@ def config(addresses: Addresses, role: str, index: int) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports that nobody holds."""
+    """``count`` ports that nobody holds."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:
@@ -66,7 +66,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def run_once(addresses: Addresses, command: Sequence[str]) -> bool:
-    """Start all tasks, and kill all once one of them has ended; whether the job is over."""
+    """Start all tasks, and kill all once one of them has ended; returns whether the job is over."""
     started = [
         subprocess.Popen(command, env={**os.environ, "TF_CONFIG": config(addresses, role, index)})
         for role, index in tasks(addresses)

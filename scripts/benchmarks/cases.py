@@ -27,7 +27,7 @@ FEW = 2  # runs of a launcher that mostly hangs
 JOIN = 40.0
 GOODPUT, EVERY = 180.0, 20.0
 NODE_LOSS = 90.0  # torchrun takes three quarters of a minute
-#: A world smaller than it may be starts soon; torchrun waits half a minute by default. It is in no figure.
+#: A world below its maximum starts soon; torchrun waits half a minute by default. No figure has this wait.
 SHORT_CALL = ("--rdzv-conf", "last_call_timeout=2")
 RESTARTS = ("--max-restarts", "1000")
 
@@ -84,7 +84,7 @@ def _kill_one(run: Run) -> tuple[float, float, list[Event]]:
 
 
 def _settled(run: Run, world: int) -> list[Event]:
-    """The workers of a world that trains, when what came with the start is over and all is quiet."""
+    """The workers of a world that trains, once its start is over and all is quiet."""
     workers = run.all_of("reduced", world, START)
     run.steps(workers, SETTLED, START)
     run.quiet(START)
@@ -93,7 +93,7 @@ def _settled(run: Run, world: int) -> list[Event]:
 
 def node_loss(run: Run) -> dict[str, float]:
     """``node-loss``: of three nodes with one worker each, one that does not host the rendezvous is SIGKILLed
-    with all it started; to the first all-reduce of the two that are left.
+    with all it started: from then to the first all-reduce of the two that are left.
     """
     for _ in range(3):
         run.node("2:3", *RESTARTS, TRAIN)
@@ -104,8 +104,8 @@ def node_loss(run: Run) -> dict[str, float]:
 
 
 def join(run: Run) -> dict[str, float]:
-    """``join``: one node trains and a second is launched. The pause is that from the last step of the first
-    node alone to its first in the larger world; the other figure is from the launch to that moment.
+    """``join``: one node trains and a second is launched. The pause is from the last step of the first node
+    alone to the first all-reduce of the larger world; the other figure is from the launch to that moment.
     """
     run.node("1:2", *SHORT_CALL, *RESTARTS, TRAIN)
     old = _settled(run, 1)
@@ -119,7 +119,7 @@ def goodput(run: Run) -> dict[str, float]:
     """``goodput``: two workers of one node train for three minutes, and every 20 s one of them is SIGKILLed.
     Nothing is saved and no step is made twice, so each step counts. Goodput is steps x undisturbed step
     time / wall time, from the first step on; the undisturbed step time is the mean in the 10 s before the
-    first kill: what comes with the start is over by then, and slows no step that the others are held to.
+    first kill: the start is over by then, so its slow steps are not in that mean.
     """
     node = run.alone("--nproc-per-node", "2", *RESTARTS, TRAIN)
     begun = max(event.at for event in run.all_of("reduced", 2, START))
@@ -149,11 +149,11 @@ def _stamps(events: Sequence[Event], since: float, until: float) -> list[float]:
 
 
 def memory(run: Run) -> dict[str, float]:
-    """``memory``: of a launcher with two workers that have imported torch and allocate nothing. Resident
-    memory (RSS) of the launcher and, if it has one, of the master; of all processes but the workers their
-    share of what is resident (PSS); of a worker, as the mean of both, RSS and what would be free again if it
-    ended (USS: private pages and page tables), which is what one more of them adds. Then launcher (the
-    larger one) and master again in a job of two nodes with one worker each.
+    """``memory``: a launcher with two workers that have imported torch and allocate nothing. The resident
+    memory (RSS) of the launcher and, if it has one, of the master; the sum of the proportional shares (PSS)
+    of all processes but the workers; of a worker, as the mean of both, RSS and what would be free again if it
+    ended (USS: private pages and page tables), which is what one more worker adds. Then the RSS of launcher
+    (the larger one) and master again, in a job of two nodes with one worker each.
     """
     node = run.alone("--nproc-per-node", "2", TRAIN, "idle")
     workers = _imported(run, node)
@@ -200,11 +200,11 @@ class Case:
     name: str
     drive: Callable[[Run], dict[str, float]]
     launchers: tuple[str, ...] = (OURS, TORCHRUN, "ft_launcher", "dlrover-run")
-    few: tuple[str, ...] = ()  # of these: they mostly hang, and are shown to do so
-    only: int | None = None  # at most so many runs of anybody: each takes long
+    few: tuple[str, ...] = ()  # of these: they mostly hang, which a few runs show
+    only: int | None = None  # the most runs of any launcher: each takes long
 
     def rounds(self, runs: int) -> int:
-        """How many rounds there are, if so many runs are asked for."""
+        """How many rounds there are, if ``runs`` are asked for."""
         return runs if self.only is None else min(runs, self.only)
 
     def runs_of(self, launcher: str, runs: int) -> int:

@@ -99,14 +99,14 @@ def _measure(arguments: list[str]) -> int:
 
 
 def cases_of(names: Sequence[str]) -> list[Case]:
-    """What is meant by these names; by none of them all that is in no group."""
+    """The cases of these names; without names, all that are in no group."""
     grouped = {name for group in GROUPS.values() for name in group}
     wanted = [it for name in names for it in GROUPS.get(name, (name,))]
     return [CASES[name] for name in dict.fromkeys(wanted or (it for it in CASES if it not in grouped))]
 
 
 def _command(options: argparse.Namespace) -> str:
-    """What makes this measurement again; where its results go is no part of it."""
+    """The command that repeats this measurement, without the options for its output."""
     words = ["scripts/bench", *options.what, "--runs", str(options.runs)]
     if options.launchers != ALL:
         words += ["--launchers", options.launchers]

@@ -1,7 +1,7 @@
 """What samples say: medians, spread, ratios, and whether a target is met. Pure.
 
-A ratio is one of elastic-run to another launcher, taken in each round of A B A B by itself, so both were
-measured within seconds of one another; what is shown is the median of these ratios. A round in which one of
+A ratio compares elastic-run with another launcher in one round of A B A B, so both were measured within
+seconds of one another; the median of these ratios is shown. A round in which one of
 the two gave no figure has no ratio. A target in multiples of torchrun is judged by the first of the figure's
 references that has ratios.
 """
@@ -35,7 +35,7 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row of the table. Targets are None where the issue names none."""
+    """One row of the table. Targets that are not set are None."""
 
     name: str
     case: str
@@ -127,8 +127,8 @@ TF_FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one run of one launcher gave; ``failure`` says what went wrong, "" if nothing did: it may
-    have given a figure all the same.
+    """The result of one run of one launcher; ``failure`` says what went wrong, "" if nothing did. A run that
+    failed may have figures all the same.
     """
 
     case: str
@@ -159,7 +159,7 @@ class Verdict:
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """None if there are no values."""
+    """The spread of these values; None if there are none."""
     if not values:
         return None
     return Spread(statistics.median(values), min(values), max(values), len(values))
@@ -179,7 +179,7 @@ def success(samples: Iterable[Sample], launcher: str, case: str) -> tuple[int, i
 
 
 def ratios(samples: Sequence[Sample], figure: str, reference: str) -> Spread | None:
-    """Of elastic-run to the reference, round by round."""
+    """The ratios of elastic-run to the reference, taken round by round."""
     ours, theirs = values(samples, OURS, figure), values(samples, reference, figure)
     return spread([ours[number] / theirs[number] for number in sorted(ours.keys() & theirs.keys())])
 
@@ -206,6 +206,6 @@ def verdicts(samples: Sequence[Sample], figure: Figure) -> list[Verdict]:
         found.append(Verdict(f"<= {figure.most:g}{unit}", ours.median <= figure.most if ours else None))
     if figure.least is not None:
         found.append(Verdict(f">= {figure.least:g}", ours.median >= figure.least if ours else None))
-    if figure.always or done < runs:  # what failed is in no median
+    if figure.always or done < runs:  # a run that failed may be in no median
         found.append(Verdict("no run fails", done == runs))
     return found

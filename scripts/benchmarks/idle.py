@@ -1,10 +1,10 @@
-"""What a job costs in which nothing happens: how often its processes wake up, and how long they run.
+"""What an idle job costs: how often its processes wake up, and how long they run.
 
 Two agents on this box, each with one worker that waits for ever; the node of the first hosts the master. A
 wake-up is a voluntary context switch of any thread: it had nothing to do, waited, and ran again. The
 bounds are for agent and master of that node together; spawners, warm parents and workers are shown as
 well, and so is the other agent. Where strace is installed and may be used, it counts the system calls of
-agent and master afterwards, as watching makes both of them slower.
+agent and master afterwards, as that slows them down.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def count(pid: int) -> Count:
 
 
 def counts(pids: Iterable[int]) -> dict[int, Count]:
-    """What those of them that are alive have used so far."""
+    """What each process that is alive has used so far."""
     found = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -122,7 +122,7 @@ def total(role: str, rows: Iterable[Row]) -> Row:
 
 
 def calls_in(table: str) -> dict[str, int]:
-    """How often each system call is in the summary that ``strace -c`` writes."""
+    """The count of each system call in the summary that ``strace -c`` writes."""
     return {name: int(calls) for calls, name in _CALL.findall(table) if name != "total"}
 
 
@@ -177,7 +177,7 @@ def _role_below(shown: str, node: int) -> str:
 
 @contextlib.contextmanager
 def idle_job(folder: Path, warm: bool) -> Iterator[list[Launcher]]:
-    """Two launchers, the first of which hosts the master, and whose workers have begun to wait."""
+    """Two launchers whose workers have begun to wait; the first one hosts the master."""
     script = folder / "idle.py"
     script.write_text(WORKER)
     options = (

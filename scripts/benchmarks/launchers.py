@@ -1,7 +1,7 @@
 """The launchers that are measured, as data.
 
-All of them take torchrun's command line, so one measurement is one list of arguments for all. What differs is
-the program, and what makes it work at its best.
+All of them take torchrun's command line, so one measurement is one list of arguments for all. They differ in
+the program, and in the settings with which it works best.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ TUNED = "torchrun-tuned"
 HASTY = "torchrun-hasty"
 BY_HAND = "by-hand"
 
-#: torchrun's workers of all rounds share one store by default, and meet the keys of the round before.
+#: By default torchrun's workers of all rounds share one store, and meet the keys of the round before.
 PRIVATE_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-#: After so many missed signs of life a node is lost, and then more may come for so long (seconds).
+#: A node is lost after 3 missed signs of life, 1 s apart; then others may still join for 2 s.
 SHORT = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
 
 

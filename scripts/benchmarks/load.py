@@ -1,16 +1,16 @@
 """A load process of the master's bench: hundreds of agents, each with a connection and a stream of its own.
 
-What an agent says is decided by the real ``AgentMachine``; only its workers are made of nothing: they start
-and stop at once. What carries the words is one of two.
+The real ``AgentMachine`` decides what an agent says; only its workers are fake: they start and stop at once.
+Its messages go through one of two clients.
 
 * ``lean``: as much HTTP/2 as an agent needs, on an asyncio transport, so that two cores can hold the clients
-  beside the master that is measured. As the real client does, it looks first who listens, on a connection of
-  its own, and pings on a stream that is silent. With a token it proves itself, and seals and opens frames.
-* ``grpc``: the client of ``elasticrun.rpc``, as agents use it. One process with hundreds of gRPC channels is
-  no agent either: it needs several times the time that the master needs for it.
+  beside the master that is measured. Like the real client, it first looks whether a master answers, on a
+  connection of its own, and sends pings. With a token it proves itself, and seals and opens frames.
+* ``grpc``: the client of ``elasticrun.rpc``, as agents use it. But one process with hundreds of gRPC channels
+  is not like an agent: it takes several times the time that the master takes for it.
 
-stdin has one JSON object, then a line for "connect now"; its end is the end. stdout has a JSON object for
-each thing that happened; times are of the machine's monotonic clock.
+stdin has one JSON object, then a line that means "connect now"; at its end the process ends. stdout has a
+JSON object for each thing that happened; times are of the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from tests.rpc import raw_http2 as http2
 PORT = 29_400  # where the worlds' stores would be; nobody connects
 TIMEOUT = 120.0  # seconds for one attempt to attach
 _SETTINGS, _PING, _ACK = 4, 6, 1
-#: gRPC's own setting: what metadata has in a -bin key may come as it is, and not in a code of gRPC's.
+#: gRPC's own setting: the value of a -bin key in metadata may come as plain bytes, not encoded.
 _TRUE_BINARY = b"\xfe\3" + (1).to_bytes(4, "big")
 _WINDOW = 1 << 20  # bytes; what the master sends in one measurement is far less
 _BEGIN = (
@@ -75,14 +75,14 @@ class LoadConfig:
 
 
 class Wire(Protocol):
-    """What carries an agent's words."""
+    """Carries the messages of one agent."""
 
     def send(self, message: AgentMessage) -> None:
         """Queue a message."""
 
 
 class Agent:
-    """One agent: the real machine, and workers made of nothing."""
+    """One agent: the real machine, and fake workers."""
 
     def __init__(self, number: int, swarm: Swarm) -> None:
         info = NodeInfo(f"node{number}", f"life{number}", f"host{number}", "127.0.0.1", 1, pid=os.getpid())
@@ -92,7 +92,7 @@ class Agent:
         self.feed(Prepared(PORT))
 
     def hello(self) -> Hello:
-        """What a stream begins with, which is about to be sent."""
+        """The first message of a stream; it is to be sent at once."""
         hello = self.machine.hello()
         self.feed(HelloSent(hello.status))
         return hello
@@ -121,7 +121,7 @@ class Agent:
 
 
 class LeanWire(asyncio.Protocol):
-    """A gRPC stream on a connection of its own, without gRPC."""
+    """A gRPC stream on a connection of its own, without the gRPC library."""
 
     def __init__(self, agent: Agent, token: str | None) -> None:
         self._agent = agent
@@ -193,7 +193,7 @@ class LeanWire(asyncio.Protocol):
 
 
 def _challenge(metadata: bytes) -> bytes:
-    """The value behind the key: its length, counted with the mark of what is binary, the mark, the bytes."""
+    """The value after the key: a length that includes the mark of binary values, the mark, the bytes."""
     value = metadata.partition(CHALLENGE_KEY.encode())[2]
     if value[:2] != bytes((SIZE + 1, 0)):
         raise ValueError(f"the challenge is not where it is looked for: {metadata!r:.300}")
@@ -205,7 +205,7 @@ def _event(message: MasterMessage) -> AgentEvent:
 
 
 class Look(asyncio.Protocol):
-    """The connection that only sees whether a master answers; see ``elasticrun/rpc/reach.py``."""
+    """A connection that only checks whether a master answers; see ``elasticrun/rpc/reach.py``."""
 
     def __init__(self) -> None:
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -298,7 +298,7 @@ def _tell_failure(task: asyncio.Task[None]) -> None:
 
 
 def tell(happened: dict[str, object]) -> None:
-    """A line for the bench."""
+    """Write a line for the bench."""
     sys.stdout.write(json.dumps(happened) + "\n")
     sys.stdout.flush()
 
@@ -316,6 +316,6 @@ async def _main() -> None:
 if __name__ == "__main__":
     import gc
 
-    gc.disable()  # the clients' memory does not matter, their time is not to be taken for the master's
+    gc.disable()  # the clients' memory does not matter; their time must not count as the master's
     asyncio.run(_main())
     os._exit(0)  # the streams end with the process, as on a node that is killed

@@ -48,7 +48,7 @@ def _field(path: str, name: str) -> str:
 
 
 def _version(*packages: str) -> str:
-    """Of the first of these that is installed."""
+    """The version of the first of these packages that is installed, or "none"."""
     for package in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(package)

@@ -1,9 +1,9 @@
 """How long a real master needs for many agents: the first world, and the next one after the loss of a node.
 
-The master is the process that ``elastic-run`` starts; the agents live in a few load processes
-(``load.py``), and the node that is lost in one of its own, which is killed. Times are from the
-first connection, or the kill, to the moment at which the last agent has its assignment. Nodes are not
-checked first, as the check's time is that of the nodes.
+The master is the process that ``elastic-run`` starts. The agents live in a few load processes (``load.py``);
+the node that is lost has one of its own, which is killed. Times are from the first connection, or the kill,
+to the moment at which the last agent has its assignment. Nodes are not checked first, as a check takes the
+nodes' time, not the master's.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class BenchError(Exception):
 
 
 class Process:
-    """A child that is told one thing in JSON and tells things in JSON."""
+    """A child that takes its settings in JSON, and answers in lines of JSON."""
 
     def __init__(self, command: Sequence[str], settings: object) -> None:
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
@@ -74,7 +74,7 @@ class Process:
         self.child.stdin.flush()
 
     def hear(self, key: str) -> dict[str, Any]:
-        """The next thing it tells that has the key."""
+        """The next answer that has the key; raises BenchError if there is none."""
         assert self.child.stdout is not None
         for line in self.child.stdout:
             told: dict[str, Any] = json.loads(line)
@@ -101,7 +101,7 @@ class Process:
 
 
 def measure(agents: int, loads: int, client: str, token: str | None = None) -> Figures:
-    """One master, its first world of ``agents`` nodes, and the next one without one of them."""
+    """Measure one master: its first world of ``agents`` nodes, and the next one after the loss of a node."""
     before = os.getloadavg()[0]
     job = JobConfig("bench", min_nodes=agents - 1, max_nodes=agents, last_call_timeout=600.0)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as held:
@@ -183,11 +183,11 @@ def _world(swarms: Sequence[Process], number: int, size: int) -> float:
 
 
 def _hear_all(swarms: Sequence[Process]) -> list[dict[str, Any]]:
-    """What each of them tells of its next world; one that cannot, spoils it for all."""
+    """What each process tells of its next world; raises if one cannot."""
     pool = ThreadPoolExecutor(len(swarms))
     waiting = [pool.submit(swarm.hear, "round") for swarm in swarms]
     done, missing = wait(waiting, DEADLINE, return_when=FIRST_EXCEPTION)
-    pool.shutdown(wait=False)  # what is left ends with the processes
+    pool.shutdown(wait=False)  # threads that are left end with the processes
     told = {each: each.result() for each in done}
     if missing:
         raise BenchError(f"there was no world within {DEADLINE:g} s")
@@ -195,7 +195,7 @@ def _hear_all(swarms: Sequence[Process]) -> list[dict[str, Any]]:
 
 
 def _writes(lines: Sequence[bytes]) -> int:
-    """How many writes to the journal there were: the events of one batch have the time of the batch."""
+    """The number of writes to the journal: all events of one write have the same time."""
     times = [json.loads(line)["at"] for line in lines]
     return sum(before != after for before, after in zip([None, *times], times, strict=False))
 

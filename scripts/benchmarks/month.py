@@ -1,7 +1,7 @@
 """A month of a job on a real disk: the journal of 64 nodes, one of which fails each minute.
 
-The machine and the journal are the real ones; the nodes say what agents say. What is measured is what the
-journal takes on the disk at most, and how long a master takes to have the state again that it stands for.
+The machine and the journal are the real ones; the nodes are fakes that say what agents say. It measures the
+largest size of the journal on the disk, and how long a master takes to restore the state from it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Month:
         self._say([node.is_now(AgentPhase.READY, -1) for node in self.nodes.values()])
 
     def fail(self, number: int) -> None:
-        """A minute passes, then a worker is killed."""
+        """Let a minute pass, then kill a worker."""
         self.now += MINUTE
         node = self.nodes[number % NODES + 1]
         round_ = node.status.round
@@ -56,7 +56,7 @@ class Month:
         self._say([node.is_now(AgentPhase.FAILED, round_, found)])
 
     def _say(self, events: list[JobEvent]) -> None:
-        """What is said is heard in one turn of the loop; the answers in the next."""
+        """Handle these events in one turn of the loop, and the answers in the next."""
         while events or (events := list[JobEvent](self._due())):
             answers: list[JobEvent] = []
             for event in events:
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_month(failures: int) -> int:
-    """Print what the journal takes, and how soon its master is back."""
+    """Print how large the journal gets, and how long a master takes to restore it."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "journal.jsonl")
         month = Month(path)

@@ -72,7 +72,7 @@ def read_json(path: Path) -> Report:
 
 
 def merge(parts: Sequence[Report]) -> Report:
-    """All parts as one; rounds of a case that is in several of them are numbered on."""
+    """All parts as one; if a case is in several, its rounds are numbered on."""
     first = parts[0]
     for part in parts[1:]:
         for name in sorted(first.machine.keys() | part.machine.keys()):
@@ -141,7 +141,7 @@ def _library(report: Report) -> str:
 
 
 def _is_tensorflow(report: Report) -> bool:
-    """Whether nothing else was measured."""
+    """Whether only TensorFlow jobs were measured."""
     return bool(report.samples) and all(it.case in _TF_CASES for it in report.samples)
 
 

@@ -1,4 +1,4 @@
-"""One run of one launcher: its nodes, what their workers report, and the certainty that nothing outlives it.
+"""One run of one launcher: its nodes, what their workers report, and a cleanup that leaves nothing running.
 
 Workers write one line of JSON per event into a FIFO, each with its own stamp of the monotonic clock, which
 all processes of a machine share; so it does not matter when a line is read here. A line is shorter than
@@ -64,8 +64,8 @@ class Event:
     world: int = 0
     step: int = 0
     cluster: dict[str, list[str]] = field(default_factory=dict)  # by role; of a TensorFlow job
-    copies: str = ""  # where its parameter servers' copies are, patterns
-    sources: tuple[str, ...] = ()  # where the state of each of them is from
+    copies: str = ""  # patterns of the directories for copies of its parameter servers
+    sources: tuple[str, ...] = ()  # where the state of each parameter server is from
 
 
 class Node:
@@ -94,7 +94,7 @@ class Node:
         return self.process.pid
 
     def kill(self) -> float:
-        """SIGKILL everything of this node, as when its host loses power; when that was."""
+        """SIGKILL everything of this node, as when its host loses power; returns when that was."""
         pids = marked(self.mark)
         at = time.monotonic()
         kill_all(pids)
@@ -102,7 +102,7 @@ class Node:
         return at
 
     def finish(self) -> None:
-        """Leave nothing of it."""
+        """Kill what is left of it."""
         kill_marked(self.mark)
         self.process.wait()
 
@@ -116,7 +116,7 @@ class Node:
 
 
 class Run:
-    """See the module. ``number`` counts the runs of one measurement from 0."""
+    """One run; see the module. ``number`` counts the runs of one measurement from 0."""
 
     def __init__(self, launcher: Launcher, folder: Path, number: int) -> None:
         self.launcher = launcher
@@ -131,7 +131,7 @@ class Run:
         self._fifo = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         temporary = folder / "tmp"
         temporary.mkdir()
-        # What makes a launcher work at its best is for the one that is to have it.
+        # The settings that tune one launcher must not reach the others.
         tuning = {name for it in LAUNCHERS.values() for name in it.env}
         ours = {
             name: value
@@ -156,11 +156,11 @@ class Run:
         return f"127.0.0.1:{self._port}"
 
     def alone(self, *args: str) -> Node:
-        """A launcher that is all of its job."""
+        """Start a launcher that is the only node of its job."""
         return self._start("--standalone", *args)
 
     def node(self, nnodes: str, *args: str) -> Node:
-        """One of several launchers on this machine that share a job."""
+        """Start one of several launchers on this machine that share a job."""
         place = ("--rdzv-backend", "c10d", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "bench")
         return self._start("--nnodes", nnodes, *place, "--local-addr", "127.0.0.1", *args)
 
@@ -177,7 +177,7 @@ class Run:
         return [node for node in self.nodes if host not in marked(node.mark)]
 
     def lose(self, node: Node) -> float:
-        """SIGKILL a node; when that was."""
+        """SIGKILL a node; returns when that was."""
         self.nodes.remove(node)
         try:
             return node.kill()
@@ -185,7 +185,7 @@ class Run:
             node.close()
 
     def kill(self, pid: int) -> float:
-        """SIGKILL one worker; when that was."""
+        """SIGKILL one worker; returns when that was."""
         at = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         return at
@@ -198,7 +198,7 @@ class Run:
 
     def close(self) -> None:
         """Leave nothing of this run but its folder."""
-        with contextlib.ExitStack() as stack:  # one that cannot be ended spares none of the others
+        with contextlib.ExitStack() as stack:  # an error in one does not spare the others
             stack.callback(os.close, self._fifo)
             for node in self.nodes:
                 stack.callback(node.close)
@@ -209,7 +209,7 @@ class Run:
     # -- what is waited for
 
     def wait(self, condition: Callable[[], T | None], seconds: float, what: str) -> T:
-        """What the condition gives, asked after each event, once that is something."""
+        """Check a condition after each event, until it gives something; returns that."""
         until = time.monotonic() + seconds
         while True:
             if (found := condition()) is not None:
@@ -232,7 +232,7 @@ class Run:
         return node.process.wait()
 
     def _read(self, until: float) -> Node | None:
-        """Wait for news until a moment and take events in; a node that ended, if nothing was to be read."""
+        """Wait for news until a moment, and take events in; else return a node that ended, if any."""
         by_pidfd = {node.pidfd: node for node in self.nodes}
         left = max(0.0, until - time.monotonic())
         ready = select.select([self._fifo, *by_pidfd], [], [], left)[0]
@@ -245,7 +245,7 @@ class Run:
     # -- what is waited for most often
 
     def all_of(self, what: str, world: int, seconds: float, after: float = 0.0) -> list[Event]:
-        """The first such event of each rank of a world, of processes that began after a moment."""
+        """The first such event of each rank's newest process in a world, if that began after a moment."""
 
         def found() -> list[Event] | None:
             begun = {e.pid for e in self.events if e.what == "line" and e.at > after}
@@ -271,7 +271,7 @@ class Run:
         self.wait(found, seconds, f"step {number} of {len(pids)} workers")
 
     def quiet(self, seconds: float, but: Collection[int] = ()) -> None:
-        """Return once the launchers, and what they started beside workers, do next to nothing.
+        """Return once the launchers and their helper processes do next to nothing.
 
         ``but`` are pids of workers that report nothing.
         """
@@ -298,7 +298,7 @@ class Run:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Hold back the signals that end the bench: a child that is not yet another program carries no mark."""
+    """Hold back the signals that end the bench: a child has no mark, and would be left, before its exec."""
     come: list[int] = []
     handlers = {}
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -1,7 +1,7 @@
 """Where the time of a recovery goes: stages between marks that agent, workers and this process set. Pure.
 
 The agent's marks are its events (``--event-log-handler console``), in milliseconds of the wall clock; the
-others are on the monotonic clock, and the distance of the two is taken right after the recovery. Each mark is
+others are on the monotonic clock, and the offset of the two is taken right after the recovery. Each mark is
 that of the last process that sets it, so the stages follow one another and add up to the whole.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from scripts.benchmarks.run import Event
 
-#: Stage -> the mark that ends it. A stage that nobody marks is not there: only on GPUs is there a device.
+#: Stage -> the mark that ends it. A stage without a mark is left out: "device" is only marked on GPUs.
 STAGES = {
     "detect": "failed",  # the agent has seen the death, and told the master
     "stop": "ready",  # every other worker is dead

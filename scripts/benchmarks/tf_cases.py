@@ -1,12 +1,12 @@
-"""What is measured of TensorFlow jobs: how long training stands still when a task is lost, or is one more.
+"""The cases of TensorFlow jobs: how long training stands still when a task is lost or added.
 
 Each case goes through all its faults in one job, since its processes take seconds to import tensorflow; a
 fault comes when the job has trained a while since the one before and its launcher has nothing left to do.
-Both launchers have the same training script, which saves every so many steps, and the new chief or world has
-to go on from what was saved: one that begins anew is a run that failed.
+Both launchers run the same training script, which saves every ``SAVE_EVERY`` steps. The new chief or world
+has to go on from what was saved: if it begins anew, the run has failed.
 
-Where there are parameter servers, steps are those that the chief has seen done. Their pids are those that
-listen at their addresses, so it does not matter how they were started.
+Where there are parameter servers, steps are those that the chief has seen done. A server's pid is the one
+that listens at its address, so it does not matter how it was started.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ START = 150.0  # seconds; several processes import tensorflow at once
 RECOVERY = 90.0
 SETTLED = 100  # steps, two seconds or more
 SAVE_EVERY = 50  # steps
-SAVED = 10  # steps after which what was saved a moment ago is whole, copies included
+SAVED = 10  # steps after a save by which it is complete, copies included
 WORLD, WORKERS, SERVERS = 3, 2, 2
 RESTARTS = ("--max-restarts", "1000")
 
 
 def mirrored(run: Run) -> dict[str, float]:
     """``tf-mirrored``: 3 workers of MultiWorkerMirroredStrategy on one node. From the launch to the first
-    step of the last worker; then from the SIGKILL of one of them to that of the new world.
+    step of the last worker; then from the SIGKILL of one worker to the same step of the new world.
     """
     options = ("--framework", "tensorflow", "--nproc-per-node", str(WORLD))
     node = run.node("1", *options, *RESTARTS, MIRRORED, *_saves(run))
@@ -54,14 +54,14 @@ def mirrored(run: Run) -> dict[str, float]:
 
 def served(run: Run) -> dict[str, float]:
     """``tf-served``: a chief, 2 workers and 2 parameter servers on one node. From the launch to the first
-    step. Then a worker is SIGKILLed: the longest time between two steps from the last one before that until
-    training is as it was, and beside it that of an undisturbed time; and the time to the first step of the
-    new worker. Then a ps is, then a ps of whose copies those on its own host are removed as well, and then
-    the chief: each time to the first step of the new chief. Then a third ps is ordered, and at last it is
-    given back: each time from the last step before to the first one after.
+    step. Then a worker is SIGKILLed: the time to the first step of the new worker, and the longest gap
+    between two steps until training is as before, beside the longest gap of an undisturbed time. Then a ps is
+    SIGKILLed, then a ps whose own directory of copies is removed as well, and then the chief: each time to
+    the first step of the new chief. Then a third ps is added, and at last removed: each time from the last
+    step before to the first one after.
 
-    elastic-run restores a ps from its own copy, the next one from its peer's, or the run failed; by hand it
-    is the checkpoint's files.
+    elastic-run must restore the first ps from its own copy and the second from its peer's, or the run has
+    failed; by hand both are restored from the checkpoint's files.
     """
     token = run.folder / "token"
     token.write_text("5d0c1f4ae9b27386f1d2c4b8907e6a35")
@@ -120,7 +120,7 @@ def _lose_server(run: Run, index: int, is_disk_lost: bool) -> float:
 
 
 def _scale(run: Run, servers: int) -> float:
-    """Order so many parameter servers; how long no step was made."""
+    """Order this many parameter servers; returns how long no step was made."""
     old = _chief(run)
     ordered = time.monotonic()
     if run.launcher.name == BY_HAND:
@@ -154,8 +154,8 @@ def _settle(run: Run) -> None:
 
 
 def _saved(run: Run) -> None:
-    """Return some steps after the next time that the job saves; it makes no difference which, but is the same
-    in all runs, and no fault meets a checkpoint that is being written.
+    """Return ``SAVED`` steps after a save. That is the same point in all runs, and no fault meets a
+    checkpoint that is being written.
     """
     now = time.monotonic()
     run.wait(
@@ -172,7 +172,7 @@ def _further(run: Run) -> None:
 
 
 def _first_step(run: Run, after: float, seconds: float) -> Event:
-    """The first step of a chief that began after a moment; it goes on from what was saved, if any was."""
+    """Wait for the first step of a chief that began after a moment; unless that is 0, it must resume."""
     first = run.wait(lambda: first_step(run.events, after), seconds, "step of a new chief")
     if after:
         _resumed([first])
@@ -191,7 +191,7 @@ def first_step(events: Sequence[Event], after: float) -> Event | None:
 
 
 def fresh(events: Sequence[Event], chief: int, after: float = 0.0) -> list[float]:
-    """When the workers of a chief made their first steps, those after a moment."""
+    """When the workers of a chief made their first steps, if after a moment."""
     return [it.at for it in events if it.what == "fresh" and it.pid == chief and it.at > after]
 
 
@@ -227,7 +227,7 @@ def _port(chief: Event, role: str, index: int) -> int:
 
 
 def _listening(port: int) -> int:
-    """Who listens on a port, 0: nobody, as at the chief's own."""
+    """The pid that listens on a port; 0 if none does, as on the chief's own."""
     try:
         return listener(port)
     except AssertionError:

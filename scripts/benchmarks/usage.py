@@ -2,7 +2,7 @@
 
 RSS counts each page that a process has mapped, PSS its share of it: a page that n processes map counts 1/n to
 each, so the PSS of several processes can be summed up. USS is what would be free again if this process alone
-ended: its private pages and its page tables. Where other workers run already, the USS of one of them is thus
+ended: its private pages and its page tables. So where other workers run already, the USS of one is
 what one more of them adds.
 """
 
@@ -18,7 +18,7 @@ MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of one process, in MB of a million bytes."""
+    """The memory of one process, in MB of a million bytes."""
 
     rss: float
     pss: float

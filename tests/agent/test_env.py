@@ -87,7 +87,7 @@ def test_a_virtual_local_rank_sees_one_device(visible: str | None, device: str) 
 
 def test_a_virtual_local_rank_without_a_device() -> None:
     config = replace(CONFIG, virtual_local_rank=True, env=(("CUDA_VISIBLE_DEVICES", "0,1"),))
-    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=0,1 has only 2 and local rank 2"):
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=0,1 lists only 2, too few for local rank 2"):
         environment(config, local_rank=2)
 
 

@@ -170,12 +170,13 @@ def test_long_texts_are_cut_at_the_front(path: Path) -> None:
     ("exit_code", "sentence"),
     [
         (3, "ended with exit code 3"),
-        (-9, "killed by SIGKILL (9): often the kernel or a job scheduler that ran out of memory for it"),
+        (-9, "killed by SIGKILL (9): often by the kernel or a job scheduler, because memory ran out"),
         (-10, "killed by SIGUSR1 (10)"),
         (-40, "killed by signal 40 (40)"),
         (
             139,
-            "ended with exit code 139, a shell's way to say: killed by SIGSEGV (11): a crash in native code",
+            "ended with exit code 139, which from a shell means: killed by SIGSEGV (11): a crash "
+            "in native code",
         ),
         (255, "ended with exit code 255"),
     ],
@@ -264,7 +265,7 @@ def test_only_a_regular_file_is_read(path: Path, kind: str) -> None:
         path.with_name("real").write_text(json.dumps(RECORDED))
         path.symlink_to("real")
     place = "/dev/zero" if kind == "device" else str(path)
-    said = "is a link" if kind == "link" else "is no regular file"
+    said = "is a link" if kind == "link" else "is not a regular file"
     assert read_error_file(place) == ErrorRecord(problem=f"its error file {place} {said} and was not read")
 
 

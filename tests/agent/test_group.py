@@ -197,7 +197,7 @@ def test_an_end_after_a_signal_of_ours_says_so(bench: Bench) -> None:
     assert (by_itself.stopping.signals, by_itself.failure.stopped) == (frozenset(), False)
     assert (stopped.stopping.signals, stopped.failure.stopped) == (frozenset({15}), True)
     assert stopped.stopping.since > 0
-    assert stopped.failure.message == "was failing when the launcher stopped it by SIGTERM"
+    assert stopped.failure.message == "was already failing when the launcher stopped it by SIGTERM"
 
 
 def test_what_the_worker_recorded_is_read(bench: Bench) -> None:

@@ -771,7 +771,7 @@ def test_a_private_master_whose_journal_is_in_use_is_tried_again(hosts: Hosts) -
         host = hosts('{{"taken": "in use"}}\n', "sys.exit(5)", is_private=True)
         for attempt in (1, 2):
             await lose_stream(host)
-            with pytest.raises(MasterUnreachableError, match="this node's master cannot begin"):
+            with pytest.raises(MasterUnreachableError, match="this node's master could not start to serve"):
                 await host.endpoint()
             assert host.trouble == "in use"
             wait_end(process_of(host))

@@ -329,7 +329,9 @@ def test_a_closed_console_stops_nobody(node: Node, config: LogConfig) -> None:
         return dirs
 
     dirs = asyncio.run(main())
-    assert node.reports == ["stdout cannot be written (Broken pipe); the workers run on without it"]
+    assert node.reports == [
+        "stdout cannot be written (Broken pipe); the workers go on, but what they print is not shown there"
+    ]
     if config is TEE:
         assert Path(dirs.workers[0].stderr).read_bytes() == (b"x" * 300_000 + b"\n") * 3
 
@@ -554,7 +556,8 @@ def test_a_console_on_a_full_disk_is_reported_once(node: Node) -> None:
 
     asyncio.run(main())
     assert node.reports == [
-        "stdout cannot be written (No space left on device); the workers run on without it"
+        "stdout cannot be written (No space left on device); the workers go on, but what they "
+        "print is not shown there"
     ]
 
 

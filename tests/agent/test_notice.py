@@ -136,7 +136,9 @@ def test_a_notice_that_is_there_counts(text: str, word: str, tmp_path: Path) -> 
     async def scenario(watching: Watch) -> None:
         assert watching.said.empty(), "the constructor calls nobody"
         reason = await watching.reason()
-        assert reason.startswith(f"preemption notice {path}{word} (it was there at the start; remove")
+        assert reason.startswith(
+            f"preemption notice {path}{word} (the file existed before the agent started; remove"
+        )
 
     watch(path, scenario, interval=1000.0)
 

@@ -107,9 +107,7 @@ def test_an_end_during_the_groups_is_not_yet_this_nodes_fault() -> None:
 @pytest.mark.parametrize("result", [b"hello\n", b"[1]\n", b'{"error": ""}\n', written(FINE, FINE)])
 def test_something_else_than_results_is_shown(result: bytes) -> None:
     report = probe_report(order(group()), result, "ended with exit code 0")
-    assert report.error.startswith(
-        f"the probe wrote something else than results: {result.decode()[:5]!r}"[:-1]
-    )
+    assert report.error.startswith(f"the probe's output is not a valid result: {result.decode()[:5]!r}"[:-1])
     assert [found.error for found in report.groups] == [report.error]
 
 
@@ -124,7 +122,7 @@ def test_what_a_node_computes_after_its_groups_takes_the_place_of_the_first() ->
 
 def test_more_groups_than_were_asked_for_are_no_results() -> None:
     report = probe_report(order(group()), written(FINE, GATHERED, GATHERED), "ended with exit code 0")
-    assert report.error.startswith("the probe wrote something else than results")
+    assert report.error.startswith("the probe's output is not a valid result")
     assert len(report.groups) == 1
 
 

@@ -585,7 +585,7 @@ def test_workers_that_cannot_be_killed_do_not_keep_the_agent(
         bench.master.end(Outcome.SUCCEEDED)
 
     assert run(tmp_path, play) == 0
-    assert "still there after 0.01 s of SIGKILL" in caplog.text
+    assert "still alive 0.01 s after SIGKILL" in caplog.text
 
 
 def test_an_effect_that_causes_an_event_waits_its_turn(

@@ -593,7 +593,7 @@ def test_births_that_fail_again_and_again_end_the_parent(drive: Drive, module: M
         for number in range(4):
             assert await node.run(number) == node.told(number, forked=False)
         told = [(await node.news()).text.partition(":")[0] for _ in range(3)]
-        assert told == ["one worker is started cold"] * 2 + ["workers start cold"]
+        assert told == ["one worker starts cold"] * 2 + ["workers start cold"]
 
     drive(scenario, "trouble,colorsys")
 
@@ -675,7 +675,7 @@ def test_who_does_not_wait_for_an_import_starts_cold(drive: Drive, gate: Path) -
 
 
 LATER = "colorsys;trouble"
-NO_MORE = "the warm parent imports no more: "
+NO_MORE = "the warm parent's replacement failed, the parent stays as it is: "
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def test_what_the_master_declines_ends_with_1(master: Master, token: str) -> Non
     ("argv", "code", "words"),
     [
         (["--rdzv-id", "other"], ExitCode.WRONG_JOB, "serves the job 'job', not 'other'"),
-        (["--token-file", "wrong"], ExitCode.UNAUTHENTICATED, "give the one that its nodes have"),
+        (["--token-file", "wrong"], ExitCode.UNAUTHENTICATED, "use the token that the job's nodes use"),
         (["--token-file", "missing"], ExitCode.USAGE, "--token-file 'missing' cannot be read"),
         (["--token-file", "empty"], ExitCode.USAGE, "is empty: give a token"),
         (["--tls-ca", "wrong"], ExitCode.USAGE, "--tls-cert and --tls-key not given"),
@@ -212,7 +212,7 @@ def test_a_role_is_scaled_and_the_tasks_are_shown(tmp_path: Path, token: str) ->
     ("argv", "words"),
     [
         ([], "nothing to scale: give a number of nodes"),
-        (["2", "--role", "ps=3"], "'2' nodes and --role ps=3 exclude each other"),
+        (["2", "--role", "ps=3"], "a number of nodes ('2') and --role ps=3 cannot be given together"),
         (["--role", "ps=3", "--role", "worker=4"], "--role is given 2 times: order one change"),
         (["--role", "pss=3"], "there is no role 'pss'; give worker=N or ps=N"),
         (["--role", ""], "there is no role ''"),

@@ -200,7 +200,7 @@ def test_a_pipe_in_the_place_of_a_token_holds_nobody_up(
 ) -> None:
     (tmp_path / "config/elasticrun").mkdir(parents=True)
     os.mkfifo(tmp_path / "config/elasticrun/token", 0o600)
-    assert "is no regular file" in refused(parse, LOCAL, environ=environ)
+    assert "is not a regular file" in refused(parse, LOCAL, environ=environ)
 
 
 def test_a_secret_that_is_mounted_and_cannot_be_read(
@@ -242,7 +242,7 @@ def test_no_token_means_none(parse: Parse, environ: dict[str, str], tmp_path: Pa
 
 def test_where_the_token_comes_from_is_told_and_nothing_of_it(parse: Parse, environ: dict[str, str]) -> None:
     notes = parse(LOCAL, environ=environ | {"ELASTICRUN_TOKEN": TOKEN}).notes
-    assert ("info", "the job's token is that of ELASTICRUN_TOKEN") in notes
+    assert ("info", "the job's token was read from ELASTICRUN_TOKEN") in notes
     assert TOKEN not in str(notes)
 
 

@@ -304,7 +304,7 @@ def test_workers_that_ignore_the_signal_are_killed() -> None:
     agent.now = 3.0
     agent.do(AgentTick())
     assert agent.of(SweepWorkers) == [SweepWorkers(0)]
-    assert agent.heard() == ["2 workers are still alive 3 s after the stop signal: killing them"]
+    assert agent.heard() == ["killing the workers that are still alive 3 s after the stop signal (2)"]
     assert agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1)) == []
     agent.do(GroupGone(0, 7002))
     assert agent.machine.next_deadline() is None
@@ -445,7 +445,9 @@ def test_a_spare_says_that_it_never_ran_its_script() -> None:
     agent = ready_agent()
     agent.do(spare_end(""))
     assert (agent.finish.exit_status, agent.finish.is_spare) == (ExitCode.OK, True)
-    assert agent.finish.reason.startswith("this node was a spare, so its program never ran here")
+    assert agent.finish.reason.startswith(
+        "the job succeeded; this node was a spare, so its program never ran here"
+    )
 
 
 def test_a_spare_is_no_success_of_another_script() -> None:

@@ -568,7 +568,7 @@ def test_only_nodes_with_the_same_engine_are_compared() -> None:
         ("t3", "its matmul is 9.0 times slower than the median (10 of 90 GFLOP/s)"),
     ]
     assert verdict.engines == (
-        "the nodes compute with different engines, and were compared only with nodes of their own "
+        "the nodes compute with different engines, and speeds were compared only within one engine "
         "(torch/cpu: t1, t2, t3; python3.11: p1, p2, p3)"
     )
     assert not is_fine(verdict)

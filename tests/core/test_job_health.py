@@ -215,7 +215,7 @@ def test_who_only_seemed_slow_is_measured_again_and_not_named() -> None:
     job.answer_all(slow="c")
     assert not any(start.groups for start in job.asked.values())
     decided = [effect.text for effect in job.of(Decided)]
-    assert decided[-1] == "probing again, before anybody is called slow: a, b, c, d"
+    assert decided[-1] == "probing again, to confirm slow nodes: a, b, c, d"
     job.answer_all()
     assert not any("slow" in line for line in job.lines)
     assert job.started() == set("abcd")
@@ -578,7 +578,7 @@ def test_without_any_restart_only_the_users_timeout_stops_a_job(stall: Stall) ->
     job = running("a")
     stalled(job, "a", stall)
     assert job.phase() is JobPhase.RUNNING
-    assert "no restart is allowed (--max-restarts 0)" in job.decided()
+    assert "--max-restarts 0 allows no restart" in job.decided()
     stalled(job, "a", STALL)
     assert job.phase() is JobPhase.STOPPING
 

@@ -380,7 +380,7 @@ def test_who_waits_for_others_and_does_nothing_is_still() -> None:
 REASONS = [
     (HERE, {}, "is outside any collective"),
     (BARRIER, {"is_stopped": True}, "is stopped by a signal (state T)"),
-    (BARRIER, {"has_device": True}, "uses an accelerator, of whose work nothing can be seen"),
+    (BARRIER, {"has_device": True}, "uses an accelerator, whose work cannot be observed"),
     ("", {}, "shows no stack"),
     (BARRIER, {"is_traced": True}, "is being debugged"),
     (BARRIER, {"reads_stdin": True}, "waits for input"),

@@ -20,7 +20,7 @@ def test_summary_says_who_and_how() -> None:
     announced = replace(told, message="NameError: in user code:\n\n    File x\n    NameError: name 'y'\n")
     assert announced.summary.endswith(" exited with 7: NameError: in user code: NameError: name 'y'")
     slow = replace(exited, stopped=True, exit_code=-15)
-    assert slow.summary.endswith(" was failing when the launcher stopped it")
+    assert slow.summary.endswith(" was already failing when the launcher stopped it")
     assert replace(slow, message="E: x", error_file="e").summary.endswith(" stopped it: E: x")
     unborn = replace(failure("a", FailureKind.SPAWN), message="could not be started: no such file")
     assert unborn.summary == "rank 0 (local rank 0, pid 1, a) could not be started: no such file"

@@ -148,7 +148,7 @@ def test_refusal(other: dict[str, Any], words: str, is_stale: bool) -> None:
         ),
         (
             [copy(0, 0), copy(1, 1), copy(2, 2, save="b")],
-            "no save of this step is whole; ps 0: no good copy (own copy: of a save that is not whole)",
+            "no save of this step is complete; ps 0: no good copy (own copy: of an incomplete save)",
         ),
         ([*all_copies(), *all_copies(save="b")], "there are copies of 2 different saves of step 400"),
         (
@@ -167,7 +167,7 @@ def test_what_is_left_of_another_save_does_no_harm() -> None:
     result = plan([*all_copies(), copy(0, 2, save="b")], WANTED)
     assert not result.problem
     assert chosen(result)[0] == [0, 1]
-    assert result.choices[0].passed == ("copy kept by ps 2: of a save that is not whole",)
+    assert result.choices[0].passed == ("copy kept by ps 2: of an incomplete save",)
 
 
 MANY = [
@@ -318,7 +318,7 @@ def test_left_on_host() -> None:
             8 * GIB + 1,
             [20 * GIB, 10 * GIB],
             [],
-            "it needs 8.0 GiB of memory more, and of what is left it may take 8.0 GiB",
+            "it needs 8.0 GiB more memory, but may take only 8.0 GiB of what is left",
         ),
         (0, 8 * GIB, [0], [64 << 20], "it needs 8.0 GiB, and the file system holds 64.0 MiB in all"),
         (0, 8 * GIB, [0], [], ""),

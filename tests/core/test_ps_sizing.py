@@ -157,7 +157,11 @@ def test_a_change_by_others_begins_a_cool_down_as_well() -> None:
         ([0.1] * 3, voted_low(3), "3 of 3 ps use less than 40% of their memory, and did so at the last"),
         ([0.1] * 2, Sizing(), "there may be no fewer than 2 ps"),
         ([0.1, 0.1, None], Sizing(), "1 of 3 ps were not heard of for 30 s"),
-        ([0.39] * 4, Sizing(), "of half as many one could use 78% of its memory, and there would soon be"),
+        (
+            [0.39] * 4,
+            Sizing(),
+            "with half as many, one could use 78% of its memory, and the count would soon",
+        ),
     ],
 )
 def test_every_decision_says_why(shares: list[float | None], state: Sizing, reason: str) -> None:

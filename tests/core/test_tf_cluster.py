@@ -41,7 +41,7 @@ def test_possible_clusters(letters: str) -> None:
     [
         ({}, "no role at all trains nothing; give for example worker=1"),
         ({PS: 0}, "no role at all trains nothing; give for example worker=1"),
-        ({WORKER: -1}, "worker=-1 counts less than nothing; give 1 or more, or leave the role out"),
+        ({WORKER: -1}, "worker=-1 has a negative count; give 1 or more, or leave the role out"),
         ({CHIEF: 2}, "chief=2, but a cluster has one chief at most; give chief=1"),
         ({EVALUATOR: 3, WORKER: 1}, "evaluator=3, but a cluster has one evaluator at most; give evaluator=1"),
         ({EVALUATOR: 1}, "evaluator=1 trains nothing; give for example worker=1,evaluator=1"),

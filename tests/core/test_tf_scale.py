@@ -88,7 +88,9 @@ def test_the_ports_of_nodes_with_the_role_are_the_room_for_more(monkeypatch: pyt
 def test_a_lost_node_offers_no_ports() -> None:
     job = TfJob(SERVED, spare=2).run()
     job.machine.state.members.remove("b")
-    assert job.refusal(WORKER, 2).startswith("the nodes hold no free port for another worker: it stays at 1")
+    assert job.refusal(WORKER, 2).startswith(
+        "the nodes hold no free port for another worker: give at most worker=1"
+    )
 
 
 @pytest.mark.parametrize(

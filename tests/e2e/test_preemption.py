@@ -123,7 +123,7 @@ def test_a_file_that_is_there_already_counts(cluster: Cluster, tmp_path: Path) -
     notice.touch()
     launcher = cluster.alone(f"--preemption-file={notice}")
     assert launcher.wait() == DRAINED
-    assert f"preemption notice {notice} (it was there at the start; remove the file" in launcher.err
+    assert f"preemption notice {notice} (the file existed before the agent started; remove it" in launcher.err
     assert cluster.director.last_round <= 0
 
 

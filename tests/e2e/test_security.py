@@ -77,7 +77,7 @@ def test_on_one_box_nothing_has_to_be_typed(cluster: Cluster) -> None:
     cluster.director.round(0, 2)
     (path,) = (cluster.folder / "session").rglob("token")
     for launcher in cluster.launchers:
-        assert f"the job's token is that of {path}" in launcher.err
+        assert f"the job's token was read from {path}" in launcher.err
     assert OPEN_JOB not in traces(cluster) and path.read_text().strip() not in traces(cluster)
     endpoint = ("--endpoint", f"127.0.0.1:{cluster.port}")
     done = subprocess.run(

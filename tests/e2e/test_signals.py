@@ -73,7 +73,7 @@ def test_the_grace_period_ends_workers_that_do_not_listen(cluster: Cluster) -> N
     ignore(worker, signal.SIGTERM)
     launcher.signal(signal.SIGTERM)
     assert launcher.wait() == 128 + signal.SIGTERM
-    assert "killing them" in launcher.err
+    assert "killing the workers that are still alive" in launcher.err
 
 
 def test_the_grace_period_holds_for_restarts(cluster: Cluster) -> None:

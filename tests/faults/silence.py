@@ -129,7 +129,7 @@ def run(case: str, seconds: float, root: Path) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         watched = Run([*options, str(SCRIPT), name, str(seconds)], root, folder)
         watched.watch(seconds, LEFT_FOR if case in LEFT_ALONE else None)
-    told = "makes a step" in watched.story
+    told = "has made a step" in watched.story
     stops = STOPS.search(watched.story)
     said = stops[1] if stops else ""
     if case in LEFT_ALONE:

@@ -50,7 +50,7 @@ def test_a_token_in_a_shared_home_is_all_that_two_hosts_need(hosts: Hosts) -> No
     workers = hosts.director.round(0, 2)
     source = str(Path(shared["HOME"]) / ".config/elasticrun/token")
     for index in (0, 1):
-        assert f"the job's token is that of {source}" in hosts[index].launchers[0].err
+        assert f"the job's token was read from {source}" in hosts[index].launchers[0].err
 
     target = ("status", "--endpoint", hosts[0].address, "--rdzv-id", "job")
     status = ctl(hosts, 1, shared, *target)

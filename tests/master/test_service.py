@@ -497,7 +497,7 @@ def test_a_damaged_copy_is_of_no_use(tmp_path: Path, caplog: pytest.LogCaptureFi
     copy = tmp_path / "copy.jsonl"
     copy.write_text("nonsense\n")
     assert not adopt(copy, tmp_path / "journal.jsonl")
-    assert "is of no use" in caplog.text
+    assert "cannot be used" in caplog.text
 
 
 def test_a_disk_that_is_full_leaves_the_journal_as_it_was(

@@ -106,8 +106,8 @@ def test_an_answer_is_proven_as_it_arrives(text: str) -> None:
 @pytest.mark.parametrize(
     ("master", "operator", "words"),
     [
-        (LOCKED, SecurityConfig("another token"), "give the one that its nodes have"),
-        (LOCKED, OPEN, "give the one that its nodes have"),
+        (LOCKED, SecurityConfig("another token"), "use the token that the job's nodes use"),
+        (LOCKED, OPEN, "use the token that the job's nodes use"),
         (OPEN, LOCKED, "this job has no token, so it takes no orders"),
         (OPEN, OPEN, "this job has no token, so it takes no orders"),
     ],
@@ -333,7 +333,7 @@ def test_an_answer_of_somebody_else_is_not_believed(forged: ControlReply) -> Non
 
     async def main() -> None:
         async with impersonating(CONTROL_METHOD, control) as endpoint:
-            with pytest.raises(UnauthenticatedError, match="not of somebody who knows the job's token"):
+            with pytest.raises(UnauthenticatedError, match="does not prove the job's token"):
                 await give_order(endpoint, "job", DRAIN, LOCKED, DEADLINE)
 
     run(main())

@@ -183,7 +183,7 @@ def test_a_relay_cannot_steer_an_agent_only_cut_its_stream(kind: str) -> None:
                 recorder.sessions[0].send(Waiting(1, word))
             recorder.sessions[0].close()  # with a frame of its own
             said, end = await asyncio.wait_for(heard(stream), DEADLINE)
-            assert "changed on its way" in end
+            assert "altered on its way" in end
             honest: list[MasterMessage] = [Waiting(1, word) for word in ("one", "two", "three")]
             assert said == honest[: len(said)]
             await stream.close(0.0)
@@ -258,7 +258,7 @@ def test_a_relay_cannot_speak_for_an_agent(kind: str) -> None:
             for _ in range(3):
                 stream.send(Heartbeat("i0"))
             await recorder.until(lambda: bool(recorder.detachments))
-            assert "changed on its way" in recorder.detachments[0][1]
+            assert "altered on its way" in recorder.detachments[0][1]
             assert len(recorder.messages) <= 1
             await stream.close(0.0)
 

@@ -264,7 +264,7 @@ def test_what_cannot_be_encoded_ends_one_stream_only(caplog: pytest.LogCaptureFi
                 heard += codec.decode_master(data)
             await calls[0].done_writing()
             await recorder.until(lambda: bool(recorder.detachments))
-            assert recorder.detachments == [(bad.id, "what it is to be told cannot be encoded")]
+            assert recorder.detachments == [(bad.id, "a message for this agent cannot be encoded")]
 
     run(main())
     assert "cannot be encoded; its stream is closed" in caplog.text

@@ -113,7 +113,7 @@ def test_what_is_left_of_the_copies_is_restored(cluster: Cluster) -> None:
     assert "ps 1: from its peer ps 2, step 700 (own copy: absent)" in refused["lines"]
     crowded = told["no room"]
     assert crowded["copies"] == 0 and len(crowded["problems"]) == PS and from_file(crowded)
-    assert "of memory more, and of what is left it may take 80 bytes" in crowded["problems"][2]
+    assert "more memory, but may take only 80 bytes of what is left" in crowded["problems"][2]
     assert all(result["equal"] for result in told.values() if isinstance(result, dict))
 
 

@@ -1,10 +1,10 @@
 """The agent's own stdout and stderr, written without ever blocking the agent.
 
 A console may be a terminal stopped with ctrl-S, a pipe into a pager, or a reader that is gone. The agent
-must go on hearing signals and its master meanwhile, so nothing here waits for a write. The flag
-O_NONBLOCK belongs to the open file, which the agent shares with the shell and with its workers, so it
-is never set on the descriptor that we were given: a pipe or a terminal is opened a second time through
-/proc. Where that is not allowed, short writes follow a poll.
+must keep hearing signals and its master, so nothing here waits for a write. The flag O_NONBLOCK belongs
+to the open file, which the agent shares with the shell and with its workers, so it is never set on the
+descriptor that we were given: a pipe or a terminal is opened a second time through /proc. Where that is
+not allowed, short writes follow a poll.
 
 Order and whole lines: everything that this process shows goes through one Console per open file (stdout
 and stderr share one where they are the same), in the order of the calls to ``write``; one call's bytes
@@ -87,7 +87,7 @@ class Console:
         return bool(finished)
 
     def close(self) -> None:
-        """Give up what is not yet shown; the descriptor that was given stays open."""
+        """Drop what is not yet shown; leave the given descriptor open."""
         self._drop_all()
         self._gone = True
         if self._own_fd:
@@ -118,7 +118,10 @@ class Console:
             self._drop_all()
         if not self._complained:
             self._complained = True
-            self._report(f"{self.name} cannot be written ({error.strerror}); the workers run on without it")
+            self._report(
+                f"{self.name} cannot be written ({error.strerror}); the workers go on, but "
+                "what they print is not shown there"
+            )
 
     def _watch(self) -> None:
         if not self._is_writing:

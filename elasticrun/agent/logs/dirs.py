@@ -7,16 +7,15 @@ A round's number is never reused, so no directory is ever written twice and no l
 that is started again within a round continues its logs, but has an error file of its own (``error_1.json``
 and so on): what an earlier attempt recorded is never taken for its error.
 
-Without a log directory the same tree lies in a private temporary directory. At a good end that one stays
-only if it holds what was never shown, logs or the stacks of hangs, and the agent names it once more. It has
-the stacks and error files of the newest ``ROUNDS_KEPT`` rounds with any at most, however long a job runs
-that hangs or fails again and again. Workers need a place for an error file before anybody knows whether they
-will write one, but mostly they do not; so the directories of a round that have nothing in them go when the
-next one has its own. An agent that is killed cannot remove anything: the spawner, which outlives it, does so
-in its place.
+Without a log directory the same tree lies in a private temporary directory. After a good end it stays only
+if it holds something never shown (logs or the stacks of hangs), and the agent names it again. It keeps the
+stacks and error files of at most the newest ``ROUNDS_KEPT`` rounds that have any, however often a job hangs
+or fails. Each worker gets a directory for an error file, which few write; so the empty directories of a
+round are removed once the next round has its own. The spawner outlives a killed agent, and clears the
+temporary directory in its place.
 
-A wrong --log-dir is found before anything starts. What goes wrong with it later (a full disk) costs the
-logs at most, never the job.
+A wrong --log-dir is an error before anything starts. A later fault in it (a full disk) costs at most the
+logs, never the job.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class RoundDirs:
 
 
 def open_worker(dirs: RoundDirs, local_rank: int, attempt: int) -> WorkerPaths:
-    """The files of one attempt of a task, its directory made if need be. Never fails: at worst it has none,
+    """Make the directory of one attempt of a task; return its files. Never fails: at worst there are none,
     with a warning.
     """
     if not dirs.directory:
@@ -125,7 +124,7 @@ class LogDirs:
         return opened
 
     def close(self, failed: bool) -> str:
-        """The job has ended: the directory worth naming to the user, "" if there is none.
+        """End the job's logs; return the directory worth naming to the user, "" if there is none.
 
         The temporary directory is removed unless it holds a log or stacks, or the job failed and it holds
         anything.
@@ -144,7 +143,7 @@ class LogDirs:
         return self._root is not None and self._temporary in self._root.parents
 
     def _tidy_up(self, before: Path) -> None:
-        """The round whose directory this is, in the temporary one, is over."""
+        """Clean up after a round whose directory ``before`` is in the temporary one."""
         _remove_empty(before)
         if not _found(before):  # mostly there is not even the directory
             return
@@ -218,7 +217,7 @@ def _found(directory: Path) -> list[Path]:
 
 
 def _remove_empty(directory: Path) -> None:
-    """Remove the directories of a round, each if there is nothing in it."""
+    """Remove the empty directories of a round."""
     with suppress(OSError):
         for path in [*directory.iterdir(), directory]:
             with suppress(OSError):  # a file, or one that holds something
@@ -246,9 +245,9 @@ def _without_files(number: int, local_world_size: int) -> RoundDirs:
 
 
 def clear(temporary: Path, failed: bool = False) -> bool:
-    """Remove a temporary directory unless it is worth keeping; whether it was kept.
+    """Remove a temporary directory unless it is worth keeping; return whether it was kept.
 
-    It is if it holds a log or stacks, or if the job failed and it holds anything.
+    It is worth keeping if it holds a log or stacks, or if the job failed and it holds anything.
     """
     try:
         kept = any(

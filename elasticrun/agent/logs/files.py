@@ -1,6 +1,6 @@
-"""A log file that a full disk cannot turn into a failure.
+"""A log file that tolerates a full disk.
 
-A file that is there already is continued; what it held before is somebody else's and is never read.
+An existing file is continued; its earlier content is somebody else's and is never read.
 
 ``write`` gives back what the file did not take, so that the caller can show it elsewhere. The trouble is
 reported once; every later write tries again, because disks are also freed.
@@ -15,7 +15,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class LogFile:
-    """One file that grows at its end; what lies before ``size`` was written by us, or before our time."""
+    """An append-only file; the bytes before ``size`` were written by us, or before we opened it."""
 
     def __init__(self, path: str, report: Callable[[str], None]) -> None:
         """OSError if the file cannot be opened."""
@@ -26,7 +26,7 @@ class LogFile:
         self._complained = False
 
     def write(self, data: bytes) -> bytes:
-        """Append ``data``; returns the end of it that could not be written, normally nothing."""
+        """Append ``data``; return the rest that could not be written, normally nothing."""
         view = memoryview(data)
         try:
             while view:
@@ -43,7 +43,7 @@ class LogFile:
         return os.pread(self.fd, min(limit, self.size - offset), offset)
 
     def tail(self, limit: int) -> bytes:
-        """The last bytes since it was opened, whoever wrote them."""
+        """The last ``limit`` bytes that anybody wrote since it was opened."""
         return os.pread(self.fd, limit, max(self._start, os.fstat(self.fd).st_size - limit))
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class LogFile:
 
 
 def open_log(path: str, report: Callable[[str], None]) -> LogFile | None:
-    """The file, or None, reported, if it cannot be had."""
+    """Open a log file. None without a path, or if opening fails, which is reported."""
     if not path:
         return None
     try:

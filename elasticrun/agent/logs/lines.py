@@ -36,7 +36,7 @@ class LineSplitter:
         return lines + self._break_if_too_long()
 
     def flush(self) -> bytes:
-        """The unfinished line, finished: the stream has ended."""
+        """Return the unfinished line, ended by a newline."""
         rest = bytes(self._held)
         self._held.clear()
         return rest.removesuffix(b"\r") + b"\n" if rest else b""

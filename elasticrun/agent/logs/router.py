@@ -3,8 +3,8 @@
     nothing asked            stdout: the agent's own. stderr: through the agent, unchanged and at once, so
                              that its tail is at hand when the worker fails; a pty where the agent's stderr is
                              a terminal, so that progress bars behave
-    redirect                 the log file itself; a failure's tail is read from there. What the worker does
-                             about a full disk is then its own affair, as with any file
+    redirect                 the log file itself; a failure's tail is read from there. A full disk is then
+                             the worker's own affair, as with any file
     tee                      through the agent into the log file and, line by line with a prefix, the console
     duplicate filters        through the agent, whatever else is asked: matching lines of every worker are
                              also put, with the prefix, into the round's filtered log
@@ -19,7 +19,7 @@ Order of calls, for each round::
     logs.close()                                                    # all have ended and were swept
     await router.close(timeout)                                     # before the agent ends
 
-Nothing raises because of a disk or a console: what cannot be done is reported once, in one sentence.
+Nothing raises because of a disk or a console: each failure is reported once, in one sentence.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WorkerFds(NamedTuple):
 
 @dataclass(slots=True)
 class _Stream:
-    """One stream of one worker: what it writes to, and whichever of relay and file carries it."""
+    """One stream of one worker: what it writes to, and the relay or file that carries it, if any."""
 
     fd: int
     relay: Relay | None = None
@@ -71,7 +71,7 @@ class LogRouter:
         report: Callable[[str], None] = logger.warning,
         host: str = "",
     ) -> None:
-        """``report`` is told, once per file, in a sentence, what could not be written; ``host``: our name."""
+        """``report`` gets one sentence per file that could not be written; ``host``: our name."""
         self.stdout, self.stderr = open_consoles(stdout_fd, stderr_fd, report)
         self._config = _as_torchrun_with_dev_null(config)
         self._role = role
@@ -86,7 +86,7 @@ class LogRouter:
         return logs
 
     def forget(self, logs: RoundLogs) -> None:
-        """``logs`` is closed."""
+        """Drop ``logs``, which is closed."""
         self._rounds.discard(logs)
 
     def window_changed(self) -> None:
@@ -112,7 +112,7 @@ class LogRouter:
         return self._report
 
     def prefix(self, rank: int, local_rank: int, task: Task | None = None) -> bytes:
-        """What marks the lines of a worker; of a task its role and index, unless there is a template."""
+        """The mark on a worker's lines; for a task its role and index, unless there is a template."""
         template = self._config.line_prefix_template
         role, number = log_name(self._role, task, local_rank)
         return line_prefix(template, role, rank, local_rank if template else number, self._host)
@@ -137,10 +137,10 @@ class RoundLogs:
             raise
 
     def reopen(self, local_rank: int, paths: WorkerPaths, rank: int, task: Task) -> None:
-        """Open what a task writes to, be it new or in a further attempt; its files are continued.
+        """Open the output of a task, new or in a further attempt; its files are continued.
 
-        The attempt before it has ended: what is left of its output is taken, and nobody is listened to any
-        more who still holds it. OSError if no descriptor is left; then nothing is open for this local rank.
+        The earlier attempt has ended: take the rest of its output, and ignore processes that still hold it.
+        OSError if no descriptor is left; then nothing is open for this local rank.
         """
         self._close_worker(local_rank)
         try:
@@ -155,7 +155,7 @@ class RoundLogs:
         return WorkerFds(streams[Std.OUT].fd, streams[Std.ERR].fd)
 
     def started(self, local_rank: int) -> None:
-        """The worker, or the spawner for it, holds its own copies now: close ours."""
+        """Close our copies: the worker, or the spawner for it, holds its own now."""
         for stream in self._streams.get(local_rank, {}).values():
             if stream.relay is not None:
                 stream.relay.release()
@@ -172,7 +172,7 @@ class RoundLogs:
         return tail_text(stream.file.tail(TAIL_LIMIT + 1)) if stream.file is not None else ""
 
     def close(self) -> None:
-        """Every worker has ended: take what is left of their output and close this round's files.
+        """Take the rest of the output of the workers, which have all ended, and close this round's files.
 
         Does not wait; what the console has not taken yet is still shown. A grandchild that survived and still
         holds a pipe loses it here.
@@ -218,7 +218,7 @@ class RoundLogs:
         if std is Std.OUT and not is_logged and filter_ is None:
             return _Stream(console.fd) if may_show else _null_stream()
         to_console = may_show and (is_teed or not is_logged)
-        # A log that cannot be opened must show up somewhere, even of a rank that is not to be shown.
+        # Output whose log cannot be opened goes to the console, even of a rank that is not shown.
         instead_of_file = is_logged and file is None
         shown = to_console or instead_of_file
         return _relayed(Destinations(console, shown, prefix, is_logged, file, filter_))

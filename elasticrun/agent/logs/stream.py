@@ -74,7 +74,7 @@ class Source:
                 fcntl.ioctl(self.fd, termios.TIOCSWINSZ, size)
 
     def read(self) -> bytes | None:
-        """What is there; b"" at the end, None if nothing is there yet."""
+        """The available bytes; b"" at the end, None if there are none yet."""
         try:
             return os.read(self.fd, READ_SIZE)
         except BlockingIOError:
@@ -118,17 +118,17 @@ class Relay:
         self._loop.add_reader(source.fd, self._on_readable)
 
     def release(self) -> None:
-        """The worker holds its end now: close our copy of it."""
+        """Close our copy of the worker's end, which the worker holds now."""
         if self._source is not None:
             self._source.release()
 
     def copy_window_size(self) -> None:
-        """The console's terminal has a new size: so has the worker's."""
+        """Give the worker's terminal the new size of the console's."""
         if self._source is not None:
             self._source.copy_window_size(self._to.console)
 
     def pump(self) -> None:
-        """Take everything that is there now; the end of the stream closes it."""
+        """Take what is available now, up to about ``DRAIN_LIMIT``; close at the end of the stream."""
         taken = 0
         while self._source is not None and taken < DRAIN_LIMIT:
             data = self._source.read()
@@ -138,7 +138,7 @@ class Relay:
             taken += len(data)
 
     def drain(self) -> None:
-        """The worker has ended: take what is there, then close, whoever else may hold the other end."""
+        """Take the rest after the worker's end, then close, even if others hold the other end."""
         self.pump()
         self._end()
 
@@ -184,7 +184,7 @@ class Relay:
                 self._fall_behind(start)
             else:
                 self._show(data)
-        elif unwritten:  # what the file did take is shown from there, or was not to be shown
+        elif unwritten:  # the rest is in the file: shown from there, or not at all
             self._show(unwritten)
 
     def _show(self, data: bytes) -> None:

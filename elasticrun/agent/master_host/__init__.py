@@ -1,1 +1,1 @@
-"""The master as one of this host's processes, or where else it is."""
+"""Hosting the master as a process of this host, or finding it elsewhere."""

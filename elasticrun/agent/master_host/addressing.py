@@ -1,10 +1,9 @@
 """Where the rendezvous endpoint is, seen from this host, and where this host is, seen from others.
 
-Nothing is guessed from host names. Whether the endpoint is ours is decided by trying to bind it; a name
-is never looked up in reverse. The address that other nodes are told is the one this host's packets to
-the endpoint come from, or, on the endpoint's own host, the endpoint as the user wrote it: that is the
-one address of this host which every node has to be able to reach anyway. While the endpoint's name cannot
-be resolved, it is the address of the default route.
+Nothing is guessed from host names. Trying to bind the endpoint shows whether it is ours; a name is never
+looked up in reverse. Other nodes are told the source address of this host's packets to the endpoint, or, on
+the endpoint's own host, the endpoint as the user wrote it: every node must be able to reach that anyway.
+While the endpoint's name cannot be resolved, they are told the source address on the default route.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int
 
 #: Any port does: connecting a datagram socket sends nothing, it only asks the kernel for the route.
 _ROUTE_PORT = 9
-#: Addresses set aside for documentation (RFC 5737, RFC 3849): whatever the default route is, it is theirs.
+#: Addresses set aside for documentation (RFC 5737, RFC 3849): the default route applies to them.
 _FAR_AWAY: list[Address] = [
     (socket.AF_INET, ("192.0.2.1", _ROUTE_PORT)),
     (socket.AF_INET6, ("2001:db8::1", _ROUTE_PORT, 0, 0)),
@@ -75,7 +74,7 @@ def own_position(endpoints: Sequence[Endpoint], is_host: bool | None) -> tuple[i
 
     Of several addresses of this host it is the first whose port is free. ``is_host`` is the user's word:
     False never hosts; True hosts the first endpoint if none is an address of this host. With -1 the place
-    is unknown as long as one of the names is, which may be this host's.
+    is unknown while a name cannot be resolved, as it may be this host's.
 
     Raises:
         UsageError: the port of one may not be bound by this user.
@@ -108,7 +107,7 @@ def _source(target: Address) -> str:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((address[0], _ROUTE_PORT, *address[2:]))
             return str(probe.getsockname()[0])
-    except OSError:  # of the socket as well: a kernel without IPv6 may resolve IPv6 addresses
+    except OSError:  # from socket() as well: a host without IPv6 may resolve IPv6 addresses
         return ""
 
 
@@ -118,10 +117,10 @@ def _resolve(endpoint: Endpoint) -> list[Address]:
 
 
 def _listen_host(endpoint: Endpoint, ours: Sequence[Address]) -> str:
-    """The endpoint's own host: the master listens on what that is on this host, and on nothing else.
+    """Where a master on this host listens: at the endpoint's own host, and nowhere else.
 
-    With one exception: many a Debian host resolves its own name to 127.0.1.1, where no other node could come,
-    and which of its addresses others find under this name cannot be known here. So it is all of them.
+    With one exception: many Debian hosts resolve their own name to 127.0.1.1, which no other node can reach,
+    and this host cannot know which of its addresses others find under it. Then it is all addresses.
     """
     if endpoint.host == "localhost" or _ip(endpoint.host) is not None:
         return endpoint.host
@@ -151,7 +150,7 @@ def _any_address() -> str:
 
 
 def _try_to_bind(target: Address, endpoint: Endpoint) -> int:
-    """0 if the address is ours and the port free, else the errno. Does not listen, so nobody can notice."""
+    """0 if the address is ours and the port free, else the errno. Never listens, so nobody notices."""
     refusal = _bind_error(target)
     if refusal == errno.EACCES and _bind_error(_with_port(target, 0)) == 0:  # IPv6 looks at the port first
         raise UsageError(
@@ -165,7 +164,7 @@ def _bind_error(target: Address) -> int:
     family, address = target
     try:
         with socket.socket(family, socket.SOCK_STREAM) as trial:
-            # As the master will: connections that linger in TIME_WAIT are no obstacle.
+            # As the master does: connections in TIME_WAIT are no obstacle.
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(address)
     except OSError as error:

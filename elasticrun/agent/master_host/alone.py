@@ -1,9 +1,9 @@
-"""The port of a node that is alone: one launcher has it, and a second one says so and ends.
+"""The port of a node that is alone: one launcher has it; a second one reports that and ends.
 
-A job of one node has no spares, so whoever asks for the same MASTER_PORT, or for the same endpoint, wants a
-job of its own, as with torchrun: "address already in use". It is not enough to try the port, as nobody may
-listen there yet: the workers' store comes up seconds later, or never if the script needs none. So the
-launcher claims the port first (``rpc/claims.py``).
+A job of one node has no spares, so a second launcher with the same MASTER_PORT or endpoint wants a job of its
+own, and fails as with torchrun: "address already in use". Trying the port is not enough, as nobody may listen
+there yet: the workers' store comes up seconds later, or never if the script needs none. So the launcher
+claims the port first (``rpc/claims.py``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def claim_master_port(master: Endpoint) -> tuple[str, socket.socket]:
 
 def _address(master: Endpoint) -> str:
     here, found = master, survey(master, None)
-    if found.place in (Place.ELSEWHERE, Place.UNKNOWN):  # perhaps a service's name, behind which is this host
+    if found.place in (Place.ELSEWHERE, Place.UNKNOWN):  # perhaps a service in front of this host
         here = Endpoint(_LOOPBACK, master.port)
         found = survey(here, None)
     if found.place is Place.OCCUPIED:
@@ -47,7 +47,7 @@ def _address(master: Endpoint) -> str:
 
 
 def check_endpoint(endpoint: Endpoint, found: Survey) -> None:
-    """Where the master of a node that is alone listens for orders nobody else may listen.
+    """Check that nobody listens where the master of a node that is alone takes orders.
 
     Raises EndpointTakenError.
     """
@@ -56,7 +56,7 @@ def check_endpoint(endpoint: Endpoint, found: Survey) -> None:
 
 
 def in_use(endpoint: Endpoint) -> EndpointTakenError:
-    """What to say of a port that only one job of one node can have."""
+    """The error for a port that only one job of one node can have."""
     return EndpointTakenError(
         f"port {endpoint.port} of {endpoint.host}: address already in use, perhaps by another launcher;"
         " a job of one node has no spares: give each job its own --master-port or --rdzv-endpoint, or give"

@@ -1,4 +1,4 @@
-"""The endpoints of a job, in the order in which their hosts take over, and whose turn it is."""
+"""The endpoints of a job, in the order in which their hosts take over, and the current one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from elasticrun.config import Endpoint, RendezvousConfig
 
 
 class Endpoints:
-    """With one endpoint it is always that one's turn."""
+    """Tracks whose turn it is; a single endpoint always has the turn."""
 
     def __init__(self, config: RendezvousConfig) -> None:
         self.all = (config.endpoint, *config.successors)
         self.position = -1 if config.successors else 0  # of this host; -1: it serves none of them
-        # Whose turn it is; with the port that its master found, if it chose one.
+        # The endpoint whose turn it is; with the port that its master chose, if it did.
         self.current = config.endpoint
         self._turn = 0
 
@@ -22,7 +22,7 @@ class Endpoints:
 
     @property
     def is_ours(self) -> bool:
-        """It is this host's turn, or, of a single endpoint, perhaps this host's."""
+        """It is this host's turn. Always true of a single endpoint, which may be elsewhere."""
         return self._turn == self.position
 
     @property
@@ -32,15 +32,15 @@ class Endpoints:
 
     @property
     def others(self) -> tuple[Endpoint, ...]:
-        """Where the agent of a listed host looks for a master before it begins: the job may be older."""
+        """Where the agent of a listed host first looks for a master: the job may be older."""
         return self.all[1:] if self.are_several and self.position >= 0 else ()
 
     def advance(self) -> None:
-        """The endpoint does not answer: it is the next one's turn."""
+        """Pass the turn to the next endpoint."""
         self._turn = (self._turn + 1) % len(self.all)
         self.current = self.all[self._turn]
 
     def follow(self, endpoint: Endpoint) -> None:
-        """Its master answers, so it is its turn."""
+        """Give the turn to ``endpoint``, whose master answers."""
         if self.are_several:
             self._turn, self.current = self.all.index(endpoint), endpoint

@@ -1,17 +1,17 @@
 """The master's process, seen from the agent that hosts it.
 
-Whether this agent hosts is decided each time a master is needed: if the endpoint is an address of this
-host and its port is free, this agent starts one, and whoever binds the port first *is* the master. So two
-agents of one host need not agree beforehand, and a master that died is started again by any agent of
-its host, and finds its journal in the same state directory: unless the user names one, it is a temporary
-directory that the agents of one user on one host derive from the endpoint.
+This agent decides whether to host each time a master is needed: if the endpoint is an address of this host
+and its port is free, it starts a master, and the first to bind the port *is* the master. So two agents of
+one host need not agree beforehand. Any agent of the host restarts a master that died; the new one finds the
+journal in the same state directory: unless the user names one, it is a temporary directory that the agents of
+one user on one host derive from the endpoint.
 
-Of a list of endpoints this agent serves one at most, and only when it is that one's turn: the link walks
-along the list, and asks for the endpoint whose turn it is. A master whose agent follows another one is let
-go, and one that found itself unable to lead ends by itself; its exit status says so.
+Of a list of endpoints this agent serves at most one, and only in its turn: the link walks along the list and
+asks for the endpoint whose turn it is. An agent that follows another master lets its own go. A master that
+cannot lead ends by itself; its exit status says so.
 
-A *private* master is that of a node that is alone: nobody else could find its port, so it has none, and
-speaks over a channel that it inherits. That carries one stream; with a new one comes a new master.
+A *private* master serves a node that is alone: nobody else could find its port, so it has none, and speaks
+over a channel that it inherits. The channel carries one stream; a new stream takes a new master.
 
 A temporary state directory is removed once the master that used it has ended, never before: a master
 that outlives this agent removes it itself, and one that another agent started holds its lock.
@@ -45,11 +45,11 @@ from elasticrun.errors import ElasticRunError, ExitCode, MasterUnreachableError,
 
 logger = logging.getLogger(__name__)
 
-#: Seconds in which a master says whether it serves; it goes on starting if they pass.
+#: Seconds to wait for a master to say whether it serves; it goes on starting after that.
 ANSWER_TIMEOUT = 15.0
-#: Seconds in which a master ends that nobody needs.
+#: Seconds to wait for the end of a master that nobody needs.
 _END_TIMEOUT = 2.0
-#: Seconds in which a host's name has to become known, and between two lookups.
+#: Seconds to wait for a host's name to become known, and between two lookups.
 NAMES_TIMEOUT = 30.0
 LOOK_AGAIN = 0.5
 _PREFIX = "elasticrun_master_"
@@ -68,14 +68,14 @@ class MasterCommand:
 class MasterHost:
     """Starts the master's process if it is this agent's turn.
 
-    With ``is_private`` nobody but this agent speaks to the master, and not through a port.
+    With ``is_private`` only this agent attaches to the master, and not through a port.
     """
 
     def __init__(self, config: RendezvousConfig, command: MasterCommand, is_private: bool = False) -> None:
         self._config = config
         self._command = command
         self._is_private = is_private
-        self._has_channel = False  # the stream to the private master that runs is not taken yet
+        self._has_channel = False  # the running private master's stream is not taken yet
         self.endpoints = Endpoints(config)
         self._copy: KeptCopy | None = None
         self._process: MasterProcess | None = None
@@ -84,7 +84,7 @@ class MasterHost:
         self.incarnation = os.urandom(8).hex()  # of this agent, by which its own master knows it
         self.found = Survey(Place.UNKNOWN)
         self.resume = False  # the job has begun: a master started from now on takes it up again
-        self.trouble = ""  # why the master that was started here last does not serve
+        self.trouble = ""  # why the last master started here does not serve
         self.store_address = ""  # MASTER_ADDR of a node that is alone, if the user gave its port
         self._claim: socket.socket | None = None  # to that port
 
@@ -101,9 +101,9 @@ class MasterHost:
     def begin(self, is_stopped: Callable[[float], bool] = lambda seconds: True) -> None:
         """Start a master at once if one is needed here. Blocks for the lookups of names.
 
-        The place on a list is for the agent's lifetime, and a host's own name may come to be known only
+        The place on a list is fixed for the agent's lifetime, and a host's own name may become known only
         after its agent has started. So names of a list are looked up again for ``NAMES_TIMEOUT`` seconds,
-        unless ``is_stopped``, which may take as many seconds as it is told, says otherwise.
+        or until ``is_stopped``, which may wait for the seconds it is given, returns True.
 
         Raises:
             UsageError: the endpoint's port may not be bound, or there is no room for the journal.
@@ -125,13 +125,13 @@ class MasterHost:
             self._take_turn(self.found, is_first=True)
 
     def followed(self, endpoint: Endpoint) -> None:
-        """This agent follows the master there: one that was started here is not needed for it."""
+        """Follow the master at ``endpoint``; let go of a master started here if it is not that one."""
         self.endpoints.follow(endpoint)
         if self._process is not None and not self.endpoints.is_ours:
             self._process.let_go()
 
     def keep_copy(self, message: JournalCopy) -> None:
-        """Keep lines of the journal, in case that this host has to take over; or say that it cannot."""
+        """Keep lines of the journal, in case this host has to take over; warn if that fails."""
         if self._copy is None and message.first == 0:
             try:
                 self._copy = KeptCopy(Path(self._state_dir()) / COPY_NAME)
@@ -141,11 +141,11 @@ class MasterHost:
             self._copy.take(message)
 
     async def endpoint(self) -> Endpoint:
-        """Where to reach the master, once it serves if it is ours; a private one may be spoken to sooner.
+        """Where to reach the master. Waits until our own master serves, unless it is private.
 
         Raises:
             MasterRefusedError: our master cannot serve, and says why.
-            MasterCrashedError: our master ended without a word to us.
+            MasterCrashedError: our master ended without an answer.
             MasterUnreachableError: our master was killed, or takes very long to start.
             SteppedDownError: our master could not lead.
         """
@@ -153,11 +153,11 @@ class MasterHost:
             return self.endpoints.current
         if self._process is not None and self._is_private:
             await self._explain(self._process)
-            await self._process.end()  # its stream is over, and another one takes another master
+            await self._process.end()  # its only stream is over
         if self._process is None or (self._process.answered and not self._process.is_alive):
             self._notice_step_down()
             loop = asyncio.get_running_loop()
-            # In a thread, as it looks up names. It changes nothing, so it may be left alone at any time.
+            # In a thread, as it looks up names. It changes nothing, so it may be abandoned at any time.
             found = self._survey() if self._is_private else await loop.run_in_executor(None, self._survey)
             self._take_turn(found)
         # A private one may be spoken to before it serves. If it never does, the stream breaks.
@@ -181,7 +181,7 @@ class MasterHost:
         self._clean_up()
 
     def hurry(self) -> None:
-        """Make a ``close`` that is under way wait no longer."""
+        """End the wait of a ``close`` that is under way."""
         if self._attention is not None:
             self._attention.set()
 
@@ -252,7 +252,7 @@ class MasterHost:
         return self._temporary
 
     async def _explain(self, process: MasterProcess) -> None:
-        """Hear whether the master serves, unless it has said so."""
+        """Wait until the master says whether it serves, unless it has said so."""
         if process.answered:
             return
         try:
@@ -266,17 +266,17 @@ class MasterHost:
         elif "error" in answer:
             raise MasterRefusedError(answer["error"])
         elif self.trouble and self._is_private:
-            raise MasterUnreachableError("this node's master cannot begin")
+            raise MasterUnreachableError("this node's master could not start to serve")
         elif self.trouble and self._config.standalone and not self.resume:
             raise in_use(self._config.endpoint)
         elif not answer:
             self._explain_silence(process.process.wait())
-        # Otherwise the port was taken in between: whoever holds it is asked.
+        # Otherwise the port was taken in between: the agent attaches to its holder.
 
     def _explain_silence(self, status: int) -> None:
         if status >= 0:
             raise MasterCrashedError(
-                f"the master's process ended with exit code {status} before it served; its words are above"
+                f"the master's process ended with exit code {status} before it served; see its output above"
             )
         self.trouble = f"the master that was started on this host was killed by signal {-status}"
         raise MasterUnreachableError(self.trouble)
@@ -335,7 +335,7 @@ def _temporary_directory(endpoint: Endpoint) -> str:
 def _remove_unless_locked(directory: str) -> None:
     try:
         lock = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # no master ever came so far as to use it
+    except OSError:  # no master has used it
         shutil.rmtree(directory, ignore_errors=True)
         return
     try:

@@ -1,9 +1,9 @@
-"""What this host keeps of the master's journal, in case that it has to take over.
+"""This host's copy of the master's journal, in case it has to take over.
 
-The master sends all lines so far, then each new one. A copy only ever grows, or begins anew in a new file,
-which takes the place of the old one as soon as it has the whole snapshot that a journal may begin with. So
-there is a copy that can be used at each moment after the first. A message of an earlier epoch, or one that
-would leave a gap, is dropped. The copy is a convenience: without it a master that takes over still forms the
+The master sends all lines so far, then each new one. A copy only grows, or starts again in a new file, which
+replaces the old one as soon as it has the whole snapshot that a journal may begin with. So after the first
+copy there is always one that can be used. A message of an earlier epoch, or one that would leave a gap, is
+dropped. The copy is a convenience: without it a master that takes over still forms the
 right worlds (``core/membership/quorum.py``), but has forgotten the restart budget. So a full disk is no
 reason to stop.
 """
@@ -30,7 +30,7 @@ class KeptCopy:
         self._fd: int | None = None
         self._epoch = -1
         self._lines = 0
-        self._whole = 0  # from so many lines on it can be used; 0: it is in its place
+        self._whole = 0  # lines until the draft can take the copy's place; 0: it has
         self._draft = path.with_suffix(".draft")
 
     def take(self, message: JournalCopy) -> None:
@@ -58,7 +58,7 @@ class KeptCopy:
             self.close()
 
     def close(self) -> None:
-        """Keep no more; the file stays."""
+        """Stop keeping lines; the file stays."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

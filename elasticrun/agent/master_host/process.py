@@ -1,14 +1,14 @@
 """One process of a master, from its start to its end, as the agent beside it sees it.
 
 The agent writes one line, the settings, and keeps the pipe open for as long as it needs the master; the
-master answers with one line, which says whether it serves. For a node that is alone there is a pair of
-sockets as well, whose other end the master has inherited: it carries the stream, once.
+master answers with one line, which says whether it serves. A node that is alone also has a pair of sockets,
+whose other end the master inherits: it carries the stream, once.
 
 The agent's first master is forked from it: the agent has imported most of what a master needs, and that is
-then shared, in memory too. A launch of one node takes a quarter less CPU time by that.
-Only a process with one thread may do so, as whatever another one holds at that moment stays locked in the
-child. An agent soon has several, and may have them from the start if the site's own Python code has started
-some; then masters are executed.
+then shared, in memory too. This saves a launch of one node a quarter of its CPU time.
+Only a process with one thread may fork: a lock that another thread holds at that moment stays locked in the
+child. An agent soon has several threads, and may have them from the start if the site's own Python code has
+started some; then masters are executed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CRASHED = 70  # EX_SOFTWARE
 
 
 class Process(Protocol):
-    """What is used here of ``subprocess.Popen``."""
+    """The part of ``subprocess.Popen`` used here."""
 
     pid: int
     returncode: int | None
@@ -46,7 +46,7 @@ class Process(Protocol):
 
 
 class Forked:
-    """A child that was forked and executes nothing; reaped by this class alone."""
+    """A forked child that executes no other program; only this class reaps it."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -68,9 +68,7 @@ class Forked:
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, options)
-            except (
-                ChildProcessError
-            ):  # where SIGCHLD is ignored the kernel reaps, and nobody knows how it ended
+            except ChildProcessError:  # SIGCHLD is ignored: the kernel reaped it, its status is lost
                 pid, status = self.pid, 0
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
@@ -84,7 +82,7 @@ class MasterProcess:
         self, process: Process, stdin: FileIO, stdout: FileIO, channel: socket.socket | None
     ) -> None:
         self.process = process
-        self.answered = False  # it has said whether it serves
+        self.answered = False  # it has said whether it serves, or has ended
         self._stdin = stdin
         self._stdout = stdout
         self._channel = channel
@@ -95,12 +93,12 @@ class MasterProcess:
         return self.process.poll() is None
 
     def take_channel(self) -> socket.socket | None:
-        """Our end of the stream, for whoever asks first."""
+        """Our end of the stream, once; then None."""
         channel, self._channel = self._channel, None
         return channel
 
     def tell(self, settings: dict[str, object]) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it died at once; its silence says so
+        with contextlib.suppress(BrokenPipeError):  # it died at once; ``hear`` finds out
             self._stdin.write(json.dumps(settings).encode() + b"\n")
 
     async def hear(self) -> dict[str, Any]:
@@ -120,11 +118,11 @@ class MasterProcess:
                 return {}
 
     def let_go(self) -> None:
-        """It is not needed here any more: it ends unless other agents need it."""
+        """Release the master: it ends unless other agents need it."""
         self._stdin.close()
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether it ends so soon. Blocks."""
+        """Whether it ends within ``seconds``. Blocks."""
         pidfd = self._watch()
         if pidfd is None:
             return True
@@ -151,7 +149,7 @@ class MasterProcess:
         return not self.is_alive
 
     def _watch(self) -> int | None:
-        """A descriptor that tells of its end; None if it has ended and its pid may be another's by now."""
+        """A pidfd to wait for its end; None if it has ended, as its pid may be another's by now."""
         if not self.is_alive:
             return None
         try:
@@ -160,12 +158,12 @@ class MasterProcess:
             return None
 
     async def end(self) -> None:
-        """Kill it: one that is let go takes a temporary journal with it, one that is killed loses nothing."""
+        """Kill it: unlike one that is let go, a killed master does not remove a temporary journal."""
         self.process.kill()
         await self.ended(None, asyncio.Event())
 
     def close(self) -> None:
-        """Close what joins us, and wait for its end."""
+        """Close the channel and the pipes, and wait for its end."""
         if self._channel is not None:
             self._channel.close()
         self._stdin.close()
@@ -193,7 +191,7 @@ def execute(argv: Sequence[str], settings: dict[str, object], is_private: bool) 
 
 
 def may_fork() -> bool:
-    """Whether this process has one thread only, those that Python knows nothing of included."""
+    """Whether this process has one thread only, counting those that Python does not know."""
     try:
         return len(os.listdir("/proc/self/task")) == 1
     except OSError:
@@ -201,7 +199,7 @@ def may_fork() -> bool:
 
 
 def fork(main: Callable[[], int], settings: dict[str, object], is_private: bool) -> MasterProcess:
-    """Fork a master, which is ``main``, from this process of one thread. Raises OSError."""
+    """Fork a master, which runs ``main``, from this process of one thread. Raises OSError."""
     with contextlib.ExitStack() as theirs:
         ours, channel = _channel(is_private, theirs)
         stdin, write_end = os.pipe()
@@ -222,7 +220,7 @@ def fork(main: Callable[[], int], settings: dict[str, object], is_private: bool)
 
 
 def _channel(is_private: bool, theirs: contextlib.ExitStack) -> tuple[socket.socket | None, int]:
-    """Our end, and the number of theirs, which is closed with ``theirs``."""
+    """Our end of a channel, and the number of the other end, which ``theirs`` closes."""
     if not is_private:
         return None, -1
     ours, other = socket.socketpair()
@@ -258,7 +256,7 @@ def _forget_handlers() -> None:
 
 
 def _parse_answer(line: bytes) -> dict[str, Any]:
-    """One line of the master's stdout; {} if it is something that an interpreter's startup files print."""
+    """Parse a line of the master's stdout; {} if it is no answer: startup files may print as well."""
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError):
@@ -268,7 +266,7 @@ def _parse_answer(line: bytes) -> dict[str, Any]:
 
 
 async def _read(fd: int) -> bytes:
-    """What there is to read, once there is something; nothing at the end of the file."""
+    """Wait for data and return it; b"" at the end of the file."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(fd, ready.set)

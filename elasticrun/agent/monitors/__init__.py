@@ -1,1 +1,1 @@
-"""What is seen of workers and of this host while they run."""
+"""Observing the workers, and this host, while they run."""

@@ -1,13 +1,13 @@
-"""What the kernel knows about a round on this host: kills for want of memory, and its log.
+"""What the kernel knows about a round on this host: OOM kills, and its log.
 
-The counters only grow and never say when, so they are read when a round starts and again at a failure, and
+The counters only grow and carry no time, so they are read when a round starts and again at a failure, and
 the difference is the fact. Every source may be missing: no cgroup, a container that hides it, a log that only
 root may read. A source that cannot be read states no fact; that is never an error.
 
-Which memory ran out, the container's or the host's, follows from who hit a limit. The kernel counts a kill in
-the cgroup of the victim, whoever killed it; but the cgroup itself, or one above it, has hit its limit only if
-the memory that ran out is its own. A kill without that was the host's. Where the cgroup says nothing at all,
-the host's count stands in for it, although it is of every process of the host.
+The limits show which memory ran out, the container's or the host's. The kernel counts a kill in the victim's
+cgroup, whichever OOM killer acted; but the cgroup itself, or one above it, hits its limit only if its own
+memory ran out. A kill without such a hit was the host's. Where the cgroup says nothing at all, the host's
+count stands in for it, although it covers every process of the host.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from functools import cache
 
 from elasticrun.dataclass import dataclass
 
-#: The most lines of the kernel's log that a failure carries, the newest; what came before is older news.
+#: Lines of the kernel's log that a failure carries at most: the newest.
 MAX_LINES = 30
-#: The most characters of one of them.
+#: Characters of one such line at most.
 MAX_LINE = 300
-#: The most records read at once. The kernel's ring holds fewer, unless it is flooded as we read.
+#: Records read at once at most. The kernel's ring holds fewer, unless it is flooded as we read.
 MAX_RECORDS = 20_000
 
-_RECORD_BYTES = 8192  # of one record at most, as the kernel has it
+_RECORD_BYTES = 8192  # the kernel's limit for one record
 _FILE_BYTES = 64 * 1024
 
 _OF_INTEREST = (
@@ -44,14 +44,14 @@ _CGROUP_KILL = r"constraint=CONSTRAINT_MEMCG|cgroup [Oo]ut of memory: Kill"
 class Facts:
     """What happened since the round began. ``oom_kills`` and ``host_oom`` exclude each other."""
 
-    oom_kills: int = 0  # processes of our cgroup that were killed at the cgroup's own limit
+    oom_kills: int = 0  # kills in our cgroup at its limit, or at that of one above it
     host_oom: bool = False
     kernel_log: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Counters of the kernel; None: not to be had."""
+    """Counters of the kernel; None: not readable."""
 
     kills: int | None = None  # processes of our cgroup that any OOM killer killed
     limits: int | None = None  # how often our cgroup, or one above it, was at its limit
@@ -59,7 +59,7 @@ class _Counts:
 
 
 class FactCollector:
-    """Reads the facts of one round after the other. The paths are arguments for the sake of tests."""
+    """Reads the facts of one round after another. The paths are arguments for the sake of tests."""
 
     def __init__(
         self, proc: str = "/proc", cgroups: str = "/sys/fs/cgroup", kernel_log: str = "/dev/kmsg"
@@ -70,12 +70,12 @@ class FactCollector:
         self._before = _Counts()
 
     def begin(self) -> None:
-        """A round starts: what happened before is no fact of it."""
+        """Start a round: earlier events do not count."""
         self._log.begin()
         self._before = self._count()
 
     def collect(self) -> Facts:
-        """What happened since ``begin``; may be asked again and again."""
+        """What happened since ``begin``; may be called again and again."""
         log = self._log.read()
         before, now = self._before, self._count()
         kills = _growth(before.kills, now.kills)
@@ -87,7 +87,7 @@ class FactCollector:
         return Facts(kills if at_limit else 0, kills > 0 and not at_limit, log)
 
     def close(self) -> None:
-        """Give up the file of the kernel's log."""
+        """Close the kernel's log."""
         self._log.close()
 
     def _count(self) -> _Counts:
@@ -117,7 +117,7 @@ class FactCollector:
 
 
 def _and_above(root: str, path: str, file: str) -> list[str]:
-    """The folder ``path`` below ``root`` and all between them.
+    """The folder ``path`` below ``root``, then each one above it, up to ``root``.
 
     A container may see its cgroup's path as the host has it, but its folder as the root.
     """
@@ -128,9 +128,9 @@ def _and_above(root: str, path: str, file: str) -> list[str]:
 
 
 def _limits_hit(folders: list[str]) -> Iterator[int | None]:
-    """How often a limit was hit by our cgroup and those below it, then by each of those above it.
+    """Limit hits of our cgroup and those below it, then of each one above it.
 
-    Of those above, the local file is asked: the other one also counts the limits of other programs' cgroups.
+    For those above, the local file is read: the other one also counts hits in other programs' cgroups.
     """
     yield _number(_read(f"{folders[0]}/memory.events"), "oom")
     for folder in folders[1:]:
@@ -138,7 +138,7 @@ def _limits_hit(folders: list[str]) -> Iterator[int | None]:
 
 
 class _KernelLog:
-    """Lines of the kernel's log since a moment, as far as they are of interest."""
+    """The lines of interest in the kernel's log since ``begin``."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -146,7 +146,7 @@ class _KernelLog:
         self._lines: deque[str] = deque(maxlen=MAX_LINES)
 
     def begin(self) -> None:
-        """Forget what was read, and skip what is there."""
+        """Forget what was read, and skip what the log holds already."""
         self._lines.clear()
         with suppress(OSError):
             if self._fd < 0:
@@ -154,11 +154,11 @@ class _KernelLog:
         try:
             if self._fd >= 0:
                 os.lseek(self._fd, 0, os.SEEK_END)
-        except OSError:  # a terminal, as some containers have it there: what it says is not the kernel's
+        except OSError:  # a terminal, as in some containers: no log of the kernel
             self.close()
 
     def read(self) -> str:
-        """All lines since ``begin``, the oldest first."""
+        """The newest lines since ``begin``, the oldest of them first."""
         for record in self._records():
             for line in record.splitlines():
                 text = "" if line.startswith(" ") else line.partition(";")[2]  # indented: about a device
@@ -171,7 +171,7 @@ class _KernelLog:
             try:
                 record = os.read(self._fd, _RECORD_BYTES)
             except OSError as error:
-                if error.errno == errno.EPIPE:  # the ring was faster than we: the next read goes on
+                if error.errno == errno.EPIPE:  # overwritten before we read it: go on with the next
                     continue
                 return
             if not record:
@@ -208,7 +208,7 @@ def _bare(text: str) -> int | None:
 
 
 def _read(path: str) -> str:
-    """The contents of a small file of the kernel, "" if there is none to be had."""
+    """The contents of a small kernel file, "" if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(_FILE_BYTES).decode(errors="replace")

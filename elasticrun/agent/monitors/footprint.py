@@ -1,10 +1,9 @@
-"""What the processes below each worker have used, as ``core/progress/activity.py`` compares it.
+"""What the processes below each worker have used, for ``core/progress/activity.py`` to compare.
 
 Read only when a silence is judged: one pass over ``/proc``, some 20 us a process, then four more files for
-each process below a worker. Below a worker is whoever descends from it, or is in its session: a process whose
-parent has ended has lost its ancestors, but not its session. What cannot be read, of another user's process
-say, counts for nothing; a process that ends meanwhile is left out, and the next footprint shows that it is
-gone.
+each process below a worker. A process is below a worker if it descends from it or is in its session: if its
+parent has ended, it has lost its ancestors, but not its session. What cannot be read, such as another user's
+process, counts as nothing; a process that ends meanwhile is left out, and is missing in the next footprint.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from contextlib import suppress
 from elasticrun.core.progress.activity import Footprint
 from elasticrun.dataclass import dataclass
 
-#: Numbers of system calls by machine: those that read a descriptor, and those that wait for some of them.
+#: System call numbers by machine: calls that read a descriptor, and calls that wait for several.
 _READS = {"x86_64": (0, 19), "aarch64": (63, 65)}
 _SELECTS = {"x86_64": (23, 270), "aarch64": (72,)}
 _IO = re.compile(rb"^[rw]char: (\d+)$", re.MULTILINE)
 _TRACER = re.compile(rb"^TracerPid:\s+(\d+)$", re.MULTILINE)
-#: Accelerators, as files that a process that uses one has open.
+#: Device files of accelerators: a process that uses one has it open.
 _DEVICE = re.compile(r"/dev/(nvidia|kfd|dri/render|accel|davinci|habanalabs|neuron|vfio/)")
 
 
@@ -51,7 +50,7 @@ class FootprintReader:
         self._reads, self._selects = _READS.get(machine, ()), _SELECTS.get(machine, ())
 
     def read(self, workers: Mapping[int, int]) -> dict[int, Footprint]:
-        """By local rank, as are the pids of ``workers``; without those that are gone."""
+        """Footprints by local rank, for the pids in ``workers``; without those that are gone."""
         if not workers:
             return {}
         processes = {process.pid: process for process in self._all()}
@@ -94,15 +93,15 @@ class FootprintReader:
         )
 
     def _reads_stdin(self, pid: int, stdin: str) -> bool:
-        """Whether the main thread waits for a line from there; readline waits for descriptors below 1.
+        """Whether the main thread waits for a line from ``stdin``; readline waits for descriptors below 1.
 
-        A program that reads what a worker writes to it has another file there.
+        A program that reads what a worker writes to it has another file as its stdin.
         """
         if _target(f"{self._proc}/{pid}/fd/0") != stdin:
             return False
         call, *arguments = self._file(pid, "syscall").split()[:2] or [b""]
         if not call.isdigit() or not arguments:
-            return False  # it runs, waits for no call of its own, or may not be looked at
+            return False  # it runs, is blocked outside a system call, or cannot be read
         number, first = int(call), int(arguments[0], 16)
         return (number in self._reads and first == 0) or (number in self._selects and first == 1)
 
@@ -128,7 +127,7 @@ def _target(path: str) -> str:
 
 
 def _below(pid: int, families: Mapping[int, set[int]], sessions: Mapping[int, set[int]]) -> set[int]:
-    """A worker and whoever is below it."""
+    """The pids of a worker and of the processes below it."""
     found: set[int] = set()
     todo = {pid} | sessions.get(pid, set())
     while todo:

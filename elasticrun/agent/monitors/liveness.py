@@ -44,11 +44,11 @@ class HealthServer:
 
     @property
     def port(self) -> int | None:
-        """The port that is listened on; None: there is none."""
+        """The listening port; None: not listening."""
         return None if self._server is None else int(self._server.sockets[0].getsockname()[1])
 
     async def start(self) -> None:
-        """Listen; if that is impossible, warn and go on without."""
+        """Listen; if that fails, warn and go on without."""
         self._started = asyncio.get_running_loop().time()
         port = self._asked_port
         try:

@@ -1,15 +1,15 @@
-"""The notice file of ``--preemption-file``: when it exists, this node is to leave with grace.
+"""The notice file of ``--preemption-file``: once it exists, this node leaves gracefully.
 
-The notice is a level, not an edge, like all that agents are told: the file *exists*, or it does not. So
-one that is there already when the agent starts counts as well. Telling a stale notice from one that was
-written while this agent was being (re)started would need its time of modification, which is the clock of
-whoever wrote it; and of the two mistakes, a node that says "remove the file" and leaves is a smaller one
-than a node that trains on until its machine is taken from under it.
+The notice is a level, not an edge, like everything agents are told: the file *exists*, or it does not. So a
+file that exists when the agent starts counts as well. Only its modification time could tell a stale notice
+from one that was written while this agent was (re)starting, and that time is by the writer's clock. Of the
+two mistakes, a node that says "remove the file" and leaves is a smaller one than a node that trains on until
+its machine is taken away.
 
-This is the one place that polls, once in a second. Notices come minutes or at least seconds ahead, and a
-look at the path finds a file however it came to be there: written by another host to a network disk, moved
-in, by a new link, or with what was mounted over the way. Events of the kernel tell of none but the second.
-The look is a thread's, since it may hang with the disk, and the agent must not.
+The path is polled, once a second. Notices come minutes, or at least seconds, ahead, and a look at the path
+finds a file however it came there: written by another host to a network disk, moved in, through a new link,
+or with a mount. The kernel's events report only the second. A thread looks, since a look may hang with the
+disk, and the agent must not.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class PreemptionNotice:
     def _look_out(self, interval: float) -> None:
         advice = ""
         if os.path.exists(self._path):
-            advice = " (it was there at the start; remove the file to let this node work)"
+            advice = " (the file existed before the agent started; remove it so that this node can join)"
         else:
             while not os.path.exists(self._path):
                 if self._closed.wait(interval):
                     return
             if not _first_line(self._path):
-                self._closed.wait(interval)  # whoever makes the file may be about to write into it
+                self._closed.wait(interval)  # the file's writer may be about to write into it
         line = _first_line(self._path)
         reason = f"preemption notice {self._path}{line and ': '}{line}{advice}"
         with contextlib.suppress(RuntimeError):  # the loop is closed: the agent has ended
@@ -66,7 +66,7 @@ class PreemptionNotice:
 def _first_line(path: str) -> str:
     """The beginning of the file, as far as it is one printable line; "" if there is none to be read."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # to open a device may do things
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a device may have effects
             return ""
         with open(path, "rb", buffering=0) as file:
             text = file.read(4 * _MAX_REASON)

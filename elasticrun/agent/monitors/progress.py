@@ -52,7 +52,7 @@ VERSION = "1"
 #: owner, steps, step, sign, longest, pause, busy since, signal, listens, checksum
 SLOT = struct.Struct("=QQqQQQQQQQ")
 SLOT_SIZE = 128
-#: behind a slot, once steps are timed: owner, how many were, nanoseconds of all of them, checksum
+#: behind a slot, once steps are timed: owner, number of timed steps, their nanoseconds in all, checksum
 TIMES = struct.Struct("=QQQQ")
 HEADER = struct.Struct("=8sQ")  # token, drain deadline
 HEADER_SIZE = 128
@@ -60,7 +60,7 @@ NAME = "elasticrun-progress"
 _FIELDS = 10
 _MASK = 2**64 - 1
 _NS = 1e9
-_READS = 100  # of a slot that is being written; each is a microsecond
+_READS = 100  # attempts at a slot that is being written; each takes a microsecond
 
 
 def checksum(fields: tuple[int, ...]) -> int:
@@ -74,12 +74,12 @@ class Slot:
 
     owner: int  # the pid that reports: the worker, or a process below it; 0: nobody
     progress: WorkerProgress
-    signum: int  # upon which the owner writes its stacks; 0: none
-    listens: bool  # it looks for a drain by itself
+    signum: int  # signal on which the owner writes its stacks; 0: none
+    listens: bool  # it looks for drain requests by itself
 
 
 class ProgressPage:
-    """One slot for each worker of this node, and a word to all of them. OSError if the kernel has no room.
+    """One slot for each worker of this node, and a header for all. OSError if the kernel has no room.
 
     A task that is added to a round has a local rank beyond these, and no slot: it cannot report.
     """
@@ -102,7 +102,7 @@ class ProgressPage:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything; no worker runs."""
+        """Clear the page; no worker runs."""
         self._map[:] = bytes(len(self._map))
         HEADER.pack_into(self._map, 0, self._token, 0)
         self._slots = [None] * len(self._pipes)
@@ -119,8 +119,8 @@ class ProgressPage:
     def environment(self, local_rank: int, inherited: Mapping[str, str], auto: bool) -> dict[str, str]:
         """What one worker's environment needs on top of ``inherited``.
 
-        ``auto``: workers that use torch report by themselves. The variables are gone by the script's first
-        line; without ``auto`` there is only one, which stays.
+        ``auto``: workers that use torch report by themselves, and the variables are removed before the
+        script's first line. Otherwise there is only one variable, which stays.
         """
         if not self._has(local_rank):
             return {}
@@ -148,23 +148,23 @@ class ProgressPage:
         return self._slots[local_rank]
 
     def pace(self, local_rank: int) -> Pace | None:
-        """What a worker has written of its steps and of their times; None if nobody has written anything."""
+        """A worker's steps and their times; None if nobody has written anything."""
         slot = self.read(local_rank)
         if slot is None:
             return None
         *fields, check = TIMES.unpack_from(self._map, _offset(local_rank) + SLOT.size)
         owner, timed, nanoseconds = fields
         if owner != slot.owner or checksum(tuple(fields)) != check:
-            return Pace(slot.owner, slot.progress.step)  # it times none, or writes just now
+            return Pace(slot.owner, slot.progress.step)  # it times no steps, or is writing
         return Pace(slot.owner, slot.progress.step, timed, nanoseconds / _NS)
 
     def workers(self) -> tuple[WorkerProgress, ...]:
-        """What all workers that report have written."""
+        """The progress of all workers that report."""
         slots = [self.read(local_rank) for local_rank in range(len(self._pipes))]
         return tuple(slot.progress for slot in slots if slot is not None)
 
     def target(self, local_rank: int, worker: int) -> Target:
-        """Whom to ask for stacks: the process that reports, if it is the worker or in its session."""
+        """The process to ask for stacks: the reporter if it is in the worker's session, else the worker."""
         slot = self.read(local_rank)
         pipe = self._pipes[local_rank][0] if self._has(local_rank) else -1
         if slot is not None and _is_in_session(slot.owner, worker):
@@ -172,11 +172,11 @@ class ProgressPage:
         return Target(local_rank, worker, 0, pipe)
 
     def request_drain(self, deadline: float) -> None:
-        """Ask all workers to save their state and to go; ``deadline`` is on the host's monotonic clock."""
+        """Ask all workers to save their state and exit; ``deadline`` is on the host's monotonic clock."""
         HEADER.pack_into(self._map, 0, self._token, max(1, round(deadline * _NS)))
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the page and its pipes."""
         self._map.close()
         self._close_files()
 
@@ -202,7 +202,8 @@ class HangWatch:
     """Watches the workers of one node, round after round, on the running loop.
 
     ``on_stall(round, stall)`` is called from the loop: with a Stall once the workers of a round hang, with
-    None if they go on after all. Before the call, all stacks are saved beside the logs, and told with it.
+    None if they go on after all. A hang's first call comes after all stacks are saved beside the logs, and
+    tells where they are.
     """
 
     def __init__(
@@ -239,9 +240,9 @@ class HangWatch:
         return self.page.environment(local_rank, inherited, self._auto)
 
     def start(self, round_: int, first_rank: int, local_ranks: Iterable[int], max_restarts: int) -> None:
-        """Workers of a round are about to start; those who make steps together have these local ranks.
+        """Watch a round whose workers are about to start; those of ``local_ranks`` make steps together.
 
-        ``max_restarts`` is what the job allows, for whoever reads what follows from a silence.
+        ``max_restarts`` is what the job allows, for the text of a warning.
         """
         self.stop()
         self.page.reset()
@@ -256,24 +257,24 @@ class HangWatch:
         self._look()
 
     def start_worker(self, local_rank: int, directory: str) -> None:
-        """A worker is about to start, for the first time or again; its stacks go there ("": nowhere)."""
+        """A worker is about to start, or start again; its stacks go to ``directory`` ("": nowhere)."""
         self._directories[local_rank] = directory
         self.page.clear(local_rank)
         if local_rank in self._judged:
             self._handle(WorkerRestarted(local_rank))
 
     def started(self, local_rank: int, pid: int) -> None:
-        """A worker runs, in a session whose number is its pid."""
+        """A worker runs, in a session whose id is its pid."""
         self._pids[local_rank] = pid
 
     def ended(self, local_rank: int) -> None:
-        """A worker ended, or was told to, alone. What it had written can still be read."""
+        """A worker ended, or was told to end, alone. Its slot can still be read."""
         self._pids.pop(local_rank, None)
         self._handle(WorkerEnded(local_rank))
         self._look()
 
     def stop(self) -> None:
-        """The round is being stopped: its silence means nothing any more. May be repeated."""
+        """Stop watching, as the round is being stopped. May be repeated."""
         self._machine = None
         if self._timer is not None:
             self._timer.cancel()
@@ -282,24 +283,24 @@ class HangWatch:
             task.cancel()
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Stop watching, and close the page."""
         self.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.page.close()
 
-    # -- what others want to know, or to have done
+    # -- queries and requests
 
     def step(self, local_rank: int) -> int:
-        """The last step that a worker of this round reported, be it alive or not; -1: none."""
+        """The last step that a worker of this round reported, alive or not; -1: none."""
         slot = self.page.read(local_rank)
         return slot.progress.step if slot is not None else -1
 
     def request_drain(self, seconds: float) -> None:
-        """Ask the workers to save their state and to be gone within ``seconds``."""
+        """Ask the workers to save their state and exit within ``seconds``."""
         self.page.request_drain(self._loop.time() + seconds)
 
     def listens(self, local_rank: int) -> bool:
-        """Whether a worker looks for a drain by itself, and needs no signal."""
+        """Whether a worker looks for drain requests by itself, and needs no signal."""
         slot = self.page.read(local_rank)
         return slot is not None and slot.listens
 
@@ -329,7 +330,7 @@ class HangWatch:
                 stacks, found_at = self._found
                 self._on_stall(self._round, replace(stall, stacks=stacks, timestamp=found_at))
             case Resumed():
-                logger.warning("the workers of round %d go on", self._round)
+                logger.warning("the workers of round %d make steps again", self._round)
                 self._on_stall(self._round, None)
 
     def _arm(self) -> None:
@@ -352,7 +353,7 @@ class HangWatch:
         task.add_done_callback(_report_failure)
 
     async def _take_and_judge(self, local_ranks: tuple[int, ...]) -> None:
-        learns = self._terms.timeout is None  # otherwise nothing but time counts
+        learns = self._terms.timeout is None  # with a fixed timeout only time counts
         pids = {rank: pid for rank, pid in self._pids.items() if learns and rank in local_ranks}
         before = self._footprints.read(pids)
         self._last = await self._take(local_ranks)
@@ -361,7 +362,8 @@ class HangWatch:
 
     async def _take_and_save(self) -> None:
         paths = self._taker.save(await self._take(tuple(self._pids)))
-        logger.warning("the stacks of %d workers were saved: %s", len(paths), ", ".join(paths))
+        where = ", ".join(paths) or "no worker runs, or nothing could be written"
+        logger.warning("the stacks of %d workers were saved: %s", len(paths), where)
 
     async def _take(self, local_ranks: tuple[int, ...]) -> dict[int, Taken]:
         pids = {local_rank: self._pids.get(local_rank) for local_rank in local_ranks}
@@ -372,7 +374,8 @@ class HangWatch:
 
 def _tell(round_: int, stall: Stall, stacks: str, follows: str) -> None:
     logger.warning(
-        "no worker of round %d makes a step: for %.0f s (allowed: %.0f s); rank %d lags: step %d%s%s; %s",
+        "no worker of round %d has made a step for %.0f s (allowed: %.0f s); the slowest is rank "
+        "%d, at step %d%s%s; %s",
         *(round_, stall.silence, stall.allowed, stall.rank, stall.step),
         f", in {stall.where}" if stall.where else "",
         f"; all stacks are in {stacks}" if stacks else "",
@@ -387,13 +390,11 @@ def _report_failure(task: asyncio.Task[None]) -> None:
 
 
 def _above(paths: Sequence[str]) -> str:
-    """The directory of a round, of paths of its workers' files; "" of none."""
+    """A round's directory, from the paths of its workers' files; "" without paths."""
     return os.path.dirname(os.path.dirname(paths[0])) if paths else ""
 
 
 def _is_in_session(pid: int, worker: int) -> bool:
-    if pid == worker:
-        return True
     with contextlib.suppress(OSError):
-        return os.getsid(pid) == worker
+        return pid == worker or os.getsid(pid) == worker
     return False

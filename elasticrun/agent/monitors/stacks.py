@@ -1,12 +1,12 @@
 """Where the workers are right now: the stacks of their threads, as text.
 
 py-spy, if the user has it, reads them from outside, whatever the worker does. Without it, or where the
-kernel forbids it to look, a worker that has armed itself is sent a signal, upon which ``faulthandler`` writes
-to a pipe of the agent's. That text has no end mark: it is complete once nothing has come for ``SETTLED``.
+kernel forbids it, a worker that has armed itself is sent a signal, and its ``faulthandler`` writes to a pipe
+of the agent's. That text has no end mark: it is complete once nothing has come for ``SETTLED``.
 
-Invariants. All workers are asked at once, each within a bound, and a worker that cannot be asked is said to
-be so. A signal goes only to a process that catches it at that moment: an armed worker that has replaced
-itself by another program would be killed by it.
+Invariants. All workers are asked at once, each within a bound; if one cannot be asked, its file says why. A
+signal goes only to a process that catches it at that moment: an armed worker that has replaced itself by
+another program would be killed by it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PY_SPY_TIMEOUT = 5.0  # seconds
 SIGNAL_TIMEOUT = 2.0  # seconds until the first line
 SETTLED = 0.25  # seconds without another line
 _READ_BYTES = 65536
-_PIPE_BYTES = 1 << 20  # a hundred deep threads
+_PIPE_BYTES = 1 << 20  # room for a hundred deep threads
 _MOST_READS = 20_000  # of one answer, which comes in small pieces
 
 
@@ -37,13 +37,13 @@ class Target:
 
     local_rank: int
     pid: int
-    signum: int  # upon which it writes its stacks; 0: none
-    pipe: int  # our end of where it writes them
+    signum: int  # on which it writes its stacks; 0: none
+    pipe: int  # our end of the pipe it writes them to
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What was found out of one worker."""
+    """The stacks of one worker, or why there are none."""
 
     text: str  # "" if nothing
     problem: str = ""  # why not
@@ -63,7 +63,7 @@ class StackTaker:
         self._saved = 0
 
     def open_round(self, directories: Mapping[int, str]) -> None:
-        """From now on stacks go to these directories, by local rank, which may grow; "": nowhere."""
+        """From now on save stacks in these directories, by local rank; more may be added; "": nowhere."""
         self._directories, self._saved = directories, 0
 
     async def take(self, targets: Iterable[Target]) -> dict[int, Taken]:
@@ -74,7 +74,7 @@ class StackTaker:
         return {target.local_rank: each for target, each in zip(targets, taken, strict=True)}
 
     def save(self, taken: Mapping[int, Taken]) -> list[str]:
-        """Write ``stacks_<n>.txt`` beside each worker's logs; the paths. What cannot be written is told."""
+        """Write ``stacks_<n>.txt`` beside each worker's logs; return the paths. Warn of failed writes."""
         name = f"stacks_{self._saved}.txt"
         self._saved += 1
         paths = []
@@ -91,7 +91,7 @@ class StackTaker:
         else:
             seen = await run_py_spy(self._py_spy, target.pid)
         if seen == _SLOW:
-            self._py_spy = None  # those who are suspected are looked at several times
+            self._py_spy = None  # suspects are looked at several times
         if seen.text:
             return seen
         told = await ask_by_signal(target)
@@ -99,7 +99,7 @@ class StackTaker:
 
 
 async def run_py_spy(program: str, pid: int) -> Taken:
-    """What py-spy sees of a process."""
+    """The stacks of a process, read by py-spy."""
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
@@ -124,7 +124,7 @@ async def run_py_spy(program: str, pid: int) -> Taken:
 
 
 async def ask_by_signal(target: Target) -> Taken:
-    """What an armed worker writes of itself."""
+    """The stacks that an armed worker writes upon a signal."""
     if not catches(target.pid, target.signum):
         return Taken("", "the worker does not answer a signal with its stacks")
     loop = asyncio.get_running_loop()
@@ -141,7 +141,7 @@ async def ask_by_signal(target: Target) -> Taken:
             _finish(done)
 
     for _ in range(_MOST_READS):
-        if not _read(target.pipe):  # else of an answer that came too late
+        if not _read(target.pipe):  # otherwise the rest of an answer that came too late
             break
     loop.add_reader(target.pipe, readable)
     try:
@@ -172,13 +172,13 @@ def open_pipe() -> tuple[int, int]:
     """(our end, the worker's end) of a pipe for stacks. OSError if descriptors run out."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
-    with contextlib.suppress(OSError):  # more than this user may have: deep stacks are cut
+    with contextlib.suppress(OSError):  # above this user's limit: deep stacks are cut
         fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     return reader, writer
 
 
 def _write(path: str, text: str) -> bool:
-    """Whether it was possible."""
+    """Write a file; warn and return False if that fails."""
     try:
         with open(path, "w") as file:
             file.write(text)

@@ -6,9 +6,9 @@ A worker that uses torch's FileTimerClient opens our FIFO for each request and w
 
 ``expiration_time`` is the wall clock of this host; negative releases the timer. A timer is named by its
 (pid, scope); a second acquisition replaces the first. When timers of a process have expired, the earliest
-one with a positive signal decides what the process gets, and all its timers are gone, be there a signal
-or not. torchrun also sends the signal to itself, which ends the whole launch; here a killed worker is a
-failed worker, and the restart budget decides.
+one with a positive signal decides which signal the process gets. All its timers are dropped, with or
+without a signal. torchrun also sends the signal to itself, which ends the whole launch; here a killed worker
+is a failed worker, and the restart budget decides.
 
 Invariant: only a worker of ours, or a process in a worker's session, is ever signalled. The FIFO takes
 lines from anybody who may write it.
@@ -68,7 +68,7 @@ def parse_request(line: bytes, wall_now: float, now: float) -> Request:
         signum = _field(fields, "signal", int)
         expiration = float(_field(fields, "expiration_time", int, float))
     except (RecursionError, OverflowError) as error:
-        raise ValueError("it is beyond all bounds") from error
+        raise ValueError("it is nested too deeply, or a number in it is too large") from error
     if not (0 < pid <= _MAX_PID and signum <= max(signal.valid_signals()) and math.isfinite(expiration)):
         raise ValueError("a number in it is out of range")
     return Request(pid, scope, None if expiration < 0 else now + expiration - wall_now, signum)
@@ -82,7 +82,7 @@ def _field(fields: object, name: str, *kinds: type) -> Any:
 
 
 class Timers:
-    """Which timers run and which have expired; decides, does nothing."""
+    """Keeps the running timers and tells which have expired; no side effects."""
 
     def __init__(self) -> None:
         self._timers: dict[int, dict[str, Request]] = {}  # pid -> scope -> the acquisition in force
@@ -98,7 +98,7 @@ class Timers:
             del self._timers[request.pid]
 
     def forget(self, pid: int) -> None:
-        """The process has ended; its number may belong to another one soon."""
+        """Drop the timers of a process that has ended; its pid may be reused soon."""
         self._timers.pop(pid, None)
 
     def expired(self, now: float) -> list[Expired]:
@@ -112,7 +112,7 @@ class Timers:
         return [r for r in self._timers[pid].values() if r.deadline is not None and r.deadline <= now]
 
     def next_deadline(self) -> float | None:
-        """When ``expired`` will have something next; None: never, as things are."""
+        """When the next timer expires; None: there is no timer."""
         deadlines = (r.deadline for scopes in self._timers.values() for r in scopes.values())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -126,7 +126,7 @@ def _verdict(late: list[Request]) -> Expired:
 class FileTimer:
     """Reads the FIFO on the running loop and kills what has expired.
 
-    ``workers`` tells the pids of the workers that are alive, which are session leaders. ``on_expired`` is
+    ``workers`` returns the pids of the live workers, which are session leaders. ``on_expired`` is
     called before the signal is sent. OSError if the FIFO cannot be made.
     """
 
@@ -152,7 +152,7 @@ class FileTimer:
         self._loop.add_reader(self._fifo, self._read)
 
     def forget(self, pid: int) -> None:
-        """A worker has ended: none of its timers may fire for whoever gets its pid."""
+        """Drop the timers of a worker that has ended; its pid may be reused soon."""
         self._timers.forget(pid)
         self._set_alarm()
 
@@ -208,10 +208,12 @@ class FileTimer:
             os.close(process)
 
     def _kill_held(self, expired: Expired, process: int) -> None:
-        """``process`` is a pidfd: should the pid be reused while we look, nobody is hit."""
+        """Signal the process if it is ours. ``process`` is a pidfd, so a reused pid is never hit."""
         workers = self._workers()
         if expired.pid not in workers and os.getsid(expired.pid) not in workers:
-            _log.warning("the watchdog ignores process %d: it is no worker of ours", expired.pid)
+            _log.warning(
+                "the watchdog ignores process %d: it does not belong to a worker of this node", expired.pid
+            )
             return
         if self._on_expired is not None:
             self._on_expired(expired)
@@ -220,7 +222,7 @@ class FileTimer:
 
 
 def _remove_fifo(path: str) -> None:
-    """Remove what an earlier run left; anything but a FIFO is somebody's file and stays."""
+    """Remove an earlier run's FIFO; any other file is somebody's and stays."""
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISFIFO(os.lstat(path).st_mode):
             os.unlink(path)

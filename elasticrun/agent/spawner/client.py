@@ -1,11 +1,11 @@
-"""The agent's side of the spawner: start, signal and sweep workers, hear of their ends.
+"""The agent's side of the spawner: start, signal and sweep workers, report their ends.
 
 Order of calls in the agent: ``SignalInbox``, then ``fork_spawner()`` while there is one thread and little
 memory, then the imports of asyncio and grpc, then ``Spawner(handle, on_event)`` inside the running loop.
 This module therefore imports asyncio only where a loop is needed.
 
 Invariant: every ``spawn`` is answered by exactly one of ``Started`` or ``SpawnFailed``, and every
-``Started`` by one ``Exited``, in this order; unless ``SpawnerDied`` comes, after which nothing does.
+``Started`` by one ``Exited``, in this order; unless ``SpawnerDied`` comes: what is open then stays open.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Command:
     """A program to start; the file descriptors stay the caller's and may be closed after ``spawn``."""
 
     argv: Sequence[str]
-    env: Mapping[str, str]  # the whole environment; looked up for PATH as well
+    env: Mapping[str, str]  # the whole environment; its PATH is searched for the program
     cwd: str | None  # None: the agent's
     stdin: int
     stdout: int
@@ -42,7 +42,7 @@ class Command:
     cpus: frozenset[int] | None = None  # None: the agent's affinity
     warm: str | None = None  # the key of the recipe that its warm parent was started with
     program: str | None = None  # what a fork of that parent runs in place of the parent's own script
-    waits: bool = True  # for a parent that still imports; else it is started cold
+    waits: bool = True  # wait for a parent that still imports; else start cold
     alone: bool = False  # nothing of its process group outlives it: it may be started again before a sweep
 
 
@@ -54,7 +54,7 @@ class WarmRecipe:
     argv: Sequence[str]
     env: Mapping[str, str]
     cpus: frozenset[int] | None
-    terms: str  # for the interpreter's part of it, ``worker/warm.py``
+    terms: str  # for ``worker/warm.py``, which runs in the parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +78,17 @@ class SpawnFailed:
 class Exited:
     """The worker ended and was reaped; its descendants may live on until a sweep.
 
-    Of a worker that was started ``alone``, none of its process group is left.
+    If it was started ``alone``, nothing of its process group is left.
     """
 
     worker: int
     exit_code: int  # as in subprocess: negative is the number of the signal
-    told: Sequence[int] = ()  # the signals that it was sent, at our request, while it lived
+    told: Sequence[int] = ()  # signals sent to it at our request while it lived
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Nothing is alive below the spawner, but for ``left`` processes that another user owns."""
+    """The sweep is over: all is dead but what it spared, and ``left`` processes of another user."""
 
     count: int  # children and orphans that ended during the sweep
     left: int = 0
@@ -101,7 +101,7 @@ class SpawnerDied:
 
 @dataclass(frozen=True, slots=True)
 class LeftAlone:
-    """Processes that workers had put into sessions of their own, and that live on after a good end."""
+    """Processes that workers left behind and that live on after a good end (``detached.py``)."""
 
     processes: Sequence[tuple[int, str]]  # pid and command
 
@@ -113,7 +113,7 @@ class WarmNews:
     is_warm: bool
     text: str
     over: str = ""  # the key of a parent that was given up
-    replacement: str = ""  # the key of one whose replacement has taken its place
+    replacement: str = ""  # the key of a parent whose replacement has taken its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ SpawnerEvent = Started | SpawnFailed | Exited | Swept | LeftAlone | SpawnerDied 
 
 
 class WorkerStarter(Protocol):
-    """What the agent needs of whatever starts workers; a warm parent can take the spawner's place."""
+    """The part of ``Spawner`` that the agent needs to start workers."""
 
     def spawn(self, worker: int, command: Command) -> None:
         """Start a program under a number that was never used before."""
@@ -136,14 +136,14 @@ class WorkerStarter(Protocol):
         """Signal the worker's process group, unless the worker has ended."""
 
     def sweep(self, spares_detached: bool = False, spare: Sequence[int] = ()) -> None:
-        """Kill everything that is left, but for processes of these numbers; ``Swept`` follows.
-        ``spares_detached``: but for what workers have put into sessions of their own as well.
+        """Kill everything that is left except the workers numbered in ``spare``; ``Swept`` follows.
+        ``spares_detached``: also spare what workers left behind (``detached.py``).
         """
 
 
 @dataclass(frozen=True, slots=True)
 class SpawnerHandle:
-    """A spawner that runs, before there is a loop to talk to it.
+    """A running spawner, before there is a loop to talk to it.
 
     A process that the agent forks later without exec must close ``control``.
     """
@@ -159,7 +159,7 @@ def fork_spawner() -> SpawnerHandle:
     """
     agent_end, spawner_end = socket.socketpair()
     agent = os.getpid()
-    # Blocked, or a signal to the group would run the agent's handlers in the child as well.
+    # Signals are blocked: one to the group would run the agent's handlers in the child as well.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
@@ -192,7 +192,7 @@ def start_warm_parents(handle: SpawnerHandle, recipes: Iterable[WarmRecipe], std
         try:
             handle.control.sendall(data[handle.control.sendmsg([data], ancillary) :])
         except OSError:
-            return  # it has ended, as the agent is about to hear
+            return  # it has ended; the agent hears of that soon
 
 
 @dataclass(slots=True)
@@ -201,7 +201,7 @@ class _Unsent:
 
     data: bytes
     fds: list[int]
-    worker: int | None  # whose spawn request it is
+    worker: int | None  # of a spawn request
 
     def drop(self) -> None:
         for fd in self.fds:
@@ -210,7 +210,7 @@ class _Unsent:
 
 
 class Spawner:
-    """Talks to the spawner on the running loop; ``on_event`` is called from the loop, never from a call."""
+    """Talks to the spawner on the running loop; ``on_event`` is called by the loop, never within a call."""
 
     def __init__(self, handle: SpawnerHandle, on_event: Callable[[SpawnerEvent], None]) -> None:
         import asyncio
@@ -255,30 +255,30 @@ class Spawner:
         self._send_quietly({"op": "signal", "worker": worker, "signum": int(signum)})
 
     def sweep(self, spares_detached: bool = False, spare: Sequence[int] = ()) -> None:
-        """SIGKILL every process below the spawner, but for processes of these numbers; requests that follow
-        wait until ``Swept``. What is spared because it is detached outlives the spawner as well, unless
-        something is started again.
+        """SIGKILL every process below the spawner except the workers numbered in ``spare``; later requests
+        wait until ``Swept``. Detached processes that are spared outlive the spawner as well, unless another
+        worker is started.
         """
         self._send_quietly({"op": "sweep", "spares": spares_detached, "spare": list(spare)})
 
     def inherit(self, temporary: str, whole: bool = False) -> None:
         """Have the spawner clear a temporary directory of ours if we end without closing it.
 
-        One of each kind: of one that is not to go as a ``whole`` what the user may want is kept.
+        It keeps one path of each kind. Unless ``whole``, a directory with logs or stacks is not removed.
         """
         self._send_quietly({"op": "inherit", "path": temporary, "whole": whole})
 
     async def close(self) -> None:
-        """Let the spawner kill what is left and end; returns once it has. May be called again.
+        """Let the spawner kill what is left and end; return once it has. May be called again.
 
-        It lasts as long as the kernel needs to kill; a caller in a hurry bounds it and may cancel it.
+        This takes as long as the kernel needs to kill; a caller may bound or cancel it.
         """
         import asyncio
 
         if not self._closing and not self._ended.done():
             self._closing = True
             self._drop_unsent()
-            with contextlib.suppress(OSError):  # it died this moment; the reader tells
+            with contextlib.suppress(OSError):  # it has just died; the reader reports that
                 self._control.shutdown(socket.SHUT_WR)
         await asyncio.shield(self._ended)
 
@@ -302,7 +302,7 @@ class Spawner:
             self._loop.add_writer(self._control, self._flush)
 
     def _transmit(self, data: bytes, fds: list[int]) -> int:
-        """How many bytes the socket took; ``fds`` go with the first of them."""
+        """Send; return how many bytes the socket took. ``fds`` go with the first one."""
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
         try:
             return self._control.sendmsg([data], ancillary)
@@ -322,7 +322,7 @@ class Spawner:
         self._loop.remove_writer(self._control)
 
     def _transmit_again(self, unsent: _Unsent) -> int:
-        """As ``_transmit``; what can never be sent counts as sent."""
+        """Like ``_transmit``, but what can never be sent counts as sent."""
         try:
             return self._transmit(unsent.data, unsent.fds)
         except OSError as error:  # the spawner's end, or the kernel's limit on descriptors under way
@@ -358,7 +358,7 @@ class Spawner:
         self._drop_unsent()
         self._loop.remove_reader(self._control)
         self._control.close()
-        # Its socket is closed, so it is past the point of no return: this waits for microseconds.
+        # Its socket is closed, so it is exiting: this waits for microseconds.
         with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, the kernel reaps
             os.waitpid(self._pid, 0)
         if not self._closing:

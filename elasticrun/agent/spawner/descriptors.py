@@ -1,11 +1,11 @@
-"""Which files a child keeps that is forked and executes nothing."""
+"""The open files of a child that is forked without exec."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection
 
-_FILES_WITHOUT_PROC = 4096  # more is not looked for: the limit may be a billion
+_FILES_WITHOUT_PROC = 4096  # no higher number is tried: the limit may be a billion
 
 
 def close_files(keep: Collection[int]) -> None:

@@ -2,14 +2,14 @@
 
 Theory. A script that starts a helper and does not wait for it (an upload, a daemon) means it to go on. With
 torchrun it does, be it in a session of its own or not. So the last sweep after a good end spares it, and only
-that sweep: a restart, a failure or a signal kill it as everything else. What a worker left that had to be
-stopped, or failed, is killed even then, unless it is in a session of its own. Much of what is left is about
-to end by itself, as multiprocessing's resource tracker: the sweep waits a moment for that, and then tells who
-stays.
+that sweep: a restart, a failure or a signal kills it like everything else. Helpers of a worker that failed
+or had to be stopped are killed even then, unless they are in a session of their own. Much of what is left is
+about to end by itself, like multiprocessing's resource tracker: the sweep waits a moment for that, and then
+reports what stays.
 
-Invariants. Each worker leads a session whose number is its pid, and so does nobody else as long as somebody
-is in that session. A warm parent, a replacement and the process between two forks are told by their name, as
-some of them have no number yet that we know of. A process whose session cannot be read has ended.
+Invariants. Each worker leads a session whose number is its pid; that number is not reused while a process is
+in the session. A warm parent, a replacement and the process between two forks are recognised by their name,
+as the pids of some are not known yet. A process whose session cannot be read has ended.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from collections.abc import Iterable
 #: What the kernel calls warm parents and their replacements.
 WARM = b"elasticrun-warm"
 MAX_COMMAND = 80  # characters
-#: Seconds for what ends by itself.
+#: Seconds to wait for what ends by itself.
 MOMENT = 0.25
 
 
 class Detached:
-    """What is spared, once that is wanted."""
+    """Finds the processes that a sweep spares, if it spares any."""
 
     def __init__(self) -> None:
         self.sessions: set[int] = set()  # of all workers that were started and have not ended well
         self.are_spared = False
-        self._until: float | None = None  # when the sweep goes on, if some are left
+        self._until: float | None = None  # when the sweep stops waiting for them
         self._told: set[int] = set()
         self.found: dict[int, str] = {}  # command by pid
 
     def take(self) -> list[tuple[int, str]]:
-        """Those that were found and not told of yet."""
+        """Pid and command of those found that are still there and not reported yet."""
         new = [(pid, self.found[pid]) for pid in self._staying() if pid not in self._told]
         self._told.update(self.found)
         self._until = None
         return new
 
     def may_leave(self) -> bool:
-        """Whether to wait for those that were found and not told of yet."""
+        """Whether to wait for those that were found and not reported yet."""
         if self._told.issuperset(self._staying()):
             return False
         if self._until is None:
@@ -81,7 +81,7 @@ def _is_there(pid: int) -> bool:
 
 
 def _is_over(pid: int) -> bool:
-    """Whether it has ended, and only has to be reaped."""
+    """Whether a process has ended and only has to be reaped."""
     stat = _read(pid, "stat")
     return stat[stat.rindex(b")") + 2 :][:1] in b"ZX"
 
@@ -91,7 +91,7 @@ def _name(pid: int) -> bytes:
 
 
 def command(pid: int) -> str:
-    """Its command line on one line, or its name if it shows none."""
+    """A process's command line on one line, or its name if it shows none."""
     try:
         words = _read(pid, "cmdline").replace(b"\0", b" ").strip() or b"[" + _name(pid) + b"]"
     except OSError:

@@ -20,7 +20,7 @@ from elasticrun.agent.spawner.wire import Message
 
 PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG = 1
-_NOT_EXECUTED = 127  # the shell's "cannot run"; seen by nobody, the error pipe tells more
+_NOT_EXECUTED = 127  # the shell's "cannot run"; not reported, as the error pipe tells more
 
 Prctl = Callable[[int, int], None]
 
@@ -41,11 +41,11 @@ def load_prctl() -> Prctl:
 
 
 def fork_program(request: Message, fds: list[int], prctl: Prctl) -> tuple[int, int]:
-    """Start a program; its pid, and a pipe that ends without a word once it runs, else says why not.
+    """Start a program; return its pid, and a pipe that ends empty once it runs, else says why not.
 
     OSError if the host refuses another process or descriptor.
     """
-    # Until the child is ready a signal for it waits; ours wait as well, so that none is taken twice.
+    # Signals for the child wait until it is ready; ours wait too, so that none is handled twice.
     error_pipe, write_end = os.pipe()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
@@ -75,12 +75,12 @@ def become_worker(request: Message, fds: list[int], error_pipe: int, spawner: in
 
 
 def _exec(request: Message, fds: list[int], spawner: int, prctl: Prctl) -> Message:
-    """Execute the program; only on failure there is something to return."""
+    """Execute the program; return only on failure, with what is wrong."""
     step = "cannot set up the process"
     try:
         os.setsid()
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != spawner:  # it died before the line above could hold
+        if os.getppid() != spawner:  # it died before the line above took effect
             os._exit(_NOT_EXECUTED)
         for number, fd in enumerate(fds):
             os.dup2(fd, number)
@@ -101,4 +101,4 @@ def _exec(request: Message, fds: list[int], spawner: int, prctl: Prctl) -> Messa
 def _default_signals() -> None:
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(signum, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what came meanwhile acts now
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # pending signals act now

@@ -32,7 +32,7 @@ class Host(Protocol):
         """Execute the program."""
 
     def forked(self, worker: int, pid: int) -> None:
-        """A worker runs."""
+        """Take over a worker that a parent has forked."""
 
     def signal(self, worker: int, signum: int) -> None:
         """Signal a worker."""
@@ -68,21 +68,21 @@ class Parent:
     control: socket.socket | None = None
     waiting: deque[ForkRequest] = field(default_factory=deque)
     forks: list[ForkRequest] = field(default_factory=list)  # under way, oldest first
-    failed_forks: int = 0  # goes that failed, one after the other
+    failed_forks: int = 0  # in a row; those asked for together count once
     deadline: float | None = None
 
     @property
     def takes_requests(self) -> bool:
-        """Not if it is gone, nor once its import has taken too long."""
+        """Whether it is not gone, and its import has not taken too long."""
         return self.state is State.READY or (self.state is State.IMPORTING and self.deadline is not None)
 
     @property
     def imports(self) -> bool:
-        """Requests wait for its imports."""
+        """Whether requests wait for its imports."""
         return self.takes_requests and self.state is State.IMPORTING
 
     def may_be_replaced(self, exit_code: int) -> bool:
-        """Whether its end is no reason to start workers cold."""
+        """Whether another parent may be started in its place."""
         was_signalled = exit_code < 0 and not self.is_second_try
         return self.state is not State.GONE and (self.was_ready or was_signalled)
 
@@ -92,18 +92,18 @@ class Parent:
         return not self.is_replacement and ";" in self.recipe["terms"]
 
     def become_ready(self) -> None:
-        """Its imports are done."""
+        """Note that its imports are done."""
         self.was_ready = True
         self.state, self.deadline = State.READY, None
 
     def kill(self) -> None:
-        """SIGKILL it; its end is heard of later."""
+        """SIGKILL it; its end is reported later."""
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
             self.is_killed = True
 
     def hang_up(self, poller: Poller) -> None:
-        """Hear no more of it."""
+        """Close its control socket."""
         if self.control is not None:
             poller.unwatch(self.control.fileno())
             self.control.close()
@@ -122,38 +122,38 @@ class Parent:
         return True
 
     def told(self) -> Iterator[ForkRequest]:
-        """Pending forks whose reply can be read, which the caller does. One of them may end them all:
-        if the agent is found to be lost.
+        """Pending forks whose reply can be read, which the caller does. Reading one may end them all, if the
+        agent turns out to be gone.
         """
         for fork in [*self.forks]:
             if fork in self.forks and readable(fork.answer, even_if_ended=False):
                 yield fork
 
     def bear(self) -> None:
-        """A fork went well: of those under way none is in a go that failed."""
+        """Count a fork that went well: the failures before it count no more."""
         self.failed_forks = 0
         for fork in self.forks:
             fork.failed_forks_before = 0
 
     def fail_fork(self, fork: ForkRequest) -> None:
-        """A fork failed; those that were asked for together with it may have for the same reason."""
+        """Count a failed fork; forks asked for together count once, as they may fail for one reason."""
         self.failed_forks = max(self.failed_forks, fork.failed_forks_before + 1)
 
     def forget(self, fork: ForkRequest, poller: Poller) -> None:
-        """It has ended, or nobody wants to know."""
+        """Drop a fork that has ended or does not matter any more."""
         poller.unwatch(fork.answer)
         os.close(fork.answer)
         self.forks.remove(fork)
 
     def hand_over_to(self, new: Parent) -> None:
-        """Let another parent answer the requests that wait, and those to come."""
+        """Let another parent answer the waiting requests and those to come."""
         new.waiting, self.waiting = self.waiting, deque()
         for fork in new.waiting:
             fork.parent = new
         self.state = State.GONE
 
     def start_births_cold(self, host: Host) -> None:
-        """Wait for no fork any longer: a worker that is forked after all cannot tell its pid, and ends."""
+        """Start pending forks cold: a worker that is forked after all cannot tell its pid, and ends."""
         forks = [*self.forks]
         for fork in forks:
             self.forget(fork, host.poller)
@@ -161,7 +161,7 @@ class Parent:
             fork.start_cold(host)
 
     def start_all_cold(self, host: Host) -> None:
-        """Wait no longer."""
+        """Start the waiting requests cold."""
         while self.waiting:
             self.waiting.popleft().start_cold(host)
 
@@ -203,14 +203,14 @@ def say(host: Host, is_warm: bool, text: str, **keys: str) -> None:
 
 
 def readable(fd: int, even_if_ended: bool = True) -> bool:
-    """Whether there is something to read at this moment, be it the end."""
+    """Whether there is something to read now; ``even_if_ended``: or the end of file."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return any(even_if_ended or events & select.POLLIN for _, events in poll.poll(0))
 
 
 def _send(control: socket.socket, fork: ForkRequest) -> int:
-    """Send a request; the pipe on which the answer comes. OSError if it cannot be sent."""
+    """Send a request; return the pipe for its answer. OSError if it cannot be sent."""
     request = fork.request
     body = {**{name: request[name] for name in ("argv", "env", "cpus", "program")}, "spawner": os.getpid()}
     answer, write_end = os.pipe()

@@ -2,15 +2,15 @@
 
 Theory. Its next attempt may need what a helper process of this one still holds: a port, a file, a device. No
 sweep comes between the two attempts, so when such a worker ends the spawner kills what is left of its process
-group, and tells of the end only once all of that has ended too. A descendant in a session or group of its own
+group, and reports the end only once all of that has ended too. A descendant in a session or group of its own
 is not found that way; it lives on until the round's sweep.
 
 Invariants.
 
-- The group is signalled while its leader, dead, is not reaped yet: so nobody else can have its number.
-- SIGKILL reaches all members at once and lets none of them fork any more; those that were seen after it are
-  all there will ever be. Each one's end is heard of through a pidfd, whoever its parent is.
-- What was told to end is not waited for if it belongs to another user: it could not be killed.
+- The group is signalled while its dead leader is not reaped yet, so no other group can have its number.
+- SIGKILL reaches all members at once, and none of them can fork any more; those seen after it are all there
+  will ever be. A pidfd tells the end of each one, whoever its parent is.
+- A member that belongs to another user is not waited for: it could not be killed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from dataclasses import dataclass
 
 from elasticrun.agent.spawner.poll import Poller
 
-#: pidfds of those of a group who are told to end.
+#: pidfds of the members of a group that were killed and are still to end.
 Rest = frozenset[int]
 
 
 def kill_group(leader: int) -> Rest:
-    """Kill the group of a leader that has ended and is not reaped yet; those who are still to end."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it had none yet; others' processes
+    """Kill the group of a leader that has ended and is not reaped yet; return its members still to end."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # no group yet; another user's processes
         os.killpg(leader, signal.SIGKILL)
     return frozenset(fd for pid in living_members(leader) if (fd := _open(pid)) >= 0)
 
 
 class GroupEnds:
-    """Groups that were killed and have not ended yet, each with what to do then."""
+    """Groups that were killed and have not ended yet, each with a callback for its end."""
 
     def __init__(self, poller: Poller) -> None:
         self._poller = poller
@@ -53,7 +53,7 @@ class GroupEnds:
             self._poller.watch(fd, functools.partial(self._ended, wait, fd))
 
     def conclude(self) -> None:
-        """A sweep has found that nothing is left anywhere: wait no longer."""
+        """End all waits: a sweep has found that nothing is left."""
         for wait in [*self._waits]:
             for fd in [*wait.rest]:
                 self._ended(wait, fd)
@@ -79,7 +79,7 @@ def _open(pid: int) -> int:
         os.kill(pid, 0)
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
-        return -1  # it has ended, is another user's, or the kernel is too old to tell: then it dies unheard
+        return -1  # it has ended, is another user's, or the kernel is too old to tell: not waited for
 
 
 def living_members(group: int, proc: str = "/proc") -> Iterator[int]:

@@ -1,8 +1,8 @@
-"""What is left below a node when its spawner is killed.
+"""Killing what is left below the agent after its spawner was killed.
 
-The spawner finds everything that workers start because it is their subreaper; should it be killed itself
-(the kernel's OOM killer spares nobody), orphans go to the next subreaper above. That is the agent, so
-that even then nothing goes to init and is lost.
+The spawner finds everything that workers start because it is their subreaper. If it is killed itself (the
+kernel's OOM killer spares nobody), orphans go to the next subreaper above. That is the agent, so even then
+nothing goes to init and is lost.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def adopt_orphans() -> None:
 def kill_orphans(spared: Collection[int]) -> None:
     """SIGKILL all children but ``spared``, then whatever becomes a child by that, until none is left.
 
-    Waits for each, as their children are ours only once they have ended; gives up on those that
-    belong to another user, or that the kernel does not let die.
+    Wait for each, as its children become ours only once it has ended; give up on those that belong to
+    another user, or that the kernel does not let die.
     """
     hopeless: set[int] = set(spared)
     while children := [pid for pid in children_of(os.getpid()) if pid not in hopeless]:
@@ -45,7 +45,7 @@ def kill_orphans(spared: Collection[int]) -> None:
 
 
 def _kill(pid: int) -> bool:
-    """Whether the child was killed and reaped."""
+    """Kill a child; return whether it has ended."""
     try:
         pidfd = os.pidfd_open(pid)
     except OSError as error:

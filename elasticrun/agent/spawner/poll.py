@@ -21,7 +21,7 @@ class Poller:
         self._poll.register(fd, select.POLLIN)
 
     def unwatch(self, fd: int) -> None:
-        """No more; harmless to repeat."""
+        """Stop watching; harmless to repeat."""
         if self._handlers.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
@@ -35,6 +35,6 @@ class Poller:
         """Wait until something can be read, at most for so long, and handle it."""
         ready = self._poll.poll(None if seconds is None else seconds * 1000)
         for fd, handler in [(fd, self._handlers[fd]) for fd, _ in ready]:
-            # An earlier one may have closed it, and the number may be in use again.
+            # An earlier handler may have closed it, and the number may be in use again.
             if self._handlers.get(fd) is handler:
                 handler()

@@ -3,24 +3,23 @@
 Theory. Whatever must happen between fork and exec (a death signal, a session, an affinity) is only safe
 in a process with one thread, and the agent has many. And whatever runs below a worker must be found
 again however it hides: double-forked, in a session of its own, its environment wiped. So the agent
-forks this small process before anything else; it starts every worker, and, being a *child subreaper*,
-it inherits every orphan below it.
+forks this small process before anything else; it starts every worker and, as a *child subreaper*,
+inherits every orphan below it.
 
 Invariants.
 
 - A signal is sent only to a process that this one has not reaped yet, so never to a reused pid.
-- Of a worker that was started *alone*, an end is told only once its process group has ended
-  (``spawner_groups.py``); descendants of others live on until the sweep.
+- The end of a worker that was started *alone* is reported only once its process group has ended
+  (``groups.py``); descendants of others live on until the sweep.
 - Once a sweep is answered, nothing is alive below the spawner. It kills its direct children only: the
-  children of a child that died are already ours when its SIGCHLD comes. Each one is therefore killed
-  under an exact pid, and the end of each is what triggers the next look; nothing is polled.
-- A sweep spares warm parents that are not forking, and what the agent named; none of them if it is the
-  last one.
-- After a good end, what workers have left behind is spared (``spawner_detached.py``).
-- The agent's end, however it comes (end of file on the control socket, or its pidfd), is a sweep
-  followed by exit. The spawner's own end kills the workers by their parent-death signal.
-- An agent that ends in good order closes one direction of the control socket and waits for that exit. One
-  that was killed has lost both; then the temporary directory is cleared here, as nobody else will.
+  children of a child that died are already ours when its SIGCHLD comes. So each one is killed by its exact
+  pid, and its end triggers the next look; nothing is polled.
+- Every sweep but the last one spares warm parents that are not forking, and what the agent named.
+- After a good end, what workers have left behind is spared (``detached.py``).
+- The agent's end (end of file on the control socket, or its pidfd) causes a last sweep, then exit. The
+  spawner's own end kills the workers by their parent-death signal.
+- An agent that ends in good order closes one direction of the control socket and waits for that exit. If
+  it was killed, both are closed; then the spawner clears its temporary directories, as nobody else will.
 """
 
 from __future__ import annotations
@@ -83,14 +82,14 @@ def spawner_main(agent_end: socket.socket, control: socket.socket, agent_pid: in
 
 
 def _is_lost(control: socket.socket, agent_pid: int) -> bool:
-    """Whether the agent was killed. Its files are closed a moment before its children have another parent."""
+    """Whether the agent was killed. Its files are closed just before its children get another parent."""
     poll = select.poll()
     poll.register(control, 0)
     return os.getppid() != agent_pid or any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
 def _clear(temporary: str, doomed: str) -> None:
-    import shutil  # nothing of this is imported as long as the agent lives
+    import shutil  # imported only once the agent is gone
     from pathlib import Path
 
     from elasticrun.agent.logs.dirs import clear
@@ -112,7 +111,7 @@ def _isolate(control: socket.socket) -> socket.socket:
     set_title("elastic-run: spawner")
     moved = socket.socket(fileno=fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, STD_FDS))
     control.detach()
-    close_files(keep=(2, moved.fileno()))  # stderr is for what goes wrong here
+    close_files(keep=(2, moved.fileno()))  # stderr is for the spawner's own errors
     for number in range(STD_FDS):
         if number != 2 or not is_open(2):
             _open_null(number)
@@ -127,7 +126,7 @@ def _open_null(number: int) -> None:
 
 
 def _kill(pid: int, signum: int) -> bool:
-    """Whether we may."""
+    """Signal a child; return whether we were allowed to."""
     try:
         os.kill(pid, signum)
     except PermissionError:
@@ -136,7 +135,7 @@ def _kill(pid: int, signum: int) -> bool:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether a child of ours has, reaped or not."""
+    """Whether a child of ours has ended, reaped or not."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -159,8 +158,8 @@ class SpawnerLoop:
     """Carries out the agent's requests one after the other; the only owner of the children."""
 
     def __init__(self, control: socket.socket, agent_pid: int, prctl: Prctl) -> None:
-        self.temporary = ""  # the agent's directory
-        self.doomed = ""  # another one, which nobody wants once the agent is gone
+        self.temporary = ""  # the agent's temporary directory
+        self.doomed = ""  # another directory, removed whole once the agent is gone
         self._control = control
         self._prctl = prctl
         self._frames = Frames()
@@ -220,7 +219,7 @@ class SpawnerLoop:
         self._serve()
 
     def _serve(self) -> None:
-        """Carry out what has come; a sweep finishes before the request behind it starts."""
+        """Carry out the requests that have come; each sweep finishes before the next one starts."""
         while self._requests and not self._sweeping:
             request = self._requests.popleft()
             if request["op"] == "spawn":
@@ -246,7 +245,7 @@ class SpawnerLoop:
         self._requests.clear()
         if self._sweeping:
             self._spared.clear()
-            self._warm.stop(for_good=True)  # their ends go on with the sweep
+            self._warm.stop(for_good=True)  # the sweep goes on as they end
         else:
             self._begin_sweep()
 
@@ -262,7 +261,7 @@ class SpawnerLoop:
         if pid is None:
             self._warm.signal(worker, signum)
             return
-        if not _has_ended(pid):  # one that is not reaped yet owes its end to nobody here
+        if not _has_ended(pid):  # else the signal is not why it ended
             self._workers[pid].told.add(signum)
         try:
             os.killpg(pid, signum)
@@ -343,14 +342,14 @@ class SpawnerLoop:
             if ended is None:
                 break
             rest = self._kill_rest(ended.si_pid)
-            with contextlib.suppress(ChildProcessError):  # the agent was found to be lost: it is buried
+            with contextlib.suppress(ChildProcessError):  # the agent is gone: the last sweep reaped it
                 _, status = os.waitpid(ended.si_pid, 0)
                 self._buried(ended.si_pid, os.waitstatus_to_exitcode(status), rest)
         if self._sweeping:
             self._sweep_on(alive)
 
     def _kill_rest(self, pid: int) -> Rest:
-        """Kill the group of a worker that was alone and has ended. Not in a sweep, which kills everything."""
+        """Kill the group of an ended worker that was alone. Not in a sweep, which kills everything."""
         if not self._alone or self._sweeping:
             return frozenset()
         if pid not in self._workers:
@@ -364,7 +363,7 @@ class SpawnerLoop:
         self._forbidden.discard(pid)
         self._spared.discard(pid)
         if pid not in self._workers:
-            self._warm.buried(pid, exit_code)  # one of them, or a worker that we have not heard of
+            self._warm.buried(pid, exit_code)  # a warm parent, or a worker whose answer is unread
         worker = self._workers.pop(pid, None)
         if worker is None:
             return  # a warm parent, or an orphan that we inherited
@@ -372,7 +371,7 @@ class SpawnerLoop:
         if exit_code == 0 and not worker.told:
             self._detached.sessions.discard(pid)
         if worker.error_pipe >= 0:
-            self._executed(worker)  # it ended before we heard of its start
+            self._executed(worker)  # it ended before its start was reported
         if self._pids.pop(worker.worker, None) is not None:
             ending = {"worker": worker.worker, "exit_code": exit_code, "told": sorted(worker.told)}
             self._groups.wait(rest, functools.partial(self.report, event="exited", **ending))

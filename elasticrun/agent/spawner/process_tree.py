@@ -1,4 +1,4 @@
-"""Which processes a process has started or inherited, as the kernel tells."""
+"""The children of a process, started or inherited, as the kernel lists them."""
 
 from __future__ import annotations
 

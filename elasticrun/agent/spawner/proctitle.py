@@ -6,8 +6,8 @@ neither ctypes nor privileges. The short name (``comm``: ``top``, ``pgrep``) is 
 
 Invariant: nothing outside the argument area is written. The environment lies right behind it and could
 give more room, but libc's ``getenv`` points into it and /proc/PID/environ shows it; so a title that is
-too long is cut instead. There is room for 20 characters as soon as the interpreter and the script were
-started by path, as a console script always is.
+too long is cut instead. There is room for 20 characters if the interpreter and the script were started by
+path, as a console script always is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def set_title(title: str) -> None:
         _overwrite_arguments(text)
         _write("/proc/self/comm", text[:_COMM_BYTES])
     except (OSError, ValueError, IndexError):
-        return  # no /proc, or one that differs from Linux's: the title is a courtesy, never a need
+        return  # no /proc, or one that differs from Linux's: the title is optional
 
 
 def _overwrite_arguments(text: bytes) -> None:

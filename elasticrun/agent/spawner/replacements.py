@@ -1,12 +1,13 @@
 """Preloaded replacements of warm parents: each is forked from one, imports more, and then takes its place.
 
-A worker that finds done what torch imports at an optimizer's first step is a second or two ahead. No request
-waits for that: the parent serves until its replacement can. If there never is one, the parent goes on.
+What torch imports at an optimizer's first step costs a worker a second or two, unless it is imported already.
+No request waits for that: the parent serves until its replacement can. If there never is one, the parent goes
+on.
 
-Invariants. A key has at most one replacement at a time, and never another one if that could not import or was
-killed twice. A sweep spares a replacement that has told its pid; it kills any other, and another one follows
-after the next forks. What replacements told is read before the end of a child is looked at. A replacement is
-signalled only while it is there: one that refused ends by itself.
+Invariants. A key has at most one replacement at a time, and no further one after one that could not import
+or two that were killed. A sweep spares a replacement that has told its pid; it kills any other, and another
+one follows after the next forks. Messages of replacements are read before the end of a child is handled. A
+replacement is signalled only while it is there: one that refused ends by itself.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ class Replacements:
         self._host = host
         self._take_over = take_over  # called once a replacement can fork workers, with what it says of itself
         self._replacements: dict[str, Parent] = {}  # by key
-        self._killed: set[str] = set()  # keys of which one was killed
-        self._without: set[str] = set()  # keys that shall have none any more
+        self._killed: set[str] = set()  # keys with one replacement that was killed
+        self._without: set[str] = set()  # keys that get no further one
 
     def __iter__(self) -> Iterator[Parent]:
         return iter([*self._replacements.values()])
 
     def may_come(self, parent: Parent) -> bool:
-        """Whether there is more to import, and nobody who does or has failed."""
+        """Whether there is more to import, and no replacement imports it or has failed to."""
         key = parent.recipe["key"]
         return parent.imports_later and key not in self._replacements and key not in self._without
 
@@ -48,26 +49,26 @@ class Replacements:
         try:
             ours = _send(control)
         except OSError:
-            return  # then there are too many files, or nobody listens
+            return  # too many open files, or nobody listens
         replacement = Parent(parent.recipe, parent.stdin, is_replacement=True, control=ours)
         self._replacements[parent.recipe["key"]] = replacement
         self._host.poller.watch(ours.fileno(), lambda: self._heard(replacement))
 
     def listen(self) -> None:
-        """Hear all that replacements have told until now."""
+        """Read all messages of replacements that have come."""
         for replacement in self:
             while replacement in self and replacement.control and readable(replacement.control.fileno()):
                 self._heard(replacement)
 
     def abandon(self, key: str) -> None:
-        """No parent of this key is wanted any more."""
+        """Drop and kill the replacement of this key, if there is one."""
         replacement = self._replacements.get(key)
         if replacement is not None:
             self._drop(replacement)
             replacement.kill()
 
     def ended(self, replacement: Parent, exit_code: int) -> None:
-        """It was reaped before it could take over."""
+        """Handle a replacement that was reaped before it took over."""
         replacement.pid = 0
         key = replacement.recipe["key"]
         if exit_code < 0 and key not in self._killed:
@@ -81,7 +82,7 @@ class Replacements:
         try:
             words = replacement.control.recv(_ANSWER_BYTES)
         except BlockingIOError:
-            return  # ``listen`` was first
+            return  # ``listen`` has read it
         except ConnectionError:
             words = b""
         message = json.loads(words) if words else {}
@@ -104,11 +105,11 @@ class Replacements:
     def _fail(self, replacement: Parent, reason: str) -> None:
         self._drop(replacement)
         self._without.add(replacement.recipe["key"])
-        say(self._host, False, f"the warm parent imports no more: {reason}")
+        say(self._host, False, f"the warm parent's replacement failed, the parent stays as it is: {reason}")
 
 
 def _send(control: socket.socket) -> socket.socket:
-    """Ask a parent for a replacement; our end of its control socket. OSError if that cannot be done."""
+    """Ask a parent for a replacement; return our end of its control socket. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     with theirs:

@@ -7,14 +7,14 @@ goes wrong before the worker's first line.
 
 Invariants.
 
-- A worker is the spawner's own child before it answers, so nothing lives below a parent but while a fork is
-  under way; whoever sweeps then kills that parent as well.
+- A worker is the spawner's own child before it answers, so a parent has children only while a fork is under
+  way; a sweep at that moment kills the parent as well.
 - Every request that was taken is answered: by ``forked``, by ``start_cold``, or by a failure if a sweep
   comes.
-- The agent is told whenever it changes whether some parent still imports: others need not wait for it.
+- The agent is told when imports begin and when none is left: a world need not wait for a node that imports.
 - A parent that has forked workers gets a replacement (``replacements.py``), and serves until that takes over.
-- A parent that was killed is replaced, while it imports once only: memory may be too short for it. One that
-  cannot import, or says that it cannot fork soundly, is not.
+- A parent that was killed is started again; if it was still importing, only once: memory may be too short.
+  A parent that cannot import, or says that it cannot fork soundly, is not.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ VARIABLE = "ELASTICRUN_WARM"
 IMPORT_TIMEOUT = 60.0
 #: Seconds for a fork: a hundred times what a busy machine needs.
 FORK_TIMEOUT = 15.0
-#: Forks under way at once, in one go as far as they are asked for meanwhile: the socket has room for that.
+#: The most forks under way at once; the socket has room for that many requests.
 MAX_FORKS = 16
 #: Seconds without a fork after which a parent that has forked workers gets a replacement.
 IDLE = 1.0
-#: Forks that may fail one after the other, or goes of them, before a parent is given up.
+#: Failed forks in a row after which a parent is given up; those asked for together count once.
 MAX_FAILED_FORKS = 3
-_ANSWER_BYTES = 4096  # a pipe takes that in one piece
+_ANSWER_BYTES = 4096  # a pipe takes that many in one piece
 
 
 class WarmParents:
@@ -62,11 +62,11 @@ class WarmParents:
         self._dying: list[Parent] = []  # replaced; not reaped yet, or with a fork under way
         self._replacements = Replacements(host, self._take_over)
         self._is_closed = False
-        self._told: bool | None = False  # whether imports are under way; None: that has to be told
+        self._told: bool | None = False  # the last ``imports`` event; None: send another
 
     @property
     def pids(self) -> set[int]:
-        """Of the parents that a sweep has to spare: none of them, if it is the last one."""
+        """The pids of the parents that a sweep spares; the last sweep spares none."""
         spared = [] if self._is_closed else [*self._parents.values(), *self._replacements]
         return {parent.pid for parent in spared if parent.pid and not parent.is_killed}
 
@@ -74,7 +74,7 @@ class WarmParents:
 
     def prepare(self, request: Message, fds: list[int]) -> None:
         """Start the parent of a key. ``fds`` is the stdin of its workers."""
-        self._told = None  # the agent supposes that they are
+        self._told = None  # the agent assumes that imports are under way
         if fds:  # otherwise the process has too many files open: workers start cold
             parent = self._parents[request["key"]] = Parent(request, fds[0])
             self._start(parent)
@@ -90,7 +90,7 @@ class WarmParents:
         return True
 
     def signal(self, worker: int, signum: int) -> None:
-        """Signal a worker that has no pid yet; one that waits is started cold for it."""
+        """Signal a worker that has no pid yet; one that still waits is started cold first."""
         for parent in self._all():
             for fork in [fork for fork in parent.forks if fork.worker == worker]:
                 fork.signals.append(signum)
@@ -100,14 +100,14 @@ class WarmParents:
                 fork.start_cold(self._host)
 
     def stop(self, for_good: bool) -> None:
-        """A sweep begins: no worker may come to life any more. ``for_good``: nor may a parent stay."""
+        """Begin a sweep: let no more workers start. ``for_good``: kill all parents too."""
         self._is_closed = self._is_closed or for_good
-        self._replacements.listen()  # who has told its pid is spared
+        self._replacements.listen()  # one that has told its pid is spared
         for parent in self._all():
             forks = [*parent.waiting]
             parent.waiting.clear()
             for fork in parent.told():
-                self._answered(parent, fork)  # it runs already, and the sweep kills it as it does others
+                self._answered(parent, fork)  # it runs already; the sweep kills it
             if for_good or parent.forks:
                 parent.kill()
             forks += parent.forks
@@ -120,8 +120,8 @@ class WarmParents:
     # -- what happens
 
     def buried(self, pid: int, exit_code: int) -> None:
-        """A child ended that the spawner does not know: a parent, or a worker whose answer is unread."""
-        self._replacements.listen()  # it may be one of them that has just told its pid
+        """Handle the end of an unknown child: a parent, or a worker whose answer is unread."""
+        self._replacements.listen()  # the child may be one that has just told its pid
         for parent in self._all():
             if parent.pid == pid:
                 self._ended(parent, exit_code)
@@ -129,7 +129,7 @@ class WarmParents:
         self.listen()
 
     def listen(self) -> None:
-        """Read the answers that have come: a worker that has ended may be one of them."""
+        """Read the answers that have come: one may be from a worker that has ended."""
         for parent in self._all():
             for fork in parent.told():
                 self._answered(parent, fork)
@@ -140,7 +140,7 @@ class WarmParents:
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def expire(self) -> None:
-        """Give up what took too long."""
+        """Act on deadlines that have passed."""
         now = time.monotonic()
         for parent in self._all():
             if parent.deadline is None or parent.deadline > now:
@@ -150,7 +150,7 @@ class WarmParents:
                 self._give_up(self._parents[parent.recipe["key"]], "forks of the warm parent hang")
                 parent.start_births_cold(self._host)
             elif parent.forks:
-                parent.kill()  # that closes the pipes, and the workers start cold, unless a fork hangs itself
+                parent.kill()  # that closes the pipes, and workers start cold, unless a fork hangs
                 parent.deadline = now + FORK_TIMEOUT
             elif parent.state is State.READY:
                 self._replacements.expect(parent)
@@ -206,7 +206,7 @@ class WarmParents:
         self._tell()
 
     def _ended(self, parent: Parent, exit_code: int) -> None:
-        """It was reaped."""
+        """Handle a parent that was reaped."""
         parent.pid = 0
         if parent in self._replacements:
             self._replacements.ended(parent, exit_code)
@@ -222,17 +222,17 @@ class WarmParents:
         new = Parent(parent.recipe, parent.stdin, is_second_try=not parent.was_ready)
         self._parents[parent.recipe["key"]] = new
         parent.hand_over_to(new)
-        self._dying.append(parent)  # the end of a fork may be still to come
+        self._dying.append(parent)  # a fork of it may still be under way
         self._start(new)
         self._tell()
 
     def _take_over(self, replacement: Parent, message: Message) -> None:
-        """A replacement has imported all there is: it answers requests from now on."""
+        """Let a replacement that has imported everything answer requests from now on."""
         key = replacement.recipe["key"]
         old, self._parents[key] = self._parents[key], replacement
         old.hand_over_to(replacement)
         self._dying.append(old)
-        old.hang_up(self._host.poller)  # so it ends, but not before the forks that are under way
+        old.hang_up(self._host.poller)  # so it ends once its forks under way are done
         if not old.forks:
             old.deadline = None
             old.kill()
@@ -276,7 +276,7 @@ class WarmParents:
             parent.deadline = time.monotonic() + FORK_TIMEOUT
 
     def _answered(self, parent: Parent, fork: ForkRequest) -> None:
-        """The worker has said its pid or what is wrong, or nobody is left who could."""
+        """Handle a fork's answer: the worker's pid, what is wrong, or an end of file."""
         words = os.read(fork.answer, _ANSWER_BYTES)
         parent.forget(fork, self._host.poller)
         parent.deadline = None
@@ -296,7 +296,7 @@ class WarmParents:
             if message.get("for_good") or parent.failed_forks >= MAX_FAILED_FORKS:
                 self._give_up(parent, reason)
             elif parent.state is not State.GONE or parent in self._dying:  # not if it was given up
-                say(self._host, False, f"one worker is started cold: {reason}")
+                say(self._host, False, f"one worker starts cold: {reason}")
             fork.start_cold(self._host)
         self._go_on(parent)
 
@@ -304,14 +304,14 @@ class WarmParents:
 def _describe(message: Message) -> str:
     """What a parent says of itself once it is ready."""
     shared = message["shared"] / 2**20
-    return f"ready after {message['seconds']:.1f} s; {shared:.0f} MiB of its memory are shared"
+    return f"ready after {message['seconds']:.1f} s; each worker shares {shared:.0f} MiB of its memory"
 
 
 def _fork(parent: Parent, prctl: Prctl) -> tuple[socket.socket, int]:
-    """Start the process; our end of its control socket, and its error pipe."""
+    """Start the process; return our end of its control socket, and its error pipe."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs, memory_files("elasticrun-stdout", "elasticrun-stderr") as output:
-        os.set_inheritable(theirs.fileno(), True)  # until the end of this block, so by this child alone
+        os.set_inheritable(theirs.fileno(), True)  # closed after this block, so only this child inherits it
         env = {**parent.recipe["env"], VARIABLE: f"{theirs.fileno()}:{parent.recipe['terms']}"}
         request = {**parent.recipe, "env": env}
         parent.pid, error_pipe = fork_program(request, [parent.stdin, *output], prctl)

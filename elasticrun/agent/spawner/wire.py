@@ -1,4 +1,4 @@
-"""What the agent and the spawner say to each other, as bytes.
+"""The messages between agent and spawner, as bytes.
 
 Each message is a 4-byte length and a JSON object. Both ends are the same program, one forked from the
 other, so a message is never checked. File descriptors travel as SCM_RIGHTS with the first byte of the
@@ -49,7 +49,7 @@ class Frames:
 
 
 def receive(control: socket.socket) -> tuple[bytes, list[int], bool]:
-    """Bytes, the descriptors that came with them, and whether some could not be taken in.
+    """Receive bytes, their descriptors, and whether some descriptors could not be taken in.
 
     Not ``socket.recv_fds``: it ignores its flags, and descriptors without CLOEXEC leak into workers.
     """

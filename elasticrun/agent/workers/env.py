@@ -129,7 +129,7 @@ def _nth_device(visible: str | None, local_rank: int) -> str:
     if local_rank >= len(devices):
         raise UsageError(
             f"--virtual-local-rank gives each worker a device of its own, but CUDA_VISIBLE_DEVICES={visible} "
-            f"has only {len(devices)} and local rank {local_rank} needs one more; "
+            f"lists only {len(devices)}, too few for local rank {local_rank}; "
             "list more devices or lower --nproc-per-node"
         )
     return devices[local_rank].strip()

@@ -5,12 +5,12 @@
     {"message": {"message": TEXT, "extraInfo": {"py_callstack": TEXT, "timestamp": "SECONDS"}}}
     {"message": TEXT, "timestamp": SECONDS}
 
-The file is the worker's own, so nothing in it is trusted to be there, of the right type, of a sane size or
-even JSON; nor is it trusted to be a file. Only a regular one of our own user is read, and no link is
-followed: a FIFO would never end, and a link may lead to somebody else's secret. What cannot be read is said
-in words and is never a second failure.
+The worker writes the file, so nothing in it is trusted: it may lack fields, have wrong types, be huge, be no
+JSON, or be no file. Only a regular file of our own user is read, and no link is followed: a FIFO would never
+end, and a link may lead to somebody else's secret. An unreadable file is mentioned in the failure's message
+and is never a second failure.
 
-What a failure says of another host's files are words. No path that came with a message is opened.
+Paths that came with a message are only shown, never opened.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SIZE_LIMIT = 4 * 1024 * 1024  # bytes of an error file that are worth parsing
 
 # What a signal usually means, where that is known and not obvious.
 _USUAL_CAUSE = {
-    signal.SIGKILL: "often the kernel or a job scheduler that ran out of memory for it",
+    signal.SIGKILL: "often by the kernel or a job scheduler, because memory ran out",
     signal.SIGSEGV: "a crash in native code",
     signal.SIGBUS: "often a full /dev/shm",
     signal.SIGABRT: "native code gave up, often on a failed check or a collective that timed out",
@@ -46,7 +46,7 @@ _USUAL_CAUSE = {
 }
 
 # What torch's TCPStore says, in one line, when rank 0 cannot listen; the part about the port differs with
-# torch's version and with its kind of socket. Torch 2.4 names none.
+# torch's version and with its kind of socket. Torch 2.4 names no port.
 _LISTEN_FAILED = re.compile(r"server socket has failed to listen")
 _IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 _SOME_PORT = re.compile(r"port:? ?\d|\]:\d")
@@ -86,14 +86,14 @@ class WorkerExit:
 
     @property
     def is_stopped(self) -> bool:
-        """It might have ended in another way if the launcher had not stopped it."""
+        """Whether the launcher's signals may have changed how it ended."""
         return bool(self.told) and (self.exit_code >= 0 or -self.exit_code in self.told)
 
 
 def read_error_file(path: str) -> ErrorRecord | None:
     """What the worker recorded; None if it recorded nothing."""
     try:
-        # Non-blocking: a FIFO that nobody writes to would be waited for, before we could see what it is.
+        # Non-blocking: else opening a FIFO without a writer would hang before we could see what it is.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             status = os.fstat(fd)
@@ -117,7 +117,7 @@ def read_error_file(path: str) -> ErrorRecord | None:
 def _refusal(status: os.stat_result) -> str:
     """What is wrong with an opened file, as the middle of a sentence; "" if nothing is."""
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-        return "is no regular file"
+        return "is not a regular file"
     return "" if status.st_uid == os.geteuid() else f"belongs to another user ({status.st_uid})"
 
 
@@ -160,7 +160,7 @@ def _seconds(value: object) -> float:
 def make_failure(
     node: NodeInfo, ended: WorkerExit, store_port: int, record: ErrorRecord | None = None
 ) -> Failure:
-    """How a worker ended that did not end well; ``store_port`` is the round's MASTER_PORT if another
+    """The failure of a worker that did not end well. ``store_port`` is the round's MASTER_PORT if another
     program may have taken it, else 0; ``record`` is what its error file says.
     """
     record = record or ErrorRecord()
@@ -209,7 +209,7 @@ def exit_sentence(exit_code: int) -> str:
         return f"killed by {_signal_and_cause(-exit_code)}"
     if 128 < exit_code < 128 + signal.NSIG:  # how a shell, or a wrapper like it, passes a signal on
         by_signal = _signal_and_cause(exit_code - 128)
-        return f"ended with exit code {exit_code}, a shell's way to say: killed by {by_signal}"
+        return f"ended with exit code {exit_code}, which from a shell means: killed by {by_signal}"
     return f"ended with exit code {exit_code}"
 
 
@@ -231,7 +231,7 @@ def _message(record: ErrorRecord, ended: WorkerExit) -> str:
         return record.message
     by_us = ended.is_stopped and ended.exit_code < 0
     sentence = (
-        f"was failing when the launcher stopped it by {signal_name(-ended.exit_code)}"
+        f"was already failing when the launcher stopped it by {signal_name(-ended.exit_code)}"
         if by_us
         else exit_sentence(ended.exit_code)
     )
@@ -255,11 +255,11 @@ def _clip(text: str) -> str:
 
 
 def copy_root_cause(failure: Failure, target: str) -> str:
-    """Pass the job's first failure on to whoever started the launcher, in ``target``, for our user's eyes.
+    """Write the job's first failure to ``target``, readable by our user only, for the launcher's caller.
 
-    As torchrun does: what the error file said, with ``errorCode`` added to its message; a failure without an
-    error file leaves none. It is written from what we were told: the file may lie on another host, and
-    whoever told us of it may have named any path. Returns "" or a sentence about what went wrong.
+    The content is torchrun's: what the error file said, with ``errorCode`` added to its message; a failure
+    without an error file leaves none. It comes from the failure's message: the error file may lie on another
+    host, and its path is not trusted. Return "" or a sentence about what went wrong.
     """
     if not failure.error_file:
         return ""
@@ -279,12 +279,12 @@ def copy_root_cause(failure: Failure, target: str) -> str:
 
 def _replace(target: str, text: str) -> None:
     # Removed first: a worker that inherited the launcher's variable may have left a file of its own there.
-    with suppress(OSError):  # a file that is mounted there cannot be removed, but overwritten
+    with suppress(OSError):  # a mounted file cannot be removed, only overwritten
         if stat.S_ISREG(os.lstat(target).st_mode):
             os.unlink(target)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
     with open(os.open(target, flags, 0o600), "w") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         file.truncate()
         file.write(text)

@@ -1,9 +1,9 @@
 """Reads the error files of workers without waiting for them.
 
-Where the log directory is on a file server, even a plain file may take for ever. So each file is read by a
-thread of its own, with a deadline. A failure is told without its file once that has passed; and as long as
-such a thread has not come back, others are not sent the same way: what they would read is said to be out of
-reach, at once. The threads are daemons, so none of them keeps the agent from ending.
+On a file server, reading even a plain file may take for ever. So each file is read by a thread of its own,
+with a deadline. Past it, the failure is reported without its file. While such a thread still hangs, no other
+is started: further files count as unreadable at once. The threads are daemons, so none of them keeps the
+agent from ending.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from elasticrun.agent.workers.error_file import ErrorRecord, read_error_file
 DEADLINE = 1.0
 
 Then = Callable[[ErrorRecord | None], None]
-#: Reads the error file at a path ("": there is none), then calls.
+#: Reads the error file at a path ("": there is none), then calls back.
 ReadError = Callable[[str, Then], None]
 
 
 def read_at_once(path: str, then: Then) -> None:
-    """Read it here and now."""
+    """Read the file at once, in this thread."""
     then(read_error_file(path) if path else None)
 
 
@@ -42,19 +42,19 @@ class ErrorReader:
     def __init__(self, deadline: float = DEADLINE) -> None:
         self._loop = asyncio.get_running_loop()
         self._deadline = deadline
-        self._reads: set[_Read] = set()  # that may still end in time
+        self._reads: set[_Read] = set()  # within their deadline
         self._stuck: set[_Read] = set()
         self._on_idle: list[Callable[[], None]] = []
 
     def read(self, path: str, then: Then) -> None:
-        """Call ``then`` with what the file says, from the loop, once and within the deadline."""
+        """Call ``then`` once, in the loop's thread and within the deadline, with what the file says."""
         if not path or self._stuck:
             then(self._unread(path) if path else None)
             return
         read = _Read(path, then)
         try:
             threading.Thread(target=self._work, args=(read,), daemon=True, name="error file").start()
-        except RuntimeError:  # this user has too many
+        except RuntimeError:  # too many threads
             then(self._unread(path))
             return
         self._reads.add(read)

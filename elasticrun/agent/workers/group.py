@@ -1,11 +1,11 @@
 """The workers of one round on this node, from start to sweep.
 
-Each worker gets a number that is never used again, so a late event of an earlier round finds no one. A task
+Each worker gets a number that is never used again, so a late event of an earlier round has no effect. A task
 of a TensorFlow cluster may start again within the round, under another number: at most one process lives
 under a local rank at any time, and the event of its end comes before its next attempt is asked for.
 
-What is told of a worker names the round and the attempt that it was started for, not those that run when it
-is told: an error file may be read in between. Whether it still matters is for the agent's machine to say.
+An event about a worker names the round and the attempt that it was started for, not those that run by then:
+an error file may be read in between. The agent's machine decides whether the event still matters.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class WorkerGroup:
 
     @property
     def is_warm(self) -> bool:
-        """Workers are to be forked from a warm parent."""
+        """Whether workers are forked from a warm parent."""
         return bool(self._warm.first)
 
     def start(self, assignment: Assignment) -> None:
@@ -112,7 +112,7 @@ class WorkerGroup:
     def start_task(self, assignment: Assignment, local_rank: int) -> None:
         """Start one task of the round that runs: a further attempt, or a task that was added.
 
-        Unlike that of a round, its bad start is its own failure: the other tasks go on.
+        If it cannot be started, this is its own failure, unlike for a round: the other tasks go on.
         """
         self._assignment = assignment
         try:
@@ -141,10 +141,10 @@ class WorkerGroup:
         self._next_number += 1
 
     def signal(self, signum: int, drain: bool = False, spared: frozenset[int] = frozenset()) -> None:
-        """Signal the process group of each worker that has not ended, but for those of spared local ranks.
+        """Signal the process group of each worker that has not ended, except on ``spared`` local ranks.
 
-        ``drain``: all of them may save their state; one that asked to be told of that by itself is not
-        signalled, as the signal could end it before it has.
+        ``drain``: all of them may save their state; a worker that listens for a drain request is not
+        signalled, as the signal could end it before it has saved.
         """
         watch = self._watch
         self._stopped_at = self._stopped_at or time.time()
@@ -166,8 +166,8 @@ class WorkerGroup:
                 self._starter.signal(number, signum)
 
     def sweep(self, spares_detached: bool = False, spare: Sequence[int] = ()) -> None:
-        """Kill whatever is left of the round, but for what workers detached, if that may live on, and for
-        processes of these numbers.
+        """Kill what is left of the round except the processes numbered in ``spare`` and, with
+        ``spares_detached``, what workers detached, unless ``kill_leftovers`` is configured.
         """
         self._stopped_at = self._stopped_at or time.time()
         if self._watch is not None:
@@ -175,7 +175,7 @@ class WorkerGroup:
         self._starter.sweep(spares_detached and not self._config.kill_leftovers, spare)
 
     def close_round(self) -> None:
-        """Everything is dead: take the last of the output and close the files."""
+        """Take the last of the output and close the files; everything is dead."""
         if self._logs is not None:
             self._logs.close()
             self._logs = None
@@ -183,7 +183,7 @@ class WorkerGroup:
         self.pids.clear()
 
     def close(self) -> None:
-        """No round follows."""
+        """Close everything: no round follows."""
         self.close_round()
         self._facts.close()
 
@@ -193,7 +193,7 @@ class WorkerGroup:
         return None if place is None else self.pids.get(place.local_rank)
 
     def on_started(self, event: Started) -> None:
-        """A worker runs."""
+        """Note that a worker runs."""
         place = self._places.get(event.worker)
         if place is not None:
             self.pids[place.local_rank] = event.pid
@@ -201,13 +201,13 @@ class WorkerGroup:
                 self._watch.started(place.local_rank, event.pid)
 
     def on_spawn_failed(self, event: SpawnFailed) -> None:
-        """A worker could not be started."""
+        """Report a worker that could not be started."""
         place = self._places.pop(event.worker, None)
         if place is not None:
             self._fail_to_start(place, event.message)
 
     def on_exited(self, event: Exited) -> None:
-        """A worker ended."""
+        """Report the end of a worker."""
         place = self._places.pop(event.worker, None)
         if place is None or self._assignment is None:
             return
@@ -294,10 +294,10 @@ def _place(assignment: Assignment, local_rank: int) -> _Place:
 
 
 def _port_in_question(assignment: Assignment, ended: WorkerExit, step: int) -> int:
-    """MASTER_PORT if another program may have taken it; else 0, and what the worker says is of its own.
+    """MASTER_PORT if another program may have taken it, else 0: the worker's error is then its own.
 
-    It has not if we serve there, if steps were made, or if nobody is there now that the worker is gone: then
-    it was the worker who served, and something of its own that came too late.
+    No other has it if we serve there, if steps were made, or if the port is free now that the worker is gone:
+    then the worker served there itself, and something else of its own came too late.
     """
     port = assignment.store_port
     if assignment.store_hosted or step >= 0 or ended.rank != 0 or not port:

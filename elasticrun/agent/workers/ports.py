@@ -56,14 +56,14 @@ class PortReserve:
         return _port_of(self._held)
 
     def listen(self, port: int) -> socket.socket:
-        """Have whoever connects wait until the store serves on this socket, which stays ours."""
+        """Let connections wait until the store serves on this socket, which stays ours."""
         if self._held is None or _port_of(self._held) != port:
             raise OSError(f"port {port} is not the one that this node held for the workers' store")
         self._held.listen(BACKLOG)
         return self._held
 
     def release(self) -> None:
-        """Let go of the port: from now on a worker can bind it."""
+        """Release the port: from now on a worker can bind it."""
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -82,7 +82,7 @@ class PortPool:
         self._taken: set[int] = set()
 
     def offer(self, number: int) -> tuple[int, ...]:
-        """So many ports, or fewer if this host has no more: those that are held already, then fresh ones."""
+        """Up to ``number`` ports, fewer if this host has no more: those held already, then fresh ones."""
         while len(self._held) < number:
             held = _choose(self._random, self._candidates, self._taken)
             if held is None:
@@ -91,18 +91,18 @@ class PortPool:
         return tuple(self._held)[:number]
 
     def take(self, port: int) -> None:
-        """A task is about to serve there: let go of the port, if it is held."""
+        """Release the port, if it is held: a task is about to serve there."""
         held = self._held.pop(port, None)
         if held is not None:
             held.close()
         self._taken.add(port)
 
     def forget(self) -> None:
-        """No task runs any more: what was taken may be chosen again."""
+        """Allow taken ports to be chosen again: no task runs any more."""
         self._taken.clear()
 
     def close(self) -> None:
-        """Let go of all ports."""
+        """Release all ports."""
         while self._held:
             self._held.popitem()[1].close()
 
@@ -119,20 +119,20 @@ class NodePorts:
         self._told: tuple[int, ...] = ()
 
     def prepare(self) -> tuple[int, tuple[int, ...]]:
-        """Nothing runs: a fresh port for the store, and those for tasks. OSError if there are too few.
+        """Choose a port for the store, and ports for tasks, while nothing runs. OSError if too few are free.
 
-        Tasks that were added to the last round are to have a place in the next one as well.
+        Tasks that were added to the last round get a port in the next one as well.
         """
         self._pool.forget()
         added = max(0, self._served - self._needed)
         ports = self._pool.offer(min(self._wanted + added, MAX_PORTS))
         if len(ports) < self._needed:
-            raise OSError(f"{len(ports)} ports are free, and {self._needed} tasks need one each")
+            raise OSError(f"only {len(ports)} ports are free, but {self._needed} tasks need one each")
         self._told = ports
         return self._reserve.reserve(), ports
 
     def release(self) -> None:
-        """Let go of the store's port: from now on a worker, or a probe, can bind it."""
+        """Release the store's port: from now on a worker, or a probe, can bind it."""
         self._reserve.release()
 
     def listen(self, port: int) -> socket.socket:
@@ -140,19 +140,19 @@ class NodePorts:
         return self._reserve.listen(port)
 
     def take(self, tasks: Sequence[Task], starting: Container[int]) -> None:
-        """Of all tasks of this node, those of some local ranks are about to start: let go of their ports."""
+        """Release the ports of tasks whose local ranks are ``starting``; ``tasks`` are all of this node."""
         self._served = ports_needed(task.role for task in tasks)
         for task in tasks:
             if task.port and task.local_rank in starting:
                 self._pool.take(task.port)
 
     def news(self) -> tuple[int, ...] | None:
-        """What is free for more tasks; None if that is what was told last."""
+        """The ports free for more tasks; None if they are those returned last."""
         before, self._told = self._told, self._pool.offer(self._wanted)
         return None if self._told == before else self._told
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all ports."""
         self._reserve.release()
         self._pool.close()
 
@@ -183,15 +183,15 @@ def _bind_given(port: int) -> socket.socket | None:
     if held is not None:
         try:
             held.listen(BACKLOG)
-        except OSError:  # somebody did the same, and listened first
+        except OSError:  # another program did the same first
             held.close()
             return None
     return held
 
 
 def _turn_away(listener: socket.socket) -> None:
-    """Hang up on whoever waits: those who came for a round that is over."""
-    listener.setblocking(False)  # as torch makes it, too
+    """Close waiting connections: they came for a round that is over."""
+    listener.setblocking(False)  # torch does so, too
     with contextlib.suppress(BlockingIOError):
         while True:
             listener.accept()[0].close()
@@ -221,7 +221,7 @@ def _bind(port: int, reuse: bool = False) -> socket.socket | None:
         except OSError as error:
             held.close()
             if error.errno == errno.EADDRINUSE:
-                return None  # by somebody who is perhaps to be found over IPv6 alone
+                return None  # taken, perhaps over IPv6 alone
             continue
         return held
     return None

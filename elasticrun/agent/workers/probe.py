@@ -34,8 +34,8 @@ from elasticrun.agent.workers.warm_recipes import probe_key
 from elasticrun.config import WorkerConfig
 from elasticrun.core.protocol.messages import GroupReport, NodeInfo, ProbeReport, StartProbe
 
-#: The share of the probe's time after which what there is has to do. The child itself stops at 0.85, and the
-#: agent's machine loses patience at 1.
+#: The share of the probe's time after which the child is killed, and the results so far must do. The child
+#: itself stops at 0.85, and the agent's machine gives up at 1.
 USABLE = 0.95
 #: Bytes kept of each of the child's streams.
 MAX_RESULT = 1024 * 1024
@@ -73,14 +73,14 @@ def probe_settings(order: StartProbe, node: NodeInfo, start: float) -> str:
 def probe_command(config: WorkerConfig, stdin: int, stdout: int, stderr: int) -> Command:
     """How to start the child, in the interpreter and environment of the workers.
 
-    It waits for the warm parent's import of torch, which is its own; not for what else is imported there.
+    It waits for a warm parent that imports just torch, as it would itself; not for one that imports more.
     """
     python = config.entrypoint.python or sys.executable
     command = Command([python, PROBE], dict(config.env), None, stdin, stdout, stderr)
     key = probe_key(config)
     if key is None:
         return command
-    cpus = frozenset(os.sched_getaffinity(0))  # the workers' may be bound to fewer
+    cpus = frozenset(os.sched_getaffinity(0))  # the warm parent's may be fewer
     return dataclasses.replace(
         command, cpus=cpus, warm=key, program=PROBE, waits=config.warm_imports == ("torch",)
     )
@@ -88,14 +88,14 @@ def probe_command(config: WorkerConfig, stdin: int, stdout: int, stderr: int) ->
 
 def probe_report(order: StartProbe, result: bytes, ending: str) -> ProbeReport:
     """What the child's results, complete or not, amount to; ``ending`` says how it ended."""
-    lines = result.decode(errors="replace").split("\n")[:-1]  # the last one was not written to its end
+    lines = result.decode(errors="replace").split("\n")[:-1]  # what follows the last newline is incomplete
     try:
         own = _self_test(order, lines[0]) if lines else ProbeReport(order.check, f"{_UNFINISHED}: {ending}")
         groups = [_group_report(line) for line in lines[1 : len(order.groups) + 1]]
         for line in lines[len(order.groups) + 1 :]:
             own = _self_test(order, line)
     except (KeyError, TypeError, ValueError):
-        own = ProbeReport(order.check, f"the probe wrote something else than results: {_head(result)}")
+        own = ProbeReport(order.check, f"the probe's output is not a valid result: {_head(result)}")
         groups = []
     lost = own.error or f"the probe ended before this all-gather did: {ending}"
     groups += [GroupReport(lost)] * (len(order.groups) - len(groups))
@@ -143,7 +143,7 @@ class _Stream:
         return self.data
 
     def _read(self) -> bool:
-        """Whether there may be more."""
+        """Read some; return whether there may be more."""
         try:
             data = os.read(self._read_end, _READ_BYTES)
         except BlockingIOError:

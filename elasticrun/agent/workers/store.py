@@ -1,28 +1,28 @@
 """The workers' store of the rounds in which this node is node 0: served by a process of the launcher.
 
-Theory. A store that rank 0 serves ends with rank 0, is not there before rank 0 has come to it, and listens at
-a port that somebody else can bind first. So a process of its own, the *store server*, serves it on a socket
-that this agent bound before it offered the port and that is never released: whoever comes early waits in the
-kernel's queue. The server is forked from the warm parent, which has imported torch, together with the first
-workers, and nobody waits for it. It outlives its rounds: each one gets a store of its own in it, so a restart
+Theory. A store that rank 0 serves ends with rank 0, is missing until rank 0 starts it, and listens at a port
+that another program can bind first. So a process of its own, the *store server*, serves it on a socket that
+this agent bound before it offered the port and never releases: early connections wait in the kernel's queue.
+The server is forked from the warm parent, which has imported torch, together with the first workers, and
+nobody waits for it. It outlives its rounds: each one gets a store of its own in it, so a restart
 costs neither a fork nor the end of a process.
 
 A replacement of the warm parent shares less memory with what the parent has forked. So the next round has a
 server that is forked from the replacement, again together with the workers. The old one is killed at the end
-of its round, and no sweep waits for that: it takes the time of a restart to free so much memory, and a
-process that was killed accepts nobody any more.
+of its round, and no sweep waits for that: freeing so much memory takes as long as a restart, and a killed
+process accepts no connection any more.
 
 Where there is no warm parent, or the user wants it so, rank 0 serves the store, as torch has it by default.
 If a parent is lost after this node has offered to serve, the server is started cold: it is late then, but so
 are the workers.
 
-A server that ends by itself, or cannot be started, has served nobody: this torch cannot do it, say. Many
-programs never ask for the store, and must not be stopped for that. So such a loss is told only once somebody
-knocks, which nobody answers.
+A server that ends by itself, or cannot be started, has served nobody, for example because this torch cannot
+do it. Many programs never use the store, and must not be stopped for that. So such a loss is reported only
+once a worker connects, and gets no answer.
 
-Invariants. After a round, every server but that of the next one was killed. The end of the one that serves is
-told once, by ``on_lost``; whether it matters any more is the machine's to say. No event of a server is a
-worker's.
+Invariants. After a round, every server but that of the next one has been killed. The end of the one that
+serves is reported once, by ``on_lost``; the agent's machine decides whether it still matters. Events of
+servers are never passed on as a worker's.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from elasticrun.core.protocol.messages import Assignment, Failure, FailureKind, 
 
 #: The numbers of servers, downward: workers' are not negative, probes' start at -1.
 FIRST_NUMBER = -(2**40)
-#: Set by those whose rank 0 has to serve stores of its own, as for torchrun.
+#: Set by a user whose rank 0 has to serve stores of its own, as for torchrun.
 NOT_SHARED = ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 #: What a server is told when its round is over.
 CLOSE = b"-"
@@ -62,7 +62,7 @@ class _Server:
 
     number: int
     control: socket.socket
-    stderr: int  # the end of a pipe that we read
+    stderr: int  # the read end of a pipe
     pid: int = 0
 
     def send(self, order: bytes, *fds: int) -> None:
@@ -70,7 +70,7 @@ class _Server:
         self.control.sendmsg([order], ancillary)
 
     def close(self) -> str:
-        """Let go of it; the last line that it said."""
+        """Close our ends; return the last line of its output."""
         self.control.close()
         said = b""
         with contextlib.suppress(BlockingIOError):  # somebody has inherited the other end
@@ -81,7 +81,7 @@ class _Server:
 
 
 class RoundStore:
-    """Starts store servers, tells them which round to serve, and hears of their end."""
+    """Starts store servers, tells them which round to serve, and reports their end."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class RoundStore:
         self._next: _Server | None = None  # serves the next round
         self._serving: tuple[_Server, Assignment] | None = None
         self._listener: socket.socket | None = None  # of the round that is served
-        self._awaited = -1  # its descriptor, if the first to knock is waited for
+        self._awaited = -1  # its descriptor while we wait for the first connection, else -1
 
     @property
     def is_able(self) -> bool:
@@ -113,13 +113,13 @@ class RoundStore:
         server = self._next or self._spawn()
         try:
             server.send(order, listener.fileno())
-        except ConnectionError:  # it has ended, as we are about to hear
+        except ConnectionError:  # it has ended; we hear of that soon
             server = self._spawn()
             server.send(order, listener.fileno())
         self._serving, self._listener = (server, assignment), listener
 
     def end_round(self) -> tuple[int, ...]:
-        """A sweep begins; the numbers of those that it has to spare."""
+        """End the round as a sweep begins; return the numbers of the servers to spare."""
         self._await_nobody()
         if self._serving is not None:
             server, self._serving = self._serving[0], None
@@ -131,7 +131,7 @@ class RoundStore:
         return tuple(self._servers)
 
     def on_warm_news(self, news: WarmNews) -> None:
-        """A parent was given up, or has a replacement, of which the next round's server is to be forked."""
+        """Handle a parent that was given up, or has a replacement to fork the next round's server."""
         if self._key is not None and news.replacement == self._key and self._next is not None:
             old, self._next = self._next, None
             if self._serving is None or self._serving[0] is not old:
@@ -140,22 +140,22 @@ class RoundStore:
             self._key = None
 
     def on_started(self, event: Started) -> bool:
-        """A server runs; False if the event is about another process."""
+        """Note that a server runs; False if the event is about another process."""
         server = self._servers.get(event.worker)
         if server is not None:
             server.pid = event.pid
         return server is not None
 
     def on_spawn_failed(self, event: SpawnFailed) -> bool:
-        """It could not be started; False if the event is about another process."""
+        """Handle a server that could not be started; False if the event is about another process."""
         return self._ended(event.worker, 1, f"its process could not be started: {event.message}")
 
     def on_exited(self, event: Exited) -> bool:
-        """It has ended; False if the event is about another process."""
+        """Handle the end of a server; False if the event is about another process."""
         return self._ended(event.worker, event.exit_code, exit_sentence(event.exit_code))
 
     def close(self) -> None:
-        """No round follows."""
+        """Kill all servers: no round follows."""
         self._await_nobody()
         self._serving = self._next = None
         for number in [*self._servers]:
@@ -163,11 +163,11 @@ class RoundStore:
             self._servers.pop(number).close()
 
     def _spawn(self) -> _Server:
-        """A server for the next round."""
+        """Start a server for the next round."""
         with contextlib.ExitStack() as theirs:
             ours, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             theirs.callback(control.close)
-            stderr, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)  # nobody reads: too much is lost
+            stderr, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)  # read at its end: excess is lost
             theirs.callback(os.close, write_end)
             ours.setblocking(False)
             server = self._servers[self._next_number] = _Server(self._next_number, ours, stderr)
@@ -184,7 +184,7 @@ class RoundStore:
             stdin=control,
             stdout=output,
             stderr=output,
-            cpus=frozenset(os.sched_getaffinity(0)),  # the workers' may be bound to fewer
+            cpus=frozenset(os.sched_getaffinity(0)),  # the warm parent's may be fewer
             warm=self._key,
             program=STORE_SERVER,
         )
@@ -209,7 +209,7 @@ class RoundStore:
         return True
 
     def _await_somebody(self, lost: StoreLost) -> None:
-        """Tell of the loss once a worker comes to the store."""
+        """Report the loss once a worker connects to the store."""
         assert self._listener is not None
         self._awaited = self._listener.fileno()
         asyncio.get_running_loop().add_reader(self._awaited, self._knocked, lost)

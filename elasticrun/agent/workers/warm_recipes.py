@@ -31,15 +31,15 @@ class WarmKeys:
     added: str | None  # of those that are added while a round runs
 
     def of(self, local_rank: int) -> str | None:
-        """None: it starts cold."""
+        """The key for a local rank; None: it starts cold."""
         return self.first[local_rank] if local_rank < len(self.first) else self.added
 
 
 def warm_keys(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> WarmKeys:
     """The keys of the recipes.
 
-    A worker that is added is bound to no CPUs, so no parent that is may fork it; nor may one that sees
-    other devices than it shall.
+    An added worker is bound to no CPUs, so a parent that is bound may not fork it; nor may one that sees
+    other devices than the worker should.
     """
     keys = tuple(recipe.key for recipe in warm_recipes(config, cpus))
     is_alike = bool(keys) and not cpus and not config.virtual_local_rank
@@ -56,7 +56,7 @@ def warm_recipes(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> list[W
         ]
     except UsageError:
         return []  # the start of the workers says what is wrong
-    # Equal but for arguments in which the local rank is expanded: a worker gets its own.
+    # Recipes of one key may differ in arguments with an expanded local rank: a worker gets its own.
     keys: list[tuple[object, ...]] = [(sorted(it.env.items()), it.cpus) for it in recipes]
     first = [recipes[keys.index(key)] for key in keys]
     return [replace(recipe, key=str(keys.index(key))) for recipe, key in zip(first, keys, strict=True)]
@@ -90,8 +90,8 @@ def _terms(imports: Sequence[str], follows: Mapping[str, str]) -> str:
 def probe_key(config: WorkerConfig) -> str | None:
     """The key of a warm parent that can fork the probe; None: it starts cold.
 
-    That parent has imported torch, and in the probe's environment; where each local rank has a device of its
-    own, there is none.
+    The parent imports torch, in the probe's environment; there is none where each local rank has a device of
+    its own.
     """
     return None if config.virtual_local_rank else torch_key(config)
 

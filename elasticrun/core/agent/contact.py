@@ -1,8 +1,8 @@
-"""Whether this node has a master: streams that come and break, and how long is too long without.
+"""Whether this node has a master: streams that come and break, and how long to wait without one.
 
 Workers that run need no master, so they are left alone; an agent without work, or with workers that hang,
-gives up on a master that is gone for long. While several hosts may become the master's, one that looks for a
-master that can lead gives up as well: see ``core/agent/search.py``.
+gives up on a master that is gone for long. If several hosts may run the master, an agent that finds none that
+can lead gives up as well: see ``core/agent/search.py``.
 
 Invariant: the timer for a master's return is set only while there is no stream to one.
 """
@@ -41,7 +41,7 @@ class Contact:
         self._greeted: AgentStatus | None = None  # what the newest Hello told
 
     def greet(self, status: AgentStatus) -> None:
-        """A Hello with this status is on its way. A stall that it does not tell has to be seen again."""
+        """Note that a Hello with this status is on its way. It tells no stall: that has to be seen again."""
         self._state.stall = None
         self._greeted = status
 

@@ -1,4 +1,4 @@
-"""Every reason for which an agent leaves its job, with what its workers and the master are told of it.
+"""Every reason for an agent to leave its job, and what its workers and the master are told.
 
 A departure is a *farewell* if the job may go on without this node, and the master has to know.
 """
@@ -29,14 +29,14 @@ class Departure:
 
     @classmethod
     def job_over(cls, message: JobEnded, program: str = "", has_worked: bool = True) -> Departure:
-        """The job has ended, well or not. Its success is none of a program that never ran here."""
+        """The job has ended, well or not. After a success, a spare says that its program never ran."""
         status, reason = OUTCOME_STATUS[message.outcome], message.reason
         is_spare = not has_worked and message.outcome is Outcome.SUCCEEDED and not message.checkup
         if is_spare and message.other_program:
             status = ExitCode.WRONG_JOB
             reason = f"this node was a spare, and the job ran {message.other_program}; {program} never ran"
         elif is_spare:
-            reason = f"this node was a spare, so {program} never ran here; the job has ended well without it"
+            reason = f"the job succeeded; this node was a spare, so {program} never ran here"
         finish = Finish(status, reason, message.outcome, message.failures, message.checkup, is_spare)
         return cls(finish)
 
@@ -65,7 +65,7 @@ class Departure:
     @classmethod
     def stuck(cls, seconds: float) -> Departure:
         """Workers survive SIGKILL (a driver holds them in the kernel): this node is of no use any more."""
-        reason = f"workers are still there {seconds:g} s after SIGKILL; this node needs a restart"
+        reason = f"workers are still alive {seconds:g} s after SIGKILL; reboot this node"
         return cls.broken(ExitCode.NODE_FAULT, reason)
 
     @classmethod
@@ -80,7 +80,7 @@ class Departure:
 
     @classmethod
     def deserted(cls, seconds: float, hangs: bool) -> Departure:
-        """The master is gone for good, and there is nothing to keep alive: no workers, or such that hang."""
+        """The master is gone for good, and there is nothing to keep alive: no workers, or only hung ones."""
         hung = ", and the workers make no steps" if hangs else ""
         reason = f"the master went away and did not come back within {seconds:g} s{hung}"
         return cls(Finish(ExitCode.MASTER_LOST, reason))

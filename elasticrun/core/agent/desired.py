@@ -1,4 +1,4 @@
-"""The desired state: what the master wants of an agent, which is its newest directive and nothing else.
+"""The desired state of an agent: the newest directive of the master, and nothing else.
 
 A directive counts only if its (epoch, sequence) is newer than that of the last one. A later one replaces an
 earlier one entirely, except that a round once stopped stays stopped.
@@ -16,9 +16,9 @@ Directive = StartRound | StopRound | StartProbe | JobEnded
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """The directive in force, as what follows from it."""
+    """What the directive in force asks for."""
 
-    epoch: int = -1  # the newest of a master that this agent has seen; -1: none
+    epoch: int = -1  # the newest that this agent has seen; -1: none
     round: StartRound | None = None
     probe: StartProbe | None = None
     stop_through: int = -1  # every round up to this one has to stop
@@ -26,7 +26,7 @@ class Desired:
     stamp: tuple[int, int] = (-1, -1)
 
     def after(self, message: Directive) -> Desired | None:
-        """What is desired from now on; None if the message is old."""
+        """The desired state after this message; None if the message is old."""
         stamp = (message.epoch, message.sequence)
         if message.epoch < self.epoch or stamp <= self.stamp:
             return None
@@ -48,7 +48,7 @@ class Desired:
         return superseded or self.stop_through >= running
 
     def next_round(self, last: int) -> StartRound | None:
-        """What to start, if the last round that was accepted is ``last`` and nothing runs."""
+        """The round to start after ``last``, the last one accepted, when nothing runs; None: none."""
         wanted = self.round
         if wanted is not None and wanted.assignment.round > max(last, self.stop_through):
             return wanted

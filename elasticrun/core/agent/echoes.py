@@ -1,13 +1,13 @@
-"""Failures that are kept back for a moment, as somebody else may be about to name their cause.
+"""Failures that are kept back for a moment, because another rank may soon name their cause.
 
 A rank that raises an exception may take a while to end: it closes a process group, or a ``finally`` clause
 does its work. Its peers lose their connection to it, and end first. If the launcher stopped the group then,
 it would end a rank that has not said yet what was wrong.
 
 So a failure that is an *echo* (``core/recovery/cause.py``) ends no round while another rank may fail by
-itself. It is kept back until one does, on this node or, as the master says, on another one; until nobody is
-left who could; or for ``PATIENCE``. Whatever else ends the round does not wait for it either. A rank that is
-killed is no echo, so its restart is as quick as ever; what a network breaks comes back later by that time.
+itself. It is kept back until one does, on this node or, as the master says, on another one; until no other
+rank is left; or for ``PATIENCE``. Nothing else that ends the round waits for it. A killed rank is no echo, so
+its restart is as quick as ever; a restart after a broken network comes later by that time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ABORTED = -6  # as NCCL's watchdog ends a process
 
 
 class Echoes:
-    """Those of the round that runs here. ``now`` is the agent's monotonic clock in seconds."""
+    """The echoes of the round that runs here. ``now`` is the agent's monotonic clock in seconds."""
 
     def __init__(self, timers: Deadlines[str]) -> None:
         self._timers = timers
@@ -35,7 +35,7 @@ class Echoes:
         return len(self._kept)
 
     def keep(self, event: WorkerFailed, now: float) -> bool:
-        """Keep this failure back if it is an echo; whether it is."""
+        """Keep this failure back if it is an echo. Returns whether it is."""
         if not _is_echo(event.failure):
             return False
         self._kept.append(event)
@@ -43,14 +43,14 @@ class Echoes:
         return True
 
     def take(self) -> list[WorkerFailed]:
-        """The failures, in the order in which they came; they are kept back no more."""
+        """Release the failures, in the order in which they came."""
         self._timers.cancel(ECHO)
         kept, self._kept = self._kept, []
         return kept
 
 
 def _is_echo(failure: Failure) -> bool:
-    """Asked while a restart waits: a cheap look first."""
+    """A restart waits for this: try a cheap test first."""
     speaks = failure.kind is FailureKind.EXIT or failure.exit_code == _ABORTED
     if not speaks or not sounds_like_echo(failure):
         return False

@@ -1,4 +1,4 @@
-"""What an agent's machine is told, and what it answers."""
+"""The events that an agent's machine takes in, and the effects that it returns."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ ENDING = frozenset({AgentPhase.FAILED, AgentPhase.STOPPING})
 
 @dataclass(frozen=True, slots=True)
 class AgentTerms:
-    """What an agent goes by; times are in seconds."""
+    """An agent's settings; times are in seconds."""
 
     shutdown_timeout: float = 30.0  # from the stop signal to SIGKILL
     kill_timeout: float = 30.0  # from SIGKILL to giving up on this node
     master_timeout: float = 60.0  # without a master, while no worker runs
     drain_signal: int = 15  # for workers that stop because another node leaves with grace
     join_timeout: float = 600.0  # from one master to the next, while none of them can lead
-    endpoints: int = 1  # hosts that may become the master's
+    endpoints: int = 1  # hosts that may run the master
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class WorkerFailed:
 
     round: int
     failure: Failure
-    stopping: Stopping = NOT_STOPPED  # what the launcher had told it before
+    stopping: Stopping = NOT_STOPPED  # signals that the launcher had sent it before
     attempt: int = 0  # of its task; 0 if it has none
 
 
@@ -162,7 +162,7 @@ class GroupGone:
 
 @dataclass(frozen=True, slots=True)
 class StoreLost:
-    """The process that serves a round's store, here, has ended or could not be started."""
+    """The process on this node that serves a round's store has ended or could not be started."""
 
     round: int
     failure: Failure
@@ -265,7 +265,7 @@ class SignalTask:
 class SignalWorkers:
     """Send a signal to the process group of each worker that is alive.
 
-    ``drain``: a node leaves with grace, so a worker that asked to be told in its own way is, instead.
+    ``drain``: a node leaves with grace; a worker that asked to be told in its own way is told so instead.
     """
 
     signum: int
@@ -278,7 +278,7 @@ class SweepWorkers:
     """SIGKILL whatever is left of the round, or a probe, grandchildren included; then report GroupGone."""
 
     round: int
-    spares_detached: bool = False  # but for what workers have put into sessions of their own
+    spares_detached: bool = False  # except processes that workers have put into sessions of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ class DumpStacks:
 
 
 class Level(Enum):
-    """How much a user wants to hear something."""
+    """How important a message is to the user."""
 
     INFO = "info"
     WARNING = "warning"

@@ -2,12 +2,12 @@
 
 It ends in at most three steps, each bounded in time. Workers get a signal, and some *grace* to end by
 themselves. Then the group is *swept*: SIGKILL for whatever is left of it, grandchildren included, even if no
-worker is. Only the confirmation that nothing is left ends the group; if that does not come, the node is
+worker is left. Only the confirmation that nothing is left ends the group; if that does not come, the node is
 lost.
 
 The servers of a TensorFlow job come last: they hold what the chief saves when it is told to stop. So they
-get their signal once everybody else has ended. A node that has nothing but servers cannot know when that is;
-if the others may save, because a node leaves with grace, it keeps them for the whole grace.
+get their signal once all others have ended. A node with only servers cannot know when that is; if the others
+may save, because a node leaves with grace, it keeps its servers for the whole grace.
 
 Invariant: a group is swept once, and the timers of the three steps are set only while they are under way.
 """
@@ -34,53 +34,53 @@ class Group:
 
     def __init__(self, state: AgentState, outbox: Outbox, terms: AgentTerms, timers: Deadlines[str]) -> None:
         self.alive: set[int] = set()  # local ranks of workers that run
-        self._servers: set[int] = set()  # of these, and of others that are gone
-        self._keeps_servers = False  # while somebody may need them
-        self._ends_well = False  # so what workers detached may live on
+        self._servers: set[int] = set()  # local ranks of servers, running or gone
+        self._keeps_servers = False  # others may still need them
+        self._ends_well = False  # so processes that workers detached may live on
         self._state = state
         self._outbox = outbox
         self._terms = terms
         self._timers = timers
 
     def begin(self, local_ranks: Iterable[int], servers: Iterable[int] = ()) -> None:
-        """These workers start, some of which only serve the others."""
+        """Note the workers that start; ``servers`` only serve the others."""
         self.alive = set(local_ranks)
         self._servers = set(servers)
 
     def add(self, local_rank: int, serves: bool) -> None:
-        """One more starts."""
+        """Add a worker that starts."""
         self.alive.add(local_rank)
         if serves:
             self._servers.add(local_rank)
 
     def lose(self, local_rank: int) -> None:
-        """One has ended."""
+        """Remove a worker that has ended."""
         self.alive.discard(local_rank)
 
     def end(self) -> None:
-        """Nothing is left."""
+        """End the group: nothing is left."""
         self.alive.clear()
         self._timers.cancel(GRACE)
         self._timers.cancel(KILL)
 
     @property
     def is_swept(self) -> bool:
-        """SIGKILL is on its way, or has arrived; the confirmation has not."""
+        """Whether the group is being swept, and its end is not confirmed."""
         return KILL in self._timers
 
     @property
     def _grace(self) -> float:
-        """Seconds for workers to end by themselves; those that hang would only use them up."""
+        """Seconds for workers to end by themselves; fewer if they hang."""
         timeout = self._terms.shutdown_timeout
         return min(timeout, HUNG_GRACE) if self._state.hangs else timeout
 
     @property
     def _awaited(self) -> set[int]:
-        """Those who end by themselves."""
+        """Live workers that are not servers."""
         return self.alive - self._servers
 
     def stop(self, signum: int, drains: bool = False, ends_well: bool = False) -> None:
-        """Take the first step, or the second one if no worker is left. The job may end well with it."""
+        """Take the first step, or the second if no worker is left. ``ends_well``: the job has succeeded."""
         self._state.scope.stop()
         self._ends_well = ends_well
         if not self.alive:
@@ -105,7 +105,7 @@ class Group:
         """The time to end is over: take the second step."""
         if self._awaited:
             grace = f"{self._grace:g} s after the stop signal"
-            self._outbox.warn(f"{len(self.alive)} workers are still alive {grace}: killing them")
+            self._outbox.warn(f"killing the workers that are still alive {grace} ({len(self._awaited)})")
         self.sweep()
 
     def sweep(self) -> None:

@@ -1,11 +1,11 @@
-"""What the master says, and whether it counts.
+"""Messages from the master, and whether they count.
 
-Three fences stand before a directive. Its epoch must not be older than that of any master seen; its (epoch,
+A directive has to pass three checks. Its epoch must not be older than that of any master seen; its (epoch,
 sequence) must be newer than that of the directive in force; and an assignment must be given by a master that
-knows this node's newest vote (``core/membership/quorum.py``), else its round is not started. Words that are
-no directive pass by their epoch alone, and a refusal always does: it is about this stream.
+knows this node's newest vote (``core/membership/quorum.py``), else its round is not started. Other messages
+need only a current epoch. A refusal always passes: it is about this stream.
 
-Invariant: what is desired is of no later epoch than the newest that was seen, and no world has two votes of
+Invariant: the directive in force is of no later epoch than the newest seen, and no world has two votes of
 this node.
 """
 
@@ -44,7 +44,7 @@ class Intake:
         self._leaving = leaving
 
     def hear(self, message: MasterMessage) -> None:
-        """The master says this; it may be late, doubled, or of a master that was replaced."""
+        """Take in a message; it may be late, doubled, or from a master that was replaced."""
         state = self._state
         match message:
             case StartRound() | StopRound() | StartProbe() | JobEnded():

@@ -1,10 +1,10 @@
 """How an agent leaves its job.
 
-A departure is decided once, as the reasons that come up later are mostly its consequences; only a node that
-turns out to be stuck goes at once, and says why. A farewell is said as soon as it is decided, and again on
-each new stream; the node goes when nothing runs any more.
+A departure is decided once, as later reasons are mostly its consequences; only a node that turns out to be
+stuck goes at once, and says why. A farewell is said as soon as it is decided, and again on each new stream;
+the node goes when nothing runs any more.
 
-Invariant: who wants to go does not stay: a node that departs is idle for no longer than one event.
+Invariant: a departing node is idle for no longer than one event.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Leaving:
             self._outbox.say_farewell()
 
     def stop_signalled(self, event: StopSignal) -> None:
-        """The launcher was told to stop; told again, it does not wait for the workers."""
+        """The launcher was told to stop; told again, it kills the workers at once."""
         if self._state.departure is None:
             self.depart(Departure.stopped(event.signum))
         elif self._state.phase in ENDING and not self._group.is_swept:
@@ -50,17 +50,17 @@ class Leaving:
         self.depart(Departure.broken(event.exit_status, event.reason))
 
     def lose_patience(self) -> None:
-        """A single task survives SIGKILL."""
+        """Leave, because a single task survives SIGKILL."""
         self.depart(Departure.stuck(self._terms.kill_timeout))
 
     def give_up(self) -> None:
-        """Workers survive SIGKILL: nothing more can be waited for."""
+        """Leave at once, because workers survive SIGKILL."""
         self._state.departure = Departure.stuck(self._terms.kill_timeout)
         self._outbox.say_farewell()
         self.conclude()
 
     def conclude(self) -> bool:
-        """Go, if this node is to leave; nothing runs here. Returns whether it does."""
+        """Nothing runs: finish if this node is to leave. Returns whether it is."""
         departure = self._state.departure
         if departure is not None:
             self._state.is_done = True

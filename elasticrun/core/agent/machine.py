@@ -4,9 +4,9 @@ Like the master's it is level-triggered: events change what is *desired* (the ne
 leave) and what *is* (which workers live), and the rules of the phase take the next step towards what is
 desired. The master's absence changes nothing for workers that run.
 
-This is the table of the machine; its parts are where it says. What an event means is in the part that takes
-it in. What follows is in the rules of the phase: the first one that finds something to do is the step. A step
-to another phase is a trigger, which parts give to ``Phases``.
+This module has the machine's tables; its parts are modules of their own. The part that takes an event in
+knows what it means. The rules of the phase know what follows: the first rule with something to do takes the
+step. To change the phase, a part gives a trigger to ``Phases``.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class AgentMachine:
             AgentPhase.FAILED: (),  # the group is on its way out
             AgentPhase.STOPPING: (),
         }
-        #: What is done when time is over; any other timer is one of a single task.
+        #: What each timer does when its time is over; any other timer belongs to a single task.
         self._alarms: dict[str, Callable[[], None]] = {
             GRACE: group.run_out_of_grace,
             KILL: leaving.give_up,
@@ -169,12 +169,12 @@ class AgentMachine:
                 self._leaving.preempted(event)
             case Broken():
                 self._leaving.broken(event)
-            case _:  # a tick; only now, as an agent that was frozen hears first what happened meanwhile
+            case _:  # a tick; timers only ring here: after a freeze, the agent first hears what happened
                 for timer in self._timers.pop_due(self.state.now):
                     self._ring(timer)
 
     def _step(self) -> None:
-        """Take the first step that there is to take."""
+        """Apply the first rule that has something to do."""
         for rule in self._rules[self.state.phase]:
             if rule():
                 return

@@ -1,8 +1,8 @@
 """What an agent says: to the master, to the user, and to whoever carries out its decisions.
 
 Effects are collected in the order in which they are to happen. A status always tells all facts, so that the
-newest one is enough, and each one has a higher sequence than those before. A farewell is the last that the
-master hears, as a report behind it could say that a node is ready which is about to go.
+newest one is enough, and each one has a higher sequence than those before. No report follows a farewell,
+because it could call a leaving node ready.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ class Outbox:
         self._told = -1  # the newest sequence that was reported
 
     def put(self, *effects: AgentEffect) -> None:
-        """These come next."""
+        """Append these effects."""
         self._effects += effects
 
     def drain(self) -> list[AgentEffect]:
-        """Everything since the last time."""
+        """Return the effects collected since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
     def inform(self, text: str) -> None:
-        """Tell the user, who may want to know."""
+        """Inform the user."""
         self.put(Say(Level.INFO, text))
 
     def warn(self, text: str) -> None:
-        """Tell the user, who has to know."""
+        """Warn the user."""
         self.put(Say(Level.WARNING, text))
 
     def report(self) -> None:
-        """Tell the master how things are, unless it has heard a farewell."""
+        """Send the status to the master, unless it has heard a farewell."""
         state = self._state
         state.sequence += 1
         if state.departure is None or not state.departure.is_farewell:
@@ -57,13 +57,13 @@ class Outbox:
     def hello(self) -> Hello:
         """The first message of a new stream: everything the master needs to resume from.
 
-        But for a stall, which was true when it was seen: the watch over the workers will say it again.
+        Except a stall, which may be over: the watch over the workers will report it again.
         """
         status = replace(self.status(), stall=None)
         return Hello(*self._job, self._state.info, status, self._state.desired.epoch)
 
     def status(self) -> AgentStatus:
-        """How things are."""
+        """The current status."""
         state, offer = self._state, self._state.offer
         is_ready = state.phase is AgentPhase.READY
         return AgentStatus(
@@ -82,6 +82,6 @@ class Outbox:
         )
 
     def check(self) -> None:
-        """Raise AssertionError unless all effects were taken, and no status has a sequence of its own."""
+        """Raise AssertionError unless all effects were taken, and no reported sequence is ahead."""
         assert not self._effects, "effects were not taken"
         assert self._told <= self._state.sequence, "a status is older than what was told"

@@ -21,7 +21,7 @@ class Phases:
         self._transitions = transitions
 
     def move(self, trigger: AgentTrigger) -> None:
-        """Take a step. KeyError if it is not in the table: it cannot happen."""
+        """Take a step. Raises KeyError if it is not in the table: it cannot happen."""
         state = self._state
         state.phase = self._transitions[state.phase, trigger]
         if state.phase is AgentPhase.READY:

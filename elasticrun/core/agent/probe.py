@@ -1,8 +1,8 @@
 """The probe of a node's health, as its agent sees it: the one that runs, and what the last one found.
 
-A report is of a probe that ran to its end, or to the end of its time. One that was stopped before says
-nothing about the node, so it leaves no report, and may be asked for again under its number. One that has left
-its report is not run again under that number, however often the master repeats itself.
+A probe leaves a report if it ran to its end, or to the end of its time. A probe that was stopped before says
+nothing about the node: it leaves no report, and may be asked for again under its number. A probe with a
+report is not run again under that number, however often the master repeats itself.
 
 Invariant: a probe runs only while the phase is CHECKING, and then there is a timer for its end. Sweeping what
 is left of it may last beyond that.
@@ -58,7 +58,7 @@ class Probes:
         return True
 
     def ended(self, event: ProbeEnded) -> None:
-        """The probe that runs has ended so; a report of another one says nothing."""
+        """Take the report of the running probe; ignore that of another one."""
         if self._running is not None and self._running.check == event.report.check:
             self._state.probe = event.report
             self._end()

@@ -1,4 +1,4 @@
-"""With what a node could start workers at once, and whether it is ready to.
+"""What a node holds ready to start workers at once, and whether it is ready to.
 
 The ports that it offers are held free for the next round, or for further tasks of the round that runs.
 
@@ -39,7 +39,7 @@ class Readiness:
         self._phases.move(AgentTrigger.PREPARED)
 
     def group_gone(self, event: GroupGone) -> None:
-        """Nothing is left of what ran; what is said of another round says nothing."""
+        """Nothing is left of what ran; ignored if it is about another round."""
         state = self._state
         if event.round != state.round or not (state.phase in ENDING or self._group.is_swept):
             return

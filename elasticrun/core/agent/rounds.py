@@ -69,12 +69,12 @@ class Rounds:
     def _scope_of(self, wanted: StartRound) -> RestartScope:
         if not wanted.assignment.cluster:
             return WholeWorld()
-        from elasticrun.core.agent.tasks import SingleTasks  # which most jobs never load
+        from elasticrun.core.agent.tasks import SingleTasks  # most jobs never load it
 
         return SingleTasks(wanted, self._terms, self._timers)
 
     def acknowledge_stop(self) -> bool:
-        """Nothing runs, and rounds up to one never will. Returns whether that is news."""
+        """Nothing runs: accept a stop of rounds that never ran here. Returns whether there is one."""
         state = self._state
         if state.desired.stop_through <= state.round:
             return False

@@ -16,7 +16,7 @@ from elasticrun.core.protocol.tasks import TaskReport
 
 
 class RestartScope(Protocol):
-    """What a round's workers are to one another. ``now`` is the agent's monotonic clock in seconds."""
+    """How a round's workers depend on one another. ``now`` is the agent's monotonic clock in seconds."""
 
     @property
     def reports(self) -> tuple[TaskReport, ...]:
@@ -33,10 +33,10 @@ class RestartScope(Protocol):
         """Whether the round goes on without this worker."""
 
     def ended(self, local_rank: int, failure: Failure | None) -> bool:
-        """A worker has ended. Returns whether that is news of a task, which ended by itself."""
+        """A worker has ended. Returns whether it is a single task that ended by itself."""
 
     def want(self, start: StartRound) -> bool:
-        """Take what the newest directive for the round that runs asks for, if it may change that round."""
+        """Take in the newest directive for the running round, if it may change. Returns whether it may."""
 
     def follow(self, now: float) -> list[AgentEffect]:
         """The next step for each single task from what runs to what is wanted."""
@@ -45,7 +45,7 @@ class RestartScope(Protocol):
         """The round stops as a whole: nothing is decided for single tasks any more."""
 
     def expire(self, timer: str, now: float) -> SignalTask | None:
-        """A task has not ended in time: kill it; None if that was done before and in vain."""
+        """Kill a task that has not ended in time; None if it was killed before, in vain."""
 
     def check(self, alive: Collection[int]) -> None:
         """Raise AssertionError if the round cannot be running with just these workers alive."""
@@ -62,7 +62,7 @@ class WholeWorld:
         return attempt == 0
 
     def is_alone(self, local_rank: int) -> bool:
-        """No worker is."""
+        """No worker can be lost alone."""
         return False
 
     def ended(self, local_rank: int, failure: Failure | None) -> bool:
@@ -81,7 +81,7 @@ class WholeWorld:
         """Nothing was decided for single workers."""
 
     def expire(self, timer: str, now: float) -> SignalTask | None:
-        """No worker has a time of its own."""
+        """Never called: no worker has a timer of its own."""
         raise AssertionError(f"nobody set {timer}")
 
     def check(self, alive: Collection[int]) -> None:

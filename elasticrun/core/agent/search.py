@@ -2,22 +2,22 @@
 
 Masters that lack the votes for a world step down, one after the other (``core/membership/quorum.py``). Each
 counts the job's ``join_timeout`` only while it serves, in a journal of its own. So the agent counts too,
-across masters, by its own clock: from the moment in which it could start workers first, or something ended
-that ran here.
+across masters, by its own clock: from the moment at which it first could start workers, or the last group
+here ended.
 
-Three waits are not in vain, and never end a node:
+Three waits never end a node:
 
 - A master that stays longer than ``longest_stay`` has not stepped down, so it can lead: this node is a spare
   of its round, or it checks nodes, or holds the job back after failures, or waits for nodes, which its own
-  timer ends. The count begins anew when such a master is lost. Streams to one master, which are known by
-  its epoch, are one stay: a network that breaks them takes nothing from it.
+  timer ends. The count begins anew when such a master is lost. Streams to one master, known by its epoch,
+  are one stay, even if the network breaks them.
 - Without any master, time counts up to the walk along the list; ``--master-timeout`` bounds the rest.
-- A single endpoint has no masters that take turns: nothing is counted.
+- With a single endpoint no masters take turns: nothing is counted.
 
-It is decided when *another* master welcomes the agent, as only then the one before is known to have stepped
-down or died: the search is over if it had lasted longer than ``join_timeout`` when that one was lost, and
+The agent decides when *another* master welcomes it, because only then the one before is known to have stepped
+down or died. The search is over if it had lasted longer than ``join_timeout`` when that one was lost, and
 longer than ``longest_stay``, so that no master is judged by less. So a node that no master can use ends, at
-the latest, after the longer of these two times, and one stay and one walk along the list.
+the latest, after the longer of these two times plus one stay and one walk along the list.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Search:
     is_over: bool = False
 
     def begin(self, now: float) -> Search:
-        """From now on nothing runs here."""
+        """Begin the count: from now on nothing runs here."""
         return replace(self, since=now, is_over=False)
 
     def lose(self, now: float) -> Search:

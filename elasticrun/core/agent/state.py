@@ -1,6 +1,6 @@
-"""What several parts of an agent's machine have to know: data only.
+"""The data that several parts of an agent's machine share.
 
-Each part of the machine writes some of it and reads the rest; what only one part needs it keeps to itself.
+Each part of the machine writes some of it and reads the rest; data of a single part stay in that part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from elasticrun.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """With what this node could start workers at once."""
+    """What this node holds ready to start workers at once."""
 
     store_port: int = 0
     ports: tuple[int, ...] = ()  # for tasks
@@ -62,9 +62,9 @@ class AgentState:
 
     @property
     def is_warming(self) -> bool:
-        """A world that runs need not wait for this node yet.
+        """Whether this node's first workers would wait for imports, so that a running world can go on.
 
-        Not true of a node whose workers have run: its place in the next world, and its vote, are worth the
-        wait for a warm parent that had to be replaced.
+        False once its workers have run: its place in the next world, and its vote, are worth the wait for a
+        warm parent that had to be replaced.
         """
         return self.imports and self.assignment is None

@@ -1,13 +1,13 @@
 """The tasks of a TensorFlow job on one node, each with the attempt that runs and the one that is wanted.
 
 Level-triggered like everything else: ``follow`` compares what the newest assignment wants with what runs,
-and takes the next step for each task. Invariant: of one task, at most one attempt runs. The next one starts
-only when the one before is known to have ended, and its process group with it; a task that is not wanted any
-more, or in a later attempt, is told to end, is killed if it does not in time (with state to save it has all
-of the grace, else a few seconds), and nothing that it ends with is held against it.
+and takes the next step for each task. Invariant: at most one attempt of a task runs. The next one starts
+only when the one before is known to have ended, and its process group with it. A task that is not wanted any
+more, or is wanted in a later attempt, is told to end, and killed if it does not end in time: with state to
+save it has the whole grace, else a few seconds. However it ends, that is no failure.
 
-Tasks that cannot be lost alone (see ``core/tensorflow/role_recovery.py``) are only kept account of here: the
-group of which they are part starts and stops as a whole.
+Tasks that cannot be lost alone (see ``core/tensorflow/role_recovery.py``) are only recorded here: their group
+starts and stops as a whole.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ class _Attempt:
     ended: bool = False
     failure: Failure | None = None
     leaving: bool = False  # it was told to end
-    saves: bool = False  # and has the time to save its state
-    killed: bool = False  # but has not ended
+    saves: bool = False  # it has the time to save its state
+    killed: bool = False  # it did not end in time, so SIGKILL was sent
 
 
 class SingleTasks:
-    """Those of one round on this node; a ``RestartScope``."""
+    """The tasks of one round on this node; a ``RestartScope``."""
 
     def __init__(self, start: StartRound, terms: AgentTerms, timers: Deadlines[str]) -> None:
         self._terms = terms
         self._timers = timers
-        self._reason = ""  # why they are to be as they are
+        self._reason = ""  # of the newest directive
         self._assignment: Assignment = start.assignment
         self._wanted: dict[int, Task] = {}  # by local rank
         self.want(start)
         self._attempts = {task.local_rank: _Attempt(task.attempt) for task in start.assignment.tasks}
 
     def want(self, start: StartRound) -> bool:
-        """What the tasks of the round that runs are to be from now on."""
+        """Take in what the newest directive wants of the tasks. Returns True."""
         self._reason = start.reason
         self._assignment = start.assignment
         self._wanted = {task.local_rank: task for task in start.assignment.tasks}
@@ -92,7 +92,7 @@ class SingleTasks:
 
     @property
     def servers(self) -> frozenset[int]:
-        """The local ranks of those that only serve the chief."""
+        """The local ranks of tasks that only serve the chief."""
         if not is_served(self._assignment.cluster):
             return frozenset()
         return frozenset(local_rank for local_rank, task in self._wanted.items() if task.role in SERVERS)
@@ -126,7 +126,7 @@ class SingleTasks:
         return [*effects]
 
     def expire(self, timer: str, now: float) -> SignalTask | None:
-        """A task has not ended in time: kill it; None if that was done before and in vain."""
+        """Kill a task that has not ended in time; None if it was killed before, in vain."""
         local_rank = int(timer.removeprefix(TASK))
         attempt = self._attempts[local_rank]
         if attempt.killed:

@@ -1,10 +1,10 @@
 """What happens to the workers of a round, and what follows for the others.
 
 A node whose worker fails stops its own group at once; it does not wait for the master to tell it. Only a
-failure that is somebody else's echo waits for that one, for a moment (``core/agent/echoes.py``). A worker's
-end counts as a failure only while the phase is RUNNING: once the launcher has begun to stop a group, an end
-in it changes nothing any more, and is told to the master only if that worker had failed of its own
-(``core/recovery/own_failures.py``). What is said of another round is not heard, nor of an attempt at a task
+failure that echoes another one waits for that, for a moment (``core/agent/echoes.py``). A worker's end counts
+as a failure only while the phase is RUNNING: once the launcher has begun to stop a group, an end in it
+changes nothing any more, and the master is told of it only if the worker had failed by itself
+(``core/recovery/own_failures.py``). Events of another round are ignored, and those of an attempt at a task
 that is not the newest one, or has ended: reading an error file takes time, in which much may have happened.
 
 Invariants: a round has failed here exactly if there is a failure to tell. Echoes are kept back while the
@@ -56,7 +56,7 @@ class Workers:
         self._echoes = Echoes(timers)
 
     def failed(self, event: WorkerFailed, may_wait: bool = True) -> None:
-        """A worker ended badly; if that may wait, somebody else may be to blame for it."""
+        """A worker ended badly; with ``may_wait``, an echo is kept back."""
         state, failure = self._state, event.failure
         if not self._is_heard(event.round, failure.local_rank, event.attempt):
             return
@@ -72,12 +72,12 @@ class Workers:
             self._fail(AgentTrigger.WORKER_FAILED, failure)
 
     def settle_echoes(self) -> None:
-        """Take what was kept back once no other rank may fail that it could be an echo of."""
+        """Release the echoes once no other rank is left that could fail and explain them."""
         if self._echoes and not self._may_be_explained():
             self.take_echoes()
 
     def take_echoes(self) -> None:
-        """Nothing that was kept back is explained any more."""
+        """Treat what was kept back as failures of their own."""
         for echo in self._echoes.take():
             self.failed(echo, may_wait=False)
 
@@ -125,25 +125,25 @@ class Workers:
             self._outbox.put(kill)
 
     def _is_heard(self, round_: int, local_rank: int, attempt: int) -> bool:
-        """The fence: what is said has to be of this round, and of the attempt that runs."""
+        """Whether an event is of this round, and of the attempt that runs."""
         return round_ == self._state.round and self._state.scope.runs(local_rank, attempt)
 
     def _fail(self, trigger: AgentTrigger, failure: Failure) -> None:
-        """This ends the round."""
+        """End the round."""
         self._state.failures = kept(self._state.failures, failure)
         self._phases.move(trigger)
         self._outbox.warn(failure.summary)
         self._group.stop(SIGTERM)
 
     def _failed_too(self, failure: Failure) -> None:
-        """The master judges once all have stopped; what is not kept would only be said for nothing."""
+        """Add a failure while the group stops; report only if it is kept, as the master judges at the end."""
         before, self._state.failures = self._state.failures, kept(self._state.failures, failure)
         self._outbox.warn(failure.summary)
         if self._state.failures != before:
             self._outbox.report()
 
     def _gone(self, local_rank: int) -> None:
-        """One less is alive."""
+        """Remove a worker, and take the step that follows."""
         self._group.lose(local_rank)
         if self._state.phase in ENDING and not self._group.is_swept:
             self._group.go_on()
@@ -151,7 +151,7 @@ class Workers:
             self._phases.move(AgentTrigger.ALL_FINISHED)
 
     def _task_ended(self, local_rank: int, failure: Failure | None) -> None:
-        """A worker has ended without which the round goes on."""
+        """A task that can be lost alone has ended."""
         self._group.lose(local_rank)
         if self._state.scope.ended(local_rank, failure):
             if failure is not None:

@@ -1,1 +1,1 @@
-"""Which nodes are fit to work: the plan of a check, its verdicts, and who is a candidate for a world."""
+"""Which nodes are fit to work: the plan of a check, its verdicts, and the candidates for a world."""

@@ -1,14 +1,13 @@
-"""Who could be a member of the next world, who has to be checked first, and whether they have the votes.
+"""Which nodes could be in the next world, which must be checked first, and whether they have the votes.
 
-The master asks this after every event, and the answers are sums over all nodes; asked of each node anew, the
-first world of n nodes would cost n * n steps. So what is summed up is kept: how many nodes that are ready
-have which standing, which listed hosts' agents are among them, and the votes (``core/membership/tally.py``)
-of all nodes that are here and of those that could be members. The invariant: after each event these sums are
-what a count of all nodes would give. It holds because a node adds to them only what ``_file`` put down for
-it, and every change of what counts passes through here: that a node is, or is no longer, ready, what it says
-of its votes, what is known of its health, that it is gone.
+The master asks this after every event, and the answers are sums over all nodes; computed anew each time, the
+first world of n nodes would cost n * n steps. So the sums are kept: how many ready nodes have each standing,
+which listed hosts' agents are among them, and the votes (``core/membership/tally.py``) of all nodes that are
+here and of those that could be members. The invariant: after each event these sums are what a count of all
+nodes would give. It holds because every change passes through here: a node becomes ready or ceases to be,
+votes, changes its health or is gone.
 
-Who is chosen is a decision about the whole world: that costs a pass over all nodes, once for each world.
+The choice of the members costs a pass over all nodes, once for each world.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ class Standing(Enum):
 
 
 class Candidates:
-    """The nodes that are ready, outside a round, and what can be said of them without asking each."""
+    """The ready nodes outside a round, with sums over them."""
 
     def __init__(self, nodes: Mapping[str, Node], quorum: Quorum, health: HealthBook) -> None:
         self._nodes = nodes
         self._quorum = quorum
         self._health = health
         self.ready: dict[str, Standing] = {}  # in the order in which they became ready
-        self.standings = dict.fromkeys(Standing, 0)  # how many of these have which
-        self.positions: dict[int, int] = {}  # of listed hosts, and how many nodes there are ready; never 0
+        self.standings = dict.fromkeys(Standing, 0)  # how many of these have each
+        self.positions: dict[int, int] = {}  # of hosts in the list: how many ready nodes each has; never 0
         self.here = Tally()  # of all nodes; empty if nobody votes
         self.able = Tally()  # of those that could be members
 
     # -- what changes
 
     def hear(self, node: Node) -> None:
-        """A node is here, and this is its newest status."""
+        """Take in the newest status of a node that is here."""
         if self._quorum.is_needed:
             self.here.put(node.info.incarnation, node.status.votes)
             if node.info.node in self.ready:
@@ -65,7 +64,7 @@ class Candidates:
             self.positions[position] = self.positions.get(position, 0) + 1
 
     def remove(self, node: Node) -> None:
-        """Remove a node that could not start at once any more; no error if it is not among them."""
+        """Remove a node that is no longer a candidate; no error if it is not among them."""
         standing = self.ready.pop(node.info.node, None)
         if standing is None:
             return
@@ -78,13 +77,13 @@ class Candidates:
                 del self.positions[position]
 
     def forget(self, node: Node) -> None:
-        """A node is gone."""
+        """Forget a node that is gone."""
         self.remove(node)
         self.here.drop(node.info.incarnation)
         self._health.forget(node.info.node, node.info.host)
 
     def suspect(self, name: str) -> None:
-        """Something that happened speaks against a node."""
+        """Note that an event speaks against a node."""
         self._health.suspect(name)
         self._review((name,))
 
@@ -95,18 +94,18 @@ class Candidates:
         return judgement
 
     def distrust_all(self) -> None:
-        """Every node is to be checked again."""
+        """Forget which nodes passed a check: each is checked again."""
         self._health.trusted.clear()
         self._review(self._nodes)
 
     def _review(self, names: Iterable[str]) -> None:
-        """What is known of the health of these nodes has changed."""
+        """Update the standing of these nodes."""
         for name in names:
             if name in self.ready:
                 self._file(self._nodes[name], self._standing(name))
 
     def _file(self, node: Node, standing: Standing) -> None:
-        """A node that is ready has this standing from now on."""
+        """Give a ready node this standing, and keep the sums."""
         before = self.ready.get(node.info.node)
         if before is not None:
             self.standings[before] -= 1
@@ -139,9 +138,9 @@ class Candidates:
     def unchecked(self, config: HealthConfig, is_first_world: bool, is_single: bool) -> list[str]:
         """Which of the nodes that are ready have to be checked first; none if no check has to be made now.
 
-        Nodes about which a check could not tell are checked again only together with a node that was not
-        there before, or when there is one node left: nothing else could change the answer. One that is alone
-        has nobody to reach, so its self test decides, if it may work alone at all.
+        A node that a check could not judge is checked again only together with a new or suspect node, or when
+        it is the only one left: nothing else could change the answer. A single node has no other to reach, so
+        its self test decides, if it may work alone at all.
         """
         asked = _asked(config, is_first_world, is_single)
         is_alone = len(self.ready) == 1
@@ -167,7 +166,7 @@ class Candidates:
         """Why this master may not lead the nodes that could be members; "" if it may.
 
         As long as these are too few, those that are still busy count as well: their votes are on the way.
-        Only if there are more than a world takes, and it is to be formed now, does it matter who is chosen.
+        The choice of members matters only if there are more than a world takes, and it is to be formed now.
         """
         quorum = self._quorum
         if not quorum.is_needed:
@@ -182,7 +181,7 @@ class Candidates:
         return quorum.obstacle(Tally(self.votes_of(self.choose(previous, limits)[0])))
 
 
-#: Standings of nodes that a check has not yet failed to judge.
+#: Standings of nodes that a check still has to judge.
 _FRESH = frozenset({Standing.UNKNOWN, Standing.SUSPECT})
 
 

@@ -5,7 +5,7 @@ probe is not taken for one of this. A node has answered a probe once it is READY
 that probe's report; a node that does not answer in time has answered nothing, which counts against it.
 
 A node that leaves, or is lost, has answered nothing either, so it is no witness. But it is not judged: it is
-not there, and whoever comes back under its name, perhaps at once, has only lost its stream, or is another
+not there. A node that comes back under its name, perhaps at once, has only lost its stream, or is another
 incarnation. It has to be checked anew.
 """
 
@@ -22,10 +22,10 @@ from elasticrun.core.membership.nodes import Node
 from elasticrun.core.protocol.messages import AgentPhase, NodeCheck, ProbeGroup, ProbeReport
 from elasticrun.dataclass import dataclass
 
-#: Where a group meets whose first member is gone: nobody answers there.
+#: The meeting place of a group whose first member is gone: nothing answers there.
 GONE = ("127.0.0.1", 0)
 
-#: The most hosts of suspects that are remembered; whoever comes may name any.
+#: The most hosts of suspects that are remembered: a stranger may name any.
 MAX_HOSTS = 10_000
 
 #: Phases of a node that could take part.
@@ -45,9 +45,9 @@ class Checkup:
         self._evidence = Evidence()
 
     def meet(self, nodes: Mapping[str, Node]) -> None:
-        """Settle where the groups of this probe meet: ports are offered only by nodes that are READY.
+        """Set where the groups of this probe meet: only READY nodes offer ports.
 
-        Once, so that a member that hears of its probe later than others goes to the same place.
+        Called once per probe, so that a member that hears of it late goes to the same place.
         """
         hosts = {group[0] for slot in self.step.slots for group in slot}
         self._places = {
@@ -55,7 +55,7 @@ class Checkup:
         }
 
     def hear(self, node: Node) -> None:
-        """A node's status changed."""
+        """Take in a node's new status."""
         name, probe = node.info.node, node.status.probe
         answered = probe is not None and probe.check == self.number
         if name in self.pending and node.status.phase not in IDLE:
@@ -64,17 +64,17 @@ class Checkup:
             self._answer(name, probe)
 
     def lose(self, name: str) -> None:
-        """A node is gone."""
+        """Note that a node is gone."""
         self.gone.add(name)
         if name in self.pending:
             self._answer(name, None)
 
     def involves(self, name: str) -> bool:
-        """A node has answered the probe that runs, or has to; not one that was lost and is back."""
+        """Whether a node has answered this probe, or has to; not if it was lost and is back."""
         return name in self.pending or (name in self._reports and name not in self.gone)
 
     def give_up(self) -> None:
-        """The time for this probe is over: whoever has not answered does not count any more."""
+        """End this probe: a node that has not answered has no report."""
         for name in sorted(self.pending):
             self._answer(name, None)
 
@@ -83,7 +83,7 @@ class Checkup:
         self._reports[name] = report
 
     def go_on(self, number: int, ratio: float, trusted: Sequence[str]) -> bool:
-        """Everybody has answered: begin the next probe, if there is one.
+        """Begin the next probe after all have answered. Returns whether there is one.
 
         ``ratio`` is how many times slower than the median a straggler is; ``trusted`` nodes may help.
         """
@@ -98,12 +98,12 @@ class Checkup:
         return True
 
     def judge(self, ratio: float) -> tuple[Verdict, tuple[NodeCheck, ...]]:
-        """What the whole check says, and its table."""
+        """The verdict of the whole check, and its table."""
         verdict = judge(self._evidence, ratio, self.gone)
         return verdict, check_table(self._evidence, verdict)
 
     def groups_of(self, name: str) -> tuple[ProbeGroup, ...]:
-        """The part of one node in the probe that runs; its groups' first members are where they meet."""
+        """The groups of one node in this probe; each group meets at its first member."""
         return tuple(
             ProbeGroup(slot, group.index(name), group, *self._places.get(group[0], GONE))
             for slot, group in zip(self.step.slots_of(name), self.step.groups_of(name), strict=True)
@@ -115,10 +115,10 @@ class Judgement:
     """What follows from a check."""
 
     summary: str
-    passed: bool  # every node that was to be checked was, and there is no fault of whatever kind
+    passed: bool  # every node was judged, and nothing found counts as a fault
     excluded: tuple[NodeFinding, ...]
-    open_question: str  # a sentence about what the check could not tell, and nobody is excluded for; or ""
-    lines: tuple[str, ...]  # what everybody has to know
+    open_question: str  # what the check could not tell, in a sentence; "" if a node was faulty or gone
+    lines: tuple[str, ...]  # for all users
     table: tuple[NodeCheck, ...]
 
 
@@ -126,8 +126,9 @@ class Judgement:
 class HealthBook:
     """What is known of the nodes' health. Names leave it when their node does.
 
-    What made a node suspect may be a fault of its host, and outlasts the agent. So the hosts of suspects that
-    went are remembered, and whoever comes from there is suspect, until somebody there has passed a check.
+    What made a node suspect may be a fault of its host, which outlasts the agent. So the hosts of suspects
+    that are gone are remembered, and a node that comes from one is suspect, until a node there has passed a
+    check.
     """
 
     trusted: set[str] = field(default_factory=set)  # passed their last check
@@ -136,18 +137,18 @@ class HealthBook:
     hosts: set[str] = field(default_factory=set)  # of suspects that are gone
 
     def suspect(self, name: str) -> None:
-        """Something that happened speaks against a node."""
+        """Note that an event speaks against a node."""
         self.trusted.discard(name)
         self.suspects.add(name)
 
     def arrive(self, name: str, host: str) -> None:
-        """A node became ready: it may be back, or help to clear up what a check left open."""
+        """Suspect a node that became ready if its host is suspect, or if a check left a question open."""
         is_wanted = self.doubtful or host in self.hosts
         if is_wanted and name not in self.trusted and name not in self.doubtful:
             self.suspects.add(name)
 
     def forget(self, name: str, host: str) -> None:
-        """A node is gone."""
+        """Forget a node, but not the host of one that was suspect or doubtful."""
         if (name in self.suspects or name in self.doubtful) and len(self.hosts) < MAX_HOSTS:
             self.hosts.add(host)
         self.trusted.discard(name)
@@ -162,7 +163,7 @@ class HealthBook:
         self.doubtful |= {found.node: found.reason for found in verdict.undecided}
         self.trusted.update(verdict.good)
         self.hosts.difference_update(present[name].info.host for name in verdict.good)
-        self.trusted.difference_update(self.doubtful)  # one that was to help may have failed as well
+        self.trusted.difference_update(self.doubtful)  # a helper may have failed as well
         self.suspects.difference_update(verdict.good, self.doubtful)
         self.suspects.update(name for name in verdict.gone if name in present)
         stragglers = verdict.stragglers if config.exclude_stragglers else ()
@@ -179,7 +180,7 @@ class HealthBook:
 
 
 def _lines(verdict: Verdict) -> Iterable[str]:
-    """Everything that a check found but the faulty nodes, about which each exclusion says its own."""
+    """All findings of a check except the faulty nodes: each exclusion is told by itself."""
     for found in verdict.stragglers:
         yield f"{found.node} is slow: {found.reason}"
     for found in verdict.undecided:

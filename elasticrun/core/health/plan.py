@@ -1,10 +1,10 @@
-"""Who is probed with whom: the evidence of a health check, and its next step.
+"""Which nodes are probed together: the evidence of a health check, and its next step.
 
 A check has at most two steps. In each, a node tests itself and then takes part in all-gathers with other
 nodes, one *slot* after the other; the groups of one slot are disjoint, so that no node is in two places.
 
-*Step 1* puts the nodes in pairs, an odd number in pairs and one group of three, and a node that is alone in
-no group. If every self test and every group was fine, that is all. A failed group does not say which of its
+*Step 1* puts the nodes in pairs, an odd number in pairs and one group of three, and a single node in no
+group. If every self test and every group was fine, that is all. A failed group does not say which of its
 members is at fault, nor whether it is the link between them.
 
 *Step 2* therefore lets every suspect (a node that no working group has proven good, and whose fault its own
@@ -28,7 +28,7 @@ Then every faulty node is condemned and every other one proven good if
   (the ones are for the group of three), whence h >= N / 5, that is h >= 2, and again 2u <= MAX_SLOTS * h.
 
 *Slow nodes.* Nodes whose speed is in doubt (``core/health/slowness.py`` says which) take part in step 2 to
-measure themselves once more; also without any group.
+measure themselves once more, even if they are in no group.
 
 *Time.* A faulty node may hold up its partner until the end of their slot, and the partner of the next slot
 waits meanwhile. So a group must be given up at a time that depends on its slot alone, the same for everybody
@@ -36,7 +36,7 @@ and counted from the start of the step, and not after so many seconds of its own
 node that comes late from a faulty one fails with the next one as well.
 
 With N = 2 there is no third node to ask. If both self tests are fine and the group failed, step 2 repeats it
-with the roles of the two ends changed, which acquits both if the failure was a passing one.
+with the roles of the two ends swapped, which acquits both if the failure was temporary.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Reports = Mapping[str, ProbeReport | None]
 
 #: The most slots of any step, hence the most groups of one node.
 MAX_SLOTS = 8
-#: The most nodes of which everybody meets everybody.
+#: The most nodes in a block, in which everybody meets everybody.
 BLOCK = 8
 #: How many nodes known good each suspect meets, and how many must speak against a node to condemn it.
 WITNESSES = 2
@@ -67,7 +67,7 @@ STEPS = 2
 
 @dataclass(frozen=True)
 class Step:
-    """One round of probes: who tests itself, and the groups of each slot."""
+    """One round of probes: the nodes that test themselves, and the groups of each slot."""
 
     nodes: Group
     slots: tuple[Slot, ...] = ()
@@ -124,7 +124,7 @@ class Evidence:
     steps: tuple[tuple[Step, Reports], ...] = ()
 
     def after(self, step: Step, reports: Reports) -> Evidence:
-        """This and what ``step`` found."""
+        """This evidence, with the reports of ``step``."""
         return Evidence((*self.steps, (step, reports)))
 
     @cached_property
@@ -170,7 +170,7 @@ class Evidence:
     def suspects(self) -> Group:
         """The nodes that were in groups, none of which worked, and that show no fault of their own.
 
-        Those come first whose whole group is suspect, side by side with the rest of it.
+        Nodes whose whole group is suspect come first, side by side with the rest of it.
         """
         cleared = {*self.proven, *self.own_faults}
         first: dict[str, None] = {}
@@ -197,7 +197,7 @@ def first_step(suspects: Sequence[str], trusted: Sequence[str] = ()) -> Step:
 
 
 def second_step(evidence: Evidence, ratio: float, trusted: Sequence[str] = ()) -> Step | None:
-    """What is to be probed after the first step, or None if that would not tell anything.
+    """The second step, or None if it would not tell anything.
 
     ``ratio`` is how many times slower than the median a straggler is.
     ``trusted`` are nodes that an earlier check found good. They are asked only if fewer than two nodes have
@@ -264,7 +264,7 @@ def _blocks(suspects: Sequence[str], helpers: Sequence[str]) -> list[list[str]]:
 
 
 def _tournament(players: Sequence[str], met: set[frozenset[str]]) -> Iterator[list[Group]]:
-    """Slots in which everybody meets everybody else once, except who ``met`` already.
+    """Slots in which each player meets every other one once, except pairs that ``met`` already.
 
     The usual circle: one seat is fixed, the others move by one place. The first slot pairs the players that
     stand side by side.
@@ -285,7 +285,7 @@ def _merge(plans: Sequence[Iterator[list[Group]] | list[list[Group]]]) -> tuple[
 
 
 def _again(suspects: Group) -> tuple[Slot, ...]:
-    """Two nodes that failed and have nobody else to meet try again, and the other one listens."""
+    """A second try of two suspects that have no other node to meet; now the other one listens."""
     return ((suspects[::-1],),) if len(suspects) == 2 else ()
 
 
@@ -302,7 +302,7 @@ def _meetings(step: Step, reports: Reports) -> Iterator[Meeting]:
 
 
 def _told(node: str, report: ProbeReport | None, index: int) -> GroupReport:
-    """What ``node`` said of its group number ``index``; that it said nothing is an error as well."""
+    """The report of ``node`` on its group number ``index``; a missing one is an error as well."""
     if report is None:
         return GroupReport(error=f"{node} never reported")
     if index >= len(report.groups):

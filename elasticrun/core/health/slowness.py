@@ -1,17 +1,17 @@
-"""Who computes slowly, compared with whom, and who has to be measured again before that is said.
+"""Which nodes compute slowly, compared with which others, and which are measured again before that is said.
 
 Compute is compared with the upper median, so that of two nodes the slower one is compared with the faster.
 Only what was measured in the same way is compared: plain Python's products say nothing about torch's; so each
 engine has a median of its own.
 
-Noise slows down, and hardly ever speeds up (by TOLERANCE at most, see ``probe/compute.py``), so that of
-several measurements the fastest is nearest to the truth. So a measurement may be wrong in two ways only,
-and whoever may be involved measures again. *A node seems slow*, because it was held up; it measures again,
-if it would be called slow. *A node does not seem slow*, because the median was held up. Half of many nodes
-are not held up at the same moment, but one or two of a few are; so if any of at most FEW nodes is near to
-being slow, all of them measure again. Near is half way from equal to slow: for a node at half speed not to
-seem even that, the one that it is compared with has to be held up for almost a third of its time, in all
-its measurements.
+Noise slows a node down, and hardly ever speeds it up (by TOLERANCE at most, see ``probe/compute.py``), so the
+fastest of several measurements is nearest to the truth. So a measurement may be wrong in two ways only, and
+the nodes that may be involved measure again. *A node seems slow*, because it was held up; it measures again,
+if it would be called slow. *A slow node does not seem slow*, because the median was held up. Half of many
+nodes are not held up at the same moment, but one or two of a few are; so if any of at most FEW nodes is near
+to being slow, all of them measure again. Near is half way from equal to slow: a node at half speed does not
+seem even that only if the node that it is compared with is held up for almost a third of its time, in all its
+measurements.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from collections.abc import Iterable, Mapping
 
 from elasticrun.core.protocol.messages import ProbeReport
 
-#: By how much a measurement may be off, as a share: a node at half speed may seem to be 1.8 times slower.
+#: By how much a measurement may be off, as a share: a node at half speed may seem only 1.8 times slower.
 TOLERANCE = 0.1
-#: The most nodes of one engine of which all measure again.
+#: The most nodes of one engine that all measure again.
 FEW = 8
 
 
 def slowness_allowed(ratio: float) -> float:
-    """From how many times slower than the median on a node is a straggler.
+    """How many times slower than the median a node must be to be a straggler.
 
-    It is ``ratio`` less TOLERANCE, but never more than half way to 1: nobody is slower than itself.
+    It is ``ratio`` less TOLERANCE, but lowered at most half way to 1: no node is slower than itself.
     """
     return max(ratio * (1 - TOLERANCE), (1 + ratio) / 2)
 
 
 def usual(measured: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """The upper median of what was measured in the same way; ``measured`` says how, and what."""
+    """The upper median of the values measured in each way; ``measured`` has pairs of way and value."""
     found: dict[str, list[float]] = {}
     for how, value in measured:
         found.setdefault(how, []).append(value)
@@ -49,7 +49,7 @@ def times_slower(computed: Mapping[str, ProbeReport]) -> dict[str, float]:
 
 
 def to_measure_again(computed: Mapping[str, ProbeReport], ratio: float) -> tuple[str, ...]:
-    """The nodes of which another measurement may change who is slow; ``ratio`` is that of a straggler."""
+    """The nodes whose next measurement may change which are slow; ``ratio`` is that of a straggler."""
     allowed = slowness_allowed(ratio)
     near = (1 + allowed) / 2
     times = times_slower(computed)

@@ -10,7 +10,7 @@ from elasticrun.core.protocol.messages import MAX_CHECKS, GroupReport, NodeCheck
 
 
 def check_table(evidence: Evidence, verdict: Verdict) -> tuple[NodeCheck, ...]:
-    """The worst first, at most MAX_CHECKS rows."""
+    """The rows of the table, the worst first; at most MAX_CHECKS."""
     words: dict[str, tuple[str, str]] = {}
     for link in (*verdict.slow_links, *verdict.bad_links):
         words.update(dict.fromkeys(link.nodes, ("good", link.reason)))
@@ -48,7 +48,7 @@ def _row(
 
 
 def _worked(evidence: Evidence) -> dict[str, list[GroupReport]]:
-    """What each node reported of its groups that worked."""
+    """Each node's reports on its groups that worked."""
     found: dict[str, list[GroupReport]] = {}
     for meeting in evidence.meetings:
         if not meeting.error:

@@ -6,30 +6,30 @@ says who meets whom). The rules, by what they need to be right:
 - *A node that is gone*, because it left or was lost before the check was over, is neither good nor faulty:
   its probe was cut short. What it had reported before is evidence about others, its silence is not.
 - *A node is faulty by itself* if its self test failed, or if it never reported. Needs nothing.
-- *A node is good* if a group worked that it was in, as all members of the group say: a node that cannot
-  communicate, and one whose link to a member is broken, cannot have been among them. A node that was alone is
-  good if its self test is.
+- *A node is good* if a group that it was in worked, as all members of the group say: a node that cannot
+  communicate, or whose link to a member is broken, cannot have been among them. A node that was alone is good
+  if its self test is.
 - *A node is condemned* if every group it was in failed, and at least two of these were pairs with different
-  nodes that are good: its *witnesses*. A good node is therefore never condemned unless two of its own links
-  are broken at least; faults elsewhere, however many, do not add up against it. One broken link can make one
+  nodes that are good: its *witnesses*. A good node is therefore never condemned unless at least two of its
+  own links are broken; faults elsewhere, however many, do not add up against it. One broken link can make one
   witness only, and a group of three none, because it may have failed for the link between the two others.
-- *A link is bad* if a group failed whose members are all good; nobody is excluded for it. Of a group of three
-  one of the three links is bad, and it is named if its pair was tried as well.
-- Whoever remains is *undecided*. If both nodes of a job of two pass their self tests but do not reach each
+- *A link is bad* if a group of only good nodes failed; nobody is excluded for it. Of a group of three one of
+  the three links is bad, and it is named if its pair was tried as well.
+- Every other node is *undecided*. If both nodes of a job of two pass their self tests but do not reach each
   other, no observation tells either node and the link apart, and the verdict names all three.
 
-When this names every faulty node is proven in ``core/health/plan.py``. That a faulty node fails every group
-is assumed there, but not here: one that works at times is called good, and its failures are called bad links.
+``core/health/plan.py`` proves when this names every faulty node. It assumes that a faulty node fails every
+group. The rules here do not: a node that works at times is called good, and its failures bad links.
 
 Slow nodes. Compute is compared with the median of all nodes that are neither faulty nor gone; see
 ``core/health/slowness.py``. As every engine has a median of its own, so has every transport: TCP says nothing
 about NCCL.
 
-The bandwidth of a group belongs to all its members, so it is read like a failure: a node is slow if no group
-of it ran at full speed, and two of its slow ones were with different nodes that ran at full speed elsewhere.
-Else the group is reported as a slow link, and its reason is sought among those of its members that were not
-fast elsewhere. Full speed is the upper median of all pairs that worked; a group of three, where the first
-member may send everything twice, is allowed twice the time and sets no standard.
+The bandwidth of a group belongs to all its members, so it is read like a failure: a node is slow if none
+of its groups ran at full speed, and two of its slow ones were pairs with different nodes that ran at full
+speed elsewhere. Else the group is reported as a slow link, and the members that were not fast elsewhere are
+named as possible reasons. The standard is the upper median of all pairs that worked; a group of three, where
+the first member may send everything twice, is allowed twice the time and sets no standard.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class NodeFinding:
 
 @dataclass(frozen=True, slots=True)
 class LinkFinding:
-    """What is wrong with a link: with that between two nodes, or with one of those between three."""
+    """What is wrong with the link between two nodes, or with one of the links between three."""
 
     nodes: Group
     reason: str
@@ -158,7 +158,7 @@ def _undecided(evidence: Evidence, unfit: Collection[str], gone: Collection[str]
 
 
 def _doubt(witnesses: Mapping[str, str], failed_with: Mapping[str, str], some_are_gone: bool) -> str:
-    """Why nothing certain can be said of a node, whose groups without an unfit node are ``failed_with``."""
+    """Why a node is undecided; ``failed_with`` has the errors of its groups without an unfit node."""
     if not failed_with:
         unfit = "faulty itself, or gone" if some_are_gone else "faulty itself"
         return f"its self test is fine, but every node that it was to reach is {unfit}"
@@ -182,7 +182,7 @@ def _doubt(witnesses: Mapping[str, str], failed_with: Mapping[str, str], some_ar
 
 
 def _bad_links(evidence: Evidence) -> tuple[LinkFinding, ...]:
-    """Groups of good nodes only that failed; one of three only if none of its pairs was found."""
+    """Failed groups of only good nodes; a group of three only if none of its pairs is a bad link."""
     proven = set(evidence.proven)
     failed: dict[frozenset[str], Meeting] = {}
     worked: set[frozenset[str]] = set()
@@ -222,7 +222,7 @@ def _engines(evidence: Evidence) -> str:
         return ""
     told = "; ".join(f"{engine}: {name_some(nodes)}" for engine, nodes in found.items())
     return (
-        f"the nodes compute with different engines, and were compared only with nodes of their own ({told})"
+        f"the nodes compute with different engines, and speeds were compared only within one engine ({told})"
     )
 
 
@@ -272,7 +272,7 @@ def _slow_network(
 
 
 def _slow_nodes(slow: Iterable[Meeting], fast: set[str]) -> dict[str, list[Meeting]]:
-    """Nodes that were slow with two nodes that are fast elsewhere, and at no time fast; with these groups."""
+    """Nodes that were never fast, and slow with two nodes that were fast elsewhere; with these groups."""
     told: dict[str, dict[str, Meeting]] = {}
     for meeting in slow:
         for node in meeting.nodes:
@@ -308,6 +308,6 @@ def _all_of(names: Group) -> str:
 
 
 def _portion(value: float, whole: float, unit: str) -> str:
-    """Both, with the prefix that suits the whole."""
+    """``value`` of ``whole``, both with the prefix that suits ``whole``."""
     size, prefix = next((it for it in PREFIXES if whole >= it[0]), PREFIXES[-1])
     return f"{value / size:.3g} of {whole / size:.3g} {prefix}{unit}"

@@ -1,8 +1,8 @@
-"""Who is here, and what follows for the whole job when a node says something new, or is gone.
+"""The nodes that are here, and what follows for the job when one reports something new or is lost.
 
-A node that is ready, and in no round that may still run, is a candidate for the next world or is held back
-(``core/job/growth.py``). Every change of what a node says passes through ``hear``, and every way in which a
-node goes ends in ``lose``; so what is counted of all nodes is kept exact in these two places.
+A ready node in no round that may still run is a candidate for the next world or is held back
+(``core/job/growth.py``). Every new status passes through ``hear``, and every departure ends in ``lose``.
+These two keep the counts over all nodes exact.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from elasticrun.core.protocol.messages import RejectCode, Rejected
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
 
-#: Seconds by which the time to come back to a restarted master is longer for each node that is awaited. They
-#: all come at once, so the last one waits for the master to welcome the others: that takes about a
-#: millisecond for each, and several times as long where their agents share the master's cores.
+#: Seconds added for each awaited node to the time in which nodes have to come back to a restarted master. All
+#: come at once, so the last one waits while the master welcomes the others: about a millisecond for each, and
+#: several times as long where their agents share the master's cores.
 REATTACH_EACH = 0.005
 
 
@@ -35,10 +35,10 @@ class Attendance:
     # -- what nodes say
 
     def hear(self, node: Node) -> None:
-        """Draw the consequences of a node's newest status."""
+        """Take in a node's newest status, and act on it."""
         state, name, status = self._state, node.info.node, node.status
         state.newest = max(state.newest, status.round)
-        if status.probe is not None:  # else its answer to another probe would be taken for one to ours
+        if status.probe is not None:  # else this answer could pass for one to our next probe
             self.note_probe(status.probe.check)
         state.quorum.hear(status.votes, node.info.position, status.round)
         if name in state.current.pending:
@@ -55,7 +55,7 @@ class Attendance:
             state.timers.cancel((LAST_CALL, ""))  # an arrival restarts it
 
     def _hear_member(self, node: Node) -> None:
-        """A node of the newest world has something to say that may be about it."""
+        """Take in the status of a member of the newest world that may still run."""
         state, name, status = self._state, node.info.node, node.status
         if not accepts(status.votes, state.current.assignments[name].proposal):
             state.current.lose(name, f"{name} followed another master")
@@ -66,7 +66,7 @@ class Attendance:
             state.current.lose(name, f"{name} followed another master to round {status.round}")
 
     def _note_completion(self) -> None:
-        """A world has started everywhere: its members' votes say so (``core/membership/quorum.py``)."""
+        """Once every member has started, note that the world is complete (``core/membership/quorum.py``)."""
         current = self._state.current
         if not current.is_committed:
             return
@@ -82,7 +82,7 @@ class Attendance:
             self._outbox.direct_all([name for name in current.assignments if name in current.pending])
 
     def touch(self, node: Node) -> None:
-        """The node is alive: it has another while to say something."""
+        """Note that a node is alive: restart its heartbeat timeout."""
         state = self._state
         state.timers.set((HEARTBEAT, node.info.node), state.now + state.config.heartbeat_timeout)
 
@@ -94,7 +94,7 @@ class Attendance:
         return self._state.newest
 
     def note_probe(self, number: int) -> None:
-        """A probe has this number: the next one gets a larger one."""
+        """Note the number of a probe: the next probe gets a larger one."""
         self._state.probes = max(self._state.probes, number)
 
     # -- candidates
@@ -118,11 +118,11 @@ class Attendance:
         self._watch_held()
 
     def admit_first(self) -> None:
-        """Make the node a candidate that has been held back for longest."""
+        """Make the node that was held back first a candidate."""
         self.admit(self._state.members.nodes[self._state.held.first])
 
     def admit_held(self) -> None:
-        """Make candidates of all that are held back."""
+        """Make all nodes that are held back candidates."""
         for name in list(self._state.held.since):
             self.admit(self._state.members.nodes[name])
 
@@ -133,7 +133,7 @@ class Attendance:
         else:
             self._state.timers.set((WARMING, ""), deadline)
 
-    # -- who goes
+    # -- departures
 
     def lose(self, node: Node, reason: str, cause: StopCause = StopCause.MEMBER_LOST) -> None:
         """Forget a node that is gone."""
@@ -144,7 +144,7 @@ class Attendance:
         state.timers.cancel((HEARTBEAT, name))
         if state.checkup is not None:
             state.checkup.lose(name)
-        if not state.ended:  # afterwards everybody goes
+        if not state.ended:  # afterwards all nodes leave
             self._outbox.decide(f"{name} {reason}")
         state.current.lose(name, f"{name} {reason}", cause)
 
@@ -156,14 +156,14 @@ class Attendance:
         self.lose(node, reason)
 
     def dismiss(self, node: Node, farewell: Rejected | None, reason: str) -> None:
-        """Forget a node for good. Its workers still stop, so this incarnation must not come back."""
+        """Forget a node for good. Its workers may be stopping, so this incarnation must not come back."""
         self._state.members.retire(node, farewell)
         if node.session is not None:
             self._outbox.drop(node.session, farewell)
         self.lose(node, reason, StopCause.MEMBER_LEFT)
 
     def exclude(self, *faulty: NodeFinding) -> None:
-        """Dismiss faulty nodes: they end, so that whoever started them can replace them."""
+        """Dismiss faulty nodes: their agents end, so that they can be replaced."""
         nodes = self._state.members.nodes
         known = [found for found in faulty if found.node in nodes]
         for found in known:
@@ -175,7 +175,7 @@ class Attendance:
     # -- a master's restart
 
     def await_all(self) -> None:
-        """Take every known node for away, as the streams of an earlier master are closed."""
+        """Mark every known node as detached, as the streams of the earlier master are closed."""
         state = self._state
         state.members.detach_all()
         for node in state.members.nodes.values():
@@ -186,9 +186,9 @@ class Attendance:
         self.await_known()
 
     def await_known(self) -> None:
-        """Give known nodes that are not back some time to come, counted from the last one that did.
+        """Restart the wait for known nodes that are not back; called for each one that returns.
 
-        So a node that is gone is found soon after all others are back, be they two or thousands.
+        So a lost node is found soon after all others are back, whether two or thousands.
         """
         state = self._state
         missing = state.members.detached

@@ -17,7 +17,7 @@ from elasticrun.core.job.world import is_enough, unchecked
 from elasticrun.core.membership.roster import name_some
 from elasticrun.core.protocol.status import JobPhase
 
-#: Seconds that nodes have, after the time of a probe is over, to kill it and to say so.
+#: Seconds that nodes have after a probe's timeout to kill it and report.
 CHECK_GRACE = 40.0
 
 
@@ -44,22 +44,20 @@ class Checking:
         self._outbox.direct_all(sorted(checkup.pending))
 
     def advance(self) -> Move | None:
-        """Probe again, or judge, once everybody has answered."""
+        """Probe again, or judge, once all nodes have answered."""
         state, checkup = self._state, self._state.checkup
         assert checkup is not None
         while not checkup.pending:
             ratio, trusted = state.config.health.straggler_ratio, state.candidates.trusted()
             if not checkup.go_on(state.probes + 1, ratio, trusted):
                 return self._judge(checkup)
-            why = (
-                "to tell suspects and links apart" if checkup.step.slots else "before anybody is called slow"
-            )
+            why = "to tell suspects and links apart" if checkup.step.slots else "to confirm slow nodes"
             self._outbox.decide(f"probing again, {why}: {name_some(checkup.step.nodes)}")
             self._probe(checkup)
         return None
 
     def expire(self, _: str) -> None:
-        """Who has not answered by now does not count any more."""
+        """End the probe without the nodes that have not answered."""
         checkup = self._state.checkup
         assert checkup is not None  # the timer ends with it
         checkup.give_up()
@@ -82,7 +80,7 @@ class Checking:
         return Move(Trigger.CHECKED)
 
     def _is_stuck(self) -> bool:
-        """No world could be formed, and no check would change that."""
+        """Whether no world can be formed, and no check would change that."""
         state = self._state
         if state.held or is_enough(state.candidates, state.limits):
             return False

@@ -1,4 +1,4 @@
-"""What TensorFlow asks of a world beyond its size: its nodes' roles make one cluster.
+"""TensorFlow's demand on a world beyond its size: the roles of its nodes make one cluster.
 
 Used only where nodes bring roles; a world of torch is formed without it (``core/job/formation.py``).
 """
@@ -26,9 +26,9 @@ class Clusters:
         self._outbox = outbox
 
     def choose(self, first: Choice) -> Choice:
-        """Those who come first if they make a cluster; else whoever fits those before him.
+        """The first choice if it makes a cluster; else the nodes that fit those before them.
 
-        A node that brings a second chief is a spare. What is the matter if that does not help is an obstacle.
+        So a node that brings a second chief is a spare. If no choice fits, the choice names the obstacle.
         """
         obstacle = self._misfit(first.members)
         if not obstacle or self._state.quorum.is_needed:  # with a quorum each of them may be needed to vote
@@ -44,7 +44,7 @@ class Clusters:
     def _misfit(self, names: Sequence[str]) -> str:
         """Why these nodes cannot make the next cluster; "" if they can.
 
-        A program for parameter servers does not run without any, although its chief and workers would make a
+        A program for parameter servers does not run without them, although its chief and workers would make a
         cluster of the other shape.
         """
         infos, ports = self._offers(names)
@@ -55,13 +55,13 @@ class Clusters:
         return misfit(infos, ports)
 
     def could_join(self) -> bool:
-        """Whether those who are ready would make one cluster with those who train."""
+        """Whether the ready nodes would make one cluster with the members of the round."""
         state, here = self._state, self._state.members.nodes
         infos = [here[name].info for name in (*state.current.assignments, *state.ready) if name in here]
         return not clash(infos)
 
     def make_tasks(self, names: Sequence[str]) -> RoundTasks:
-        """The tasks of the next round; their numbers are still those that were ordered."""
+        """Make the tasks of the next round; orders to scale a role still hold."""
         infos, ports = self._offers(names)
         tasks = RoundTasks(infos, ports)
         for role, wanted in self._state.role_orders.items():
@@ -73,7 +73,7 @@ class Clusters:
         return tasks
 
     def assign(self, assignments: Mapping[str, Assignment], tasks: RoundTasks) -> dict[str, Assignment]:
-        """The assignments with what each node is told of its tasks, and of all others."""
+        """The assignments, with the tasks of each node and the whole cluster."""
         tag = self._state.config.tag
         return {
             name: replace(given, tasks=tasks.of(name), cluster=tasks.cluster, tag=tag)

@@ -11,12 +11,12 @@ from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, Tas
 from elasticrun.core.protocol.tasks import Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
 
-#: What the tasks of each node use, by the node's session.
+#: The usage of each node's tasks, by the node's session.
 Usages = Mapping[int, Sequence[TaskUsage]]
 
 
 def describe(job: JobState, usages: Usages | None = None) -> JobStatus:
-    """Who is there and what the job does; of tasks, what they use as far as ``usages`` knows."""
+    """The phase of the job, its nodes and their tasks, with the usage of tasks that ``usages`` has."""
     budget, limits = job.budget, job.limits
     members = job.members.nodes
     inside = [name for name in job.current.assignments if name in members]
@@ -56,13 +56,13 @@ def _tasks_of(job: JobState, name: str) -> tuple[Task, ...]:
 
 
 def _reports(job: JobState, name: str) -> dict[int, TaskReport]:
-    """What a node said of its tasks in this round, by local rank."""
+    """A node's reports on its tasks in this round, by local rank."""
     status = job.members.nodes[name].status
     return {report.local_rank: report for report in status.tasks} if status.round == job.round else {}
 
 
 def _used(job: JobState, name: str, usages: Usages) -> dict[int, TaskUsage]:
-    """What the tasks of a node use that run, by local rank."""
+    """The usage of a node's running tasks, by local rank."""
     session = job.members.nodes[name].session
     running = {report.local_rank for report in _reports(job, name).values() if not report.ended}
     told = usages.get(session, ()) if session is not None else ()

@@ -1,7 +1,7 @@
 """What agents are told, as a function of the job's state.
 
-Nothing here remembers what was said before: a directive is derived anew each time from the facts, so an agent
-that lost one with its stream hears the same again, or what is in force by then.
+No directive is remembered: each is derived anew from the facts. So an agent that lost one with its stream
+gets the same again, or the one that is in force by then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from elasticrun.core.tensorflow.round_tasks import name_tasks
 
 
 def directive(job: JobState, node: Node, sequence: int) -> MasterMessage | None:
-    """What is in force for a node; None before the first round if the node has nothing to do."""
+    """The directive in force for a node; None before the first round if the node has nothing to do."""
     stamp = (job.epoch, sequence)
     name = node.info.node
     if job.ended:
@@ -35,7 +35,7 @@ def directive(job: JobState, node: Node, sequence: int) -> MasterMessage | None:
         return StopRound(*stamp, job.round, job.current.stop_reason, _drains(job.current, name))
     if job.newest < 0:
         return None
-    # Also to a node that runs nothing: from then on an earlier directive that comes late is stale.
+    # Also to a node that runs nothing: it makes an earlier directive that comes late stale.
     return StopRound(*stamp, job.newest, "this node is not part of the newest round")
 
 
@@ -48,7 +48,7 @@ def _drains(current: Round, name: str) -> bool:
 
 
 def probe_secret(key: str, number: int) -> bytes:
-    """The secret of one probe, the same for all its nodes, and again for those that hear of it late."""
+    """The secret of one probe: the same for all its nodes, also for those that hear of it late."""
     import hmac  # not needed where nothing is checked
 
     return hmac.digest(key.encode(), b"elasticrun.v1 probe %d" % number, "sha256")

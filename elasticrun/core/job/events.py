@@ -1,4 +1,4 @@
-"""What the job's machine is told, what it answers, and its table of transitions."""
+"""The events and effects of the job's machine, and its table of transitions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Trigger(Enum):
 
     CHECK_WANTED = "check wanted"
     CHECKED = "checked"
-    CHECK_FAILED = "check failed"  # too few healthy nodes are left, or a fault is what was looked for
-    CHECK_PASSED = "check passed"  # and nothing but a check was asked for
+    CHECK_FAILED = "check failed"  # too few healthy nodes are left, or a check-only job found a fault
+    CHECK_PASSED = "check passed"  # of a check-only job
     WORLD_FORMED = "world formed"
     JOIN_TIMED_OUT = "join timed out"
     ALL_FINISHED = "all finished"
@@ -44,7 +44,7 @@ TRANSITIONS: dict[tuple[JobPhase, Trigger], JobPhase] = {
     (JobPhase.STOPPING, Trigger.ERROR_REPEATED): JobPhase.HOPELESS,
 }
 
-#: The phases that end a job, and what agents are told.
+#: The phases that end a job, with the outcome that agents are told.
 OUTCOMES: dict[JobPhase, Outcome] = {
     JobPhase.SUCCEEDED: Outcome.SUCCEEDED,
     JobPhase.FAILED: Outcome.FAILED,
@@ -58,8 +58,8 @@ OUTCOMES: dict[JobPhase, Outcome] = {
 class MasterStarted:
     """A master took up the job; ``epoch`` is larger than that of any master before it.
 
-    ``key`` is drawn at random, in hex; the first one of a journal holds for all its masters. ``host`` is the
-    incarnation of the agent that started this one, if it is known.
+    ``key`` is drawn at random, in hex; the first key of a journal holds for all its masters. ``host`` is the
+    incarnation of the agent that started this master, if it is known.
     """
 
     epoch: Annotated[int, EPOCHS]
@@ -108,13 +108,13 @@ class Detached:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A deadline passed: of a kind of timer, for one node or ("") for the job."""
+    """A deadline passed: the kind of timer, and its node, or "" for the job."""
 
     timer: str
     node: str = ""
 
 
-#: An operator's order is an event as it is.
+#: An operator's order is itself an event.
 JobEvent = MasterStarted | Attached | Reported | Beat | Left | Detached | Expired | Order
 
 
@@ -161,7 +161,7 @@ class StepDown:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What came of an operator's order, for the one who gave it: there is one for each order."""
+    """The answer to an operator's order; each order gets exactly one."""
 
     ok: bool
     text: str

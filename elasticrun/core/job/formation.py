@@ -4,7 +4,7 @@ The invariant that makes a round safe: a world is formed only when no worker of 
 on any of its members. A member of the last round is no candidate until it has said READY for that round; one
 that was lost and comes back must say READY before it is a candidate.
 
-Whether a world forms is decided by ``decide_world``; here is what follows from each of its answers.
+``decide_world`` decides whether a world forms; this module carries out each of its answers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Formation:
     # -- gathering
 
     def advance(self) -> Move | None:
-        """Form a world if the facts allow it, or see to it that nobody waits for ever."""
+        """Form a world if the facts allow it; else a timer bounds the wait."""
         state = self._state
         if state.members.detached or (BACKOFF, "") in state.timers:
             return None  # known nodes are about to come back, or failures came fast; a timer bounds the wait
@@ -57,7 +57,7 @@ class Formation:
 
     @property
     def _calls(self) -> bool:
-        """Only the first world waits for more nodes than it needs: nobody knows yet who will come."""
+        """Whether to wait for more nodes than needed: only the first world does, as any node may come."""
         state = self._state
         if state.previous or state.last_called:
             return False
@@ -73,11 +73,11 @@ class Formation:
                 self._form(self._order(decision.nodes), decision.reason)
                 return Move(Trigger.WORLD_FORMED)
             case Step.CHECK:
-                state.last_called = True  # who comes later than a check does not hold up those who passed it
+                state.last_called = True  # a node that comes later does not hold up the checked ones
                 self._stop_waiting()
                 return Move(Trigger.CHECK_WANTED, nodes=decision.nodes)
             case Step.LAST_CALL:
-                state.timers.cancel((NOTICE, ""))  # nobody is missing any more
+                state.timers.cancel((NOTICE, ""))  # enough nodes are here
                 state.timers.set_default((LAST_CALL, ""), now + state.config.last_call_timeout)
                 return None
             case Step.TOO_FEW:
@@ -102,7 +102,7 @@ class Formation:
     # -- deadlines
 
     def expire_last_call(self, _: str) -> None:
-        """Who has not come by now is not waited for."""
+        """Stop waiting for nodes that have not come."""
         self._state.last_called = True
 
     def expire_join(self, _: str) -> Move | None:
@@ -122,7 +122,7 @@ class Formation:
         self._outbox.put(StepDown(state.obstacle))
 
     def expire_imports(self, _: str) -> None:
-        """The node that has been held back for longest is waited for no more."""
+        """Make the node that was held back first a candidate, whether its imports are done or not."""
         self._attendance.admit_first()
 
     # -- forming
@@ -168,7 +168,7 @@ class Formation:
             state.candidates.distrust_all()
 
     def _propose(self, order: Sequence[str], assignments: dict[str, Assignment]) -> dict[str, Assignment]:
-        """The assignments with what the world is founded on, if nodes vote."""
+        """The assignments, with each member's proposal if nodes vote."""
         state, nodes = self._state, self._state.members.nodes
         proposals = state.quorum.form(state.round, state.epoch, state.candidates.votes_of(order))
         if not proposals:
@@ -201,5 +201,5 @@ class Formation:
 
 
 def terms_of(state: JobState) -> Terms:
-    """What the next world has to keep to."""
+    """The terms of the next world."""
     return Terms(state.limits, state.config.health, state.previous, state.round < 0, state.newest >= 0)

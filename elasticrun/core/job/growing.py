@@ -29,12 +29,12 @@ class Growing:
             timers.cancel((GROWTH, ""))
 
     def grow(self, _: str = "") -> None:
-        """Stop the round that runs for those who are ready."""
+        """Stop the round that runs, so that the ready nodes can join."""
         joiners = f"{name_some(list(self._state.ready))} can join"
         self._state.current.must_stop(StopCause.NODE_JOINED, joiners)
 
     def _judge(self) -> Growth:
-        """Whether a larger world could start at once, and nobody has finished the work yet."""
+        """Whether a larger world could start; NONE once a member has finished its work."""
         state, current = self._state, self._state.current
         if not state.ready or current.finished or state.members.detached:
             return Growth.NONE

@@ -1,17 +1,17 @@
-"""When a world that runs makes way for a larger one, and who is not ready for that yet.
+"""When a world that runs makes way for a larger one, and which nodes are held back until they can join.
 
-A node that joins a job which trains says READY long before its workers could make a step: its warm parent
-still imports torch. To stop the world then would have everybody wait for that import. So such a node is *held
-back*: it is no candidate, is not checked, is not counted in votes, and nobody waits for it, until one of
-these happens: it says that it is done; it is needed, because no world can be formed without it; or it has
-been held back for ``WARMING_LIMIT``, in which its agent should have said something.
+A node that joins a training job says READY long before its workers could make a step: its warm parent still
+imports torch. If the world stopped then, all nodes would wait for that import. So such a node is *held back*:
+it is no candidate, is not checked, is not counted in votes, and no other node waits for it. That ends once it
+says that its imports are done, or no world can be formed without it, or it has been held back for
+``WARMING_LIMIT``, in which its agent should have said something.
 
-Invariant: while a round runs, no candidate is known to be warming unless it was held back for that long. So
-whatever stops a round for the sake of growth could start its workers by a fork. Before the first world
-nothing runs that could go on, so nobody is held back: nodes meet while they import.
+Invariant: while a round runs, no candidate is known to be warming unless it was held back for that long. So a
+node for which a round stops can start its workers by a fork. Before the first world there is no round to
+interrupt, so no node is held back: nodes meet while they import.
 
-Of many nodes that are started together, each stop should take in as many as possible. So the first that is
-done waits for the others that import, for ``SETTLE`` at most: one stop in each such time, however they come.
+When many nodes start together, each stop should take in as many as possible. So the first node that is done
+waits for the others that import, for ``SETTLE`` at most: there is one stop in each such time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from enum import Enum
 
 from elasticrun.core.membership.rendezvous import WorldLimits
 
-#: Seconds that a node which could join waits for others that are about to.
+#: Seconds that a node which could join waits for others that soon can.
 SETTLE = 1.0
-#: Seconds after which a node is taken for ready that never said that it is; its agent gives up long before.
+#: Seconds after which a node that is still warming is taken for ready; its agent gives up long before.
 WARMING_LIMIT = 90.0
 
 
@@ -44,10 +44,10 @@ def growth(size: int, available: int, held: int, limits: WorldLimits) -> Growth:
 
 
 class HeldBack:
-    """The nodes that are held back, by name, in the order in which that began. Every operation is O(1)."""
+    """The names of the nodes that are held back, oldest first. Every operation is O(1)."""
 
     def __init__(self) -> None:
-        # Seconds of the master's clock. A plain dict would pass all that were dropped to find the first.
+        # Seconds of the master's clock. A plain dict would scan all dropped entries to find the first.
         self.since: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:
@@ -61,12 +61,12 @@ class HeldBack:
         self.since.setdefault(name, now)
 
     def drop(self, name: str) -> None:
-        """The node is not held back any more, or gone; no error if it was not."""
+        """Remove a node; no error if it is not held back."""
         self.since.pop(name, None)
 
     @property
     def first(self) -> str:
-        """The one that was held back first; there must be one."""
+        """The node that was held back first; there must be one."""
         return next(iter(self.since))
 
     @property

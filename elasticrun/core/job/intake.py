@@ -1,8 +1,8 @@
-"""Who speaks, and whether that counts: the fences of what comes in from agents.
+"""The fences for what agents send: whose it is, and whether it counts.
 
 Each fact is fenced by the session it came in on, by the incarnation and the sequence within it, and by the
-epoch. So an event that is late, doubled or from an earlier life changes nothing. What passes is handed on to
-``Attendance``, which draws the consequences.
+epoch. So an event that is late, doubled or from an earlier life changes nothing. ``Attendance`` acts on what
+passes.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Intake:
         state.quorum.start(state.epoch)
         state.timers.cancel((STEP_DOWN, ""))
         if not state.quorum.is_needed:  # otherwise masters may take turns, and the wait has to end some time
-            state.timers.cancel((JOIN, ""))  # who is missing is known again when they are back
+            state.timers.cancel((JOIN, ""))  # the wait starts anew once the known nodes are back
         self._attendance.await_all()
         known = len(state.members.nodes)
         self._outbox.decide(f"master epoch {state.epoch} starts; {known} known nodes may re-attach")
 
     def _overtake(self, hello: Hello) -> None:
-        """Be newer than a master that we know nothing of, whose directives this agent obeyed."""
+        """Raise our epoch above that of an unknown master whose directives this agent obeyed."""
         state = self._state
         foreign = hello.epoch == state.epoch and not state.members.has_met(hello.info)
         if foreign or hello.epoch > state.epoch:
@@ -117,29 +117,29 @@ class Intake:
     # -- deadlines
 
     def expire_silent(self, name: str) -> None:
-        """A node has said nothing for too long."""
+        """Let a node go that has been silent for too long."""
         timeout = self._state.config.heartbeat_timeout
         self._attendance.let_go(name, f"lost: silent for {timeout:g} s")
 
     def expire_away(self, _: str) -> None:
-        """Nodes have not come back to a restarted master."""
+        """Let the known nodes go that have not come back to a restarted master."""
         nodes = self._state.members.nodes
         for name in [name for name, node in nodes.items() if node.session is None]:
             self._attendance.let_go(name, "lost: not back in time after the master's restart")
 
-    # -- who may attach
+    # -- admission
 
     def _judge(self, session: int, hello: Hello) -> Admission | None:
         """What a Hello means; None if it was refused."""
         state, info = self._state, hello.info
-        is_free = state.ended and hello.trust is Trust.STRANGER  # nobody's name has to be kept any more
+        is_free = state.ended and hello.trust is Trust.STRANGER  # names need no protection any more
         admission = state.members.judge(session, info, Trust.MEMBER if is_free else hello.trust)
         if admission in REFUSALS:
             told = answer(admission, info.node, state.members.farewell(info), len(state.members.nodes))
             self._outbox.drop(session, told)
             return None
         if state.quorum.is_blank and not hello.status.votes:
-            self._outbox.drop(session)  # neither knows of a world: it must look for the first master
+            self._outbox.drop(session)  # neither knows of a world: the agent must look for the first master
             return None
         if refusal := disbelief(state.horizon, self._known, info, hello.status, hello.epoch):
             self._outbox.drop(session, refusal)

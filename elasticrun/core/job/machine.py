@@ -1,12 +1,12 @@
 """The master's decisions: one job's state machine.
 
-The machine is *level-triggered*. An event only updates facts; afterwards the rule of the phase looks at the
-facts and says whether the phase is over, until no rule does. So the order in which facts arrive can delay a
+The machine is *level-triggered*. An event only updates facts; then the rule of the phase looks at the facts
+and says whether the phase is over, until no rule says so. So the order in which facts arrive can delay a
 decision but not change what is finally decided, and replaying the same events gives the same state.
 
-Tables say who does what: which part takes in an event, which rule a phase has, and what begins with a move;
-``TRANSITIONS`` says where a move leads. Each part has one job, reads the state, changes the fields of it that
-it owns (``core/job/state.py``), and speaks through the outbox.
+Tables say which part takes in an event, which rule a phase has, and what a move begins; ``TRANSITIONS`` says
+where a move leads. Each part has one job, reads the state, changes only the fields that it owns
+(``core/job/state.py``), and speaks through the outbox.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from elasticrun.core.job.tasks import SingleTasks
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.timers import Deadlines
 
-Take = Callable[[Any], Move | None]  # of the event whose type it stands for in the table
+Take = Callable[[Any], Move | None]  # its argument is an event of the type under which it is listed
 
 
 class JobMachine:
@@ -91,7 +91,7 @@ class JobMachine:
             Expired: self._expire,
             **orders.rules,
         }
-        #: Timers that are not here only hold something up: the rule of the phase sees that they are over.
+        #: Timers that are not listed only delay something: the rule of the phase sees that they are over.
         self._deadlines: dict[str, Callable[[str], Move | None]] = {
             HEARTBEAT: intake.expire_silent,
             REATTACH: intake.expire_away,
@@ -111,7 +111,7 @@ class JobMachine:
             JobPhase.RUNNING: rounds.watch,
             JobPhase.STOPPING: rounds.settle,
         }
-        #: What begins with a move; all others end the job.
+        #: What a move begins; moves that are not listed end the job.
         self._begins: dict[Trigger, Callable[[Move], None]] = {
             Trigger.CHECK_WANTED: checking.begin,
             Trigger.CHECKED: lambda _: None,

@@ -1,4 +1,4 @@
-"""How the job moves from one phase to another: what a rule of the machine answers."""
+"""The answer of a rule of the machine: a move from one phase to another."""
 
 from __future__ import annotations
 

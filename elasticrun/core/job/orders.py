@@ -1,8 +1,8 @@
-"""What operators order: each order is judged here, once, and answered.
+"""The orders of operators: each is judged here, once, and answered.
 
-An order is an event as any other. So it is judged on the facts at its place among the events, a journal has
-the orders that were refused as well, and a replay refuses them again. Invariant: each order leads to exactly
-one ``Answered``, and one that is refused changes nothing.
+An order is an event like any other. So it is judged on the facts at its place among the events; a journal
+also holds the refused orders, and a replay refuses them again. Invariant: each order leads to exactly one
+``Answered``, and a refused order changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
 from elasticrun.core.tensorflow.scale import scale_promise, scale_refusal
 
-SHOWN = 8  # nodes that an operator is told
+SHOWN = 8  # names of nodes in an answer
 
 
 class Orders:
@@ -82,7 +82,7 @@ class Orders:
         self._answer(f"{len(sessions)} nodes save the stacks of their workers beside their logs")
 
     def _allows(self, refusal: str) -> bool:
-        """Whether an order is carried out; if not, ``refusal`` or the end of the job is the answer."""
+        """Whether to carry out an order; if not, answer with ``refusal``, or with the end of the job."""
         state = self._state
         why = f"the job has ended: {state.end_reason}" if state.ended else refusal
         if why:

@@ -1,8 +1,8 @@
 """What the job says: directives to agents, notices to users, decisions to the log.
 
 Effects are collected in the order in which they were decided; the machine hands them out after each event. A
-directive is derived from the facts whenever one is sent (``core/job/directives.py``), and a later one has a
-larger stamp. So an agent that obeys only a stamp that is newer than its last one obeys what is in force.
+directive is derived from the facts when it is sent (``core/job/directives.py``), and a later one has a larger
+stamp. So an agent that obeys only newer stamps than its last one obeys the directive in force.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from elasticrun.core.protocol.messages import (
 )
 from elasticrun.core.protocol.status import JobPhase
 
-#: Messages of which only the one with the largest stamp holds.
+#: Messages with a stamp: only the one with the largest stamp holds.
 STAMPED = (StartRound, StopRound, StartProbe, JobEnded)
 
 
@@ -51,7 +51,7 @@ class Outbox:
         self._effects.append(Decided(text, state.phase, state.round, state.events))
 
     def drop(self, session: int, farewell: Rejected | None = None) -> None:
-        """Close a session after this last word."""
+        """Close a session, after ``farewell`` if there is one."""
         self._effects.append(Drop(session, farewell))
 
     def send(self, session: int, message: MasterMessage) -> None:
@@ -62,7 +62,7 @@ class Outbox:
 
     def direct_all(self, names: Iterable[str]) -> None:
         """Send each of these nodes that is here the directive in force for it."""
-        self._state.sequence += 1  # one for all, so that those who are told the same are told one message
+        self._state.sequence += 1  # one for all, so that equal directives are one message
         nodes = self._state.members.nodes
         for name in names:
             if name in nodes:
@@ -83,19 +83,19 @@ class Outbox:
     # -- words for users
 
     def tell(self, names: Iterable[str], text: str) -> None:
-        """Let the users of these nodes read something."""
+        """Send a text to the users of these nodes."""
         for name in names:
             session = self._state.members.nodes[name].session
             if session is not None:
                 self._effects.append(Send(session, Waiting(self._state.epoch, text)))
 
     def tell_all(self, lines: Sequence[str]) -> None:
-        """Let all users read the first of these lines: of n nodes, n may have something to be told."""
+        """Send all users the first of these lines: there may be a line for each of n nodes."""
         for line in some_lines(lines):
             self.tell(self._state.members.nodes, line)
 
     def remind(self) -> None:
-        """Tell those who wait what they wait for, and again after a while."""
+        """Tell the waiting nodes what they wait for, and again after a while."""
         state = self._state
         text, waiting = notice(state)
         self.tell(waiting, text)

@@ -26,18 +26,18 @@ STARTED = frozenset({AgentPhase.RUNNING, AgentPhase.FAILED, AgentPhase.FINISHED}
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Tasks that were lost and start again while their round goes on, as one event."""
+    """Lost tasks that start again while their round goes on, as one event."""
 
     losses: tuple[Loss, ...]
     before: Recovery  # what the job remembered of its failures until then
     at: float  # when the first one was judged, in seconds of the master's clock
     lasted: float  # seconds since the round started, or was repaired before
-    verdict: str = ""  # what followed, for those who start again
+    verdict: str = ""  # what followed, for the nodes that start tasks again
 
 
 @dataclass(slots=True)
 class Round:
-    """Who is in it, who may still run, and why the round has to stop, if it has to."""
+    """The members of a round, which of them may still run, and why it has to stop, if it has to."""
 
     assignments: dict[str, Assignment] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)  # members whose workers may be alive
@@ -45,7 +45,7 @@ class Round:
     failures: list[Failure] = field(default_factory=list)  # in the order in which they were heard
     accepted: set[str] = field(default_factory=set)  # members that started their workers
     silences: Silences = field(default_factory=Silences)  # of members whose workers make no steps
-    silence: str = ""  # what was told of a silence of all that is not acted upon
+    silence: str = ""  # why a silence of all members is not acted upon, as told last
     start_reason: str = ""
     started_at: float = 0.0  # seconds of the master's clock
     lasted: float = 0.0  # seconds until it was told to stop
@@ -53,23 +53,23 @@ class Round:
     tasks: RoundTasks | None = None  # of TensorFlow; None: its workers make one world of torch
     serving: set[str] = field(default_factory=set)  # members that are told to stop last
     repair: Repair | None = None  # the last one
-    releases: bool = False  # tasks that were kept for the chief alone can be taken away
+    releases: bool = False  # tasks that were kept only for the chief can be dropped
 
     @property
     def all_finished(self) -> bool:
-        """Every member's workers ended with 0."""
+        """Whether every member's workers ended with 0."""
         return len(self.finished) == len(self.assignments)
 
     @property
     def is_committed(self) -> bool:
-        """Every member has started its workers at some time."""
+        """Whether every member has started its workers at some time."""
         return len(self.accepted) == len(self.assignments)
 
     @property
     def is_silent(self) -> bool:
-        """No unfinished member makes steps any more.
+        """Whether no unfinished member makes steps any more.
 
-        Members whose tasks make no steps of the training, parameter servers for instance, have no say.
+        A member without training steps of its own, a parameter server for instance, is not waited for.
         """
         busy = len(self.assignments) - len(self.finished)
         if self.tasks is not None:
@@ -122,7 +122,7 @@ class Round:
         return StopCause.SAVED if has_tasks and has_saved(failure) else StopCause.WORKER_FAILED
 
     def blame_hang(self, info: NodeInfo) -> None:
-        """No member makes steps any more: that is held against the worker that lags, on the node given."""
+        """Blame the hang of all members on the lagging worker of this node."""
         stall = self.silences[info.node]
         where = f", in {stall.where}" if stall.where else ""
         text = (
@@ -147,7 +147,7 @@ class Round:
         self.must_stop(StopCause.HANG, failure.summary)
 
     def settle(self, failures: tuple[Failure, ...]) -> str:
-        """The round has stopped: keep its failures in this order, the cause first. Returns why it stopped."""
+        """Keep the failures of a stopped round in this order, the cause first. Returns why it stopped."""
         told = self.stop_reason
         if not failures:
             return told
@@ -156,7 +156,7 @@ class Round:
         return told if cause in told else cause
 
     def lose(self, name: str, reason: str, cause: StopCause = StopCause.MEMBER_LOST) -> None:
-        """A member is gone; that matters unless its workers had finished."""
+        """Note that a member is gone: the round must stop unless its workers had finished."""
         if name in self.pending:
             self.pending.discard(name)
             if name not in self.finished:

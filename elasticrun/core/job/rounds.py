@@ -1,7 +1,7 @@
 """A round from its first directive until it has stopped, and what follows.
 
-Failures are charged when the round has stopped everywhere, not when the first one is heard: by then the loss
-of a node, of which the failure was only an echo, is known.
+Failures are charged when the round has stopped everywhere, not when the first one is heard: a failure may be
+only the echo of a lost node, and that loss is known by then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from elasticrun.core.protocol.messages import Failure
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.settlement import Ending, restarts_left
 
-#: How a round that no other one follows ends the job.
+#: The trigger by which a round that no other one follows ends the job.
 ENDINGS = {
     Ending.BUDGET_SPENT: Trigger.BUDGET_SPENT,
     Ending.ERROR_REPEATED: Trigger.ERROR_REPEATED,
@@ -51,7 +51,7 @@ class Rounds:
         self._outbox.decide(
             f"round {state.round} starts with {name_some(order)}: {state.current.start_reason}"
         )
-        hears_first = state.quorum.is_needed and state.round == 0  # that there is a world at all
+        hears_first = state.quorum.is_needed and state.round == 0  # all nodes must hear that a world exists
         self._outbox.direct_all([*order, *state.ready, *state.held.since] if hears_first else order)
 
     def watch(self) -> Move | None:
@@ -81,7 +81,7 @@ class Rounds:
         return None
 
     def _watch_silence(self) -> None:
-        """Nobody makes steps: act on it, or say why not; see ``core/hangs.py``."""
+        """Act on the silence of all members, or say why not; see ``core/hangs.py``."""
         state, current = self._state, self._state.current
         lagging = current.silences.lagging()
         left = restarts_left(state.recovery, state.config.policy, state.now - current.started_at)
@@ -131,10 +131,10 @@ class Rounds:
         self._settling.apply(move.settled, BACKOFF, move.reason)
 
     def _name_cause(self, failures: tuple[Failure, ...]) -> str:
-        """Why the round that has stopped did. Who was told another failure, that came first, hears of it."""
+        """Why the round stopped. If users were told another failure first, tell them the cause."""
         told, reason = self._state.current.stop_reason, self._state.current.settle(failures)
         if reason != told:
-            self._outbox.tell_all([f"the cause was another one: {reason}"])
+            self._outbox.tell_all([f"the cause of the stop was: {reason}"])
         return reason
 
     def check(self) -> list[str]:

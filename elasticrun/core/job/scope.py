@@ -17,20 +17,20 @@ class RestartScope(Protocol):
         ...
 
     def watch(self) -> None:
-        """Start again what can be while the round runs; nothing stops it so far."""
+        """Start again what can be without a new round; called only while nothing stops the round."""
         ...
 
     def stop(self) -> None:
-        """Settle who is told last that the round stops."""
+        """Choose the members that are told last that the round stops."""
         ...
 
     def go_on_stopping(self) -> None:
-        """Tell those who wait for others that they stop, once it is their turn."""
+        """Tell the remaining members to stop, once it is their turn."""
         ...
 
 
 class WholeWorld:
-    """Everybody starts again, so there is nothing to do before the round has stopped."""
+    """All workers start again, so there is nothing to do before the round has stopped."""
 
     def ended(self) -> str:
         """No worker ends the job for others."""
@@ -43,4 +43,4 @@ class WholeWorld:
         """All are told at once."""
 
     def go_on_stopping(self) -> None:
-        """Nobody waits to be told."""
+        """No member is told later than others."""

@@ -1,7 +1,7 @@
-"""What failures cost, and who has to go: the only place where a settlement is applied.
+"""The cost of failures, and the nodes that have to leave: the only place where a settlement is applied.
 
-``core/recovery/settlement.py`` judges; here its answer changes the facts. As it is one place, a lost task,
-whose round goes on, costs the same as a round that has failed.
+``core/recovery/settlement.py`` judges; here its answer changes the facts. So a lost task, whose round goes
+on, costs the same as a failed round.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ class Settling:
         self._state.recovery = settled.recovery
 
     def apply(self, settled: Settlement, wait: str, text: str) -> bool:
-        """Carry out a settlement by which the job goes on; ``text`` is what the log hears.
+        """Carry out a settlement by which the job goes on; ``text`` goes to the log.
 
-        Returns whether nothing holds up what starts again. Otherwise a node that has to leave does, or the
-        timer ``wait`` runs.
+        Returns whether the restart can begin at once; if not, a node was excluded or the timer ``wait`` runs.
         """
         state = self._state
         self.remember(settled)

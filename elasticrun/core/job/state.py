@@ -1,8 +1,8 @@
 """What the master knows of one job: data, and nothing that decides.
 
 The parts of the machine (``core/job/machine.py``) read all of it. Each field has one owner among them, and
-only the owner assigns to it. Whatever a machine will do follows from this state and the next event: a
-snapshot of the job is a snapshot of this.
+only the owner assigns to it. What a machine does next follows from this state and the next event: a
+snapshot of this is a snapshot of the job.
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ class JobState:
     seniority: Seniority = field(default_factory=Seniority)
     timers: Deadlines[Timer] = field(default_factory=Deadlines)
     now: float = 0.0  # when the event that is being handled happened
-    events: int = (
-        0  # its number, from 1 in the whole life of the job; heartbeats, which no journal has, have none
-    )
+    events: int = 0  # its number in the life of the job, from 1; heartbeats, not journaled, have none
 
     # Where the job stands: JobMachine
     phase: JobPhase = JobPhase.GATHERING
@@ -62,13 +60,13 @@ class JobState:
 
     # Who leads: Intake
     epoch: int = 0
-    key: str = ""  # of all masters of this journal, in hex: what agents are given secrets from
+    key: str = ""  # of all masters of this journal, in hex; the secrets of probes come from it
     horizon: Horizon = field(default_factory=Horizon)
 
     # Who is here: Attendance
-    held: HeldBack = field(default_factory=HeldBack)  # as ready, but no world waits for them
+    held: HeldBack = field(default_factory=HeldBack)  # ready, but no world waits for them
     newest: int = -1  # the highest round that any node has heard of, perhaps from a forgotten master
-    probes: int = 0  # number of the newest probe, perhaps of a master that was forgotten
+    probes: int = 0  # number of the newest probe, perhaps of a forgotten master
 
     # The next world: Formation
     obstacle: str = ""  # why no world is formed although enough nodes are there
@@ -76,10 +74,10 @@ class JobState:
 
     # The check that runs: Checking
     checkup: Checkup | None = None
-    table: tuple[NodeCheck, ...] = ()  # of the last check, if that is what was asked for
+    table: tuple[NodeCheck, ...] = ()  # of the last check, in a check-only job
 
     # The newest world: Formation makes it, then it is Rounds'
-    round: int = -1  # the newest round of this job that this master knows the members of
+    round: int = -1  # the newest round whose members this master knows
     current: Round = field(default_factory=Round)
     previous: tuple[str, ...] = ()  # its members by group rank
     role_orders: dict[TaskRole, Order] = field(default_factory=dict)  # the newest for each role
@@ -89,7 +87,7 @@ class JobState:
 
     @classmethod
     def new(cls, config: JobConfig) -> JobState:
-        """That of a job of which nothing has happened."""
+        """The state of a new job."""
         quorum, health = Quorum(config.endpoints), HealthBook()
         members = Membership(config.max_nodes)
         return cls(
@@ -110,10 +108,10 @@ class JobState:
 
     @property
     def ready(self) -> Mapping[str, Standing]:
-        """The nodes outside a round that could start at once, in the order in which they came to that."""
+        """The nodes outside a round that could start at once, in the order in which they became ready."""
         return self.candidates.ready
 
     @property
     def ended(self) -> bool:
-        """No round will follow."""
+        """Whether the job has ended: no round will follow."""
         return self.phase in OUTCOMES

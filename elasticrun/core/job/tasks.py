@@ -2,17 +2,16 @@
 
 A loss that leaves the others alone (``core/tensorflow/role_recovery.py``) costs what a failed round costs and
 is judged by the same rules (``core/job/settling.py``); only what follows differs: the wanted attempts of some
-tasks are raised, and the round goes on. What these rules end, or a node that has to leave, takes the usual
-way of a whole round. So does each loss in a cluster without parameter servers, whose world is fixed in each
-process.
+tasks are raised, and the round goes on. If the rules end the job, or a node has to leave, the whole round
+stops as usual. So it does when a chief or worker is lost in a cluster without parameter servers, whose world
+is fixed in each process.
 
-One event may take several tasks, and is seldom heard of all at once. So losses that come moments after others
-are merged with these, and judged from what the job remembered before them: however the news is spread, one
-event costs one restart. The invariant behind that: what starts again because of a loss is not counted as a
-part of it if it is lost once more.
+One event may take several tasks, whose losses are seldom heard all at once. So losses that come moments after
+others are merged with them, and judged from what the job remembered before the first: one event costs one
+restart. Invariant: a task that was started again because of a loss, and is lost once more, is a new event.
 
-The leader's end with 0 ends the job. Tasks that end by themselves as well, mirrored workers that still write
-a checkpoint for instance, have a short time to do so; servers never end, and are stopped.
+The job ends when its leader ends with 0. Other tasks that end by themselves, mirrored workers that still
+write a checkpoint for instance, have a short time to do so; servers never end, and are stopped.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from elasticrun.core.tensorflow.role_recovery import Loss, cause_of
 from elasticrun.core.tensorflow.round_tasks import Order, RoundTasks, is_stillborn, name_tasks, started_again
 from elasticrun.core.tensorflow.scale import scale_refusal
 
-#: Seconds that servers wait for word of a chief whose node leaves, to be there while it saves its state.
+#: Seconds that servers go on after the chief's node leaves, so that the chief can save its state.
 SERVING_TIME = 10.0
-#: Seconds within which tasks that are lost are taken to be lost for one reason.
+#: Seconds within which losses are taken for one event.
 TOGETHER = 5.0
-#: Why a round stops although everybody is there: the chief can save what the others hold.
+#: Causes of an orderly stop: the chief can save what the others hold.
 ORDERLY = frozenset({StopCause.MEMBER_LEFT, StopCause.NODE_JOINED, StopCause.RESIZED})
 
 
 class SingleTasks:
-    """The restart scope of a round that has tasks; to be asked of no other."""
+    """The restart scope of a round that has tasks; not for other rounds."""
 
     def __init__(self, state: JobState, outbox: Outbox, settling: Settling) -> None:
         self._state = state
@@ -57,7 +56,7 @@ class SingleTasks:
     # -- the end
 
     def ended(self) -> str:
-        """Whether the job is over because its leader is, and nobody is to be waited for."""
+        """Why the job is over: its leader has ended, and no task is waited for; "" if it is not."""
         state, tasks = self._state, self._tasks
         if not tasks.is_over:
             return ""
@@ -68,7 +67,7 @@ class SingleTasks:
         return f"the leading task of round {state.round} ended with 0"
 
     def expire_linger(self, _: str) -> None:
-        """Stop whoever has not ended by now; what it was about to write is lost, so say whose it is."""
+        """Stop waiting for unfinished tasks, and name them, as what they were about to write is lost."""
         tasks, bound = self._tasks, f"{self._state.config.finish_timeout:g} s"
         late = name_tasks(tasks, tasks.unfinished)
         text = f"{late} did not end within {bound} after the leading task; --tf-finish-timeout gives longer"
@@ -79,9 +78,9 @@ class SingleTasks:
     # -- losses
 
     def watch(self) -> None:
-        """Take away what was kept for the chief alone, and restart what was lost.
+        """Drop tasks that were kept only for the chief, and restart lost tasks.
 
-        After a master's restart the losses on all nodes are judged together, so once all of them are back.
+        After a master's restart the losses on all nodes are judged together, once all nodes are back.
         """
         state, tasks = self._state, self._tasks
         if state.current.releases:
@@ -93,7 +92,7 @@ class SingleTasks:
             self._repair(list(tasks.lost.values()))
 
     def _withdraw_orders(self) -> None:
-        """Where a task that was ordered cannot even be started, the job goes on with as many as can."""
+        """Scale a role down to the tasks that can start, if an ordered one cannot."""
         tasks = self._tasks
         stillborn = [loss for loss in tasks.lost.values() if is_stillborn(tasks, loss)]
         for role in dict.fromkeys(loss.role for loss in stillborn):
@@ -102,7 +101,7 @@ class SingleTasks:
             self.scale(role, first.index)
 
     def _repair(self, losses: list[Loss]) -> None:
-        """Judge these losses, and start again what they take along."""
+        """Judge these losses, and restart the tasks that they affect."""
         state, repair = self._state, self._with_earlier(losses)
         current, cause = state.current, cause_of(repair.losses)
         what = "; ".join(str(loss) for loss in repair.losses)
@@ -110,12 +109,12 @@ class SingleTasks:
         settled = self._settling.judge(repair.before, cause, failures, repair.lasted)
         if settled.end is not None:
             current.failures = failures
-            current.must_stop(cause, what)  # where the same rules come to the same end
+            current.must_stop(cause, what)  # its settlement, by the same rules, ends the job
             return
         verdict = f"{_names(repair.losses)} ended; {settled.reason}"
         current.repair = replace(repair, verdict=verdict)
         current.started_at = state.now
-        check = ", before the next round" if settled.suspect else ""  # none is made while others train
+        check = ", before the next round" if settled.suspect else ""  # no check runs while others train
         text = f"round {state.round} goes on without {what}; {settled.reason}{check}"
         if self._settling.apply(settled, MENDING, text):
             self._restart(losses, verdict)
@@ -125,7 +124,7 @@ class SingleTasks:
     def _with_earlier(self, losses: list[Loss]) -> Repair:
         """Merge with recent losses: one event costs one restart.
 
-        But what was started again because of the earlier ones, and is lost again, is lost for another reason.
+        But a loss of a task that was started again because of them is a new event.
         """
         state, last = self._state, self._state.current.repair
         if last is not None and state.now < last.at + TOGETHER:
@@ -135,7 +134,7 @@ class SingleTasks:
         return Repair(tuple(losses), state.recovery, state.now, state.now - state.current.started_at)
 
     def expire_wait(self, _: str) -> None:
-        """The wait after fast failures is over; what was lost during it comes at no further cost."""
+        """Restart lost tasks after the wait for fast failures; losses during it cost nothing more."""
         tasks, repair = self._tasks, self._state.current.repair
         if tasks.lost and not tasks.is_over and repair is not None:
             self._restart(list(tasks.lost.values()), repair.verdict)
@@ -165,7 +164,7 @@ class SingleTasks:
     def _retire(self) -> None:
         """Drop retiring tasks: the chief that knew of them is gone."""
         self._state.current.releases = False
-        self._retell(self._tasks.retire(), "the chief does without what was taken away")
+        self._retell(self._tasks.retire(), "the new chief no longer uses the removed tasks")
 
     def _retell(self, names: list[str], reason: str) -> None:
         state, current, tasks = self._state, self._state.current, self._tasks
@@ -178,18 +177,18 @@ class SingleTasks:
     # -- stopping
 
     def stop(self) -> None:
-        """Where the chief can save its state, the others are told to stop once it has."""
+        """Where the chief can save its state, let the others stop only after it."""
         state, current, tasks = self._state, self._state.current, self._tasks
         cause = current.stop[0] if current.stop is not None else None
         if cause not in ORDERLY or not is_served(tasks.cluster):
             return
         node, _ = tasks.leader
         current.serving = current.pending - {node}
-        if node not in current.pending:  # it is the one that leaves, and will not say when it has gone
+        if node not in current.pending:  # its node leaves, and will not say when it is gone
             state.timers.set((SERVING, ""), state.now + SERVING_TIME)
 
     def go_on_stopping(self) -> None:
-        """Tell the servers that they stop, once the chief has."""
+        """Tell the others to stop, once the chief has."""
         state, current = self._state, self._state.current
         chief_stops = self._tasks.leader[0] in current.pending or (SERVING, "") in state.timers
         if current.serving and not chief_stops:

@@ -1,7 +1,7 @@
 """Whether a world can be formed now, and with whom: one pure function to a decision with its reason.
 
-The steps are asked in the order of ``decide_world``, and the first that does not let the job pass is the
-decision. Nothing here changes the facts: what follows from a decision is carried out by ``Formation``.
+``decide_world`` takes the steps in order; the first that holds the job up is the decision. Nothing here
+changes the facts: ``Formation`` carries the decision out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Who would be the members of the next world, in order of preference."""
+    """The nodes that would be the next world, in order of preference."""
 
     members: tuple[str, ...]
     reason: str
@@ -53,7 +53,7 @@ class Decision:
 
 
 class Terms(NamedTuple):
-    """What does not change while nodes gather. Made for each event, and a tuple is made quickly."""
+    """The facts that do not change while nodes gather. A tuple, as it is made for each event."""
 
     limits: WorldLimits
     health: HealthConfig
@@ -72,7 +72,7 @@ def decide_world(
 ) -> Decision:
     """Whether and with whom a world forms; ``choose`` is asked only if nothing else is in the way.
 
-    ``held`` nodes are held back. ``calls`` says that the last call for the first world goes on, or would.
+    ``held`` nodes are held back. ``calls``: the last call for the first world goes on, or would.
     """
     limits = terms.limits
     obstacle = candidates.obstacle(terms.previous, limits, terms.is_known, calls)
@@ -95,7 +95,7 @@ def decide_world(
 
 
 def is_enough(candidates: Candidates, limits: WorldLimits) -> bool:
-    """A world could be formed, as far as that is a matter of numbers."""
+    """Whether enough nodes are available for a world."""
     return limits.usable(candidates.available) > 0
 
 

@@ -1,1 +1,1 @@
-"""Who is in the job, and with whom a world may form."""
+"""The nodes of the job, and which of them may form a world."""

@@ -1,18 +1,17 @@
 """Whether a node was started for this job: what its own command line says, against the job's.
 
-All nodes of a job are started with one line, so a node whose line differs is a mistake more often than not;
-and the one that waits as a spare, whose script never runs, must not look like a success of that script. Two
-kinds of difference:
+All nodes of a job are started with one line, so a node whose line differs is a mistake more often than not.
+And a spare whose script never runs must not look like a success of that script. Two kinds of difference:
 
-- Node bounds and the framework make another job: such a node could not work with the others, or would change
-  what the users of the others asked for. It is *refused*.
+- Other node bounds or another framework mean another job: such a node could not work with the others, or
+  would change what the users of the others asked for. It is *refused*.
 - Programs and numbers of workers may differ for good reasons (a node with fewer GPUs, a copy of the script on
   a local disk). Both sides are *warned*, and told both values.
 
-The job's bounds are those its master was started with, or what an operator has made of them since. Its
-program is that of rank 0 in the newest world; before the first one, that of the node that has been here for
-longest. A program is the same if its name is, and on one host its whole path: paths differ from host to host.
-A node that tells nothing of itself fits.
+The job's bounds are those its master was started with, or those that an operator ordered since. Its program
+is that of rank 0 in the newest world; before the first one, that of the node that has been here for longest.
+Two programs are the same if their names are equal; on one host, if their whole paths are. (Paths differ from
+host to host.) A node that tells nothing of itself fits.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Fit:
         return self._told <= MAX_TOLD
 
     def other_program(self, info: NodeInfo) -> str:
-        """What the job has run, if that is not what this node was to run; "" if it is, or nothing ran."""
+        """The program that the job has run, if it is not this node's; "" if it is, or nothing ran."""
         return "" if self.lead is None or same_program(info, self.lead) else _shown(self.lead.program)
 
 

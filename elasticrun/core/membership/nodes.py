@@ -1,17 +1,17 @@
-"""Who is in the job: nodes, their incarnations and their sessions.
+"""The nodes in the job, their incarnations and their sessions.
 
-One node name has one incarnation, and one incarnation has at most one session (an open stream). What comes
-from any other session is stale. An incarnation that left, or in whose place another one came, is remembered,
-so that it cannot come back. Within a session, a status counts only if its sequence is newer than the last
+One node name has one incarnation, and one incarnation has at most one session (an open stream). Messages
+from any other session are stale. An incarnation that left or was replaced is remembered, so that it cannot
+come back. Within a session, a status counts only if its sequence is newer than the last
 one. These three fences make duplicates, reordering and late delivery harmless: every accepted status is the
 newest fact about a live incarnation.
 
-A name belongs to whoever has it. While its session is open, only that incarnation itself may open another
-one, and it has to prove that it is itself (``Trust.RETURNING``). So no Hello ends another node: an agent that
-was started again waits until the stream of the one before is found dead. A node that a restarted master
-waits for has no session to protect it; until that wait is over, a stranger may not have its name either. Who
-takes a name while its node is away, and proves nothing, only holds it: the earlier incarnation is not sent
-away when it comes back, but waits like everybody else.
+A name belongs to the incarnation that has it. While its session is open, only that incarnation may open
+another one, and it has to prove its identity (``Trust.RETURNING``). So no Hello ends another node: an agent
+that was started again waits until the stream of the one before is found dead. A node that a restarted master
+waits for has no session to protect it; until that wait is over, a stranger may not have its name either. A
+stranger that takes the name of a lost node only holds it: when the earlier incarnation comes back, it is not
+sent away, but waits until the name is free.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from elasticrun.core.protocol.messages import AgentPhase, AgentStatus, NodeInfo,
 
 #: How many incarnations that may not come back, and names of nodes that are gone, are remembered.
 REMEMBERED = 10_000
-#: How many nodes beyond those that a world takes there may be, if some may be strangers.
+#: The most nodes beyond those that a world takes, if some may be strangers.
 MOST_SPARES = 4096
 
 
@@ -39,7 +39,7 @@ class Node:
 
     @property
     def ready(self) -> bool:
-        """Attached, with no worker alive and able to start one at once."""
+        """Whether it is attached, has no worker alive, and could start one at once."""
         return self.session is not None and self.status.phase is AgentPhase.READY
 
 
@@ -60,15 +60,15 @@ REFUSALS = (Admission.STALE, Admission.REFUSED, Admission.IN_USE, Admission.CROW
 
 
 class Membership:
-    """The table of nodes. Every operation but ``detach_all`` is O(1). A world takes ``max_nodes`` of them."""
+    """The table of nodes, of which a world takes ``max_nodes``. All but ``detach_all`` is amortised O(1)."""
 
     def __init__(self, max_nodes: int = 1) -> None:
         self.nodes: dict[str, Node] = {}
         self._room = max_nodes + MOST_SPARES  # for nodes that may be strangers
         self.detached = 0  # number of known nodes without a session
         self._by_session: dict[int, str] = {}
-        # The incarnation of each node that was admitted last, and those that were retired with what each is
-        # told. Of nodes that are gone only the newest REMEMBERED, since strangers may come and go for ever.
+        # The last admitted incarnation of each node, and the retired incarnations with what each is told. Of
+        # nodes that are gone only the newest are kept (REMEMBERED), since strangers may come and go for ever.
         self._latest: OrderedDict[str, str] = OrderedDict()
         self._retired: OrderedDict[str, Rejected | None] = OrderedDict()
         self._arrivals = 0
@@ -96,9 +96,7 @@ class Membership:
         """Give a node its newest session. Also returns the older session that it replaces, if any."""
         latest = self._latest.setdefault(info.node, info.incarnation)
         if latest != info.incarnation:
-            if (
-                trust is not Trust.STRANGER
-            ):  # who took the name in a gap; who had it is not sent away for that
+            if trust is not Trust.STRANGER:  # a stranger that took a free name retires nobody
                 self._retire(latest, self._retired.get(latest))
             self._latest[info.node] = info.incarnation
         if len(self._latest) > REMEMBERED + 2 * len(self.nodes):
@@ -129,7 +127,7 @@ class Membership:
         return self._latest.get(info.node) == info.incarnation
 
     def retire(self, node: Node, farewell: Rejected | None) -> None:
-        """Never again admit this incarnation; ``farewell`` says why, None that another one took its place."""
+        """Never admit this incarnation again; it is told ``farewell``; None: that another took its place."""
         self._retire(node.info.incarnation, farewell)
 
     def _retire(self, incarnation: str, farewell: Rejected | None) -> None:
@@ -138,13 +136,13 @@ class Membership:
             self._retired.popitem(last=False)
 
     def _forget_names(self) -> None:
-        """Half of the names are of nodes that are gone at least, so a pass over all is rare enough."""
+        """Forget half of the names of nodes that are gone. They are the majority, so passes are rare."""
         gone = [name for name in self._latest if name not in self.nodes]
         for name in gone[: len(gone) // 2]:
             del self._latest[name]
 
     def farewell(self, info: NodeInfo) -> Rejected | None:
-        """Why an incarnation was retired; it may not have heard it."""
+        """The farewell of a retired incarnation, which may not have heard it; None if there is none."""
         return self._retired.get(info.incarnation)
 
     def remove(self, name: str) -> None:
@@ -156,7 +154,7 @@ class Membership:
             del self._by_session[node.session]
 
     def detach_all(self) -> None:
-        """Every session is gone, every node is kept: the master has restarted."""
+        """Drop every session, and keep every node: the master has restarted."""
         for node in self.nodes.values():
             node.session = None
         self._by_session.clear()

@@ -1,12 +1,12 @@
-"""What a master does not believe of an agent, whatever its fields allow, and what it need not know.
+"""Reports of agents that a master refuses though each field is in range, and those that it ignores.
 
 Numbers that only grow must not jump (``core/protocol/bounds.py``), and an agent speaks for its own node only:
-a failure names the node that it is held against, which may be excluded for it, and a vote that names the
-members of its world names this node among them.
+a failure must name that node, as the named node may be excluded for it, and a vote that names the members of
+its world must name that node among them.
 
-Of a node that has no place in the round, failures, tasks and stalls change nothing, so they are forgotten
-before anything is kept of them. Without a token such a node may be anybody, and there may be many; what one
-of them can make the master keep is a few kilobytes, and some more where nodes vote.
+Failures, tasks and stalls of a node outside the round change nothing, so they are dropped at once. Without a
+token such a node may be a stranger, and there may be many; each can make the master keep a few kilobytes, and
+some more where nodes vote.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from dataclasses import replace
 from elasticrun.core.protocol.bounds import Horizon
 from elasticrun.core.protocol.messages import AgentStatus, NodeInfo, RejectCode, Rejected, Vote
 
-#: Characters of names in the votes of a node outside of the round: several worlds of the largest size that is
+#: Characters of names in the votes of a node outside the round: several worlds of the largest size that is
 #: named. Without the names, those that voted are counted as the members, which is as safe.
 NAMES_ROOM = 8192
 
 
 def heeded(status: AgentStatus, in_round: bool, is_probed: bool, needs_votes: bool) -> AgentStatus:
-    """What matters of a status. ``needs_votes``: several hosts may become the master's."""
+    """The parts of a status that matter. ``needs_votes``: several hosts may become the master's."""
     is_plain = not (status.failures or status.tasks or status.votes or status.stall or status.probe)
     if in_round or is_plain:
         return status
     probe = status.probe
-    if probe is not None and not is_probed:  # its number has to be known, lest it be given again
+    if probe is not None and not is_probed:  # keep its number, so that it is not given again
         probe = replace(probe, error="", groups=(), engine="")
     votes = _with_few_names(status.votes) if needs_votes else ()
     return replace(status, failures=(), tasks=(), stall=None, probe=probe, votes=votes)
 
 
 def _with_few_names(votes: tuple[Vote, ...]) -> tuple[Vote, ...]:
-    """The same votes; of the older ones without the names that do not fit into the room."""
+    """The same votes; older ones lose their names if these do not fit into NAMES_ROOM."""
     room, kept = NAMES_ROOM, list[Vote]()
     for vote in reversed(votes):
         room -= sum(map(len, vote.members))
@@ -45,9 +45,9 @@ def _with_few_names(votes: tuple[Vote, ...]) -> tuple[Vote, ...]:
 def disbelief(
     horizon: Horizon, known: tuple[int, int, int], info: NodeInfo, status: AgentStatus, epoch: int = -1
 ) -> Rejected | None:
-    """What an agent is told that says absurd things; None if it does not.
+    """The rejection of an agent whose numbers or claims are absurd; None if they are not.
 
-    ``known`` are the epoch, the round and the check that the master itself has come to: never absurd.
+    ``known`` are the epoch, the round and the check that the master itself has reached: never absurd.
     """
     is_plain = not (status.failures or status.tasks or status.votes or status.probe)  # nearly always
     if is_plain and epoch <= horizon.epoch and status.round <= horizon.round:

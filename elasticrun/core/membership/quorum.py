@@ -1,9 +1,9 @@
-"""Who may form the next world, if several hosts may become the master's.
+"""Which master may form the next world, if several hosts may become the master's.
 
 Any listed host can start a master, and a network that falls apart can leave several alive, each believing
-that the others are dead. Nothing that one of them can measure refutes that, so no clock decides here who is
-*the* master. Masters may be many; what there is only one of is the world that can train. This is dynamic
-voting (Jajodia and Mutchler, 1990), with the nodes of the last world as the voters.
+that the others are dead. No measurement by one of them refutes that, so no clock decides here which one is
+*the* master. There may be many masters, but only one world that can train. This is dynamic voting (Jajodia
+and Mutchler, 1990), with the nodes of the last world as the voters.
 
 **Words.** A world is named by its round and the epoch in which it was formed; epochs of the master on
 endpoint i of k are i modulo k, and one that starts without a journal of its own draws its first epoch at
@@ -23,12 +23,12 @@ been a member of V and did not vote for it.
 **A vote is a compare-and-swap.** Each member is told, in its ``Proposal``, which vote was its newest when W
 was formed. It votes for W only if that is still so, and W's round is larger than that of any world it ever
 voted for. Therefore what W's master knew of the votes is still true when W becomes complete: a
-status that was late, a stream that broke between Hello and Welcome, a member that visited another master in
-between can make W fail, but not wrong.
+late status, a stream that broke between Hello and Welcome, or a member that visited another master in between
+can make W fail, but not wrong.
 
 **Claim.** The complete worlds C0, C1, ... in the order of their rounds form one chain: each has a quorum of
-the one before it, so shares a member with it, and that member stopped its workers in the one before it
-starts them in the other. So at no time can two worlds train.
+the one before it, so shares a member with it, and that member stopped its workers in the older world before
+it started them in the newer one. So at no time can two worlds train.
 
 **Proof.** Let W be complete, Cn the newest complete world before it, and Cj with j <= n the base of W. By
 the rule W has a quorum of Cj; if j = n, this is the claim. Otherwise C(j+1) has a quorum of Cj as well, by
@@ -58,18 +58,18 @@ Without a copy the votes are still counted right, but the restart budget starts 
 a second time if all listed hosts forget everything, by a restart with a temporary state directory, while none
 of them can reach the rest: name a ``--state-dir`` that survives to rule that out.
 
-Nor does the job go on because agents of all listed hosts are here again, if half of the last world was lost
-with the journal of the master that formed it. That this would be safe cannot be shown from what a master
-hears: take two listed hosts A and B, and a node N of a third. While B was cut off, A's master could form
-{A, N} on half of {A, B}, and then {N} on half of that. If A now loses its state while N trains on, cut off,
-then new agents of A and the old one of B are all that the list names, and know nothing of N.
+If half of the last world was lost with the journal of the master that formed it, the job does not go on even
+if agents of all listed hosts are here again. What a master hears cannot show that this would be safe: take
+two listed hosts A and B, and a node N of a third. While B was cut off, A's master could form {A, N} on half
+of {A, B}, and then {N} on half of that. If A now loses its state while N trains on, cut off, then new agents
+of A and the old one of B are all that the list names, and know nothing of N.
 
 **Times.** They decide how soon a job goes on, never whether it is safe. An agent leaves an endpoint that
 does not answer after ``TAKEOVER_DELAY``: a master that was only killed is back in less than a second. A
-master that cannot get a quorum steps down after its ``patience``. That doubles along the list, so it is
-longer than the patience of all masters before it and the walk along the list together: whatever masters are
-alive and wait for one another's nodes, while the last of them waits, all the others step down and their
-agents come. Where no master can ever lead again, agents do not walk for ever: see ``core/agent/search.py``.
+master that cannot get a quorum steps down after its ``patience``. That doubles along the list, so it
+covers the patience of all masters before it and the walk along the list together: if masters wait for one
+another's nodes, all but the last of them step down while that one waits, and their agents come. Where no
+master can ever lead again, agents do not walk for ever: see ``core/agent/search.py``.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ from elasticrun.core.protocol.messages import MAX_NAMED_MEMBERS, MAX_VOTES, Prop
 TAKEOVER_DELAY = 3.0
 #: Seconds after which a master that waits for the job's first nodes lets them look elsewhere.
 FOUNDING_PATIENCE = 30.0
-#: Seconds in which a master has heard of the nodes that it knows, and of those that look for it.
+#: Seconds in which a master hears from the nodes that it knows, and from those that look for it.
 SETTLING = 15.0
-#: The most worlds of which agents may name the members. There are a few that matter, and an agent may tell of
-#: any; without the names, those that voted are counted as the members, which is as safe.
+#: The most worlds whose members agents may name. Only a few worlds matter, but an agent may tell of any.
+#: Without the names, those that voted are counted as the members, which is as safe.
 MAX_NAMED_WORLDS = 256
 
 
@@ -135,7 +135,7 @@ class Quorum:
         self.endpoints = endpoints
         self.position = 0  # of this master in the list of endpoints
         self.base: World | None = None
-        self._line = -1  # the first epoch from which on this journal has seen all that this endpoint did
+        self._line = -1  # the first epoch since which this journal has seen all that this endpoint did
         self._is_founder = False
         self._informed: set[int] = set()  # positions of listed hosts whose agents have heard of a world
         self._members_of: dict[World, Members] = {}  # the base's and those of later worlds, if known
@@ -143,12 +143,12 @@ class Quorum:
 
     @property
     def is_needed(self) -> bool:
-        """Several hosts may become the master's."""
+        """Whether several hosts may become the master's."""
         return self.endpoints > 1
 
     @property
     def is_blank(self) -> bool:
-        """This master may not begin a job, and knows of none that has begun."""
+        """Whether this master may not begin a job, and knows of none that has begun."""
         return self.is_needed and self.base is None and not self._is_founder
 
     @property
@@ -158,7 +158,7 @@ class Quorum:
         return FOUNDING_PATIENCE if is_founding else walk(self.endpoints) * 2**self.position
 
     def start(self, epoch: int) -> None:
-        """A master takes up the journal, perhaps a copy of another one's."""
+        """Note that a master takes up the journal, perhaps a copy of another one's."""
         position = epoch % self.endpoints
         if self._line < 0:
             self._line, self._is_founder = epoch, position == 0
@@ -221,7 +221,7 @@ class Quorum:
         return self._missing(self.base, nodes)
 
     def form(self, round_: int, epoch: int, members: Mapping[str, Votes]) -> dict[str, Proposal]:
-        """Note a new world of these incarnations; what each of them has to be told."""
+        """Note a new world of these incarnations. Returns the proposal for each of them."""
         if not self.is_needed:
             return {}
         world, base = World(round_, epoch, len(members)), self.base
@@ -233,7 +233,7 @@ class Quorum:
         return {name: Proposal(world, base, newest(votes), named) for name, votes in members.items()}
 
     def complete(self, proposal: Proposal | None) -> bool:
-        """A world has started everywhere; whether that is news that its members should be told."""
+        """Note that a world is complete. Returns whether that is news that its members should be told."""
         if proposal is None or proposal.world == self.base:
             return False
         self._learn(proposal.world)
@@ -250,12 +250,12 @@ class Quorum:
         """Worlds after the base that may have become complete, as far as that matters; oldest first."""
         seen = {*nodes.voted, *filter(self._is_own, self._formed)}
         later = [world for world in seen if world.round > base.round]
-        # One of these nodes was to be a member and has not voted: once the next world starts, it never will.
+        # Refuted: a member among these nodes has not voted, and never will once the next world starts.
         possible = [world for world in later if not nodes.refute(world, self._members_of.get(world))]
         return sorted(possible, key=lambda world: (world.round, world.epoch))
 
     def _is_own(self, world: World) -> bool:
-        """This journal has seen everything that this endpoint's masters did since they formed it."""
+        """Whether this journal saw everything that this endpoint's masters did since they formed it."""
         by_us = world.epoch % self.endpoints == self.position and world.epoch >= self._line
         return by_us and world in self._formed
 

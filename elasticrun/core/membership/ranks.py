@@ -1,9 +1,9 @@
 """Which node gets which rank.
 
 Two rules hold for any sequence of worlds. *Stability*: of two nodes that are in both the old and the
-new world, the one that was in front stays in front; and as long as seats only change hands, nobody
+new world, the one that was in front stays in front; and as long as seats only change hands, no node
 moves at all, because a newcomer takes the seat of a node that left. *Seniority*: rank 0, which scripts
-use for what must survive (checkpoints, the first broadcast), goes to a newcomer only if nobody of the
+use for what must survive (checkpoints, the first broadcast), goes to a newcomer only if no node of the
 old world is left. A rank given by the user (``--node-rank``) overrides both.
 """
 
@@ -48,7 +48,7 @@ def order_members(
 
 @dataclass(frozen=True, slots=True)
 class RoundTerms:
-    """What every member of a round is told alike."""
+    """The facts that every member of a round is told."""
 
     round: int
     store_address: str

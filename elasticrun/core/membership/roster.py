@@ -1,4 +1,4 @@
-"""Sentences about who is there and who is missing."""
+"""Sentences about the nodes that are here and those that are missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def some_lines(lines: Sequence[str]) -> list[str]:
 
 
 def superseded(node: str) -> Rejected:
-    """What an incarnation hears that has to make way for another one."""
+    """The rejection of an incarnation that another one has replaced."""
     return Rejected(
         RejectCode.SUPERSEDED,
         f"another agent joined as {node}; give each agent of one host its own --node-rank",
@@ -33,7 +33,7 @@ def superseded(node: str) -> Rejected:
 
 
 def name_in_use(node: str) -> Rejected:
-    """What an agent hears that comes under the name of another one, or may be that one but has no proof."""
+    """The rejection of an agent whose name another one has, or that cannot prove that it is that one."""
     return Rejected(
         RejectCode.NAME_IN_USE,
         f"another agent has the name {node}; give each agent of one host its own --node-rank, or wait until"
@@ -42,14 +42,14 @@ def name_in_use(node: str) -> Rejected:
 
 
 def too_many(nodes: int) -> Rejected:
-    """What an agent hears that comes without a token while very many nodes wait already."""
+    """The rejection of an agent without a token if very many nodes are in the job already."""
     return Rejected(
         RejectCode.TOO_MANY, f"{nodes} nodes are in the job, which is the most that it takes without a token"
     )
 
 
 def answer(admission: Admission, node: str, retired: Rejected | None, nodes: int) -> Rejected | None:
-    """What an agent hears that is not admitted. ``retired``: what was said of its incarnation before."""
+    """The rejection of an agent, if it is told any. ``retired``: what its incarnation was told before."""
     if admission is Admission.REFUSED:
         return retired or superseded(node)
     if admission is Admission.CROWDED:
@@ -58,7 +58,7 @@ def answer(admission: Admission, node: str, retired: Rejected | None, nodes: int
 
 
 def describe_waiting(present: Sequence[NodeInfo], limits: WorldLimits) -> str:
-    """Why no world can be formed: who is there, and who is missing as far as that can be known."""
+    """Why no world can be formed: the nodes here, and the missing ones as far as they are known."""
     needed = limits.smallest
     here = f"{len(present)} of at least {needed} nodes {'is' if len(present) == 1 else 'are'} here"
     names = f" ({name_some([info.node for info in present])})" if present else ""
@@ -68,7 +68,7 @@ def describe_waiting(present: Sequence[NodeInfo], limits: WorldLimits) -> str:
 
 
 def describe_spares(size: int, spares: int, held: int, limits: WorldLimits) -> str:
-    """Why nodes that could start do not, and others that are held back."""
+    """Why ready nodes, and nodes that are held back, do not start."""
     joins = "node joins once its" if held == 1 else "nodes join once their"
     late = f"{held} {joins} workers' imports are done"
     if not spares:
@@ -81,7 +81,7 @@ def describe_spares(size: int, spares: int, held: int, limits: WorldLimits) -> s
 
 
 def _missing_ranks(present: Sequence[NodeInfo], needed: int) -> str:
-    """Only if every node that is here was given a rank do the missing ones have a name."""
+    """The missing node ranks; "" unless every node that is here was given a rank."""
     given = {info.node_rank for info in present}
     if not given or None in given:
         return ""

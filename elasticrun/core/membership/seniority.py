@@ -1,19 +1,19 @@
-"""Who may be rank 0 in a job without a token.
+"""Which node may be rank 0 in a job without a token.
 
-Rank 0's node is the host of the workers' store, and what rank 0 broadcasts the others unpickle: whoever gets
-this place can run code on every node. Without a token nobody can tell the job's own nodes from a stranger
-that reaches the port. So a node that joins later never gets it while an older one is there, whatever its
-``--node-rank`` and whatever name it joins under.
+Rank 0's node hosts the workers' store, and the other ranks unpickle what rank 0 broadcasts: it can run code
+on every node. Without a token nobody can tell the job's own nodes from a stranger that reaches the port. So a
+node that joins later never gets rank 0 while an older one is there, whatever its ``--node-rank`` and whatever
+name it joins under.
 
-The invariant: rank 0 of each world is the member that has been in worlds for longest; of those that came into
-their first world together, the one that attached first. Before it comes the agent that started the master: it
-said so to its own child, through a pipe that nobody else can reach, so its node surely is the job's. Who
-attaches before the first world with ``--node-rank 0`` gains nothing by it: there, too, nobody can tell whose
-word that is. The other ranks hold as they were given.
+The invariant: rank 0 of each world is the member that has been in worlds for longest. Of members that came
+into their first world together, it is the agent that started the master, else the one that attached first.
+That agent named itself to its own child, through a pipe that nobody else can reach, so its node surely is the
+job's. ``--node-rank 0`` gives a node no advantage before the first world either: a stranger could claim it,
+too. The other ranks hold as they were given.
 
-A node's seniority belongs to its incarnation, so it is not inherited by the next one of the same name. A
-master that took over without a journal takes the members of the last world, as their votes tell, for those
-of the first one.
+A node's seniority belongs to its incarnation, so the next one of the same name does not inherit it. A master
+that took over without a journal treats the members of the last world, as their votes tell, as those of the
+first one.
 """
 
 from __future__ import annotations

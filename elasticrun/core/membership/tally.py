@@ -3,7 +3,7 @@
 ``core/membership/quorum.py`` asks of a set of nodes how many of them were members of a world, and whether one
 of them was to be a member and has not voted for it. Both are sums over the nodes, so a node that comes, goes
 or votes changes them by its own share: as many steps as the node has votes, however many nodes there are.
-Only a world whose members become known by their names is counted anew, once.
+A world is counted anew only when the names of its members become known.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Tally:
             self.put(incarnation, votes)
 
     def put(self, incarnation: str, votes: Votes) -> None:
-        """A node is in the set from now on, with these votes."""
+        """Put a node with these votes into the set, in place of its earlier votes."""
         known = self.nodes.get(incarnation)
         if known == votes:
             return
@@ -48,7 +48,7 @@ class Tally:
         self._count(incarnation, votes, 1)
 
     def drop(self, incarnation: str) -> None:
-        """A node is not in the set any more; no error if it was not."""
+        """Remove a node from the set; no error if it is not there."""
         votes = self.nodes.pop(incarnation, None)
         if votes is not None:
             self._count(incarnation, votes, -1)
@@ -65,7 +65,7 @@ class Tally:
         return presence.voted < presence.here
 
     def forget_before(self, round_: int) -> None:
-        """Nobody will ask for the members of worlds older than this round."""
+        """Drop the counts of worlds older than this round: they are not asked for any more."""
         for world in [world for world in self._by_members if world.round < round_]:
             del self._by_members[world]
 

@@ -6,15 +6,14 @@ noise are no progress, and two thresholds, far above these and far below work, k
 
 - Threads that only wait wake up now and then: watchdogs and heartbeats of torch, NCCL and gloo, monitors of
   progress bars, ten times a second at most, for some 20 us each. That is 0.1 % of a CPU; a tree with several
-  of them stays below ``CPU_IDLE``. The slowest work that is worth a name, one that copies 10 MB a second,
-  takes as much.
-- Wake-ups by descriptors, and a store that answers heartbeats, move some bytes a second: ``IO_IDLE``. Bytes
-  by ``send`` and ``recv`` are not among those that the kernel counts; their CPU time is.
+  of them stays below ``CPU_IDLE``. Even slow work, such as a copy of 10 MB a second, takes as much.
+- Wake-ups by descriptors, and a store that answers heartbeats, move some bytes a second: ``IO_IDLE``. The
+  kernel does not count the bytes of ``send`` and ``recv``, but it counts their CPU time.
 - Taking a stack makes a worker write it. So one footprint is taken before and one after, and only the time
   *between* two looks counts.
 
-A process that waits for one that is not below it (a job elsewhere, a person) leaves no footprint. So a tree
-that is idle proves nothing by itself: only that it does not work on what its ranks wait for.
+A process that waits for one that is not below it (a job elsewhere, a person) leaves no footprint. So an idle
+tree shows only that it does not work on what its ranks wait for.
 """
 
 from __future__ import annotations

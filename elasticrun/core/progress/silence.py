@@ -1,46 +1,46 @@
-"""When the silence of a node's workers is a hang: a rule that learns, and asks twice.
+"""When the silence of a node's workers is a hang: a rule that learns, and looks more than once.
 
 Theory. A *sign of life* of a worker is a training step, a batch taken from a data loader, or the begin or end
 of a checkpoint. Workers of one group wait for one another, so the group hangs only if all of them are silent:
-one that waits long for another that works is fine. The silence of a node is therefore that of its *latest*
-sign. A worker that is in a checkpoint suspends the judgement, up to a bound.
+a worker may wait long for one that works. So a node is silent since its *latest* sign. While a worker is in a
+checkpoint, nothing is judged, up to a bound.
 
-How long may they be silent? ``MULTIPLE`` times the longest silence that training has shown so far, at least
-``FLOOR``. Eight times a step is beyond what jitter, a slow batch or a busy network do to a step, and still in
-proportion to it; the floor covers what does not grow with a step (garbage collection, a file system that
-pauses). A *pause* is a silence that was far longer than any step and is rare, as an evaluation: one that
-comes again is about as long, so twice the longest is enough; eight times it would be an hour for seven
-minutes. Start-up is no training: nothing is learnt from the first two steps, nothing judged before the third.
+The allowed silence is ``MULTIPLE`` times the longest silence in training so far, at least ``FLOOR``. Eight
+times a step is beyond what jitter, a slow batch or a busy network do to a step, and still in proportion to
+it; the floor covers what does not grow with a step (garbage collection, a file system that pauses). A *pause*
+is a rare silence that is far longer than any step, such as an evaluation. The next one is about as long, so
+twice the longest is enough; eight times would turn seven minutes into an hour. Start-up is no training:
+nothing is learnt from the first two steps, nothing judged before the third.
 
-A long silence may still be work without signs, as an evaluation without a data loader. So the rule looks
-again. After one allowed silence the workers are suspect and their stacks are taken, and then ``LOOKS`` times
-more during another one: a loop is easily found twice in its slowest line, but hardly every time. If one main
-thread was ever seen elsewhere, the node works: twice the silence is allowed from now on. If none was, the
-node is *stalled*, after two allowed silences (and the time to take stacks).
+A long silence may still be work without signs, such as an evaluation without a data loader. So the rule looks
+again. After one allowed silence the workers are suspect: their stacks are taken then, and ``LOOKS`` times
+more during another one. A loop is easily found twice in its slowest line, but hardly every time. If any main
+thread has moved, the node works: twice the silence is allowed from now on. If none has, the node is
+*stalled*, after two allowed silences (and the time to take stacks).
 
-To be stalled is *told*, and by itself nothing follows from it: one call of a library, one wait for a program,
-a queue or a person looks just so, and comes back. What follows depends on the evidence:
+A stall is *reported*. It has no consequence by itself: a long call of a library, or a wait for a program, a
+queue or a person, looks the same and comes back. The consequence depends on the evidence:
 
 - STILL: at every look for an allowed silence, every rank's main thread waited in a collective or for the
   store (``awaits_peers``), and in between no process below any of them used CPU time, moved bytes, started or
   ended (``core/progress/stillness.py``). Such a node cannot go on by itself. If that is so on every node at
-  the same time, nothing can move any more, and the round starts again; that is the master's to see
+  the same time, nothing can move any more, and the round starts again; the master decides that
   (``core/hangs.py``).
 - LAST_BOUND: the node has been silent, and its stacks have not moved, for ``last_bound``. So a rank that
   waits in a collective and burns CPU time there, as NCCL does, is found by this bound, or by the user's
-  timeout: CPU time inside a collective tells neither progress nor its absence.
-- TIMEOUT: a timeout that the user fixed is taken at its word, whatever the stacks say.
+  timeout: CPU time inside a collective shows neither progress nor its absence.
+- TIMEOUT: the silence is longer than the user's timeout, whatever the stacks say.
 
-There is no evidence, not even by the last bound, while a debugger is attached or a worker reads a line from
-a prompt: who thinks for an hour is no hang.
+While a debugger is attached or a worker reads a line from a prompt, there is no evidence but TIMEOUT: a
+person who thinks for an hour is no hang.
 
-A node that is stalled is looked at again and again, and says so each time: it may only have waited for
-another node, and whoever judges all nodes has to know that what was true is true still. The looks grow
-rarer with the silence, up to ``MAX_SPAN``.
+A stalled node is looked at repeatedly, and reports each time: it may only have waited for another node, and
+the master has to know that the stall lasts. The looks grow rarer with the silence, up to ``MAX_SPAN``.
 
-Invariants. The last look comes no sooner than one allowed silence after the first, so that an agent, or a
-whole host, that was frozen does not take its own absence for theirs. ``next_deadline`` is never later than
-the earliest instant at which some worker could be silent for too long, and nothing is looked at before it.
+Invariants. The last look comes no sooner than one allowed silence (half of a user's timeout) after the first,
+so that an agent or host that was frozen does not mistake its own absence for a silence. ``next_deadline`` is
+never later than the earliest instant at which some worker could be silent for too long, and no look comes
+before it.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ LOOKS = 4  # at the stacks of suspects, after the first
 CHECKPOINT_LIMIT = 1800.0  # seconds; a checkpoint that takes longer is silence like any other
 LAST_BOUND = 1800.0  # seconds of silence that are a hang without further evidence
 MAX_SPAN = 60.0  # seconds between two looks at workers that are stalled, unless more silence is allowed
-RARER = 0.25  # of the silence so far: the time to the next look at them
-MEASURED = 0.5  # of the allowed silence: what has to be measured of activity, though stacks take their time
+RARER = 0.25  # the time to the next look at them, as a fraction of the silence so far
+MEASURED = 0.5  # fraction of the allowed silence in which activity has to be measured; stacks take their time
 ROUNDING = 1e-6  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class HangTerms:
-    """What a node goes by; times are in seconds."""
+    """A node's limits; times are in seconds."""
 
     timeout: float | None = None  # None: learnt; 0: nothing is ever a hang
     multiple: float = MULTIPLE
@@ -88,7 +88,7 @@ class WorkerProgress:
     steps: int  # how many it reported in this round
     step: int  # the number of the last one; -1: none
     sign_at: float  # its latest sign of life
-    longest: float  # seconds: the longest silence between two signs, but for pauses
+    longest: float  # seconds: the longest silence between two signs, without pauses
     pause: float = 0.0  # seconds: the longest pause
     busy_since: float | None = None  # it is in a checkpoint since then
 
@@ -102,7 +102,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class StacksTaken:
-    """The answer to TakeStacks, by local rank as far as there is any, and the page read after that."""
+    """The answer to TakeStacks, by local rank where there is one, and the page as read after that."""
 
     workers: tuple[WorkerProgress, ...]
     texts: Mapping[int, str]
@@ -119,7 +119,7 @@ class WorkerEnded:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRestarted:
-    """A worker that ended begins anew, alone: what it had reported before says nothing of it."""
+    """A single worker that ended begins anew: its earlier reports do not count."""
 
     local_rank: int
 
@@ -139,7 +139,7 @@ class Stalled:
     """The workers are silent; ``stall`` is about the one that lags."""
 
     stall: Stall
-    again: bool = False  # they still are, with the same evidence, as was said before
+    again: bool = False  # a stall with the same evidence was reported before
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class HangMachine:
         self._terms = terms
         self._alive = set(local_ranks)
         self._workers: dict[int, WorkerProgress] = {}
-        self._learnt = 0.0  # seconds that were shown to be work, for all their silence
+        self._learnt = 0.0  # seconds of silence that are allowed since silent workers were seen at work
         self._since: float | None = None  # the latest sign of life; None: nothing to judge
         self._moved_at = 0.0  # when stacks were last seen to move
         self._stacks: Mapping[int, Stack] = {}  # of the look before
@@ -193,7 +193,7 @@ class HangMachine:
             case WorkerEnded(local_rank):
                 self._alive.discard(local_rank)
                 self._look(tuple(self._workers.values()), now)
-            case _:  # a worker was restarted, which ended before
+            case _:  # a worker that had ended was restarted
                 self._alive.add(event.local_rank)
         self._plan(now)
         return self._effects
@@ -226,14 +226,14 @@ class HangMachine:
         self._workers = {worker.local_rank: worker for worker in workers if worker.local_rank in self._alive}
         before, self._since = self._since, self._silent_since(now)
         if self._since is not None and before is not None and self._since <= before:
-            return  # no new sign; earlier, if the worker that gave the latest one has ended
+            return  # no new sign; the latest one is earlier if its worker has ended
         if self.phase is Phase.STALLED:
             self._effects.append(Resumed())
         self.phase = Phase.CALM
         self._stillness = Stillness()
 
     def _silent_since(self, now: float) -> float | None:
-        """The latest sign of life; None if nothing can be said of silence now."""
+        """The latest sign of life; None if silence cannot be judged now."""
         limit = max(self._terms.checkpoint_limit, self.allowed)
         signs = []
         for worker in self._workers.values():
@@ -244,7 +244,7 @@ class HangMachine:
 
     @property
     def _is_armed(self) -> bool:
-        """Workers of a group make their steps together: one that has made enough speaks for all."""
+        """Whether one worker has made enough steps; workers of a group make them together."""
         enough = STEPS_TO_ARM if self._terms.timeout is None else 1
         return any(worker.steps >= enough for worker in self._workers.values())
 
@@ -272,7 +272,7 @@ class HangMachine:
             self.phase, self._told = Phase.STALLED, stall.evidence
 
     def _describe(self, now: float) -> Stall:
-        """About the worker that lags: fewest steps, else not waiting for others, else silent for longest."""
+        """Describe the lagging worker: fewest steps, else not waiting for others, else silent for longest."""
 
         def lag(worker: WorkerProgress) -> tuple[int, bool, float, int]:
             in_collective = is_in_collective(self._stacks.get(worker.local_rank, ()))
@@ -295,7 +295,7 @@ class HangMachine:
         )
 
     def _evidence(self, now: float) -> tuple[Evidence, float]:
-        """What speaks for a hang, and for how many seconds it has."""
+        """The evidence of a hang, and for how many seconds it has held."""
         assert self._since is not None
         if self._terms.timeout is not None:
             return Evidence.TIMEOUT, now - self._since

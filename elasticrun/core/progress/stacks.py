@@ -1,11 +1,10 @@
 """Where a process is, by its stack as text: the main thread's frames, and what they wait for.
 
-py-spy and faulthandler write the same facts in two forms; both become a ``Stack`` here. What a frame waits
-for is told by names alone. There are two questions, with different prices for a wrong answer. *Who lags*
-needs a guess: a rank that seems to wait for others is hardly the one that holds them up
-(``is_in_collective``). *Can this rank go on by itself* stops a job, so it needs to be right
-(``awaits_peers``): only frames of torch itself count whose one purpose is to wait for other ranks or for the
-store.
+py-spy and faulthandler write the same facts in two forms; both become a ``Stack`` here. Names alone tell what
+a frame waits for. There are two questions, and a wrong answer costs differently. *Which rank lags* needs a
+guess: a rank that seems to wait for others is hardly the one that holds them up (``is_in_collective``). *Can
+this rank go on by itself* may stop a job, so the answer has to be right (``awaits_peers``): it counts only
+frames of torch itself whose one purpose is to wait for other ranks or for the store.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Frame:
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """The same for the same place, whichever tool wrote it."""
+        """Equal for the same place, whichever tool wrote the frame."""
         return self.function.rpartition(".")[2], self.file.rpartition("/")[2], self.line
 
     def __str__(self) -> str:
@@ -70,7 +69,7 @@ def main_stack(text: str) -> Stack:
 
 
 def have_moved(before: Mapping[int, Stack], after: Mapping[int, Stack]) -> bool:
-    """Whether a main thread that was seen twice is elsewhere now. No stack, no evidence."""
+    """Whether a main thread that was seen twice has moved. A missing stack does not count."""
     return any(
         _place(stack) != _place(after[local_rank])
         for local_rank, stack in before.items()
@@ -84,14 +83,14 @@ _COLLECTIVE = re.compile(
     r"|(batch_)?i?send|(batch_)?i?recv|wait_tensor)(_.*)?|_?(synchronize|_engine_run_backward)"
 )
 _COMMUNICATION = re.compile(r"(^|/)torch/distributed/(?!checkpoint/|elastic/|launch|run\.py|optim/)")
-#: Files whose frames say nothing of what is waited for: what they wrap does.
+#: Files of wrappers: their frames do not show what is waited for.
 _PLUMBING = re.compile(r"(^|/)(torch/_ops|torch/_library/.*|torch/utils/_contextlib|contextlib)\.py$")
 
 
 def is_in_collective(stack: Stack) -> bool:
-    """Whether the innermost frame that means anything waits for other ranks.
+    """Whether the innermost frame outside wrappers waits for other ranks.
 
-    Told by names alone, so only a guess: ``work.wait()`` in the script leaves no frame of its own.
+    Only a guess by names: ``work.wait()`` in the script leaves no frame of its own.
     """
     for frame in stack:
         if _is_collective(frame):
@@ -123,7 +122,7 @@ _PROMPTS = frozenset({("cmd.py", "cmdloop"), ("code.py", "raw_input"), ("code.py
 
 
 def awaits_peers(stack: Stack) -> bool:
-    """Whether this thread seems to go on only once another rank, or the store, does something.
+    """Whether this thread seems to wait for another rank or for the store.
 
     A function of the same name outside torch may do anything, so it does not count.
     """
@@ -136,7 +135,7 @@ def awaits_peers(stack: Stack) -> bool:
 
 
 def is_at_prompt(stack: Stack) -> bool:
-    """Whether somebody is asked what to do next: a debugger or another prompt is on the stack."""
+    """Whether a debugger or another prompt is on the stack."""
     return any(
         _DEBUGGER.search(frame.file) or (frame.file.rpartition("/")[2], _name(frame)) in _PROMPTS
         for frame in stack
@@ -144,10 +143,10 @@ def is_at_prompt(stack: Stack) -> bool:
 
 
 def _place(stack: Stack) -> list[tuple[str, str, int]]:
-    """What two stacks of a thread share if it has not moved.
+    """The places that stay equal while a thread does not move.
 
-    One that polls within a collective changes its line there. That is no movement, so only the frames that
-    called the collective count.
+    A thread that polls within a collective changes its line there. That is no movement, so only the frames
+    that called the collective count.
     """
     inner = 0
     for depth, frame in enumerate(stack):

@@ -1,10 +1,10 @@
 """Since when no rank of a node can have gone on by itself.
 
 A node is *still* while every rank's main thread waits for other ranks or for the store, and nothing below any
-of them is active. Whoever is not seen to wait is taken to work: a rank outside a collective, one that a
-signal has stopped, one that shows no stack, and one that has opened an accelerator, as what that computes
-leaves no trace in ``/proc``. Somebody may also *want* the silence: a debugger is attached, or a line is
-awaited from a prompt. Then the node is *held*, and no time makes a hang of it.
+of them is active. A rank that is not seen to wait is taken to work: one outside a collective, one that a
+signal has stopped, one that shows no stack, and one that has opened an accelerator, whose work leaves no
+trace in ``/proc``. A silence may also be wanted: a debugger is attached, or a worker waits for a line from a
+prompt. Then the node is *held*, and is no hang unless the user fixed a timeout.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from elasticrun.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one look found, by local rank as far as there is any."""
+    """What one look found, by local rank where there is anything."""
 
     stacks: Mapping[int, Stack] = field(default_factory=dict)
-    before: Mapping[int, Footprint] = field(default_factory=dict)  # the stacks were taken
+    before: Mapping[int, Footprint] = field(default_factory=dict)  # just before the stacks were taken
     after: Mapping[int, Footprint] = field(default_factory=dict)
 
 
@@ -30,13 +30,11 @@ class Stillness:
     """Since when no rank of a node can have gone on by itself, from look to look."""
 
     def __init__(self) -> None:
-        self.since: float | None = None  # None: one could
-        self.quiet = (
-            0.0  # seconds of that which were measured: between two looks, not while stacks were taken
-        )
-        self.is_held = False  # somebody debugs it, or is asked for a line
-        self._doubt: tuple[int, str] | None = None  # the rank that could, and what it did
-        self._before: Mapping[int, Footprint] = {}  # after the last look
+        self.since: float | None = None  # None: one could go on
+        self.quiet = 0.0  # seconds since then that were measured: between looks, not while taking stacks
+        self.is_held = False  # a debugger is attached, or a prompt waits for a line
+        self._doubt: tuple[int, str] | None = None  # a rank that could go on or is held, and why
+        self._before: Mapping[int, Footprint] = {}  # footprints after the last look
 
     def weigh(self, ranks: Sequence[int], sight: Sight, now: float) -> None:
         """Take in what a look at ``now`` found of these local ranks."""
@@ -67,7 +65,7 @@ class Stillness:
 
 
 def _held(stack: Stack, footprint: Footprint | None) -> str:
-    """Why this silence is somebody's wish; "" if it is not."""
+    """Why this silence is wanted; "" if it is not."""
     if footprint is not None and footprint.is_traced:
         return "is being debugged"
     if is_at_prompt(stack) or (footprint is not None and footprint.reads_stdin):
@@ -85,4 +83,4 @@ def _could_go_on(stack: Stack, footprint: Footprint | None) -> str:
         return "shows no stack"
     if not awaits_peers(stack):
         return "is outside any collective"
-    return "uses an accelerator, of whose work nothing can be seen" if footprint.has_device else ""
+    return "uses an accelerator, whose work cannot be observed" if footprint.has_device else ""

@@ -1,20 +1,20 @@
-"""How large the numbers, texts and lists are that agents and the master tell each other.
+"""Limits of the numbers, texts and lists that agents and the master exchange.
 
 A field names its limits in its annotation: ``Annotated[int, RANKS]``. Each limit has a ``fault``: a
-sentence without its subject about a value that does not fit, "" for one that does. The codec refuses what
-does not fit, and the reader of the journal refuses such numbers. What a user's program wrote is never refused
-for it: its sender makes it fit.
+sentence without a subject that says why a value does not fit, "" if it fits. The codec refuses values that do
+not fit, and the reader of the journal refuses such numbers. Values that a user's program wrote are never
+refused: the sender makes them fit.
 
-Each range is far narrower than its field on the wire, and the master only adds small numbers to what it is
-told. So whatever it is told within these ranges, what it says next fits its field as well.
+Each range is far narrower than its field on the wire, and the master adds only small numbers to those that it
+receives. So the numbers that it sends fit their fields as well.
 
-Numbers that only grow need a second rule. If one agent could push a counter to the end of its range, nobody
-could count on from there, and the counter is kept in the journal. So a master also refuses a *jump*: more
-than ``WINDOW`` above what it knew when it started (``Horizon``). Real failovers stay far below. An epoch
-drawn at random adds at most 2**16 for each listed host, so a thousand masters on 60 hosts that this one never
-heard of stay below it. Rounds and checks take a tenth of a second at least: the window is 13 years. The limit
-is set when a master starts and does not move with what it hears, so repeated jumps do not add up; it moves
-with what the master counts itself, so an agent that went as far as it may harms nobody who follows.
+Counters need a second rule. One agent could push a counter to the end of its range: the journal keeps it, and
+it could not grow any more. So a master also refuses a *jump*: more than ``WINDOW`` above the number that it
+had when it started (``Horizon``). Real failovers stay far below. An epoch drawn at random adds at most 2**16
+for each listed host, so a thousand unknown masters on 60 hosts stay below it. Rounds and checks take a tenth
+of a second at least: the window is 13 years. The limit is set when a master starts. Numbers from agents do
+not move it, so repeated jumps do not add up. The master's own counting moves it, so an agent at the limit
+harms no later agent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Number = TypeVar("Number", int, float)
 
 
 class Keep(Enum):
-    """What a sender keeps of what is too long."""
+    """What a sender keeps of a text or list that is too long."""
 
     ALL = "all"  # the receiver refuses it: two names must not become equal
     HEAD = "head"
@@ -41,7 +41,7 @@ class Range(Generic[Number]):
 
     low: Number
     high: Number
-    clips: bool = False  # a user's program may have written the number: its sender makes it fit
+    clips: bool = False  # the sender makes the number fit: a user's program may have written it
 
     def fault(self, value: Number) -> str:
         return "" if value in self else f"must be between {self.low} and {self.high}, got {value}"
@@ -50,7 +50,7 @@ class Range(Generic[Number]):
         return self.low <= value <= self.high  # never true of NaN
 
     def clip(self, value: Number) -> Number:
-        """The nearest number of the range, for what a user's program wrote; ``low`` in place of NaN."""
+        """Return the nearest number in the range; ``low`` for NaN."""
         return min(max(value, self.low), self.high) if value == value else self.low
 
 
@@ -63,7 +63,7 @@ class Length(NamedTuple):  # named tuples are made ten times as fast as dataclas
     most: int
     least: int = 0
     keep: Keep = Keep.ALL
-    encoded: bool = False  # a text is counted in bytes of UTF-8 by the receiver too
+    encoded: bool = False  # the receiver counts bytes of UTF-8 too
 
     def fault(self, value: str | bytes | tuple[object, ...]) -> str:
         unit = "characters" if isinstance(value, str) else "bytes" if isinstance(value, bytes) else "entries"
@@ -98,7 +98,7 @@ class HostPort:
 
 
 class Unknown(NamedTuple):
-    """A member of an enum that is said by saying nothing; it stands for all that a receiver does not know."""
+    """An enum member that is sent as an empty field; it stands for values that a receiver does not know."""
 
     member: Enum
 
@@ -106,15 +106,15 @@ class Unknown(NamedTuple):
 class Mark(Enum):
     """What else an annotation tells the codec."""
 
-    LOCAL = "local"  # this field is on no wire
-    SHARED = "shared"  # many messages carry the same value: it is turned into its message once
+    LOCAL = "local"  # this field is never sent
+    SHARED = "shared"  # many messages carry the same value: it is encoded once
 
 
-#: No message is larger, in bytes; an encoded one never is, and the receiver refuses one that is.
+#: Largest message in bytes: the encoder never exceeds it, and the receiver refuses larger ones.
 MAX_MESSAGE_BYTES = 1 << 20
 #: Longest name (job, node, incarnation, host, role) in characters.
 MAX_NAME = 512
-#: Longest address of a node in bytes: a message, and an environment, has room for those of many tasks.
+#: Longest address of a node in bytes: many tasks' addresses have to fit into a message and an environment.
 MAX_ADDRESS = 200
 #: Longest path of an error file in characters.
 MAX_PATH = 4096
@@ -140,7 +140,7 @@ Path = Annotated[str, Length(MAX_PATH, keep=Keep.TAIL)]
 Token = Annotated[bytes, Length(MAX_TOKEN)]
 
 
-#: How far above what it knew at its start a master follows what it is told.
+#: A master accepts numbers up to this far above those that it had at its start.
 WINDOW = 2**32
 _MOST = 2**53
 
@@ -150,7 +150,7 @@ ROUNDS = Range(0, _MOST)
 ROUNDS_HEARD = Range(-1, _MOST)
 CHECKS = Range(0, _MOST)
 SEQUENCES = Range(0, _MOST)
-#: What a master says: it may count on from what it was told.
+#: Numbers from a master: it may count on from those of agents.
 COUNTED = Range(0, 2**63 - 1)
 COUNTED_ROUNDS = Range(-1, 2**63 - 1)
 NODES = Range(1, 2**31 - 1)  # that an operator asks for
@@ -180,7 +180,7 @@ Epoch = Annotated[int, EPOCHS]
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """The largest numbers that agents may tell a master of; by default of one that has not started."""
+    """The largest numbers that a master accepts from agents; by default those before its start."""
 
     epoch: int = _MOST
     round: int = _MOST
@@ -188,17 +188,17 @@ class Horizon:
 
     @classmethod
     def above(cls, epoch: int, round_: int, check: int) -> Horizon:
-        """That of a master that starts with these numbers."""
+        """The horizon of a master that starts with these numbers."""
         return cls(*(min(number + WINDOW, _MOST - WINDOW) for number in (epoch, round_, check)))
 
     def beyond(self, epoch: int, round_: int, check: int) -> Horizon:
-        """This one, moved by what the master itself has counted since."""
+        """This horizon, raised to the numbers that the master itself has reached."""
         if epoch <= self.epoch and round_ <= self.round and check <= self.check:
             return self
         return Horizon(max(self.epoch, epoch), max(self.round, round_), max(self.check, check))
 
     def refuses(self, **told: int) -> str:
-        """Why an agent cannot be followed that tells these numbers; "" if it can."""
+        """Why these numbers from an agent are refused; "" if they are accepted."""
         for name, number in told.items():
             if number > (most := getattr(self, name)):
                 return f"{name} {number} is absurd: the job cannot be beyond {name} {most}"

@@ -29,12 +29,12 @@ class FailureKind(Enum):
     SPAWN = "spawn"  # could not be started at all
     PORT_TAKEN = "port_taken"  # the store's port was taken between choosing and binding it
     HANG = "hang"  # it stopped making steps and was stopped for that
-    STORE_LOST = "store_lost"  # no worker: the process of the launcher that serves the round's store ended
+    STORE_LOST = "store_lost"  # not of a worker: the launcher's process that serves the round's store ended
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One worker that failed of its own; one that the launcher merely stopped never becomes one."""
+    """One worker that failed by itself; a worker that the launcher merely stopped is no failure."""
 
     node: Name
     host: Name
@@ -51,7 +51,7 @@ class Failure:
     # Wall clock of the worker's host in seconds; compared only within one host.
     timestamp: Annotated[float, TIMESTAMPS] = 0.0
     step: Annotated[int, STEPS] = -1  # the last training step that the worker reported; -1: none
-    oom_kills: Annotated[int, COUNTS] = 0  # by how much the cgroup's count of OOM kills grew in this round
+    oom_kills: Annotated[int, COUNTS] = 0  # OOM kills that the cgroup counted in this round
     host_oom: bool = False  # the host ran out of memory in this round
     kernel_log: TextEnd = ""  # what the kernel's log said of hardware or memory in this round
     stacks: Path = ""  # of a hang: the directory on its host in which all stacks were saved
@@ -73,7 +73,8 @@ class Failure:
         if self.kind in (FailureKind.SPAWN, FailureKind.HANG):
             return told
         if self.stopped:
-            return "was failing when the launcher stopped it" + (f": {told}" if self.error_file else "")
+            cause = f": {told}" if self.error_file else ""
+            return f"was already failing when the launcher stopped it{cause}"
         if self.exit_code < 0 and not told.startswith("killed by "):
             return f"was killed by signal {-self.exit_code}"
         if self.exit_code < 0:

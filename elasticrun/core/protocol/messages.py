@@ -92,9 +92,9 @@ class NodeInfo:
     role: Name = "default"
     node_rank: Annotated[int, RANKS] | None = None  # only if the user gave one: it orders the ranks
     pid: Annotated[int, PIDS] = 0
-    # Of this host in the list of endpoints, if it may become the master's; -1: it may not.
+    # This host's position in the list of endpoints, if it may run the master; -1: it may not.
     position: Annotated[int, POSITIONS] = -1
-    # Of a TensorFlow job's tasks, by local rank; (): no TensorFlow job.
+    # Roles of a TensorFlow job's tasks by local rank; (): no TensorFlow job.
     roles: Annotated[tuple[TaskRole, ...], Length(MAX_TASKS)] = ()
     program: SentenceEnd = ""  # what its workers run, with its path; "": unknown
     min_nodes: Annotated[int, COUNTS] = 0  # the bounds that it was started with
@@ -112,14 +112,14 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What a node gives to a world when it starts its workers; see ``core/membership/quorum.py``."""
+    """A node's vote for a world, given when it starts its workers; see ``core/membership/quorum.py``."""
 
     world: World
     base: World | None  # the newest world known to have started everywhere; None: there is none before this
     members: Members = ()  # the members' incarnations, if they are at most MAX_NAMED_MEMBERS
 
     def contradiction(self) -> str:
-        """What cannot be true of both worlds, as a sentence; "" if nothing."""
+        """A contradiction between the two worlds, as a sentence; "" if there is none."""
         if self.base is None or self.base.round <= self.world.round:
             return ""
         return f"base must be older: round {self.world.round} has {self.base.round}"
@@ -131,9 +131,8 @@ class Proposal:
 
     world: World
     base: World | None  # as in Vote
-    prior: (
-        World | None
-    )  # that the member voted for last, as the master knows; a member that knows better refuses
+    # The member's last vote, as far as the master knows; a member that has voted since refuses.
+    prior: World | None
     members: Members = ()  # as in Vote
 
 
@@ -152,16 +151,16 @@ class AgentStatus:
     store_port: Annotated[int, PORTS] = 0  # one that is free for the workers' store, offered while READY
     probe: ProbeReport | None = None  # of the newest probe that ended
     stall: Stall | None = None  # while RUNNING
-    # By round; only if several hosts may become the master's.
+    # By round; only if several hosts may run the master.
     votes: Annotated[tuple[Vote, ...], Length(MAX_VOTES, keep=Keep.TAIL)] = ()
-    warming: bool = False  # while READY: workers, of which this node has started none, would wait for imports
+    warming: bool = False  # while READY, before this node's first workers: they would wait for imports
     # Held free for tasks; only if this node has roles.
     ports: Annotated[tuple[Annotated[int, USED_PORTS], ...], Length(MAX_PORTS, keep=Keep.HEAD)] = ()
     tasks: TaskReports = ()  # of ``round``
     hosts_store: bool = False  # while READY: a process of its launcher would serve the workers' store
 
     def contradiction(self) -> str:
-        """What cannot be true of its votes, as a sentence; "" if nothing."""
+        """A contradiction in its votes, as a sentence; "" if there is none."""
         is_later = any(vote.world.round > self.round for vote in self.votes)
         return f"votes must be of rounds up to {self.round}, the last that was accepted" if is_later else ""
 
@@ -223,15 +222,15 @@ class Assignment:
     store_port: Annotated[int, PORTS]
     restart_count: Counted
     max_restarts: Counted
-    proposal: Proposal | None = None  # only if several hosts may become the master's
+    proposal: Proposal | None = None  # only if several hosts may run the master
     tasks: Tasks = ()  # of this node, if it has roles
-    # All tasks of all nodes but the evaluator: the one thing here that is O(n).
+    # All tasks of all nodes except the evaluator: the only field that is O(n).
     cluster: Annotated[Cluster, Mark.SHARED] = ()
-    tag: Label = ""  # of the job, with a cluster
+    tag: Label = ""  # the job's; only with a cluster
     store_hosted: bool = False  # by the launcher of node 0, until the round is over; else by rank 0
 
     def contradiction(self) -> str:
-        """What cannot be true of its numbers together, as a sentence; "" if nothing."""
+        """A contradiction between its numbers, as a sentence; "" if there is none."""
         for name, number, most in (
             ("group_rank", self.group_rank, self.group_world_size - 1),
             ("first_rank", self.first_rank, self.world_size - 1),
@@ -248,7 +247,7 @@ class Assignment:
         return next((task for task in self.tasks if task.local_rank == local_rank), None)
 
     def local_ranks(self, local_world_size: int) -> tuple[int, ...]:
-        """Of the workers that the round starts with on this node; in a cluster there may be none."""
+        """Local ranks of the workers that start with the round on this node; a cluster may have none here."""
         if self.cluster:
             return tuple(task.local_rank for task in self.tasks)
         return tuple(range(local_world_size))
@@ -289,7 +288,7 @@ class Welcome:
     epoch: Epoch
     heartbeat_interval: Annotated[float, DELAYS]  # seconds
     ticket: Token = b""  # with which this incarnation comes back; see ``rpc/security/tickets.py``
-    returning: Token = b""  # that the master knows the ticket which the agent came with
+    returning: Token = b""  # proof that the master knows the ticket that the agent presented
     key: Token = b""  # the number of the key that the ticket was made with
 
 
@@ -322,7 +321,7 @@ class StartProbe:
     sequence: Counted
     check: Counted  # grows with each probe of the job
     groups: Annotated[tuple[ProbeGroup, ...], Length(MAX_GROUPS)]
-    slots: Counted  # of the whole probe, each as long: their ends are the same for all nodes
+    slots: Counted  # of the whole probe, equally long: they end at the same time on all nodes
     timeout: Annotated[float, DELAYS]  # seconds for the whole probe
     secret: Token = b""  # with which the members of its groups prove themselves to one another
 
@@ -341,7 +340,7 @@ class JournalCopy:
     epoch: Epoch
     first: Counted  # number of the first line, from 0; 0 means that the copy starts anew
     lines: Annotated[tuple[Annotated[str, Length(MAX_MESSAGE_BYTES)], ...], Length(MAX_MESSAGE_BYTES)]
-    whole: Counted = 0  # with the first line: so many are needed before the copy is of any use
+    whole: Counted = 0  # with the first line: how many lines make the copy usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +371,7 @@ class Rejected:
 
     code: RejectCode
     message: Text
-    proof: Token = b""  # that the master knows the ticket which the agent came with
+    proof: Token = b""  # that the master knows the ticket that the agent presented
 
 
 MasterMessage = (

@@ -15,7 +15,7 @@ from elasticrun.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ControlHello:
-    """First message of somebody who wants to steer the job."""
+    """An operator's first message."""
 
     job_id: Label
     version: Name
@@ -25,7 +25,7 @@ class ControlHello:
 
 @dataclass(frozen=True, slots=True)
 class ShowStatus:
-    """Who is there, and what the job does."""
+    """Ask for the job's status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ScaleJob:
     max_nodes: Annotated[int, NODES]
 
     def contradiction(self) -> str:
-        """What cannot be true of both numbers, as a sentence; "" if nothing."""
+        """A contradiction between the two numbers, as a sentence; "" if there is none."""
         low, high = self.min_nodes, self.max_nodes
         return "" if low <= high else f"max_nodes must be {low} or more, got {high}"
 
@@ -62,7 +62,7 @@ class SaveAllStacks:
     """Have every node save the stacks of its workers."""
 
 
-#: What changes something or is to be done by nodes: the job's machine judges it.
+#: Requests that change something or need nodes: the job's machine decides on them.
 Order = DrainNode | ScaleJob | ScaleRole | SaveAllStacks
 ORDERS: tuple[type[Order], ...] = get_args(Order)
 ControlRequest = ShowStatus | Order
@@ -70,7 +70,7 @@ ControlRequest = ShowStatus | Order
 
 @dataclass(frozen=True, slots=True)
 class ControlReply:
-    """What came of a request."""
+    """Answer to a request."""
 
     ok: bool
     text: Annotated[str, Length(MAX_REPLY, keep=Keep.HEAD)]

@@ -51,14 +51,14 @@ class ProbeReport:
 class ProbeGroup:
     """One all-gather that a node takes part in."""
 
-    slot: Counted  # when: the same number for all its members, who may have nothing to do in others
+    slot: Counted  # when it runs: the same for all its members, which may be idle in other slots
     rank: Counted  # of this node in ``nodes``
     nodes: Annotated[tuple[Name, ...], Length(MAX_GROUP_NODES)]
     address: Name  # where rank 0 listens
     port: Annotated[int, PORTS]
 
     def contradiction(self) -> str:
-        """What cannot be true of the rank, as a sentence; "" if nothing."""
+        """A contradiction in the rank, as a sentence; "" if there is none."""
         size = len(self.nodes)
         return "" if self.rank < size else f"rank must be in a world of {size}, got {self.rank}"
 

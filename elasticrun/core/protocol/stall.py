@@ -8,17 +8,17 @@ from elasticrun.dataclass import dataclass
 
 
 class Evidence(Enum):
-    """Why a silence is more than that; see ``core/progress/silence.py``."""
+    """Why a silence counts as a hang; see ``core/progress/silence.py``."""
 
-    NONE = "none"  # it may be work: it is told, and waited for
+    NONE = "none"  # it may be work: it is reported, and waited for
     STILL = "still"  # every rank here waits for others, and no process below one has done anything
     LAST_BOUND = "last_bound"  # it has lasted so long that it counts as a hang without further evidence
-    TIMEOUT = "timeout"  # the user said after which time it is a hang
+    TIMEOUT = "timeout"  # it has lasted longer than the user's timeout
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """No worker of a node has made a step for too long; about the one that lags."""
+    """No worker of a node has made a step for too long; describes the worker that lags."""
 
     rank: Annotated[int, RANKS]
     local_rank: Annotated[int, RANKS]
@@ -31,5 +31,5 @@ class Stall:
     # Wall clock of its host when it was found, in seconds; shown, never compared.
     timestamp: Annotated[float, TIMESTAMPS] = 0.0
     evidence: Annotated[Evidence, Unknown(Evidence.NONE)] = Evidence.NONE
-    lasting: Annotated[float, SECONDS] = 0.0  # for which the evidence has held, until this was said
+    lasting: Annotated[float, SECONDS] = 0.0  # seconds for which the evidence had held when this was sent
     doubt: Sentence = ""  # without evidence: what speaks for work

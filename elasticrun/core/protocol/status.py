@@ -1,4 +1,4 @@
-"""What an operator is shown of a job, as values; and in words, for ``elastic-ctl status``."""
+"""A job's status for an operator: as values, and in words for ``elastic-ctl status``."""
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -21,16 +21,16 @@ from elasticrun.core.protocol.tasks import MAX_TASKS
 from elasticrun.core.protocol.usage import RoleUsage, TaskUsage, by_role, in_words
 from elasticrun.dataclass import dataclass
 
-#: Bytes that the nodes of a status may take together; the rest of a message is for what is around them.
+#: Bytes that the nodes of a status may take together; the rest of the message is for its other fields.
 ROOM = MAX_MESSAGE_BYTES - (128 << 10)
-#: Bytes that a node, and a task, take at most beside their texts.
+#: Most bytes that a node, or a task, takes besides its texts.
 _BESIDE = 96
 
 
 class JobPhase(Enum):
     """Where the job stands."""
 
-    GATHERING = "gathering"  # no round runs; waiting for enough nodes that could start
+    GATHERING = "gathering"  # no round runs; waiting for enough ready nodes
     CHECKING = "checking"  # no round runs; nodes are being checked before the next one
     RUNNING = "running"  # a round runs
     STOPPING = "stopping"  # the members were told to stop; waiting for the last one
@@ -59,15 +59,15 @@ class NodeStatus:
 
     name: Name
     rank: Counted | None  # in the world of this round; None: a spare
-    phase: AgentPhase  # what its agent does, as it said last
+    phase: AgentPhase  # what its agent does, as last reported
     attached: bool = True  # False: its agent has gone away, and may come back
-    doubt: Sentence = ""  # what the health check has against it; "": nothing
+    doubt: Sentence = ""  # why the health check distrusts it; "": it does not
     tasks: Annotated[tuple[TaskStatus, ...], Length(MAX_TASKS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """Who is there, and what the job does."""
+    """A job's phase, limits and nodes."""
 
     job_id: Label
     phase: JobPhase
@@ -79,11 +79,11 @@ class JobStatus:
     waiting_for: Text = ""  # who is there and who is missing, while too few are; in words
     # Members first, in the order of their ranks; then spares.
     nodes: Annotated[tuple[NodeStatus, ...], Length(MAX_MESSAGE_BYTES)] = ()
-    unlisted: Counted = 0  # nodes for which a message has no room
+    unlisted: Counted = 0  # how many nodes did not fit into the message
 
 
 def fitting(nodes: Iterable[NodeStatus]) -> Iterator[NodeStatus]:
-    """The first of them, as many as one message has room for."""
+    """The first of these nodes, as many as fit into one message."""
     room = ROOM
     for node in nodes:
         room -= _size(node)
@@ -100,8 +100,8 @@ def _size(node: NodeStatus) -> int:
 def status_in_words(status: JobStatus) -> str:
     """A line about the job, then one for each node.
 
-    Below a node that runs tasks of a TensorFlow job stands a line for each of them, and at the end one for
-    each role, with what they use.
+    In a TensorFlow job each task has a line below its node, and each role has one at the end, with what
+    they use.
     """
     count = len(status.nodes) + status.unlisted
     restarts = f"{status.restarts_used} of {status.max_restarts} restarts used"

@@ -29,14 +29,14 @@ Cluster = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task of a TensorFlow cluster, on the node that it is told to."""
+    """One task of a TensorFlow cluster, as its node is told."""
 
-    local_rank: Counted  # never used again in a round, not even after its task was taken away
+    local_rank: Counted  # never reused in a round, not even after its task was taken away
     role: TaskRole
     index: Counted  # within the role
     attempt: Counted = 0  # which one is wanted; it grows when this task, not the whole round, is restarted
     port: Annotated[int, PORTS] = 0  # where it serves; 0 for a task that is no part of the cluster
-    saves: bool = False  # the attempt before this one is given all the time it may need to save its state
+    saves: bool = False  # the attempt before this one gets the whole grace to save its state
 
 
 @dataclass(frozen=True, slots=True)

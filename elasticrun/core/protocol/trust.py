@@ -1,4 +1,4 @@
-"""What the master knows of who speaks to it."""
+"""How far the master trusts a sender."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Trust(Enum):
-    """What the sender of a Hello has proved. The master's end of the stream finds out; it is on no wire."""
+    """What the sender of a Hello has proved. The master's end of the stream decides it; it is never sent."""
 
     STRANGER = "stranger"  # nothing
     MEMBER = "member"  # that it knows the job's token, or is the only agent that can speak to this master

@@ -1,11 +1,11 @@
 """What the tasks of a TensorFlow job use, and how fast they go: figures per task and per role.
 
-Theory. The agent reads counters that only grow (CPU time, steps, the time of steps) with each heartbeat. What
-is wanted are rates, and they are differences. CPU is that of the last interval, as it tells what happens now.
-Steps may be much longer than an interval, so their rate is taken over ``WINDOW``, and is not a sawtooth.
+Theory. The agent reads counters that only grow (CPU time, steps, the time of steps) with each heartbeat.
+Rates are differences of these. CPU use is that of the last interval, to show what happens now. Steps may be
+much longer than an interval, so their rate is taken over ``WINDOW``, which avoids a sawtooth.
 
-Invariants. No difference is taken over the change of a process: counters of another one begin anew. What is
-not known is None, never a number that stands for that. A task that is not read any more is forgotten.
+Invariants. No difference spans two processes: a new process begins its counters anew. An unknown figure is
+None, never a special number. A task without a new reading is forgotten.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ class TaskUsage:
 
     local_rank: Annotated[int, RANKS]
     cpu: Annotated[float, RATES] | None = None  # cores that were busy with it since the last heartbeat
-    # Bytes that its processes have in memory; what they share counts for each.
+    # Bytes that its processes have in memory; shared memory counts for each.
     memory: Annotated[int, BYTES] | None = None
     step: Annotated[int, STEPS_MADE] | None = None  # the last one that it reported
     step_rate: Annotated[float, RATES] | None = None  # steps per second
@@ -64,7 +64,7 @@ class UsageMeter:
         self._readings: dict[int, list[Reading]] = {}  # of the last WINDOW, by local rank
 
     def measure(self, readings: Mapping[int, Reading]) -> tuple[TaskUsage, ...]:
-        """The figures for all tasks that run, of the readings before and these newest ones by local rank."""
+        """The figures for all running tasks, from earlier readings and these newest ones by local rank."""
         self._readings = {
             local_rank: [*_comparable(self._readings.get(local_rank, ()), newest), newest]
             for local_rank, newest in sorted(readings.items())
@@ -95,7 +95,7 @@ def _usage(local_rank: int, window: list[Reading]) -> TaskUsage:
 
 
 def _cpu(before: Reading, after: Reading) -> float:
-    """A process of the task that ended with its parent unaware takes its time along."""
+    """Cores in use, at least 0: a child that ended without being waited for takes its time along."""
     return max(0.0, after.cpu - before.cpu) / (after.at - before.at)
 
 
@@ -105,10 +105,10 @@ def _step_rate(begin: float, first: Pace, end: float, last: Pace) -> float | Non
 
 
 def _graph_time(first: Pace | None, last: Pace) -> float | None:
-    """Of the steps since ``first``, or all of them; None if none was timed."""
+    """Seconds per step since ``first``, or since the start; None if no step was timed."""
     timed = last.timed - (first.timed if first is not None else 0)
     seconds = last.seconds - (first.seconds if first is not None else 0.0)
-    return seconds / timed if timed > 0 and seconds >= 0.0 else None  # a sum that has run over is none
+    return seconds / timed if timed > 0 and seconds >= 0.0 else None  # a sum that overflowed is unknown
 
 
 # -- by role
@@ -128,7 +128,7 @@ class RoleUsage:
 
 
 def by_role(usages: Iterable[tuple[TaskRole, TaskUsage]]) -> tuple[RoleUsage, ...]:
-    """Of each role that has any, in the order of the roles."""
+    """The usage of each role that has any, in the order of the roles."""
     found: dict[TaskRole, list[TaskUsage]] = {}
     for role, usage in usages:
         found.setdefault(role, []).append(usage)
@@ -153,7 +153,7 @@ def _of_role(role: TaskRole, usages: list[TaskUsage]) -> RoleUsage:
 
 
 def in_words(usage: TaskUsage | RoleUsage) -> str:
-    """As far as it is known: ``0.97 cores, 512 MiB, step 1200, 8.3 steps/s, 110 ms per step``."""
+    """The known figures: ``0.97 cores, 512 MiB, step 1200, 8.3 steps/s, 110 ms per step``."""
     parts = (
         "" if usage.cpu is None else f"{usage.cpu:.2f} cores",
         "" if usage.memory is None else f"{usage.memory / 2**20:.0f} MiB",

@@ -1,1 +1,1 @@
-"""What was the matter with a round, what it costs, and what follows."""
+"""What went wrong in a round, what it costs, and what follows."""

@@ -1,11 +1,11 @@
 """What a stopped round costs, and whether another one follows.
 
-Only workers that failed or hang spend the budget, whatever the reason, and only once for a round. What
-happens to whole nodes is free (one came, left or was lost), and so, a few times in a row, is what happens to
-the workers' store: its port was taken between choosing and binding it, or its process ended. A cause is
-fixed when the round is told to stop, and can afterwards only be *excused*: a failure that turns out to be the
-echo of a lost node, or of a lost store, becomes free. Failures that arrive after a free stop was decided are
-its echo (peers see their connections break) and are never charged.
+Only workers that failed or hang spend the budget, whatever the reason, and only once for a round. Events of
+whole nodes are free (one came, left or was lost). So are, a few times in a row, failures of the workers'
+store: its port was taken between choosing and binding it, or its process ended. A cause is fixed when the
+round is told to stop, and can afterwards only be *excused*: a failure that turns out to be the echo of a lost
+node, or of a lost store, becomes free. Failures that arrive after a free stop was decided are its echo (peers
+see their connections break) and are never charged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StopCause(Enum):
     SAVED = "state saved"  # by a worker of a TensorFlow job, which then wants to be started again
 
 
-#: To which cause a stopped round's cause may change on new facts; absent means it stays.
+#: The causes that may replace a stopped round's cause on new facts; no other cause does.
 EXCUSES: dict[StopCause, frozenset[StopCause]] = {
     StopCause.WORKER_FAILED: frozenset(
         {
@@ -51,12 +51,12 @@ EXCUSES: dict[StopCause, frozenset[StopCause]] = {
     StopCause.STORE_LOST: frozenset({StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT}),
 }
 
-#: Causes that spend the budget; every other one is free.
 #: The workers' store could not be reached.
 OF_THE_STORE = frozenset({StopCause.PORT_TAKEN, StopCause.STORE_LOST})
+#: Causes that spend the budget (those of the store after MAX_STORE_RETRIES); every other one is free.
 CHARGED = frozenset({StopCause.WORKER_FAILED, StopCause.HANG, *OF_THE_STORE})
 
-#: A store that fails this many times in a row is no accident, and is charged like a worker's failure.
+#: A store that fails more often than this in a row is no accident, and is charged like a worker's failure.
 MAX_STORE_RETRIES = 10
 
 
@@ -72,7 +72,7 @@ class Budget:
     max_restarts: int
     used: int = 0  # over the whole job: workers see it as the restart count, which never shrinks
     store_retries: int = 0  # in a row
-    refunded: int = 0  # how many of those used count no more, because the job trained long enough
+    refunded: int = 0  # how many of those used no longer count, because the job trained long enough
 
     @property
     def spent(self) -> int:

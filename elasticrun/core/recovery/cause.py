@@ -1,18 +1,17 @@
-"""Which of a round's failures the others follow from.
+"""Which of a round's failures caused the others.
 
 The failures of a round are judged once all of its workers have ended, with everything known that each of
 them left behind. The order in which they were *heard of* decides little: a rank that raises an exception may
-take a second to end, and its peers, who lose their connection to it, end first. What decides is, in this
-order:
+take a second to end, and its peers, who lose their connection to it, end first. These decide, in this order:
 
 1. *Kind.* A device that is proven broken explains whatever its programs say. An *echo* (a connection lost, a
-   collective that timed out) is the cause only if there is nothing else. What a worker said that the launcher
-   had to stop comes before an echo, but after whoever ended by itself: that it was failing is likely, not
-   certain, unless it recorded when.
+   collective that timed out) is the cause only if there is nothing else. The words of a worker that the
+   launcher had to stop come before an echo, but after a worker that ended by itself: it was likely failing,
+   but that is certain only if it recorded when.
 2. *Time*, among those of one host, whose clock is the same: when the exception was recorded, else when the
    process ended.
-3. Between hosts, whose clocks are not compared: what an error of a peer looks like least (its ``order``),
-   then the host that was heard of first.
+3. Between hosts, whose clocks are not compared: the class that looks least like an error of a peer (its
+   ``order``), then the host that was heard of first.
 
 So the cause is never an echo if there is another failure, and the order in which one host's failures arrive
 does not change it.
@@ -34,7 +33,7 @@ _Diagnosed = tuple[Failure, Diagnosis]
 
 
 def root_cause(failures: Sequence[Failure]) -> _Diagnosed:
-    """The failure of a round that the others follow from, with what was the matter.
+    """The failure of a round that caused the others, with its diagnosis.
 
     ``failures`` are in the order in which they were heard of, and must not be empty.
     """
@@ -60,7 +59,7 @@ def was_failing(stopped: Failure) -> bool:
 
 
 def _is_uncaught(stderr: str) -> bool:
-    """Whether the last exception on stderr went all the way up; others are printed by who catches them."""
+    """Whether the last exception on stderr went all the way up; a program may print those it catches."""
     raised = last_raised(stderr)
     return raised is not None and raised.frames[0].function == "<module>"
 

@@ -1,10 +1,11 @@
-"""What was the matter with a worker that failed: one class, and the evidence for it.
+"""What went wrong in a worker that failed: one class, and the evidence for it.
 
-Evidence is weighed by how well it is tied to this worker's end, not by how loud it is:
+Evidence is weighed by how well it is tied to this worker's end, not by how serious it looks:
 
-1. A kill for want of memory is counted by the kernel. It needs both: a worker, or a process of its own, that
-   was killed, and a count that says so. The cgroup's count is of our own processes, so it beats the host's.
-2. The exception that ended the worker, from its error file, else from the end of its stderr. What else stands
+1. The kernel counts kills for lack of memory. This class needs both: a worker, or a process of its own, that
+   was killed, and a count or log line that says so. The cgroup's count is of our own processes, so it beats
+   the host's.
+2. The exception that ended the worker, from its error file, else from the end of its stderr. Other text
    on stderr beside an exception decides nothing: programs print errors that they survive.
 3. Without an exception, the signal where it says enough, then what the output says. Texts are told apart by
    the table of ``elasticrun/faults.py``.
@@ -12,7 +13,7 @@ Evidence is weighed by how well it is tied to this worker's end, not by how loud
    broken device would look like from above: errors of CUDA and NCCL, timeouts, broken connections, hangs.
 
 A class is ``sure`` if the evidence proves it. SIGBUS, say, may be memory that broke, but far more often is a
-full ``/dev/shm``: that is a reason to look at the node, and none to give it away.
+full ``/dev/shm``: that is a reason to check the node, but not to exclude it.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ FROM_OUTSIDE = {1: "SIGHUP", 2: "SIGINT", 15: "SIGTERM"}
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was the matter; ``evidence`` is a short sentence of what was seen, and where."""
+    """What went wrong; ``evidence`` is a short sentence of what was seen, and where."""
 
     failure_class: FailureClass
     evidence: str
     sure: bool = True  # False: it may as well have been something else
-    echo: bool = False  # what somebody says who lost a peer
+    echo: bool = False  # such as a worker reports that lost a peer
 
 
-#: What an exception speaks of if a broken device may be behind it.
+#: Words in an exception behind which there may be a broken device.
 _OF_A_DEVICE = r"(?i)\bcuda|nccl|cudnn|cublas|nvml|nvlink"
 
 
 def diagnose(failure: Failure) -> Diagnosis:
-    """What was the matter with this worker."""
+    """What went wrong in this worker."""
     return (
         _killed_for_memory(failure)
         or _weigh(_own_account(failure), _kernel_account(failure.kernel_log))
@@ -69,7 +70,7 @@ def diagnose(failure: Failure) -> Diagnosis:
 
 
 def is_from_outside(failure: Failure) -> bool:
-    """Whether nothing but a signal of somebody else ended this worker, which says nothing of the program."""
+    """Whether only a signal from outside ended this worker, which says nothing of the program."""
     match diagnose(failure).failure_class:
         case FailureClass.PREEMPTION:
             return True
@@ -128,7 +129,7 @@ def _lost_a_process(failure: Failure) -> bool:
 
 
 def _own_account(failure: Failure) -> Diagnosis | None:
-    """What the worker itself, and the way it ended, say."""
+    """The diagnosis from the worker's own words and the way it ended."""
     if failure.kind is FailureKind.PORT_TAKEN:
         return Diagnosis(FailureClass.NETWORK, "the port of the workers' store was taken")
     if failure.kind is FailureKind.STORE_LOST:
@@ -146,7 +147,7 @@ def _own_account(failure: Failure) -> Diagnosis | None:
     if raised is None:
         return _search(_told(failure))
     found = _by_exception(raised, where)
-    if found.failure_class is FailureClass.UNKNOWN:  # a child died; of what, stands before that
+    if found.failure_class is FailureClass.UNKNOWN:  # a child died; the reason stands before that
         return _search([(where, failure.traceback or failure.stderr_tail)])
     return found
 
@@ -179,7 +180,7 @@ def _search(texts: Iterable[tuple[str, str]]) -> Diagnosis | None:
 
 
 def _kernel_account(log: str) -> Diagnosis | None:
-    """What the kernel's log says of the hardware; what is proof first."""
+    """What the kernel's log says of the hardware; proof comes before hints."""
     suspect = None
     for line in log.splitlines():
         sure = _speaks_of_hardware(line)
@@ -210,7 +211,7 @@ def _weigh(own: Diagnosis | None, kernel: Diagnosis | None) -> Diagnosis | None:
 
 
 def _bare_end(failure: Failure) -> Diagnosis:
-    """All that is known is how it ended."""
+    """The diagnosis if only the way it ended is known."""
     ending = _shown(failure.message.partition("\n")[0]) or f"exit code {failure.exit_code}"
     if _signal(failure) == SIGBUS:
         return Diagnosis(FailureClass.HARDWARE, ending, sure=False)
@@ -218,7 +219,7 @@ def _bare_end(failure: Failure) -> Diagnosis:
 
 
 def _signal(failure: Failure) -> int:
-    """The signal that ended it, or of which a shell said that it did; 0 if none, or if it was ours."""
+    """The signal that ended it, or ended it according to a shell; 0 if none, or if it was ours."""
     if failure.stopped:
         return 0
     if failure.exit_code < 0:

@@ -12,12 +12,11 @@ evidence:
   stop signal's own effect (a handler raised it, or it says so), nor a lost connection: that may be one to a
   peer that we have stopped.
 
-An exit code alone is none, as handlers of SIGTERM give any.
+An exit code alone is no evidence, as handlers of SIGTERM give any.
 
 Of one round only MAX_FAILURES failures are kept. In a large world thousands of ranks report that they lost a
-peer, and the peer may be the last to be heard of. So those who *sound like an echo* make way for the others.
-Only the wish for room makes that decision, by a cheap look at the text; ``core/recovery/cause.py`` finds the
-cause.
+peer, and the peer may be the last to be heard of. So failures that *sound like an echo* make way for the
+others. This only makes room, by a cheap look at the text; ``core/recovery/cause.py`` finds the cause.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from elasticrun.dataclass import dataclass
 #: Signals that tell of a crash or a kill: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV.
 CRASHES = frozenset({4, 6, 7, 8, 9, 11})
 
-#: What workers say that lost a peer. It is looked for as it stands: there may be thousands of such reports.
+#: Words of workers that lost a peer. Plain substrings: there may be thousands of such reports.
 LOST_PEER = (
     "onnection closed by",
     "onnection reset by peer",
@@ -47,7 +46,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The signals that the launcher sent to a worker while that one lived."""
+    """The signals that the launcher sent to a worker while it lived."""
 
     signals: frozenset[int] = frozenset()
     since: float = 0.0  # wall clock of the host when the first was sent
@@ -74,7 +73,7 @@ def _has_words(failure: Failure) -> bool:
 
 
 def kept(failures: Sequence[Failure], heard: Failure) -> tuple[Failure, ...]:
-    """The failures to keep after one more was heard of, in the order of that; at most MAX_FAILURES."""
+    """The failures to keep after one more, in the order in which they were heard; at most MAX_FAILURES."""
     if heard in failures:
         return tuple(failures)
     if len(failures) < MAX_FAILURES:

@@ -5,18 +5,18 @@ round is an immutable value. Three rules stand beside the table of actions:
 
 * **The same error again.** An exception that comes back at the same step in ``same_error_rounds`` failed
   rounds in a row, with no progress in between, will come back for ever. Ranks fail in any order, so a round
-  is not known by one failure but by the set of its errors; the rounds of a row have one in common at least.
-  Where no step was reported, "no progress" is believed only of a round that was short: the program may be
-  one that reports none.
-* **Backing off.** Rounds that fail fast wear out whatever they fail against (a file server, a scheduler). A
+  is identified by the set of its errors, not by one failure; rounds in a row have at least one in common.
+  Where no step was reported, "no progress" is assumed only of a short round: the program may be one that
+  reports none.
+* **Backing off.** Rounds that fail fast strain what they fail against (a file server, a scheduler). A
   round is fast if a worker failed by itself in the first few seconds, before a step. The first few in a row
   are free, then each waits longer than the one before, up to a limit. A round that was ended from outside (a
   node came, left or was lost; somebody sent a signal) says nothing of the program: it is not counted, and
-  what follows it does not wait. A round that got going, however it ended, starts the count anew.
+  the next round does not wait. A round that got going, however it ended, starts the count anew.
 * **Refill.** A job that has trained for long enough without a failure has earned a restart back, so that a
   long job is judged by its rate of failures and not by their number.
 
-Leaving is for good, so it takes proof: where the diagnosis is not sure, the node is checked instead.
+A node leaves for good, so that takes proof: where the diagnosis is not sure, the node is checked instead.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class RepeatedError:
     def after(
         self, failures: Sequence[Failure], policy: Policy, lasted: float = 0.0
     ) -> tuple[RepeatedError, str]:
-        """What is known after a round stopped, and a sentence if that is reason to end the job.
+        """The count after a round stopped, and a sentence if that is reason to end the job.
 
-        The round had lasted so many seconds. One without failures (a node came or went) proves nothing either
+        The round ran for ``lasted`` seconds. One without failures (a node came or went) proves nothing either
         way and changes nothing.
         """
         if not failures:
@@ -111,7 +111,7 @@ def _order(error: KnownError) -> tuple[int, str]:
 def count_fast(before: int, root: Failure | None, lasted: float, policy: Policy) -> int:
     """How many rounds in a row have failed fast, after one that was told to stop after ``lasted`` seconds.
 
-    ``before`` is how many had until then; ``root`` is what the round failed of, None if of no worker.
+    ``before`` is the count until then; ``root`` is the failure that stopped the round; None if no worker's.
     """
     if lasted >= policy.fast_failure or (root is not None and root.step >= 0):
         return 0

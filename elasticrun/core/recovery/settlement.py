@@ -1,8 +1,8 @@
 """What follows a round that has stopped: another one, and on which terms, or the end of the job.
 
-One function puts together the four rules: what the stop costs (``core/recovery/budget.py``), what was the
-matter and what the policy says about it (``core/recovery/diagnosis.py``, ``core/recovery/policy.py``),
-whether the same error goes round in circles, and how long to wait when failures come fast. What they remember
+One function puts together the four rules: what the stop costs (``core/recovery/budget.py``), what went
+wrong and what the policy says about it (``core/recovery/diagnosis.py``, ``core/recovery/policy.py``),
+whether the same error keeps coming back, and how long to wait when failures come fast. What they remember
 from round to round is one immutable value.
 """
 
@@ -50,7 +50,7 @@ class Settlement:
     delay: float = 0.0  # seconds to wait before it
     excluded: str = ""  # the node that has to leave
     suspect: str = ""  # the node that has to be checked first
-    suspects_all: bool = False  # as have all others that took part: who complains is seldom at fault
+    suspects_all: bool = False  # all others that took part, too: the one that complains is seldom at fault
     failures: tuple[Failure, ...] = ()  # all of the round, its cause first; (): no failure was its cause
 
 
@@ -114,7 +114,7 @@ def restarts_left(recovery: Recovery, policy: Policy, lasted: float) -> Restarts
 
 
 def _resume(kept: Recovery, policy: Policy, saved: Failure, lasted: float) -> Settlement:
-    """A worker saved its state and wants to go on: free, but who does nothing else is slowed down."""
+    """What follows a worker that saved its state: a free restart, slowed down if it does nothing else."""
     fast = count_fast(kept.fast_failures, saved, lasted, policy)
     settlement = _charge(replace(kept, fast_failures=fast), StopCause.SAVED, None, "")
     delay, patience = backoff_delay(fast, policy) if fast > kept.fast_failures else (0.0, "")
@@ -122,7 +122,7 @@ def _resume(kept: Recovery, policy: Policy, saved: Failure, lasted: float) -> Se
 
 
 def _refill(recovery: Recovery, policy: Policy, lasted: float) -> Recovery:
-    """Give back what was earned until the end of a round; rounds that nobody failed in add up."""
+    """Give back the restarts earned until the end of a round; rounds without a failure add up."""
     budget, trained = recovery.budget, recovery.trained + lasted
     spent = refilled(budget.spent, trained, policy)
     used_up = (budget.spent - spent) * policy.refill_after

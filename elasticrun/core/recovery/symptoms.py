@@ -7,9 +7,9 @@ The numbers of NVIDIA's driver ("Xid") are sorted by the action that NVIDIA's ca
 (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) calls for. Those that ask for a reset
 of the GPU, a restart of the machine or a look at its links are proof. Those of memory that the GPU itself has
 set aside or contained make it suspect. Those that a faulty program causes (13, 31, 43, 45 and others that
-ask for no more than a restart of the program) are no evidence about the hardware. So is ``an illegal memory
-access``, which is Xid 31 seen from CUDA: a bug in a kernel by far the most often, and where memory did break,
-the driver logs that as well, with a number of its own.
+ask for no more than a restart of the program) are no evidence about the hardware. Nor is ``an illegal memory
+access``, which is Xid 31 seen from CUDA: it is by far most often a bug in a kernel, and where memory did
+break, the driver also logs that under a number of its own.
 """
 
 from __future__ import annotations

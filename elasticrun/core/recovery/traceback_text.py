@@ -4,7 +4,7 @@ A worker leaves its traceback in an error file or at the end of its stderr, ther
 was printed, with ``[rank0]: `` in front of each line if torch printed it, and without its beginning if it
 was long. What survives all that is the order of three kinds of lines: frames, which are indented and begin
 with ``File``; then, not indented, the exception; then the rest of its message. The last such run in a text is
-the exception that ended the program, because Python prints what caused it before it.
+the exception that ended the program, because Python prints its causes before it.
 
 The *signature* of an exception is what stays the same when the same error happens again on another rank, in
 another process, at another time: its type, its message without numbers, addresses and paths, and the
@@ -12,7 +12,7 @@ innermost frame that belongs to the program and not to a library. A frame of cod
 program ran (TensorFlow's autograph, a notebook's cell) has another file each time and is no part of it. A
 signature is for comparing; users are shown the exception as it was.
 
-TensorFlow tells an exception inside a ``@tf.function`` as a message of many lines: ``in user code:``, an
+TensorFlow prints an exception inside a ``@tf.function`` as a message of many lines: ``in user code:``, an
 empty line, then frames and the exception itself, all indented. Indented lines belong to a message even behind
 an empty line; frames of a traceback are indented less.
 """
@@ -109,7 +109,7 @@ class Raised:
 
     @property
     def where(self) -> str:
-        """The innermost frame of the program itself, else of what there is; "" if there is none."""
+        """The innermost frame of the program itself, else of a library, else of generated code; or ""."""
         lasting = [frame for frame in self.frames if not frame.is_generated]
         own = [frame for frame in lasting if not frame.is_library] or lasting
         if own:

@@ -1,1 +1,1 @@
-"""Tasks of a TensorFlow cluster: who restarts alone, how many there are, where copies go."""
+"""Tasks of a TensorFlow cluster: which restart alone, how many there are, where copies go."""

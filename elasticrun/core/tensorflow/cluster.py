@@ -1,4 +1,4 @@
-"""The shape of a TensorFlow cluster: which roles make one, who sits where, and its ``TF_CONFIG``.
+"""The shape of a TensorFlow cluster: its roles, where its tasks run, and its ``TF_CONFIG``.
 
 There are two shapes. In a *served* cluster parameter servers hold the variables: one chief runs the loop and
 has workers compute its steps (ParameterServerStrategy). In a *mirrored* one every worker holds all variables,
@@ -24,7 +24,7 @@ Offer = tuple[str, Sequence[TaskRole], Sequence[int]]
 
 #: Roles of which a cluster has one task at most.
 SINGLE = frozenset({TaskRole.CHIEF, TaskRole.EVALUATOR})
-#: Roles that, beside parameter servers, serve until the chief is done, and never end by themselves.
+#: Roles that, in a cluster with parameter servers, serve until the chief is done and never end by themselves.
 SERVERS = frozenset({TaskRole.WORKER, TaskRole.PS})
 
 
@@ -37,25 +37,25 @@ def count_roles(roles: Iterable[TaskRole]) -> dict[TaskRole, int]:
 def expand(counts: Mapping[TaskRole, int]) -> tuple[TaskRole, ...]:
     """The roles of so many tasks by local rank: chief, workers, parameter servers, evaluator.
 
-    The chief comes first so that it has rank 0: a program that looks at torchrun's variables finds the first
-    of all where TensorFlow finds it.
+    The chief comes first so that it has rank 0: a program that reads torchrun's variables finds the same
+    first task as TensorFlow.
     """
     return tuple(role for role in TaskRole for _ in range(counts.get(role, 0)))
 
 
 def describe_counts(counts: Mapping[TaskRole, int]) -> str:
-    """As a user writes them: ``chief=1,worker=2``; "" if there are none."""
+    """The counts as a user writes them: ``chief=1,worker=2``; "" if there are none."""
     return ",".join(f"{role.value}={counts[role]}" for role in TaskRole if counts.get(role))
 
 
 def impossible(counts: Mapping[TaskRole, int]) -> str:
     """Why these roles make no cluster, in one sentence that also says what to do; "" if they make one.
 
-    A role that is missing has no tasks, as has one with 0.
+    A missing role counts as 0.
     """
     given = describe_counts(counts)
     if any(number < 0 for number in counts.values()):
-        return f"{given} counts less than nothing; give 1 or more, or leave the role out"
+        return f"{given} has a negative count; give 1 or more, or leave the role out"
     if sum(counts.values()) > MAX_CLUSTER:
         return f"{given} is more than the {MAX_CLUSTER} tasks of a cluster; give fewer"
     for role, number in counts.items():
@@ -68,7 +68,7 @@ def impossible(counts: Mapping[TaskRole, int]) -> str:
 
 
 def _missing(counts: Mapping[TaskRole, int]) -> dict[TaskRole, int]:
-    """What a cluster with so many of each needs in addition, at the least."""
+    """The fewest tasks to add so that these counts make a cluster."""
     chiefs, workers = counts.get(TaskRole.CHIEF, 0), counts.get(TaskRole.WORKER, 0)
     if not counts.get(TaskRole.PS):
         return {} if chiefs or workers else {TaskRole.WORKER: 1}
@@ -90,7 +90,7 @@ def leader(roles: Iterable[TaskRole]) -> TaskRole:
 
 
 def ports_needed(roles: Iterable[TaskRole]) -> int:
-    """How many ports the tasks of a node with these roles serve at."""
+    """How many ports the tasks of these roles need."""
     return sum(role is not TaskRole.EVALUATOR for role in roles)
 
 

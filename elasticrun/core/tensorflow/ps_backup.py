@@ -2,14 +2,13 @@
 
 Words. The *shard* of a ps is all the variables that lie on it. The ps whose variables a copy holds is its
 *owner*; the ps on whose host it lies is its *holder*. A shard is written and read in *parts* of bounded size,
-so that however large it is, little of it is under way at any time.
+so that only little of a large shard is in transit at any time.
 
-Theory. A restart must never mix variables of two moments, and never go back behind, or ahead of, the newest
-checkpoint, whose step also numbers the samples that were read. So a copy is no better than its label: it is
-good only if it is of exactly the step and the checkpoint that is asked for, of as many ps, of the same
-variables. And as two runs may reach the same step, each save draws a name of its own, and all shards are
-taken from one save that has a good copy of every one of them. If there is none, or more than one, nothing is
-taken from copies: the checkpoint file has everything.
+Theory. A restart must never mix variables of two moments, and never use an older or newer state than the
+newest checkpoint, whose step also numbers the samples that were read. So a copy is good only if its label
+names exactly the wanted step and checkpoint, as many ps, and the same variables. Two runs may reach the same
+step, so each save draws a name of its own, and all shards are taken from one save that has a good copy of
+each. If there is no such save, or more than one, no copy is used: the checkpoint file has everything.
 
 With ``peers`` = k the copies of a shard lie with k + 1 different ps. Any k of them can be lost, disks
 included, and there is still one copy of each shard.
@@ -22,14 +21,14 @@ from math import prod
 
 from elasticrun.dataclass import dataclass
 
-#: Set by the agent for a chief: patterns of the directories that agents have for copies, as in PATH. In each
-#: lies one directory for each ps of that agent, named by its port.
+#: Set by the agent for a chief: patterns of the agents' directories for copies, separated as in PATH. In each
+#: lies one directory for each ps of its agent, named by the port.
 ROOTS_VARIABLE = "ELASTICRUN_BACKUP_ROOTS"
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A variable, or that part of a sharded one, that lies on one ps."""
+    """A variable, or the part of a sharded one, that lies on one ps."""
 
     name: str  # the same in every run of the program
     dtype: str
@@ -51,12 +50,12 @@ class Slice:
 
     @property
     def key(self) -> str:
-        """What it is called in a part."""
+        """Its name in a part."""
         return f"{self.piece}" if self.rows is None else f"{self.piece}:{self.rows[0]}"
 
 
 def cut(pieces: Sequence[Piece], limit: int) -> tuple[tuple[Slice, ...], ...]:
-    """A shard in parts of at most ``limit`` bytes, or one row, or one value without rows."""
+    """Cut a shard into parts of at most ``limit`` bytes; one row, or a value without rows, may be larger."""
     parts: list[list[Slice]] = []
     room = -1
     for number, piece in enumerate(pieces):
@@ -86,7 +85,7 @@ def holders(owner: int, servers: int, peers: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a copy says of itself. It is written last: without it there is no copy."""
+    """A copy's description of itself. It is written last: without it there is no copy."""
 
     step: int
     checkpoint: str  # the file with the same state
@@ -96,7 +95,7 @@ class Label:
     holder: int
     shard: str  # fingerprint of names, types, shapes and parts
     size: int  # bytes of its variables
-    sums: tuple[str, ...]  # checksum of each part's index, which has checksums of what is in the part
+    sums: tuple[str, ...]  # checksum of each part's index, which has the checksums of the part's contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ class Wanted:
 
 
 def stale(label: Label, wanted: Wanted) -> bool:
-    """Whether a copy is of another state than the one that is wanted, so that nobody will want it again."""
+    """Whether a copy is of another state than the wanted one, and so will never be wanted again."""
     return (label.step, label.checkpoint) != (wanted.step, wanted.checkpoint)
 
 
@@ -141,11 +140,11 @@ class Choice:
 
     owner: int
     sources: tuple[Copy, ...]  # the best one first
-    passed: tuple[str, ...]  # in words: the copies that are not among them
+    passed: tuple[str, ...]  # in words: the other copies, and why they are not used
 
     @property
     def nothing(self) -> str:
-        """Why nothing may be taken, in words."""
+        """Why there is no source, in words."""
         return f"ps {self.owner}: no good copy ({'; '.join(self.passed)})"
 
 
@@ -178,17 +177,17 @@ def plan(copies: Iterable[Copy], wanted: Wanted) -> Plan:
 
 
 def _why_lacking(lacking: list[str], choices: tuple[Choice, ...], good: list[Copy]) -> str:
-    """Name the shards without any good copy; all of them lack one if no save is whole."""
+    """Name the shards without a good copy. No save is whole, so every shard lacks a source."""
     here = {copy.label.owner for copy in good}
     missing = [text for choice, text in zip(choices, lacking, strict=True) if choice.owner not in here]
-    return "; ".join(missing) or f"no save of this step is whole; {lacking[0]}"
+    return "; ".join(missing) or f"no save of this step is complete; {lacking[0]}"
 
 
 def _choose(owner: int, usable: list[Copy], found: list[Copy], wanted: Wanted) -> Choice:
     mine = sorted((copy for copy in found if copy.label.owner == owner), key=_distance)
     sources = tuple(copy for copy in mine if copy in usable)
     passed = [
-        f"{called(copy.label)}: {refusal(copy.label, wanted) or 'of a save that is not whole'}"
+        f"{called(copy.label)}: {refusal(copy.label, wanted) or 'of an incomplete save'}"
         for copy in mine
         if copy not in sources
     ]

@@ -1,8 +1,8 @@
-"""Whether copies of variables may be kept on a host: what Linux says of its memory, read as text.
+"""Whether a host has room for copies of variables, by what Linux says of its memory as text.
 
-A copy in a memory file system takes memory from the very program it is to protect: where it is charged to a
-container, its limit would kill the parameter server rather than refuse the write. So a copy is made only if
-four fifths of what is left would hold it. What cannot be read limits nothing.
+A copy in a memory file system takes memory from the program that it protects: a container's limit would kill
+the parameter server rather than refuse the write. So a copy is made only if four fifths of what is left would
+hold it. A figure that cannot be read limits nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator
 from elasticrun.dataclass import dataclass
 
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
-#: How much of the room that is left copies may take.
+#: Fraction of the memory left that copies may take.
 _SHARE = 0.8
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupFiles:
-    """Where a control group says how much memory it may have and has."""
+    """The files with a control group's memory limit and usage."""
 
     limit: str
     usage: str
@@ -27,7 +27,7 @@ class CgroupFiles:
 
 
 def cgroup_files(cgroup: str) -> tuple[CgroupFiles, ...]:
-    """The files to ask, by the text of ``/proc/self/cgroup``: of the group, and of its name space's root."""
+    """The files to read, by the text of ``/proc/self/cgroup``: of the group, and of its namespace's root."""
     return tuple(dict.fromkeys(_cgroup_files(cgroup)))
 
 
@@ -46,7 +46,7 @@ def _cgroup_files(cgroup: str) -> Iterator[CgroupFiles]:
 
 
 def left_in_cgroup(limit: str, usage: str, stat: str) -> int | None:
-    """How many bytes a control group may still take; what files fill and could be dropped does not count."""
+    """How many bytes a control group may still take; file cache that can be dropped counts as free."""
     allowed, used = _number(limit), _number(usage)
     if allowed is None or used is None:
         return None
@@ -95,13 +95,13 @@ def _number(text: str) -> int | None:
 
 
 def lack(needed: int, whole: int, left: Iterable[int | None], caps: Iterable[int | None]) -> str:
-    """Why copies that take ``needed`` bytes more, ``whole`` in all, are not to be made; "" if they may.
+    """Why copies that take ``needed`` bytes more, ``whole`` in all, must not be made; "" if they may.
 
     ``left`` are bytes that may still be taken, ``caps`` bytes that may be taken in all.
     """
     room = min((int(value * _SHARE) for value in left if value is not None), default=needed)
     if needed > room:
-        return f"it needs {in_words(needed)} of memory more, and of what is left it may take {in_words(room)}"
+        return f"it needs {in_words(needed)} more memory, but may take only {in_words(room)} of what is left"
     space = min((value for value in caps if value is not None), default=whole)
     if whole > space:
         return f"it needs {in_words(whole)}, and the file system holds {in_words(space)} in all"

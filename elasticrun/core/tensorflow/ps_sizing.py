@@ -1,22 +1,21 @@
 """How many parameter servers a job should have, by the memory they use: a decision, carried out by others.
 
-Theory. Each vote looks at the *share* of its request that every parameter server (ps) uses. Too little room
-is answered at once, as a ps that runs out of memory takes the chief with it: one above ``HOT`` adds
-``STEP``; at least half above ``HIGH`` double the count as far as ``DOUBLING``, and from there on take a fifth
-more, rounded up so that it is more. If both hold, the larger count is taken, as it is enough for both. Too
-much room costs only money, so two votes in a row, the second on news, must find more than half below ``LOW``
-before the count is halved, rounded up. After a change, whoever made it, ``COOL_DOWN`` passes without votes:
-shares mean nothing while variables move.
+Theory. Each vote looks at the *share* of its requested memory that every parameter server (ps) uses. Growth
+is immediate, because a ps that runs out of memory takes the chief with it. One ps above ``HOT`` adds
+``STEP``. At least half of them above ``HIGH`` double the count up to ``DOUBLING``; from there on they add a
+fifth, rounded up. If both hold, the larger count is taken, as it is enough for both. Too much room costs only
+money, so the count is halved, rounded up, only if two votes in a row, the second on new samples, find more
+than half below ``LOW``. After any change, ``COOL_DOWN`` passes without votes: shares mean nothing while
+variables move.
 
-Those rules alone swing: four at 39 % become two at 78 %, which become four. So no halving that could bring
-growth about. How variables are dealt anew is not known here, but a ps of half as many takes over what two
-had, so at worst the fullest holds what the two fullest hold together. Only if that is not above ``HIGH`` is
-the count halved.
+These rules alone swing: four at 39 % become two at 78 %, which become four. So a halving must not lead to
+growth. The new placement of variables is not known here, but one ps takes over from two, so at worst the
+fullest holds what the two fullest hold together. The count is halved only if that is not above ``HIGH``.
 
 Invariants. A change within the bounds stays within them, and no two are less than ``COOL_DOWN`` apart. As
 long as the same memory is used, and no ps takes over whole variables of more than two others, growth never
-follows a halving. Who was not heard of counts as one of all that are voted on, but neither as full nor as
-empty, as it may be either: it never brings growth about and always prevents a halving.
+follows a halving. A ps without a fresh sample counts in the total, but neither as full nor as empty: it never
+causes growth and always prevents a halving.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ MIN_PS = 2
 MAX_PS = 100
 #: Seconds without a vote after a change.
 COOL_DOWN = 300.0
-#: Seconds after which a sample says nothing any more: of three heartbeats none came.
+#: Seconds after which a sample is too old: three heartbeats were missed.
 STALE = 30.0
 
 
@@ -46,7 +45,7 @@ STALE = 30.0
 class Sample:
     """What was heard of one ps."""
 
-    share: float  # memory in use by what was requested; may be above 1
+    share: float  # memory in use, as a fraction of the request; may be above 1
     at: float  # when it was heard, in seconds of the master's monotonic clock
 
 
@@ -56,7 +55,7 @@ class Sizing:
 
     count: int | None = None  # of ps at the last vote; None: there was none
     changed: float | None = None  # when the count was changed last, or was to be
-    low: float | None = None  # when a vote was for fewer that the next one may confirm
+    low: float | None = None  # time of a vote for fewer, which the next one may confirm
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class Decision:
 
 
 def decide(state: Sizing, samples: Sequence[Sample | None], now: float) -> tuple[Sizing, Decision]:
-    """One vote, at ``now``, on the samples of all ps that there should be by now; None for one not heard of.
+    """Vote at ``now`` on the samples of all ps that should exist by now; None for one not heard of.
 
     ``now`` is in seconds of the master's monotonic clock. A decision that is not carried out is
     made again after the cool-down, if it still holds.
@@ -90,12 +89,12 @@ def decide(state: Sizing, samples: Sequence[Sample | None], now: float) -> tuple
 
 
 def _counts(sample: Sample, now: float) -> bool:
-    """Also false for a share that is no number."""
+    """Whether a sample is fresh, and its share a number."""
     return now - sample.at < STALE and sample.share >= 0.0
 
 
 def _settle(state: Sizing, decision: Decision, now: float) -> tuple[Sizing, Decision]:
-    """No low vote outlives one that found otherwise; a change begins a cool-down."""
+    """Forget an earlier low vote; a change begins a cool-down."""
     changed = now if decision.count != state.count else state.changed
     return replace(state, low=None, changed=changed), decision
 
@@ -104,7 +103,7 @@ def _settle(state: Sizing, decision: Decision, now: float) -> tuple[Sizing, Deci
 
 
 def _larger(count: int, shares: Sequence[float]) -> Decision | None:
-    """The growth that is asked for, even if there may be no more; None if none is."""
+    """The growth that the shares ask for, even if there may be no more; None if they ask for none."""
     hot, high = (sum(share > bound for share in shares) for bound in (HOT, HIGH))
     wanted = []
     if hot:
@@ -154,6 +153,7 @@ def _refusal(count: int, low: int, shares: Sequence[float]) -> str:
     fullest = sum(sorted(shares)[-2:])
     if fullest > HIGH:
         return (
-            f"of half as many one could use {fullest:.0%} of its memory, and there would soon be more again"
+            f"with half as many, one could use {fullest:.0%} of its memory, and the count would "
+            "soon grow again"
         )
     return ""

@@ -2,7 +2,7 @@
 
 Two shapes of a cluster differ in how they fail. With parameter servers the tasks know one another through
 the chief only: it notices a lost worker, takes it out of its schedule and takes it in again when it is back
-at its address, so that worker alone has to be restarted. A lost parameter server takes variables along that
+at its address, so only that worker has to be restarted. A lost parameter server takes along variables that
 only the chief can restore, and the chief ends with an error anyway: both are restarted. Without parameter
 servers the world of MultiWorkerMirroredStrategy is fixed in each process, and a lost one leaves the others
 in a collective that fails after a while, or never ends: all are restarted, as for torch, by a new round. An
@@ -23,7 +23,7 @@ from elasticrun.core.recovery.budget import StopCause
 from elasticrun.core.tensorflow.cluster import SERVERS, is_served
 from elasticrun.dataclass import dataclass
 
-#: By which a program says that it has saved its state and is to be started again; that of TensorFlow's
+#: Exit status of a program that has saved its state and wants to be started again; that of TensorFlow's
 #: PreemptionCheckpointHandler.
 SAVED_STATUS = 42
 
@@ -49,7 +49,7 @@ SCOPES: dict[tuple[bool, TaskRole], Scope] = {
 
 
 def makes_steps(cluster: Cluster, role: TaskRole) -> bool:
-    """Whether the steps of such a task are the training's.
+    """Whether a task of this role makes the steps of the training.
 
     A parameter server makes none, its workers leave the count to their chief, and an evaluator makes steps of
     its own whenever there is a checkpoint.
@@ -62,7 +62,7 @@ def is_alone(cluster: Cluster, role: TaskRole) -> bool:
     return SCOPES[is_served(cluster), role] is not Scope.ALL
 
 
-#: Why a task is lost that failed in nothing.
+#: Why a task that did not fail counts as lost.
 SERVES = "ended with 0, but has to serve until the training is over"
 
 
@@ -82,7 +82,7 @@ class Loss:
 
 
 def is_loss(cluster: Cluster, role: TaskRole, failure: Failure | None) -> bool:
-    """Whether a task that can be lost alone is lost if it ends so; a server is, even if it ends with 0."""
+    """Whether this end of a task that can be lost alone is a loss; for a server, even 0 is."""
     return failure is not None or (is_served(cluster) and role in SERVERS)
 
 
@@ -92,11 +92,11 @@ def takes_chief(losses: Sequence[Loss]) -> bool:
 
 
 def has_saved(failure: Failure) -> bool:
-    """Whether a task ended because it has saved its state, which is free."""
+    """Whether a task ended because it has saved its state, which costs no restart."""
     return failure.kind is FailureKind.EXIT and failure.exit_code == SAVED_STATUS
 
 
 def cause_of(losses: Sequence[Loss]) -> StopCause:
-    """What these losses are to the budget of restarts: free if all of them have saved their state."""
+    """The cause of these losses for the restart budget: free if all of them have saved their state."""
     saved = all(loss.failure is not None and has_saved(loss.failure) for loss in losses)
     return StopCause.SAVED if saved else StopCause.WORKER_FAILED

@@ -5,8 +5,8 @@ only grows. So what an agent reports can be judged without knowing what it has b
 ended is a loss only if it is the one that is wanted, and each loss brings one further attempt, because the
 wanted attempt is raised with it.
 
-The count of a role may change while the round runs. What is added is started at once, beside the others;
-what is taken away is *retiring* until the chief's next attempt runs, which knows of it no more: the chief
+The count of a role may change while the round runs. An added task is started at once, beside the others. A
+removed task is *retiring* until the chief's next attempt runs, which does not know it any more: the attempt
 before may still need it to save its state.
 """
 
@@ -55,7 +55,7 @@ def clash(members: Sequence[NodeInfo]) -> str:
 
 
 def compatible(members: Sequence[NodeInfo], ports: Mapping[str, Sequence[int]]) -> list[str]:
-    """Those of these nodes that can be in one cluster with those before them, whoever else joins. Linear."""
+    """The nodes that fit into one cluster with the fitting ones before them, whoever else joins. Linear."""
     found: list[str] = []
     counts = Counter[TaskRole]()
     for member in members:
@@ -74,36 +74,36 @@ def _lacks_ports(member: NodeInfo, ports: Mapping[str, Sequence[int]]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How many tasks an operator wanted of a role, in place of those that the nodes bring by themselves."""
+    """An operator's count of tasks for a role, in place of the count that the nodes bring by themselves."""
 
     brought: int
     count: int
 
 
 def started_again(losses: Sequence[Loss], leader: Key) -> set[Key]:
-    """What starts again if these are lost."""
+    """The tasks that start again after these losses."""
     keys = {(loss.node, loss.local_rank) for loss in losses}
     return keys | {leader} if takes_chief(losses) else keys
 
 
 class RoundTasks:
-    """All tasks of one round; none if it is not TensorFlow's."""
+    """All tasks of one round; none in a job without TensorFlow."""
 
     def __init__(
         self, members: Sequence[NodeInfo] = (), ports: Mapping[str, Sequence[int]] | None = None
     ) -> None:
-        """``members`` are in the order of their ranks, and no misfits."""
+        """``members`` are in the order of their ranks, and fit together."""
         self.wanted: dict[str, dict[int, Task]] = {}  # by node and local rank
         self.cluster: Cluster = ()
         self.lost: dict[Key, Loss] = {}  # ended in the attempt that is wanted, and not judged yet
-        self.is_over = False  # the task that leads has ended with 0
+        self.is_over = False  # the leading task has ended with 0
         self.unfinished: set[Key] = set()  # tasks that end by themselves and have not
         self._addresses = {member.node: member.address for member in members}
         self._retiring: set[Key] = set()
         self.brought: dict[TaskRole, int] = {}  # how many of each role the nodes came with
         self._homes: dict[TaskRole, tuple[str, ...]] = {}  # nodes that gave workers this role
         self._used: dict[str, int] = {}  # how many local ranks of a node were ever used
-        self.leader: Key = ("", 0)  # where the task runs that leads
+        self.leader: Key = ("", 0)  # the leading task
         self.trainers: set[str] = set()  # nodes with a task whose steps are the training's
         if members and members[0].roles:
             self._fill(members, ports or {})
@@ -131,17 +131,17 @@ class RoundTasks:
         return tuple(self.wanted.get(node, {}).values())
 
     def count(self, role: TaskRole) -> int:
-        """How many tasks have a role, those that are taken away not included."""
+        """How many tasks have a role, without retiring ones."""
         return len(self._listed(role))
 
     def room(self, role: TaskRole, ports: Mapping[str, Sequence[int]]) -> int:
-        """How many more tasks could have a role. ``ports`` are those that each node holds free."""
+        """How many tasks could be added to a role. ``ports`` are those that each node holds free."""
         return sum(len(self._free_ports(node, ports.get(node, ()))) for node in self._homes[role])
 
     # -- what is heard
 
     def absorb(self, node: str, reports: Iterable[TaskReport]) -> bool:
-        """Take in what a node says of its tasks. Returns whether tasks can be taken away from now on."""
+        """Take in what a node says of its tasks. Returns whether retiring tasks can be dropped now."""
         released = False
         for report in reports:
             key = (node, report.local_rank)
@@ -175,14 +175,14 @@ class RoundTasks:
     # -- what is wanted
 
     def restart(self, losses: Sequence[Loss]) -> list[str]:
-        """Want a further attempt of these, and of the chief if it needs them. Returns the nodes."""
+        """Want another attempt of these tasks, and of the chief if one is a ps. Returns the nodes."""
         keys = started_again(losses, self.leader)
         for key in keys:
             self._raise_attempt(key, saves=False)
         return sorted({node for node, _ in keys})
 
     def resize(self, role: TaskRole, count: int, ports: Mapping[str, Sequence[int]]) -> None:
-        """Want another number of a server's role, and a chief that knows.
+        """Change the count of a server role, and want a chief that knows it.
 
         ``ports`` are those that each node holds free; there must be ``room`` for what is added.
         """
@@ -190,9 +190,9 @@ class RoundTasks:
         self._raise_attempt(self.leader, saves=True)
 
     def repeat(self, role: TaskRole, order: Order, ports: Mapping[str, Sequence[int]]) -> int:
-        """Before the start of a round, do as in the one before it; but not if the nodes bring others now.
+        """Repeat an order before a round starts, unless the nodes now bring another count.
 
-        Returns how many fewer there are than were ordered: those for which the nodes hold no free ports.
+        Returns how many of the ordered tasks are missing, because the nodes hold no free ports for them.
         """
         if self.brought.get(role) != order.brought:
             return 0
@@ -212,7 +212,7 @@ class RoundTasks:
         self.cluster = tuple((r, self._served(r)) for r, _ in self.cluster)
 
     def retire(self) -> list[str]:
-        """Want those no more that are retiring. Returns their nodes."""
+        """Drop retiring tasks. Returns their nodes."""
         nodes = sorted({node for node, _ in self._retiring})
         for node, local_rank in self._retiring:
             del self.wanted[node][local_rank]
@@ -226,7 +226,7 @@ class RoundTasks:
         count: int,
         ports: Mapping[str, Sequence[int]],
     ) -> list[tuple[str, Task]]:
-        """Votes for as many more tasks as are wanted, on the nodes of this role that have the fewest."""
+        """Place the missing tasks on the nodes of this role that have the fewest."""
         loads = dict.fromkeys(self._homes[role], 0)
         for (node, _), _task in listed:
             loads[node] += 1
@@ -251,7 +251,7 @@ class RoundTasks:
         self._expect_end(key, task.role)
 
     def _listed(self, role: TaskRole) -> list[tuple[Key, Task]]:
-        """Those of a role by index, without those that are taken away."""
+        """The tasks of a role by index, without retiring ones."""
         found = [pair for pair in self._all() if pair[1].role is role and pair[0] not in self._retiring]
         return sorted(found, key=lambda pair: pair[1].index)
 
@@ -273,7 +273,7 @@ def name_tasks(tasks: RoundTasks, keys: Iterable[Key]) -> str:
 
 
 def is_stillborn(tasks: RoundTasks, loss: Loss) -> bool:
-    """Whether a task that the nodes did not bring could not be started for the first time."""
+    """Whether an added task, which the nodes did not bring, could not be started at its first attempt."""
     is_first = tasks.wanted[loss.node][loss.local_rank].attempt == 0
     is_added = loss.index >= tasks.brought[loss.role]
     return is_first and is_added and loss.failure is not None and loss.failure.kind is FailureKind.SPAWN

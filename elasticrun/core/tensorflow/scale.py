@@ -1,10 +1,10 @@
-"""Whether an operator's order for another number of tasks can be obeyed, and what comes of it, in words.
+"""Whether an operator's order for another number of tasks can be obeyed, and what it does, in words.
 
 Only a job with parameter servers changes the number of its tasks while it trains: its chief starts again on
-the new cluster, and nobody else knows the others. Without parameter servers the world is fixed in every
-process, and a job grows by nodes as a torch job does.
+the new cluster, and the other tasks know only the chief. Without parameter servers the world is fixed in
+every process, and a job grows by nodes as a torch job does.
 
-The answer is about the facts of the moment in which the order is heard.
+The answer holds for the moment at which the order arrives.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _no_room(tasks: RoundTasks, ports: Ports, role: TaskRole, count: int) -> str
     if count - here <= room:
         return ""
     if not room:
-        return f"the nodes hold no free port for another {role.value}: it stays at {here}, or give fewer"
+        return f"the nodes hold no free port for another {role.value}: give at most {role.value}={here}"
     return (
         f"the nodes hold free ports for {room} more of {role.value}: give at most {role.value}={here + room}"
     )

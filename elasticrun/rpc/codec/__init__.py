@@ -7,8 +7,8 @@ agents neither give nor take orders. The two promises:
   sentence; it raises nothing else, whatever the bytes.
 * Encoding never fails because of what a *user's program* wrote. Texts of failures and reasons are clipped
   (to MAX_FAILURE_TEXT bytes of UTF-8), characters that UTF-8 cannot express become U+FFFD and a number
-  that is not finite becomes 0, so that the largest message stays below MAX_MESSAGE_BYTES. Names are not
-  clipped, since two names must not become equal; one that is too long is refused by the receiver.
+  is clipped to its range or left out, so that the largest message stays below MAX_MESSAGE_BYTES. Names are
+  not clipped, since two names must not become equal; the receiver refuses one that is too long.
 """
 
 from elasticrun.core.protocol.bounds import MAX_MESSAGE_BYTES

@@ -1,8 +1,8 @@
-"""The failures of many tasks in one status: what the mapper cannot know, as it looks at one value at a time.
+"""Shortens the failures of many tasks in one status; the mapper sees only one value at a time.
 
-A message has room for the texts of MAX_FAILURES failures. Of tasks, many more may fail at once: those beyond
-are *abridged*. One sentence is left of what such a failure says, and it does not repeat the names of its node
-and its host, which are those of the first failure in its status.
+A message has room for the texts of MAX_FAILURES failures. Many more tasks may fail at once: the failures
+beyond are *abridged*. One sentence is left of such a failure, without the names of its node and its host,
+which are those of the first failure in its status.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_ROLE = 64
 
 
 def abridged(status: AgentStatus) -> AgentStatus:
-    """The status as a message has room for it."""
+    """The status with the failures abridged that a message has no room for."""
     room = MAX_FAILURES - len(status.failures)
     failed = [report for report in status.tasks if report.failure is not None]
     if len(failed) <= max(0, room):
@@ -51,8 +51,8 @@ def _abridged(failure: Failure) -> Failure:
 
 
 def name_abridged(said: pb.Hello | pb.Report) -> None:
-    """Gives failures that are abridged the names that they lack."""
-    if not said.status.tasks:  # of tasks only, many may fail at once
+    """Restores the names of node and host in abridged failures."""
+    if not said.status.tasks:  # only failures of tasks are abridged
         return
     failures = [
         *said.status.failures[:1],

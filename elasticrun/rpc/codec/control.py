@@ -1,4 +1,4 @@
-"""What operators and the master say to each other, to bytes and back; see the package."""
+"""The codec of messages between operators and the master; see the package."""
 
 from __future__ import annotations
 

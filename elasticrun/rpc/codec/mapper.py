@@ -13,13 +13,13 @@ a dataclass                           a message, which must be there
 ``Annotated[X, ...]``                 limits and marks of ``core/protocol/bounds.py``
 ====================================  =====================================================================
 
-A field that may be absent on the wire, but has no None, has its default instead. What is true of several
-fields together a dataclass says itself: the sentence of its ``contradiction``, if it has that method.
+A field that may be absent on the wire, but has no None, gets its default instead. A dataclass may check
+several fields together: its method ``contradiction`` returns a sentence about the fault, or "".
 
-Invariants. What is decoded fits the limits of its annotation, and nothing is decoded that has none: such an
-annotation is a TypeError. A refusal is a ProtocolError that names the field with its path. Each class is
-compiled when the first value of it comes by, into closures of which each knows one field: what the
-annotations say is looked up once, and what a process never says costs it nothing at its start.
+Invariants. A decoded value fits the limits of its annotation; an annotation that lacks them is a TypeError.
+A refusal is a ProtocolError that names the field with its path. Each class is compiled at its first value,
+into functions with one converter for each field: annotations are read once, and a message that a process
+never uses costs nothing at its start.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Codec(Generic[T, M]):
 
 
 def _whole(kind: Any, descriptor: Any, prepare: Prepare) -> tuple[Convert, Convert]:
-    """For a dataclass or a union of them: to the fields of its message, and back."""
+    """Converters to the fields of a message and back, for a dataclass or a union of them."""
     if not isinstance(kind, types.UnionType):
         shape = Shape(kind, descriptor)
         return shape.dump, shape.load
@@ -114,7 +114,7 @@ class _Field(NamedTuple):
     """One field of a message, as the annotation of its value describes it."""
 
     name: str
-    value: str  # the expression for its value, given that of all
+    value: str  # the expression for it, in terms of ``value``
     kind: Any
     limits: tuple[Any, ...]
     is_optional: bool  # it may be None
@@ -128,7 +128,7 @@ class _Field(NamedTuple):
 
 
 def _split(annotation: Any) -> tuple[Any, tuple[Any, ...], bool]:
-    """A type, its limits and marks, and whether there is a None beside it."""
+    """A type, its limits and marks, and whether it may be None."""
     is_optional = isinstance(annotation, _UNIONS)
     if is_optional:
         (annotation,) = (each for each in annotation.__args__ if each is not types.NoneType)
@@ -161,7 +161,7 @@ class Shape:
 
     @cached_property
     def dump(self) -> Convert:
-        """From a value to the fields of a message, without those that are as if they were absent."""
+        """From a value to the fields of a message; leaves out those that equal absent ones."""
         lines = ["def made(value):", " found = {}"]
         names: dict[str, Any] = {}
         for number, field in enumerate(self._fields):
@@ -197,9 +197,9 @@ class Shape:
 
 
 def _function(lines: list[str], names: dict[str, Any]) -> Convert:
-    """The function ``made`` of a source, as dataclasses make theirs.
+    """The function ``made`` that these lines define, as dataclasses make theirs.
 
-    A loop over the fields in its place takes half as long again.
+    A loop over the fields instead takes half as long again.
     """
     exec("\n".join(lines), names)
     return cast("Convert", names["made"])
@@ -213,7 +213,7 @@ def _is_local(field: dataclasses.Field[Any]) -> bool:
 
 
 def _absent(field: _Field) -> Callable[[], Any]:
-    """What a value has in place of a field that is absent."""
+    """Gives the value of a field that is absent."""
     if field.is_optional:
         return lambda: None
     if field.default is not dataclasses.MISSING:
@@ -226,7 +226,7 @@ def _absent(field: _Field) -> Callable[[], Any]:
 
 
 def _known(field: _Field, convert: Convert | None) -> Convert:
-    """None for what is not said: no value, the default, and what is no number of its range."""
+    """Gives None for what is not sent: no value, the default, and a number that cannot be clipped."""
     default = None if field.is_optional else field.default
     match field.limits:
         case [Range(low, high, clips=True)] if field.kind is float:
@@ -240,7 +240,7 @@ def _known(field: _Field, convert: Convert | None) -> Convert:
 
 
 def _value(field: _Field) -> tuple[Convert | None, Convert | None]:
-    """To and from the wire; None: nothing is to do."""
+    """Converters to and from the wire; None where nothing has to be done."""
     kind = field.kind
     if isinstance(kind, types.GenericAlias) and Ellipsis in kind.__args__:
         return _list(field, kind.__args__[0])
@@ -283,7 +283,7 @@ def _list(field: _Field, item: Any) -> tuple[Convert, Convert]:
 
 
 def _items(field: _Field) -> tuple[Convert, Convert]:
-    """For all items of a list together."""
+    """Converters for all items of a list together."""
     if field.wire.message_type is None:
         to, back = _value(field)
         return (
@@ -317,7 +317,7 @@ def _kept(items: Sequence[Any], length: Length) -> Sequence[Any]:
 
 
 def _once(dump: Convert, descriptor: Any) -> Convert:
-    """Keeps the messages that were made of the newest value."""
+    """The same, but caches the messages made of the newest value."""
     message = GetMessageClass(descriptor)
 
     @lru_cache(maxsize=1)

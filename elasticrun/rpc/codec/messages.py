@@ -1,4 +1,4 @@
-"""What agents and the master say to each other, to bytes and back; see the package."""
+"""The codec of messages between agents and the master; see the package."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _AGENT: Codec[AgentMessage, pb.AgentMessage] = Codec(
 _MASTER: Codec[MasterMessage, pb.MasterMessage] = Codec(MasterMessage, pb.MasterMessage)
 #: The master's last message, in which there is nothing to decode; see elastic.proto.
 GOODBYE = pb.MasterMessage(goodbye=pb.Goodbye()).SerializeToString()
-#: What stands before the length of each message in the field ``more``: its number, and that a length follows.
+#: The tag before the length of each message in the field ``more``: field number and wire type.
 _MORE = bytes((pb.MasterMessage.MORE_FIELD_NUMBER << 3 | 2,))
-#: Bytes that a message costs at most, beside its own, if it is joined to others.
+#: The most bytes that joining adds to a message.
 JOINT = 5
 
 
@@ -47,7 +47,7 @@ def decode_agent(data: bytes) -> AgentMessage:
 
 
 def version_in(data: bytes) -> str | None:
-    """The version that a Hello claims, even if the rest of it means nothing to us; None if it is no Hello.
+    """The version that a Hello claims, even if the rest cannot be decoded; None if it is no Hello.
 
     Lets a master answer an agent of a later version with "wrong version" instead of "malformed".
     """
@@ -66,13 +66,13 @@ def encode_master(message: MasterMessage) -> bytes:
 
 @lru_cache(maxsize=1)
 def _encode_for_all(message: Waiting | SaveStacks | StopRound | JobEnded) -> bytes:
-    """What thousands of agents are told alike is encoded once."""
+    """Encodes once what thousands of agents are told alike."""
     return _MASTER.encode(message)
 
 
 def join_master(first: bytes, more: Iterable[bytes]) -> bytes:
-    """One message of the wire that says what encoded messages of the master say, in order."""
-    # Protobuf takes fields in any order, so what is appended is the field ``more`` of the first message.
+    """Several encoded messages of the master as one message of the wire, in order."""
+    # Protobuf takes fields in any order, so the appended bytes are the field ``more`` of the first message.
     return b"".join((first, *(part for data in more for part in (_MORE, _varint(len(data)), data))))
 
 

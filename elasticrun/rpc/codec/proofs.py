@@ -1,8 +1,8 @@
-"""Proofs that stand behind the bytes of the Hello that they cover.
+"""Proofs that are appended to the bytes of the Hello that they cover.
 
-A proof is a field of Hello. As protobuf merges what comes twice, a field may as well be appended to bytes
-that are encoded already: whoever decodes them finds it in its place, and who checks it takes it off again and
-has exactly the bytes that it was made for.
+A proof is a field of Hello. Protobuf merges a message that comes twice, so a field can be appended to bytes
+that are encoded already: the decoder finds it in its place. The check takes it off again and has exactly the
+bytes that it was made for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import IntEnum
 from elasticrun.rpc import elastic_pb2 as pb
 
 _SIZE = 32
-_LENGTH = 2  # the wire type of what has a length before it
+_LENGTH = 2  # the wire type of fields with a length before them
 
 
 class HelloProof(IntEnum):
@@ -23,17 +23,17 @@ class HelloProof(IntEnum):
 
 
 def with_proof(hello: bytes, kind: HelloProof, proof: bytes) -> bytes:
-    """The bytes of a Hello, and its proof."""
+    """The bytes of a Hello with its proof appended."""
     return hello + _head(kind) + proof
 
 
 def split_proof(data: bytes, kind: HelloProof) -> tuple[bytes, bytes]:
-    """What a proof covers, and the proof; empty if there is none at the end of ``data``."""
+    """The covered bytes, and the proof; that is empty if ``data`` does not end with one."""
     head = _head(kind)
     covered, found, proof = data[: -_SIZE - len(head)], data[-_SIZE - len(head) : -_SIZE], data[-_SIZE:]
     return (covered, proof) if found == head else (data, b"")
 
 
 def _head(kind: HelloProof) -> bytes:
-    """What stands before the 32 bytes: the message's field for a Hello, and in that the proof's."""
+    """The tags before the 32 bytes: the message's field for a Hello, and in that the proof's."""
     return bytes((pb.AgentMessage.HELLO_FIELD_NUMBER << 3 | _LENGTH, _SIZE + 2, kind << 3 | _LENGTH, _SIZE))

@@ -1,6 +1,6 @@
 """Enums, numbers, texts and bytes to their fields and back, within the limits of ``core/protocol/bounds.py``.
 
-None in place of a function: nothing is to do.
+None instead of a function: nothing has to be done.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def enumeration(
             raise ProtocolError(f"{name} has the value {number}, which this version does not know")
         return found
 
-    return number_of.get, load  # of the one that is unknown: nothing
+    return number_of.get, load  # None for the unknown member: it is not sent
 
 
 def dump_scalar(kind: type, limits: tuple[Any, ...]) -> Convert | None:
-    """What makes a value fit that its sender does not leave to be refused."""
+    """The function that cleans a text, or clips a value where its limits say so."""
     for limit in limits:
         match limit:
             case Length(most, keep=keep) if kind is str:
@@ -61,7 +61,7 @@ def _dump_text(most: int, keep: Keep) -> Convert:
 
 
 def checked(name: str, kind: Any, limits: tuple[Any, ...]) -> Convert | None:
-    """What refuses a value that does not fit."""
+    """The function that refuses a value that does not fit."""
     if kind is bool:
         return None
     if not limits:

@@ -1,7 +1,7 @@
-"""How the server refuses: what is told to somebody who does not get in, and what is written about it.
+"""How the server refuses a stream: the answer to the client, and the line in the log.
 
 A stream that is refused before anything is read on it ends at once, with a status; the typed refusal is in
-the trailing metadata, so it arrives whatever the client is doing, and nobody has to wait for the client.
+the trailing metadata, so it arrives whatever the client is doing, and the server does not wait for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[object, bytes]  # reads bytes or EOF
 
-#: What an honest agent of this version is never told before it is attached, unless its token is wrong.
+#: Refusals that an honest agent of this version never gets before it is attached, unless its token is wrong.
 STRANGERS = frozenset(
     {RejectCode.UNAUTHENTICATED, RejectCode.MALFORMED, RejectCode.OVERSIZED, RejectCode.OUT_OF_ORDER}
 )
@@ -56,7 +56,10 @@ async def _turn(guest: Guest, context: Context, timeout: float) -> None:
         raise
     if not guest.reading:
         guest.leave()
-        text = f"so many streams say no Hello that none could be heard for {timeout:g} s: try again"
+        text = (
+            "the master is busy with connections that have not joined yet, and could not read "
+            f"this one within {timeout:g} s: try again"
+        )
         await refuse(context, Rejected(RejectCode.TOO_MANY, text))
 
 

@@ -8,8 +8,8 @@
     both ways          every other frame is MAC | message
 
 The parts that a proof covers are length-prefixed, so that two different lists of parts never give the same
-bytes, and the first part names who proves what, so that no proof can be sent back to where it came from or
-used for another purpose.
+bytes. The first part names the prover and the purpose, so that no proof can be sent back to where it came
+from or used for another purpose.
 
 **Frames.** The two random strings and the token give a key for the frames of one stream::
 
@@ -18,19 +18,19 @@ used for another purpose.
 
 A direction's frames are numbered from 0, and both ends count for themselves. So a frame is accepted only in
 its place: one that is changed, doubled, left out, moved, sent back to where it came from, or taken from
-another stream has another number, another sender or another key. Whoever finds such a frame treats the
-connection as lost, and nothing that the frame says is looked at. The first frame of the master's is its own
-proof: nobody makes it without the token.
+another stream has another number, another sender or another key. The receiver of such a frame ignores its
+content and treats the connection as lost. The master's first frame is its own proof: nobody can make it
+without the token.
 
-So whoever does not know the token can neither join the job, nor pose as its master, nor steer a stream
-that passes through his hands. All that he can do is to cut it. A guess costs a stream, of which the server
-grants few to who guesses wrong. The master proves itself only to somebody who has done so before, so it
-cannot be asked for proofs.
+So an attacker without the token cannot join the job, pose as its master, or steer a stream that passes
+through his hands. He can only cut it. A guess costs a stream, and the server grants few streams after wrong
+guesses. The master proves itself only to a client that has proven itself first, so nobody can collect proofs
+from it.
 
 An operator's order is proven in the same way as a Hello, and the proof of its answer covers the text.
 
-What this does not stop: whoever listens can read the stream, and try tokens against what he heard, at his own
-speed. So a token must be long and random, and what must stay secret needs TLS.
+This does not stop an eavesdropper: he can read the stream, and try tokens against it at his own speed. So a
+token must be long and random, and what must stay secret needs TLS.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def fresh() -> bytes:
 
 
 def challenge_in(metadata: Iterable[tuple[str, str | bytes]]) -> bytes | None:
-    """The server's challenge; empty if its job has no token, None if it speaks of none at all.
+    """The server's challenge; empty if its job has no token, None if it sent none at all.
 
-    Raises ProtocolError for a challenge that is none: a proof for a short one might be had in advance.
+    Raises ProtocolError for a wrong length: proofs for a short challenge could be collected in advance.
     """
     for key, value in metadata:
         if key == CHALLENGE_KEY and isinstance(value, bytes):
@@ -102,7 +102,7 @@ class Seal:
     """One direction of one stream: makes its frames at one end, and opens them at the other."""
 
     def __init__(self, keyed_hash: KeyedHash, sender: bytes) -> None:
-        """``sender`` is the one byte that stands for who makes the frames."""
+        """``sender`` is one byte that names the end that makes the frames."""
         self._hash = keyed_hash
         self._sender = sender
         self._count = 0
@@ -126,26 +126,26 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """What both ends of one stream know if both are what they claim to be."""
+    """What both ends of one stream share: the token and the challenge."""
 
     token: KeyedHash  # see ``keyed``
     challenge: bytes
 
     def of_agent(self, hello: bytes) -> bytes:
-        """The proof that belongs behind the bytes of a Hello."""
+        """The proof to append to the bytes of a Hello."""
         return self._prove(b"agent", hello)
 
     def seals(self, nonce: bytes) -> tuple[Seal, Seal]:
-        """For the agent's frames and for the master's, if the agent drew ``nonce``."""
+        """The seals of the agent's frames and of the master's, if the agent drew ``nonce``."""
         of_stream = KeyedHash(self._prove(b"frames", nonce))
         return Seal(of_stream, b"a"), Seal(of_stream, b"m")
 
     def of_operator(self, hello: ControlHello, request: bytes) -> bytes:
-        """The proof that belongs into ``hello`` if the order's bytes are ``request``."""
+        """The proof to put into ``hello`` if the order's bytes are ``request``."""
         return self._prove(b"operator", hello.nonce, _utf8(hello.job_id), request)
 
     def of_answer(self, nonce: bytes, ok: bool, text: str, status: bytes = b"") -> bytes:
-        """The proof that belongs into the answer, with its encoded status, to who drew ``nonce``."""
+        """The proof of the answer, with its encoded status, to the operator that drew ``nonce``."""
         parts = (status,) if status else ()
         return self._prove(b"answer", nonce, b"\1" if ok else b"\0", _utf8(text), *parts)
 
@@ -154,22 +154,22 @@ class Handshake:
 
 
 def keyed(token: str) -> KeyedHash:
-    """What proofs with this token are made of; it serves any number of handshakes."""
+    """The hash that makes proofs with this token, for any number of handshakes."""
     return KeyedHash(_utf8(token))
 
 
 def proof_of(key: bytes, role: bytes, *parts: bytes) -> bytes:
-    """That somebody who knows ``key`` says these parts in this role."""
+    """The proof that the sender of these parts, in this role, knows ``key``."""
     return KeyedHash(key).of(proven(role, *parts))
 
 
 def proven(role: bytes, *parts: bytes) -> bytes:
-    """What a proof of these parts in this role covers."""
+    """The bytes that a proof of these parts in this role covers."""
     return b"".join(map(_prefixed, (_PROTOCOL, role, *parts)))
 
 
 def same(proof: bytes, expected: bytes) -> bool:
-    """Whether a proof is the expected one; how long that takes tells nothing about it."""
+    """Whether a proof is the expected one, compared in constant time."""
     import hmac  # not needed by a node that is alone
 
     return hmac.compare_digest(proof, expected)

@@ -1,27 +1,27 @@
 """What strangers may cost the master, and who is let in.
 
-The Gate is a pure decision: times are arguments. It keeps three things for each address.
+The Gate reads no clock: times are arguments. It keeps three things for each address.
 
 * *Streams.* A stream is ``pending`` until a Hello was accepted on it, then attached. An attached one has
   proven the token, if there is one, and may have many beside it on its address: agents behind one NAT, or a
-  load test that plays a cluster. So that limit is a fuse, not a fence.
+  load test that plays a cluster. So that limit is only a safety net.
 * *Readers.* Once a stream is read, gRPC's core collects for it a message of the largest size, about two
   megabytes, before anybody has looked at a byte of it. So few of the pending streams are read at a time; the
   others wait for their turn, which costs no more than the window of a stream. Addresses take turns, so a
   crowd from one does not keep another waiting. What strangers can make the master hold is ``readers`` times
   a message plus ``pending`` times a window, whatever they do.
 * *Joins.* A bucket that holds ``join_burst`` joins and gets ``joins_per_second`` new ones. A burst is
-  legitimate: after a restart of the master a whole cluster comes back at once. What is dear is a stream
-  that is refused for what was said on it, or for silence: a wrong token, garbage. It costs
-  ``failure_cost`` joins, on credit if need be, so guesses are throttled to a few per second and address
-  while those who succeed are not. The price of any limit by address: who shares an address with an
-  attacker may be refused while the attack lasts. Streams that are attached already are never touched.
+  legitimate: after a restart of the master a whole cluster comes back at once. A stream that is refused
+  for a wrong token, garbage or silence costs ``failure_cost`` joins, on credit if need be. So guesses are
+  throttled to about ten per second and address, and successful joins are not. The price of any limit by
+  address: an agent that shares its address with an attacker may be refused while the attack lasts. Streams
+  that are attached already are never touched.
 
-A refusal changes nothing, so hammering at the door prolongs nobody's wait.
+A refusal changes nothing, so repeated attempts prolong nobody's wait.
 
-The memory of the Gate itself is bounded. An address with an open stream is remembered as long as that, and
-there are no more of those than streams; of the others only the ``idle_addresses`` that were here last. For
-IPv6 an "address" is the network of 64 bits, of which one host can use all.
+The memory of the Gate itself is bounded. An address is remembered while it has an open stream, so there are
+no more of these than streams; of the others, only the ``idle_addresses`` that were here last. For IPv6 an
+"address" is the network of 64 bits, as one host can use all of it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Limits:
     messages_per_second: float = 50.0
     bytes_burst: float = 64.0 * MAX_MESSAGE_BYTES  # 100 tasks that fail at once tell 6 to 30 MiB
     bytes_per_second: float = 1.0 * MAX_MESSAGE_BYTES
-    hello_bytes: int = 16 << 10  # a longer Hello costs a join more for each so many bytes
+    hello_bytes: int = 16 << 10  # a Hello costs one more join for each so many bytes
     streams_per_address: int = 4096
     pending_per_address: int = 2048
     pending: int = 4096  # of all addresses together
@@ -56,7 +56,7 @@ class Limits:
     readers: int = 128  # of all addresses together
     join_burst: float = 4096.0
     joins_per_second: float = 200.0
-    failure_cost: float = 20.0  # joins that a stream costs which is refused for token, garbage or silence
+    failure_cost: float = 20.0  # joins, for a stream refused for its token, garbage or silence
     idle_addresses: int = 4096
     complaint_burst: float = 10.0  # log lines about refused streams, of all addresses together
     complaints_per_second: float = 0.1
@@ -64,7 +64,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Bucket:
-    """Holds at most ``room`` and gets ``rate`` per second; full at first. May owe as much as it holds."""
+    """Holds at most ``room`` and gets ``rate`` per second; full at first. May owe up to ``room``."""
 
     room: float
     rate: float
@@ -76,7 +76,7 @@ class Bucket:
         return cls(room, rate, room, now)
 
     def take(self, now: float, count: float) -> bool:
-        """Take ``count`` if there are so many."""
+        """Take ``count`` if it holds so much."""
         self._fill(now)
         if self.level < count:
             return False
@@ -84,7 +84,7 @@ class Bucket:
         return True
 
     def spill(self, now: float, count: float) -> float:
-        """Take ``count`` whether they are there or not; in how many seconds nothing is owed any more."""
+        """Take ``count``, on credit if need be; the seconds until nothing is owed."""
         self._fill(now)
         self.level = max(-self.room, self.level - count)
         return 0.0 if self.level >= 0.0 else -self.level / self.rate
@@ -97,9 +97,9 @@ class Bucket:
 class Allowance:
     """What one attached agent may say, in messages and in bytes.
 
-    An agent says a few messages in a round and one in ten seconds else. One that says more than the bursts
-    is read more slowly, so that it waits, and its connection holds what it would say. Others do not wait. If
-    it is so slow that its heartbeats come too late, it alone is lost.
+    An agent sends a few messages in a round, and otherwise one in ten seconds. One that exceeds the bursts
+    is read more slowly, and its messages wait in its connection. Others do not wait. If its heartbeats come
+    too late for that, it alone is lost.
     """
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -107,12 +107,12 @@ class Allowance:
         self._bytes = Bucket.full(limits.bytes_burst, limits.bytes_per_second, now)
 
     def delay(self, now: float, size: int) -> float:
-        """A message of this size was read: in how many seconds the next one may be."""
+        """Charge a message of this size; the seconds until the next one may be read."""
         return max(self._messages.spill(now, 1.0), self._bytes.spill(now, size))
 
 
 class Guest:
-    """One stream that was let in; exactly one of its ends is counted."""
+    """One stream that was let in; its end is counted exactly once."""
 
     def __init__(self, gate: Gate, key: bytes) -> None:
         self._gate = gate
@@ -136,21 +136,21 @@ class Guest:
             self._on_turn()
 
     def attached(self) -> None:
-        """Its Hello was accepted."""
+        """Count it as attached: its Hello was accepted."""
         if self._pending:
             self._pending = False
             self._gate.settle(self._key, self)
 
     def weigh(self, now: float, size: int) -> None:
-        """It said a Hello of so many bytes, which are remembered."""
+        """Charge its address for a Hello of this size."""
         self._gate.weigh(self._key, now, size)
 
     def fail(self, now: float) -> bool:
-        """It is refused for what it said, or did not say; True if a log line about it is in order."""
+        """Charge its address for a refused stream; True if a log line about it may be written."""
         return self._gate.charge(self._key, now)
 
     def leave(self) -> None:
-        """It has ended."""
+        """Release its place: the stream has ended."""
         if self._inside:
             self._inside = False
             self.attached()
@@ -175,7 +175,7 @@ class Gate:
         self._readers = 0
         self._busy: dict[bytes, _Address] = {}
         self._idle: OrderedDict[bytes, _Address] = OrderedDict()
-        # The addresses that have somebody waiting and may have one more reader, in the order of their turns.
+        # Addresses with a waiting stream that may have one more reader, in the order of their turns.
         self._turns: OrderedDict[bytes, None] = OrderedDict()
         self._complaints: Bucket | None = None
 
@@ -205,7 +205,7 @@ class Gate:
         return guest
 
     def settle(self, key: bytes, guest: Guest) -> None:
-        """For Guest: a stream is pending no longer."""
+        """For Guest: a stream is no longer pending."""
         entry = self._busy[key]
         self._pending -= 1
         entry.pending -= 1
@@ -217,7 +217,7 @@ class Gate:
         self._next_turns(key)
 
     def charge(self, key: bytes, now: float) -> bool:
-        """For Guest: a stream has failed."""
+        """For Guest: charge a failed stream; True if it may be logged."""
         limits = self._limits
         self._busy[key].joins.spill(now, limits.failure_cost)
         if self._complaints is None:
@@ -237,7 +237,7 @@ class Gate:
             self._put_idle(key, self._busy.pop(key))
 
     def _next_turns(self, changed: bytes) -> None:
-        """Gives turns as far as there are any, after a change at one address."""
+        """Gives turns to waiting streams while there is room, after a change at one address."""
         self._line_up(changed)
         while self._turns and self._readers < self._limits.readers:
             key, _ = self._turns.popitem(last=False)
@@ -267,9 +267,15 @@ class Gate:
         if entry.streams >= limits.streams_per_address:
             return f"this address has {entry.streams} streams open, which is the most it may have"
         if entry.pending >= limits.pending_per_address:
-            return f"this address has {entry.pending} streams open that have said no valid Hello yet"
+            return (
+                f"this address has {entry.pending} connections open that have not joined yet, "
+                "which is the limit; try again"
+            )
         if self._pending >= limits.pending:
-            return f"{self._pending} streams are open that have said no valid Hello yet; try again"
+            return (
+                f"{self._pending} connections are open that have not joined yet, which is the "
+                "limit; try again"
+            )
         return ""
 
     def _put_idle(self, key: bytes, entry: _Address) -> None:
@@ -279,7 +285,7 @@ class Gate:
 
 
 def key_of(host: str) -> bytes:
-    """What addresses have in common that are treated as one."""
+    """The key of an address; addresses that are treated as one have the same."""
     try:
         return socket.inet_pton(socket.AF_INET, host)
     except OSError:

@@ -1,27 +1,27 @@
-"""How an agent that comes back shows that it is itself, and a master that it is still the same job's.
+"""How a returning agent proves its identity, and a master proves that it is still the same job's.
 
-With Welcome an agent gets a *ticket*: a secret of its incarnation, which the master derives from the key in
-its journal, so that it need not be remembered and a master that is restarted knows it as well. Neither end
-shows the ticket again. The agent proves with its next Hello that it has one, and the master, to such an agent
-only, with Welcome or Rejected::
+With Welcome an agent gets a *ticket*: a secret of its incarnation. The master derives it from the key in its
+journal, so it stores no tickets, and a restarted master knows them as well. Neither end shows the ticket
+again. The agent proves with its next Hello that it has one, and the master, to such an agent only, with
+Welcome or Rejected::
 
     server -> client   number of the key, challenge      in the initial metadata
     client -> server   HMAC(ticket, "returning" | challenge | Hello)      behind the Hello that it covers
     server -> client   HMAC(ticket, "welcome" | challenge | nonce)        in Welcome
                        HMAC(ticket, "rejected" | challenge | nonce | code | text)   in Rejected
 
-What follows from that needs no token: nobody takes the place of a node in a job, and whoever gets the
-master's port after it was lost cannot send running workers away. A master that has lost its journal, or never
-had it, has another key. It knows none of its agents, and proves nothing to them: see ``client.py`` for who
-may follow it.
+This works without a token: nobody can take the place of a node in a job, and a program that gets the port of
+a lost master cannot send running workers away. A master that has lost its journal, or never had it, has
+another key. It knows none of its agents, and proves nothing to them: ``client.py`` says which agents may
+follow it.
 
-All masters of a job have one key if they can: each listed host's agent is given it (``master/listed.py``),
-for the case that its host takes over. Who has once been followed by an agent without work has given it a
-ticket as well, and could be anybody. So an agent whose workers run relies on one key only: that of the master
-who told it to start them.
+All masters of a job have one key if they can: each listed host's agent is given it (``master/listed.py``), in
+case its host takes over. Every master that an agent without work has followed gave it a ticket as well, and
+could be anybody. So an agent whose workers run relies on one key only: that of the master that told it to
+start them.
 
-A ticket travels once, in the clear unless there is TLS. Who listens to that Welcome can steal it; with a
-token he still cannot use it, as each Hello and each frame has to be proven with that, too.
+A ticket travels once, in the clear unless there is TLS. An eavesdropper can steal it from that Welcome; in a
+job with a token he still cannot use it, as each Hello and each frame has to be proven with that, too.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class TicketProof:
     nonce: bytes
 
     def returning(self, hello: bytes) -> bytes:
-        """The agent's, behind the bytes of its Hello."""
+        """The agent's proof, appended to the bytes of its Hello."""
         return proof_of(self.ticket, b"returning", self.challenge, hello)
 
     def welcome(self) -> bytes:
-        """The master's, in Welcome."""
+        """The master's proof, in Welcome."""
         return proof_of(self.ticket, b"welcome", self.challenge, self.nonce)
 
     def rejected(self, rejected: Rejected) -> bytes:
-        """The master's, in Rejected."""
+        """The master's proof, in Rejected."""
         code, text = rejected.code.value.encode(), head(rejected.message).encode()  # as it arrives
         return proof_of(self.ticket, b"rejected", self.challenge, self.nonce, code, text)
 
@@ -89,7 +89,7 @@ class Tickets:
         return bool(self._held)
 
     def keep(self, number: bytes, ticket: bytes) -> None:
-        """A master gave us a ticket; what we have of that key stays, as only the first one is surely its."""
+        """Keep a master's ticket. One that we have of its key stays, as only the first is surely genuine."""
         if len(number) == _NUMBER_SIZE and len(ticket) == SIZE:
             self._held.setdefault(number, ticket)
             self._newest = number
@@ -97,15 +97,15 @@ class Tickets:
                 self._held.popitem(last=False)
 
     def rely(self) -> None:
-        """The master that welcomed us last has us start workers: from now on it is their master."""
+        """Rely on the master that welcomed us last, as it has us start workers."""
         self._relied_on = self._newest
 
     def proof(
         self, metadata: Iterable[tuple[str, str | bytes]], nonce: bytes, is_for_workers: bool = False
     ) -> TicketProof | None:
-        """What we can prove to the server with this initial metadata; None if nothing.
+        """Our proof for the server with this initial metadata; None if we have no ticket of its key.
 
-        With ``is_for_workers`` only to one that may be the master of the workers that run here.
+        With ``is_for_workers`` only for one that may be the master of the workers that run here.
         """
         for key, value in metadata:
             if key == TICKET_KEY and isinstance(value, bytes) and len(value) == _NUMBER_SIZE + SIZE:
@@ -127,7 +127,7 @@ class TicketCheck:
 
     @property
     def metadata(self) -> tuple[str, bytes]:
-        """What the agent has to know."""
+        """The number of our key and the challenge, for the agent."""
         return TICKET_KEY, self._issuer.number + self._challenge
 
     def is_returning(self, hello: Hello, data: bytes) -> bool:
@@ -142,17 +142,17 @@ class TicketCheck:
         return True
 
     def complete(self, welcome: Welcome, info: NodeInfo) -> Welcome:
-        """With the ticket of this incarnation, and our proof if it has given its own."""
+        """The Welcome with this incarnation's ticket, and our proof if the agent gave its own."""
         proof = b"" if self._proof is None else self._proof.welcome()
         ticket, number = self._issuer.of(info), self._issuer.number
         return Welcome(welcome.epoch, welcome.heartbeat_interval, ticket, proof, number)
 
     def sign(self, rejected: Rejected) -> Rejected:
-        """With our proof, likewise."""
+        """The Rejected with our proof, likewise."""
         return rejected if self._proof is None else replace(rejected, proof=self._proof.rejected(rejected))
 
 
-#: What a master says before an agent has proven anything, so cannot prove itself.
+#: Refusals that a master sends before an agent has proven anything, so without a proof.
 SAID_TO_STRANGERS = frozenset(
     {
         RejectCode.WRONG_VERSION,

@@ -1,8 +1,8 @@
 """Mutual TLS: both ends show a certificate that the job's authority signed.
 
 gRPC's core brings its own TLS, so Python's is never imported. What core says about a handshake that failed is
-in the details of a status; here it becomes an error that names the file to look at. The end that refuses the
-other's certificate tells nobody why, as TLS has it; the other end only sees that the connection is closed.
+in the details of a status; here it becomes an error that names the file to look at. TLS does not tell an end
+why its certificate was refused; it only sees that the connection is closed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def channel_credentials(tls: TlsConfig) -> grpc.ChannelCredentials:
 
 
 def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
-    """The master's side: who has no certificate does not get in. Raises UsageError likewise."""
+    """The master's side, which requires a certificate of each client. Raises UsageError likewise."""
     ca, cert, key = _read(tls)
     return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=True)
 
@@ -74,7 +74,7 @@ def unusable(tls: TlsConfig) -> UsageError:
 
 
 def explain(details: str, endpoint: Endpoint) -> ElasticRunError | None:
-    """The error that core's words about a handshake stand for; None if they are about something else."""
+    """The error for core's message about a failed handshake; None if it is about something else."""
     for words, meaning in _MEANINGS:
         if words in details:
             return UnauthenticatedError(meaning.format(endpoint=endpoint, host=endpoint.host))

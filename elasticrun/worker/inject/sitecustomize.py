@@ -2,16 +2,16 @@
 
 The agent puts this directory, which holds nothing else, in front of PYTHONPATH. ``site`` imports this file
 before the script's first line. It undoes that at once (PYTHONPATH, our variable, ``sys.path``), so that
-neither the script nor its children see any of it; gives way to the sitecustomize that would have run without
-it, if there is one; and waits for torch with a finder on ``sys.meta_path``: the parts of it that make steps
+neither the script nor its children see any of it. It runs the sitecustomize that would have run without it,
+if there is one. With a finder on ``sys.meta_path`` it waits for the parts of torch that make steps
 (``reporter.py``) and that have ranks meet (``store_wait.py``). It never imports torch itself.
 
 In a warm parent it does not return: it forks workers, and each of them goes on from here as if it had just
-been started, with all that the parent has imported. One that was asked for another program than the script
-comes as far as the sitecustomize that would have run without us, as that program would, and runs it then.
+been started, with all that the parent has imported. A fork for another program than the script also runs the
+sitecustomize that would have run without us, as that program would, and then the program.
 
-Invariants. It needs nothing but the interpreter: ``elasticrun`` may be missing, the Python another one. What
-it does wrong costs the reports and some speed, never the script. A warm parent never gets to the script's
+Invariants. It needs nothing but the interpreter: ``elasticrun`` may be missing, the Python another one. A
+failure here costs the reports and some speed, never the script. A warm parent never gets to the script's
 first line.
 """
 
@@ -83,7 +83,7 @@ def load_reporter() -> "Any":
 class Finder:
     """Finds nothing itself, but hears when certain modules have been executed; then it goes away.
 
-    Of those that a warm parent has imported, it makes an import use what is there.
+    It makes an import use what a warm parent has imported.
     """
 
     def __init__(self, watch: "Any", wanted: "set[str]") -> None:
@@ -108,7 +108,7 @@ class Finder:
         return None
 
     def put_back(self) -> None:
-        """Modules that a warm parent has imported are found again: hear of those, as they were executed."""
+        """Hook the wanted modules that are found again: a warm parent has executed them."""
         for name in sorted(self.wanted):
             # One by one: a walk through all modules copies the pages of their names. And not before a script
             # imports the package, as in a process that has imported nothing.
@@ -117,7 +117,7 @@ class Finder:
                 imported(name, sys.modules[name])
 
     def leave_if_done(self) -> None:
-        """Called only where a spec is returned, as importlib is walking the list."""
+        """Leave the list. Called only where a spec is returned, as importlib is walking it."""
         if not self.wanted and self.watch is None and self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -137,7 +137,7 @@ def hook(loader: "Any", name: str) -> None:
 
 
 def imported(name: str, module: "ModuleType") -> None:
-    """A module that we waited for is there."""
+    """Hook a module that we waited for."""
     try:
         hooks = (
             load("elasticrun.worker.store_wait", "store_wait.py") if name == RENDEZVOUS else load_reporter()
@@ -156,8 +156,8 @@ def hear_of_imports(wanted: "set[str]") -> None:
 
 
 def be_warm_parent(here: str, terms: str) -> bool:
-    """Fork workers; only they return, each with the environment that it was to be started with. Whether it
-    runs another program than the script.
+    """Fork workers; only they return, each with the environment that it was to be started with. Returns
+    whether it runs another program than the script.
     """
     global pid, watch
     try:
@@ -187,7 +187,7 @@ def run_another() -> None:
 
 
 def start() -> None:
-    """Undo the agent's doing, then run the sitecustomize that would have run without us.
+    """Undo the agent's changes, then run the sitecustomize that would have run without us.
 
     If there is none, its ImportError passes through us to ``site``, which ignores it: then there is no module
     of that name afterwards, as there would be none without us.

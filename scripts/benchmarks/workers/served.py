@@ -1,11 +1,11 @@
-"""A job with parameter servers that trains as little as possible, until it is killed; of all roles.
+"""A job with parameter servers that trains as little as possible, until it is killed; for all roles.
 
 The chief reports ``line`` (the script's first line, with the addresses that it was given), ``imported``
-(tensorflow is there), ``group`` (all variables have what was saved, and whence) and each ``step`` that is
+(tensorflow is there), ``group`` (all variables are restored; it says from where) and each ``step`` that is
 done, by its number in training. ``fresh`` is the first step of a worker: each worker counts its own steps,
-and begins anew when it does. Workers and parameter servers that are started with this file serve as the
-strategy's guide has it. The arguments are a directory, and after how many steps the chief saves there; a copy
-of each checkpoint is kept with another ps, where the launcher has room for that.
+and starts again from 0 when it restarts. Workers and parameter servers that are started with this file serve
+as the strategy's guide has it. The arguments are a directory, and after how many steps the chief saves there;
+a copy of each checkpoint is kept with another ps, where the launcher has room for that.
 """
 
 import time

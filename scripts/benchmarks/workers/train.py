@@ -2,7 +2,7 @@
 
 Reports ``line`` (the script's first line), ``imported`` (torch is there), ``device`` (the GPU's context is
 there; only on GPUs), ``group`` (the process group is ready), ``reduced`` (the first all-reduce is done) and
-then each ``step``. With ``idle`` as its argument it stops after ``imported``, as memory is looked at then.
+then each ``step``. With the argument ``idle`` it waits after ``imported``, for its memory to be measured.
 """
 
 import time
