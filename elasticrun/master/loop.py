@@ -42,6 +42,7 @@ from elasticrun.core.job.state import JobState
 from elasticrun.core.membership.plausible import heeded
 from elasticrun.core.protocol.messages import (
     AgentStatus,
+    AttachedMessage,
     Heartbeat,
     Hello,
     Leave,
@@ -146,7 +147,7 @@ class MasterLoop:
         heeded = hello if status is hello.status else replace(hello, status=status)
         self._handle(Attached(session.id, heeded))
 
-    def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
+    def received(self, session: Session, message: AttachedMessage) -> None:
         """An attached agent said something."""
         state = self._machine.state
         node = state.members.node_of(session.id)

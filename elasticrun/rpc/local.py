@@ -27,9 +27,7 @@ from elasticrun.core.protocol.messages import (
     AgentMessage,
     Heartbeat,
     Hello,
-    Leave,
     MasterMessage,
-    Report,
     Trust,
     Welcome,
 )
@@ -221,7 +219,7 @@ class LocalServer:
             self._why = why
             self._end.close()
 
-    def _take(self, message: Hello | Report | Heartbeat | Leave) -> None:
+    def _take(self, message: AgentMessage) -> None:
         if self._why:
             return
         if isinstance(message, Hello):

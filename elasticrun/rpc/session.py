@@ -44,14 +44,12 @@ import grpc.aio
 from elasticrun import __version__
 from elasticrun.core.protocol.messages import (
     AgentMessage,
-    Heartbeat,
+    AttachedMessage,
     Hello,
-    Leave,
     MasterMessage,
     NodeInfo,
     RejectCode,
     Rejected,
-    Report,
     Trust,
     Welcome,
 )
@@ -95,7 +93,7 @@ class SessionHandler(Protocol):
     def attached(self, session: Session, hello: Hello) -> None:
         """An agent came and was admitted; it waits for Welcome."""
 
-    def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
+    def received(self, session: Session, message: AttachedMessage) -> None:
         """A valid message of the session's incarnation, in the order sent."""
 
     def detached(self, session: Session, why: str) -> None:

@@ -27,6 +27,7 @@ from elasticrun.core.membership.plausible import heeded
 from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
+    AttachedMessage,
     Failure,
     FailureKind,
     Heartbeat,
@@ -162,7 +163,7 @@ class Bench:
     def report(self, session: FakeSession, node: str, sequence: int, phase: AgentPhase, round_: int) -> None:
         self.hear(session, Report(f"{node}-1", AgentStatus(sequence, phase, round_)))
 
-    def hear(self, session: FakeSession, message: Report | Heartbeat | Leave) -> None:
+    def hear(self, session: FakeSession, message: AttachedMessage) -> None:
         """A message that comes alone in its turn."""
         self.loop.received(session, message)
         self.loop.flush()

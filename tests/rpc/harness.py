@@ -15,9 +15,8 @@ from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
-    Heartbeat,
+    AttachedMessage,
     Hello,
-    Leave,
     MasterMessage,
     NodeInfo,
     RejectCode,
@@ -97,7 +96,7 @@ class Recorder:
     def __init__(self) -> None:
         self.sessions: list[Session] = []
         self.hellos: list[Hello] = []
-        self.messages: list[Report | Heartbeat | Leave] = []
+        self.messages: list[AttachedMessage] = []
         self.detachments: list[tuple[int, str]] = []
         self._waiters: list[asyncio.Event] = []
 
@@ -107,7 +106,7 @@ class Recorder:
         session.send(Welcome(1, 10.0))
         self._tell()
 
-    def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
+    def received(self, session: Session, message: AttachedMessage) -> None:
         self.messages.append(message)
         self._tell()
 

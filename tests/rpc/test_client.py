@@ -20,6 +20,7 @@ import pytest
 
 from elasticrun.config import Endpoint
 from elasticrun.core.protocol.messages import (
+    AttachedMessage,
     Heartbeat,
     Hello,
     JobEnded,
@@ -27,7 +28,6 @@ from elasticrun.core.protocol.messages import (
     Outcome,
     RejectCode,
     Rejected,
-    Report,
     Waiting,
     Welcome,
 )
@@ -385,7 +385,7 @@ def test_the_last_words_arrive_even_while_the_agent_is_talking() -> None:
     last = JobEnded(1, 1, Outcome.FAILED, "that was all")
 
     class Closing(Recorder):
-        def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
+        def received(self, session: Session, message: AttachedMessage) -> None:
             for number in range(50):
                 session.send(Waiting(1, str(number) * 500))
             session.send(last)
@@ -585,7 +585,7 @@ def test_a_proxy_in_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_new_stream_can_be_had_as_soon_as_the_master_is_back() -> None:
     class Nothing(Recorder):
-        def received(self, session: object, message: Report | Heartbeat | Leave) -> None:
+        def received(self, session: object, message: AttachedMessage) -> None:
             pass
 
     async def main() -> None:

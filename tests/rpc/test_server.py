@@ -17,12 +17,12 @@ import pytest
 
 from elasticrun.config import Endpoint
 from elasticrun.core.protocol.messages import (
+    AttachedMessage,
     Heartbeat,
     Leave,
     MasterMessage,
     RejectCode,
     Rejected,
-    Report,
     StopRound,
     Waiting,
 )
@@ -321,7 +321,7 @@ def test_close_ends_the_stream_after_what_is_queued() -> None:
 
 def test_nothing_is_received_after_close() -> None:
     class Closing(Recorder):
-        def received(self, session: object, message: Report | Heartbeat | Leave) -> None:
+        def received(self, session: object, message: AttachedMessage) -> None:
             super().received(self.sessions[0], message)
             self.sessions[0].close()
 
@@ -342,7 +342,7 @@ def test_nothing_is_received_after_close() -> None:
 
 def test_a_handler_that_raises_ends_its_stream_only(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Recorder):
-        def received(self, session: object, message: Report | Heartbeat | Leave) -> None:
+        def received(self, session: object, message: AttachedMessage) -> None:
             raise ZeroDivisionError("a bug")
 
     async def main() -> None:

@@ -8,7 +8,13 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from elasticrun.core.protocol.messages import Heartbeat, Hello, Leave, RejectCode, Rejected, Report, Welcome
+from elasticrun.core.protocol.messages import (
+    AttachedMessage,
+    Hello,
+    RejectCode,
+    Rejected,
+    Welcome,
+)
 from elasticrun.rpc.server import MasterServer, Session
 
 
@@ -20,7 +26,7 @@ class Thief:
         session.send(Rejected(RejectCode.EXCLUDED, "so says the thief"))
         session.close()
 
-    def received(self, session: Session, message: Report | Heartbeat | Leave) -> None:
+    def received(self, session: Session, message: AttachedMessage) -> None:
         pass
 
     def detached(self, session: Session, why: str) -> None:

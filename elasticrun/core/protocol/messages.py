@@ -204,7 +204,9 @@ class Leave:
     reason: Text
 
 
-AgentMessage = Hello | Report | Heartbeat | Leave
+#: What an agent says once the master has welcomed it.
+AttachedMessage = Report | Heartbeat | Leave
+AgentMessage = Hello | AttachedMessage
 
 
 @dataclass(frozen=True, slots=True)
