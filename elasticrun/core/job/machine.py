@@ -79,7 +79,7 @@ class JobMachine:
         tasks = SingleTasks(state, outbox, settling)
         rounds = Rounds(state, outbox, growing, settling, tasks)
         orders = Orders(state, outbox, attendance, tasks)
-        self._parts = (outbox, attendance, intake, formation, growing, checking, settling, rounds)
+        self._parts = (outbox, attendance, intake, formation, growing, checking, settling, rounds, tasks)
 
         self._takes: dict[type[JobEvent], Take] = {
             MasterStarted: intake.start,

@@ -195,6 +195,25 @@ class SingleTasks:
             current.serving.clear()
             self._outbox.direct_all(sorted(current.pending))
 
+    # -- judging
+
+    def check(self) -> list[str]:
+        """Which invariants do not hold, in words."""
+        state, current = self._state, self._state.current
+        if current.tasks is None:
+            return ["servers go on only for a chief"] * bool(current.serving)
+        tasks, repair = current.tasks, current.repair
+        told = {name: tasks.of(name) for name in current.assignments}
+        rules = {
+            "a wait for lost tasks has a loss that was judged": (MENDING, "") not in state.timers
+            or repair is not None,
+            "a lost task is wanted": all(rank in tasks.wanted[name] for name, rank in tasks.lost),
+            "an assignment has the tasks that are wanted": state.phase is not JobPhase.RUNNING
+            or all(current.assignments[name].tasks == wanted for name, wanted in told.items()),
+            "servers outlast a round only if it was stopped": not current.serving or current.stop is not None,
+        }
+        return [rule for rule, holds in rules.items() if not holds]
+
 
 def idle(state: JobState) -> str:
     """What the job is doing in place of running a round; "" if one runs."""
