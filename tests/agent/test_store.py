@@ -221,16 +221,17 @@ def test_what_is_not_about_a_server_is_left_to_others(bench: Bench) -> None:
     assert not bench.store.on_exited(Exited(3, 0))
 
 
-def test_after_a_replacement_has_come_the_next_round_has_a_server_of_its_own(bench: Bench) -> None:
+def test_a_replacement_gives_the_next_round_a_server_of_its_own(bench: Bench) -> None:
     store, starter = bench.store, bench.starter
     store.on_warm_news(WarmNews(True, "imported more", replacement="0"))  # nothing was forked from its parent
+    assert starter.commands == []
     store.start(seat(0), bench.listener)
     store.on_warm_news(WarmNews(True, "another one", replacement="1"))
     store.on_warm_news(WarmNews(True, "imported more", replacement="0"))
     assert starter.killed == [], "it serves"
-    assert store.end_round() == (FIRST_NUMBER,), "no sweep waits until it has ended"
+    assert len(starter.commands) == 2, "while nobody waits"
+    assert store.end_round() == (FIRST_NUMBER, SECOND), "no sweep waits until it has ended"
     assert starter.killed == [FIRST_NUMBER]
-    assert store.is_able
     store.start(seat(1), bench.listener)
     assert starter.order(SECOND) == (b"7001", True)
     store.on_exited(Exited(FIRST_NUMBER, -9))

@@ -7,10 +7,10 @@ The server is forked from the warm parent, which has imported torch, together wi
 nobody waits for it. It outlives its rounds: each one gets a store of its own in it, so a restart
 costs neither a fork nor the end of a process.
 
-A replacement of the warm parent shares less memory with what the parent has forked. So the next round has a
-server that is forked from the replacement, again together with the workers. The old one is killed at the end
-of its round, and no sweep waits for that: freeing so much memory takes as long as a restart, and a killed
-process accepts no connection any more.
+A replacement of the warm parent shares less memory with what the parent has forked. So as soon as it is
+there, while nobody waits, the next round's server is forked from it. The old one is killed at the end of its
+round, and no sweep waits for that: freeing so much memory takes as long as a restart, and a killed process
+accepts no connection any more.
 
 Where there is no warm parent, or the user wants it so, rank 0 serves the store, as torch has it by default.
 If a parent is lost after this node has offered to serve, the server is started cold: it is late then, but so
@@ -131,9 +131,10 @@ class RoundStore:
         return tuple(self._servers)
 
     def on_warm_news(self, news: WarmNews) -> None:
-        """Handle a parent that was given up, or has a replacement to fork the next round's server."""
+        """Handle a parent that was given up, or a replacement, which then forks the next round's server."""
         if self._key is not None and news.replacement == self._key and self._next is not None:
-            old, self._next = self._next, None
+            old = self._next
+            self._spawn()
             if self._serving is None or self._serving[0] is not old:
                 self._starter.signal(old.number, signal.SIGKILL)
         if self._key is not None and news.over == self._key:
