@@ -72,6 +72,10 @@ class JoinRules:
             name for name in idle - machine.state.health.doubtful.keys() if not self.imports(machine, name)
         }
 
+    def _are_known_to_be_done(self, machine: JobMachine, names: set[str]) -> set[str]:
+        """Those that have not told the master of an import, or have told it that theirs is done."""
+        return {name for name in names if not machine.state.members.nodes[name].status.warming}
+
     # -- the rules
 
     def nobody_is_held_back_for_ever(self, machine: JobMachine) -> None:
@@ -95,7 +99,7 @@ class JoinRules:
         """A running round makes way for a larger world within SETTLE."""
         current, now = machine.state.current, self.sim.kernel.now
         size = len(current.assignments)
-        known = {name for name in ready if not machine.state.members.nodes[name].status.warming}
+        known = self._are_known_to_be_done(machine, ready)
         could = machine.state.limits.usable(size + len(known)) > size and not current.finished
         if machine.state.phase is not JobPhase.RUNNING or not could or machine.state.members.detached:
             self._could_grow = None
@@ -105,13 +109,15 @@ class JoinRules:
             raise Violation("who could join does", f"{sorted(known)} since {since:g}")
 
     def nobody_waits_for_an_import(self, machine: JobMachine, ready: set[str]) -> None:
-        """A later world is formed without importing nodes, if there were enough others."""
+        """A later world is formed without importing nodes, if the master knew of enough others."""
         quiet = not machine.state.members.detached and (BACKOFF, "") not in machine.state.timers
         if machine.state.phase in (JobPhase.GATHERING, JobPhase.CHECKING):
-            self._was_few = self._was_few or (quiet and not machine.state.limits.usable(len(ready)))
+            known = self._are_known_to_be_done(machine, ready)
+            self._was_few = self._was_few or (quiet and not machine.state.limits.usable(len(known)))
         elif machine.state.phase is JobPhase.RUNNING and machine.state.round != self._formed:
             members = machine.state.current.assignments.keys() & machine.state.members.nodes.keys()
             late = {name for name in members if self.imports(machine, name)}
-            few = self._was_few or not machine.state.limits.usable(len(ready | members - late))
+            known = self._are_known_to_be_done(machine, ready | members - late)
+            few = self._was_few or not machine.state.limits.usable(len(known))
             require("nobody waits for an import", few or not late, f"round {machine.state.round}: {late}")
             self._formed, self._was_few = machine.state.round, False

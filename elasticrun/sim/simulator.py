@@ -138,7 +138,7 @@ class Simulator:
         """How many nodes could be members of a world."""
         doubtful = self.master.machine.state.health.doubtful
         well = [agent for agent in self.agents if not agent.over and agent.machine.state.departure is None]
-        return sum(agent.name not in doubtful for agent in well)
+        return len({agent.name for agent in well} - doubtful.keys())  # of a name's agents one is a member
 
     def _settled(self) -> None:
         """Rule 4: some time after the last fault, a world has formed if enough nodes are healthy."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from elasticrun.config import Action, FailureClass, HealthCheckMode, HealthConfig, Policy, PolicyRule
 from elasticrun.sim.ills import Bug, Drain, FallsIll, Hang, Illness, LinkBreaks, Preempt
 from elasticrun.sim.scenario import (
+    NEVER,
     AgentCrash,
     AgentStarts,
     Cut,
@@ -458,5 +459,18 @@ REGRESSIONS: dict[str, Scenario] = {
             backoff_first=4.0,
             backoff_longest=8.0,
         ),
+    ),
+    "a node's imports are done, but the master has not heard of it when it needs every node": Scenario(
+        seed=0,
+        nodes=(
+            NodeSpec("n0"),
+            NodeSpec("n1", joins=3.0, imports=NEVER),
+            NodeSpec("n2", joins=3.0, imports=2.0),
+        ),
+        max_nodes=3,
+        last_call=0.5,
+        quiet_from=20.0,
+        network=Network(delay=0.5),
+        faults=(AgentCrash(5.01, "n0"),),
     ),
 }
