@@ -101,6 +101,13 @@ def test_a_file_that_makes_no_sense(path: Path, content: bytes, problem: str) ->
     assert failure.error_file == str(path)
 
 
+@pytest.mark.parametrize("timestamp", [1e11, "1700000000000", "inf", "nan", 0, -1])
+def test_a_number_that_is_no_date_is_no_time(path: Path, timestamp: float | str) -> None:
+    path.write_text(json.dumps({"message": "bad", "timestamp": timestamp}))
+    failure = made(ended(error_file=str(path)), 29500)
+    assert (failure.message, failure.timestamp) == ("bad", 5555.5), "the worker's end is known"
+
+
 @pytest.mark.parametrize("content", [None, b"", b" \n"])
 def test_nothing_recorded(path: Path, content: bytes | None) -> None:
     if content is not None:

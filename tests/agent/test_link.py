@@ -496,6 +496,21 @@ def test_a_foreign_program_may_be_a_master_that_comes_or_goes(monkeypatch: pytes
     run(main())
 
 
+def test_a_foreign_program_has_no_more_time_than_a_master_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = EndpointTakenError("held by a foreign program")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        bench = Bench(monkeypatch, foreign, foreign, FakeStream())
+        await bench.until(lambda: len(bench.attempts) == 1)
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + module.FOREIGN_TIME)
+        assert await bench.events_until(1) == [Broken(ExitCode.ENDPOINT_TAKEN, str(foreign))]
+        await bench.link.close()
+
+    run(main())
+
+
 def test_once_it_was_up_nothing_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [
         WrongJobError(""),

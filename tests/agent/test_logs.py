@@ -25,6 +25,7 @@ import pytest
 from elasticrun.agent.logs.console import HIGH_WATER
 from elasticrun.agent.logs.dirs import LogDirs, RoundDirs, WorkerPaths, open_worker
 from elasticrun.agent.logs.router import LogRouter, RoundLogs, WorkerFds
+from elasticrun.agent.logs.stream import DRAIN_LIMIT, READ_SIZE, Source
 from elasticrun.config import LogConfig, Std, StdByRank, TaskRole
 from elasticrun.core.protocol.tasks import Task
 from tests.support.processes import TORCH_DEADLINE
@@ -440,6 +441,24 @@ def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_round(node: Node) ->
 
     asyncio.run(main())
     assert node.stderr == b"[default0]:parent is done\n"
+
+
+def test_a_grandchild_that_never_stops_writing_does_not_hold_the_round(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [b"x" * READ_SIZE] * (2 * DRAIN_LIMIT // READ_SIZE)  # there is always more in the pipe
+
+    async def main() -> None:
+        with node.consoles() as fds:
+            router = node.router(LogConfig(), fds)
+            logs = router.open_round(node.dirs(), first_rank=0)
+            logs.started(0)
+            monkeypatch.setattr(Source, "read", lambda _: left.pop() if left else b"")
+            logs.close()
+            await router.close(DEADLINE)
+
+    asyncio.run(main())
+    assert node.stderr == b"x" * DRAIN_LIMIT
 
 
 @contextlib.contextmanager
