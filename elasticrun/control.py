@@ -22,6 +22,7 @@ from elasticrun.core.protocol.orders import (
     ControlReply,
     ControlRequest,
     DrainNode,
+    RestartRound,
     SaveAllStacks,
     ScaleJob,
     ScaleRole,
@@ -113,6 +114,13 @@ class JobControl:
     async def stacks(self) -> str:
         """Have every node save the stacks of its workers beside their logs. Returns how many nodes do."""
         return (await self._order(SaveAllStacks())).text
+
+    async def restart(self, reason: str) -> str:
+        """Stop all workers and start them again, from the newest saved state. Returns what the master does.
+
+        Spends no restart. A script that was edited meanwhile starts as it is now.
+        """
+        return (await self._order(RestartRound(reason))).text
 
     async def _order(self, request: ControlRequest) -> ControlReply:
         """Try the endpoints in turn: only the host that has the master listens."""

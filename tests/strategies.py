@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from elasticrun.config import TaskRole
+from elasticrun.core.protocol.commits import MAX_HOLDINGS, MAX_PARTS, Part
 from elasticrun.core.protocol.messages import (
     MAX_FAILURES,
     MAX_NAMED_MEMBERS,
@@ -16,14 +17,17 @@ from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Assignment,
+    CommitId,
     Evidence,
     Failure,
     FailureKind,
     GroupReport,
     Heartbeat,
     Hello,
+    Holding,
     JobEnded,
     JournalCopy,
+    JudgeCommits,
     Leave,
     MasterMessage,
     NodeCheck,
@@ -179,15 +183,35 @@ def _carried(reports: tuple[TaskReport, ...], beside: int) -> tuple[TaskReport, 
     )
 
 
+commit_ids = st.builds(CommitId, round=numbers, step=numbers)
+
+
+@st.composite
+def holdings(draw: st.DrawFn) -> Holding:
+    """What a node has in memory of one commit."""
+    size = draw(st.integers(1, 1000))
+    ranks = draw(st.sets(st.integers(0, size - 1), max_size=MAX_PARTS))
+    digests = st.text("0123456789abcdef", max_size=64)
+    parts = tuple(Part(rank, draw(digests), draw(st.booleans())) for rank in ranks)
+    return Holding(draw(commit_ids), size, parts, draw(digests))
+
+
 @st.composite
 def _statuses(draw: st.DrawFn) -> AgentStatus:
     """All that the master needs to know of an agent's workers."""
     failed = draw(failure_tuples)
     held = draw(st.lists(votes, max_size=3).map(tuple) | votes.map(lambda vote: (vote,) * MAX_VOTES))
+    states = draw(st.lists(holdings(), max_size=MAX_HOLDINGS, unique_by=lambda one: one.commit).map(tuple))
     return AgentStatus(
         sequence=draw(numbers),
         phase=draw(st.sampled_from(AgentPhase)),
-        round=max([draw(_from_minus_one()), *(vote.world.round for vote in held)]),
+        round=max(
+            [
+                draw(_from_minus_one()),
+                *(vote.world.round for vote in held),
+                *(holding.commit.round for holding in states),
+            ]
+        ),
         failures=failed,
         store_port=draw(ports),
         probe=draw(st.none() | probes),
@@ -199,6 +223,7 @@ def _statuses(draw: st.DrawFn) -> AgentStatus:
         ),
         tasks=_carried(draw(_some_of(task_reports)), len(failed)),
         hosts_store=draw(st.booleans()),
+        holdings=states,
     )
 
 
@@ -234,6 +259,7 @@ def assignments(draw: st.DrawFn) -> Assignment:
         cluster=draw(clusters),
         tag=draw(names),
         store_hosted=draw(st.booleans()),
+        restore=draw(st.none() | commit_ids),
     )
 
 
@@ -299,6 +325,13 @@ master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
         secret=tokens,
     ),
     st.builds(SaveStacks, epoch=numbers),
+    st.builds(
+        JudgeCommits,
+        epoch=numbers,
+        round=numbers,
+        kept=st.none() | commit_ids,
+        void=st.none() | commit_ids,
+    ),
     st.builds(JournalCopy, epoch=numbers, first=numbers, lines=st.lists(texts, max_size=3).map(tuple)),
     st.builds(Waiting, epoch=numbers, text=texts),
     st.builds(

@@ -23,7 +23,10 @@ MAX_METHODS = 20
 #: Who may read the environment: the composition root, and nobody else in the package. The probe child is a
 #: program of its own, which does not even import the package; its composition root is its main module. The
 #: libraries for scripts run in the user's program, where nobody could hand anything to them.
-ENVIRONMENT_READERS = ("elasticrun/cli/", "elasticrun/probe/main.py", "elasticrun/worker/", "elasticrun/tf/")
+ENVIRONMENT_READERS = (
+    *("elasticrun/cli/", "elasticrun/probe/main.py"),
+    *("elasticrun/worker/", "elasticrun/checkpoint/", "elasticrun/tf/"),
+)
 ENVIRONMENT_NAMES = frozenset({"environ", "environb", "getenv", "getenvb"})
 SLEEPERS = frozenset({"time", "asyncio", "trio", "anyio"})
 

@@ -63,7 +63,7 @@ class Target:
 
 def add_orders(group: click.Group) -> None:
     """Add the verbs to ``elastic-ctl``."""
-    for command in (status, drain, scale, stacks):
+    for command in (status, drain, scale, stacks, restart):
         group.add_command(command)
 
 
@@ -136,6 +136,14 @@ def scale(nodes: str | None, roles: tuple[str, ...], **target: Any) -> None:
 def stacks(**target: Any) -> None:
     """Have every node save the stacks of its workers beside their logs."""
     _run(target, lambda: lambda job: job.stacks())
+
+
+@click.command(epilog=EXIT_CODES)
+@click.option("--reason", default="an operator asked for it", show_default=True, help="Goes into the logs.")
+@_common
+def restart(reason: str, **target: Any) -> None:
+    """Stop all workers and start them again, from the newest saved state."""
+    _run(target, lambda: lambda job: job.restart(reason))
 
 
 async def _shown_status(job: JobControl) -> str:

@@ -22,6 +22,8 @@ T = TypeVar("T")
 _PLAIN = frozenset({str, int, float, bool, types.NoneType})
 #: Former names of fields, so that journals of earlier versions can be read.
 _FORMER_NAMES = {"seats": "votes", "roll": "members", "life": "attempt"}
+#: Fields that records of earlier versions lack; each has a default.
+_LATER = frozenset({"holdings", "restore"})
 
 
 class RecordError(ValueError):
@@ -140,9 +142,9 @@ def _load_dataclass(kind: type, hints: Mapping[str, Any], data: Any) -> Any:
     values: Mapping[str, Any] = _expect(dict, data)
     if values.keys() != hints.keys():
         values = {name if name in hints else _FORMER_NAMES.get(name, name): values[name] for name in values}
-    if values.keys() != hints.keys():
+    if not values.keys() <= hints.keys() or hints.keys() - values.keys() - _LATER:
         raise RecordError(f"{kind.__name__} has the fields {sorted(hints)}, not {sorted(values)}")
-    return kind(**{name: _loader(hint)(values[name]) for name, hint in hints.items()})
+    return kind(**{name: _loader(hint)(values[name]) for name, hint in hints.items() if name in values})
 
 
 def _load_optional(load: Callable[[Any], Any], data: Any) -> Any:

@@ -35,12 +35,14 @@ from elasticrun.sim.scenario import (
 
 
 def generate(seed: int, nodes: int) -> Scenario:
-    """The scenario of a seed: every fourth has several listed hosts, two of four have ills, half import."""
+    """The scenario of a seed: of four, one has several hosts and two have ills; half import, half save."""
     base = _plain(seed, nodes)
     if seed % 4 in (1, 2):
         base = _with_ills(seed, base)
     rng = random.Random(f"imports {seed}")
-    return _with_imports(rng, base) if rng.random() < 0.5 else base
+    base = _with_imports(rng, base) if rng.random() < 0.5 else base
+    rng = random.Random(f"steps {seed}")
+    return replace(base, step=round(rng.uniform(0.2, 2.0), 2)) if rng.random() < 0.5 else base
 
 
 def _plain(seed: int, nodes: int) -> Scenario:

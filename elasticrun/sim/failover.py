@@ -113,6 +113,7 @@ class ChainRules(Rules):
         """Check every rule about one master."""
         assert isinstance(master, HostMaster)
         machine = master.machine
+        self.sim.saves.after_master(machine)
         directives_are_consistent(machine, effects)
         given = machine.state.current.assignments
         proposal = next(iter(given.values())).proposal if given else None
@@ -123,6 +124,7 @@ class ChainRules(Rules):
             owner = proposal.world.epoch % machine.state.config.endpoints
             require("its epoch is its master's", owner == master.position, str(proposal))
             ranks_are_exact(self.sim.specs, world)
+            self.sim.saves.world_formed(world, machine)
             size_is_within_limits(self.limits, world)
             store_belongs_to_rank_0(self.owners, world)
             self.formed[proposal.world] = world

@@ -135,6 +135,7 @@ class Rules:
     def after_master(self, master: SimMaster, effects: list[JobEffect]) -> None:
         """Check every rule about the master."""
         machine = master.machine
+        self.sim.saves.after_master(machine)
         if effects:
             self._note_losses(machine)
             directives_are_consistent(machine, effects)
@@ -149,6 +150,7 @@ class Rules:
             world = World(machine.state.round, self.generation, machine.state.current)
             self.one_world_per_round(world)
             ranks_are_exact(self.sim.specs, world)
+            self.sim.saves.world_formed(world, machine)
             size_is_within_limits(self.limits, world)
             store_belongs_to_rank_0(self.owners, world)
             self.no_member_runs_an_earlier_round(world)

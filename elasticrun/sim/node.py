@@ -15,6 +15,7 @@ from elasticrun.core.agent.events import (
     Finish,
     GroupGone,
     ImportsSeen,
+    PassJudgement,
     Preempted,
     Prepared,
     RunProbe,
@@ -32,6 +33,7 @@ from elasticrun.core.protocol.messages import (
 )
 from elasticrun.sim.clinic import Visit
 from elasticrun.sim.link import MASTER_TIMEOUT
+from elasticrun.sim.saves import SimMemory
 from elasticrun.sim.scenario import NodeSpec
 from elasticrun.sim.workers import SimWorkers
 
@@ -66,6 +68,7 @@ class SimAgent:
         terms = replace(TERMS, join_timeout=sim.config.join_timeout, endpoints=sim.config.endpoints)
         self.machine = AgentMachine("job", "1", info, terms)
         self.workers = SimWorkers(self)
+        self.memory = SimMemory(self)
         self.probe: Visit | None = None  # until it is swept
         self.disturbed = -1.0  # when it was last frozen or thawed
         self.preempted = False
@@ -128,6 +131,7 @@ class SimAgent:
             case Transmit(message):
                 self.link.send(message)
             case StartWorkers(assignment):
+                self.memory.begin(assignment)
                 self.workers.start(assignment)
             case StartTask(assignment, local_rank):
                 self.workers.start_task(assignment, local_rank)
@@ -139,6 +143,8 @@ class SimAgent:
             case RunProbe(start, _):
                 assert self.workers.group is None and self.probe is None
                 self.sim.clinic.run(self, start)
+            case PassJudgement():
+                self.memory.judge(effect)
             case DumpStacks():
                 assert self.workers.group is not None
             case SweepWorkers(round_):

@@ -239,6 +239,7 @@ class Scenario:
     health: HealthConfig = NO_CHECKS
     policy: Policy = USUAL
     cautious: bool = False  # a job without a token
+    step: float = 0.0  # seconds after which workers save their state, again and again; 0.0: never
 
 
 def ends(fault: Fault) -> float:

@@ -19,6 +19,7 @@ from elasticrun.sim.master import SAVING, Saving, SimMaster
 from elasticrun.sim.mishaps import Mishaps
 from elasticrun.sim.node import SimAgent
 from elasticrun.sim.probes import Probes
+from elasticrun.sim.saves import Saves
 from elasticrun.sim.scenario import NodeSpec, Scenario, ends
 from elasticrun.sim.tf_job import TfJob
 from elasticrun.sim.workers import Group
@@ -78,6 +79,7 @@ class Simulator:
         self.clinic = Clinic(self)
         self.mishaps = Mishaps(self)
         self.tf = TfJob(self)
+        self.saves = Saves(self)
         self._make_masters()
         self.faults = self._make_faults()
         self.probes = Probes(self)
@@ -170,6 +172,7 @@ class Simulator:
                 self.tf.work(world)
             else:
                 self._work(world)
+                self.saves.start(world)
         self.mishaps.start(agent, group)
 
     def _work(self, world: World) -> None:

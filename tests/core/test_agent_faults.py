@@ -12,8 +12,10 @@ from elasticrun.core.agent.events import (
     Directed,
     DumpStacks,
     GroupGone,
+    HoldingsChanged,
     LinkDown,
     LinkUp,
+    PassJudgement,
     Preempted,
     ProbeEnded,
     RunProbe,
@@ -24,10 +26,14 @@ from elasticrun.core.agent.events import (
     Transmit,
     WorkerFinished,
 )
+from elasticrun.core.protocol.commits import Part
 from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
+    CommitId,
     Evidence,
+    Holding,
+    JudgeCommits,
     Leave,
     ProbeGroup,
     ProbeReport,
@@ -232,6 +238,26 @@ def test_what_was_true_of_a_stall_is_not_told_again_on_a_new_stream() -> None:
     assert not agent.of(Transmit), "nothing has changed since"
     agent.do(StallSeen(0, STALL))
     assert status(agent).stall == STALL, "the watch has looked again"
+
+
+def test_what_is_held_is_reported_and_told_again_to_a_new_master() -> None:
+    agent = ready_agent()
+    agent.do(Directed(start(0)))
+    held = (Holding(CommitId(0, 5), 1, (Part(0),)),)
+    agent.do(HoldingsChanged(held))
+    (report,) = agent.sent()
+    assert isinstance(report, Report)
+    assert report.status.holdings == held
+    assert agent.greet().status.holdings == held
+
+
+def test_only_a_verdict_on_the_round_that_runs_counts() -> None:
+    agent = ready_agent()
+    agent.do(Directed(start(3, epoch=2)))
+    kept, void = CommitId(3, 5), CommitId(3, 4)
+    assert agent.do(Directed(JudgeCommits(2, 3, kept, void))) == [PassJudgement(kept, void)]
+    assert not agent.do(Directed(JudgeCommits(1, 3, kept, void))), "of a master that was replaced"
+    assert not agent.do(Directed(JudgeCommits(2, 2, kept, void))), "of the round before"
 
 
 def test_stacks_are_saved_while_workers_run() -> None:

@@ -10,7 +10,7 @@ from elasticrun.core.job.events import (
     JobEvent,
 )
 from elasticrun.core.protocol.messages import AgentPhase, SaveStacks
-from elasticrun.core.protocol.orders import DrainNode, SaveAllStacks, ScaleJob, ScaleRole
+from elasticrun.core.protocol.orders import DrainNode, RestartRound, SaveAllStacks, ScaleJob, ScaleRole
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.sim.fingerprint import difference, fingerprint
 from tests.core.build import Job, running
@@ -28,6 +28,10 @@ def answer(job: Job, order: JobEvent) -> Answered:
         (DrainNode("b", "its disk fails"), "b is asked to leave"),
         (ScaleJob(1, 2), "the job now wants 1 to 2 nodes"),
         (SaveAllStacks(), "2 nodes save the stacks of their workers beside their logs"),
+        (
+            RestartRound("edited"),
+            "the workers of round 0 are stopped and start again; no state is in memory",
+        ),
     ],
 )
 def test_an_order_is_answered(order: JobEvent, text: str) -> None:
@@ -54,6 +58,23 @@ def test_an_order_that_is_refused_changes_nothing(order: JobEvent, text: str) ->
     assert difference(before, fingerprint(job.machine.state)) == ""
 
 
+def test_an_ordered_restart_spends_none() -> None:
+    job = running("ab")
+    job.do(RestartRound("edited"))
+    assert job.machine.state.current.stop_reason == "restart ordered: edited"
+    for name in "ab":
+        job.report(name, AgentPhase.READY, 0)
+    assert (job.phase(), job.machine.state.round) == (JobPhase.RUNNING, 1)
+    assert job.machine.state.budget.used == 0
+
+
+def test_a_round_that_is_being_stopped_is_not_restarted() -> None:
+    job = running("ab")
+    job.do(RestartRound("edited"))
+    refusal = "no round runs: the job is stopping; try again once one does"
+    assert answer(job, RestartRound("again")) == Answered(False, refusal)
+
+
 def test_stacks_are_asked_of_nodes_that_are_attached() -> None:
     job = running("ab")
     job.do(SaveAllStacks())
@@ -62,7 +83,8 @@ def test_stacks_are_asked_of_nodes_that_are_attached() -> None:
 
 
 @pytest.mark.parametrize(
-    "order", [DrainNode("a", ""), ScaleJob(1, 1), ScaleRole(TaskRole.PS, 2), SaveAllStacks()]
+    "order",
+    [DrainNode("a", ""), ScaleJob(1, 1), ScaleRole(TaskRole.PS, 2), SaveAllStacks(), RestartRound("")],
 )
 def test_after_the_end_every_order_is_refused(order: JobEvent) -> None:
     job = running("a")

@@ -46,6 +46,7 @@ READY, RUNNING, FAILED, FINISHED = (
 OWNERS = {
     "attendance": {"held", "newest", "probes"},
     "checking": {"checkup", "table"},
+    "commits": {"verdict"},
     "formation": {"obstacle", "last_called", "round", "current", "previous"},
     "intake": {"epoch", "key", "horizon"},
     "machine": {"phase", "end_reason", "timers", "now", "events"},

@@ -19,6 +19,7 @@ from elasticrun.core.protocol.orders import (
     ControlReply,
     ControlRequest,
     DrainNode,
+    RestartRound,
     SaveAllStacks,
     ScaleJob,
     ScaleRole,
@@ -61,6 +62,7 @@ EVERY_ORDER: tuple[ControlRequest, ...] = (
     ScaleJob(1, 4),
     ScaleRole(TaskRole.PS, MAX_CLUSTER),
     SaveAllStacks(),
+    RestartRound("edited"),
 )
 
 

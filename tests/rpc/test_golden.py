@@ -11,22 +11,26 @@ from dataclasses import fields, is_dataclass, make_dataclass, replace
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core.protocol import failure, orders, probing, stall, status, tasks, usage
+from elasticrun.core.protocol import commits, failure, orders, probing, stall, status, tasks, usage
 from elasticrun.core.protocol import messages as protocol
 from elasticrun.core.protocol.bounds import Epoch, Name
+from elasticrun.core.protocol.commits import Part
 from elasticrun.core.protocol.messages import (
     AgentMessage,
     AgentPhase,
     AgentStatus,
     Assignment,
+    CommitId,
     Evidence,
     Failure,
     FailureKind,
     GroupReport,
     Heartbeat,
     Hello,
+    Holding,
     JobEnded,
     JournalCopy,
+    JudgeCommits,
     Leave,
     MasterMessage,
     NodeCheck,
@@ -53,6 +57,7 @@ from elasticrun.core.protocol.orders import (
     ControlReply,
     ControlRequest,
     DrainNode,
+    RestartRound,
     SaveAllStacks,
     ScaleJob,
     ScaleRole,
@@ -102,6 +107,7 @@ STATUS = AgentStatus(
     (7000, 7001),
     (TaskReport(0, 2, True, FAILURE), TaskReport(1, 0)),
     True,
+    (Holding(CommitId(3, 7), 4, (Part(1, "d1", True), Part(2)), "alike"),),
 )
 INFO = NodeInfo(
     "n0", "i0", "h0", "10.0.0.1", 2, "trainer", 0, 99, 1, (TaskRole.PS, TaskRole.WORKER), "/train.py", 1, 4
@@ -123,6 +129,7 @@ ASSIGNMENT = Assignment(
     ((TaskRole.CHIEF, ("h:1",)), (TaskRole.PS, ("h:2", "h:3"))),
     "tag",
     True,
+    CommitId(3, 7),
 )
 AGENT: list[AgentMessage] = [
     Hello("job", "1.0", INFO, STATUS, 6, b"nonce", b"proof"),
@@ -138,6 +145,7 @@ MASTER: list[MasterMessage] = [
     StopRound(2, 10, 4, "n1 failed", True),
     StartProbe(2, 11, 3, (ProbeGroup(1, 0, ("n0", "n1"), "10.0.0.1", 7000),), 2, 30.0, b"secret"),
     SaveStacks(0),
+    JudgeCommits(2, 4, CommitId(4, 9), CommitId(4, 8)),
     JournalCopy(2, 5, ("{}", ""), 3),
     Waiting(2, "n1 is missing"),
     JobEnded(
@@ -158,6 +166,7 @@ CONTROL: list[ControlHello | ControlRequest] = [
     ScaleJob(1, 4),
     ScaleRole(TaskRole.EVALUATOR, 3),
     SaveAllStacks(),
+    RestartRound("edited"),
 ]
 REPLY = ControlReply(True, "drained", b"proof")
 SHOWN = JobStatus(
@@ -185,8 +194,8 @@ SHOWN = JobStatus(
 
 AGENT_BYTES = [
     (
-        "0a8d040a036a6f621203312e301a3a0a026e30120269301a026830220831302e302e302e3128023207747261696e6572"
-        "380040634801520203025a092f747261696e2e70796001680422b40308031004180422720a026e301202683018052001"
+        "0aac040a036a6f621203312e301a3a0a026e30120269301a026830220831302e302e302e3128023207747261696e6572"
+        "380040634801520203025a092f747261696e2e70796001680422d30308031004180422720a026e301202683018052001"
         "2a07747261696e657230e724380240f7ffffffffffffffff014a0a6b696c6c656420efbfbd5204617420785a036f6f6d"
         "62072f652e6a736f6e69000000000000f83f700778028001018a01036d63659201072f737461636b73980101a1010000"
         "00000000044028bce601323d08021203686f7419000000a2941a6d42221e0a04736c6f77110000000065cddd41190000"
@@ -195,14 +204,15 @@ AGENT_BYTES = [
         "6469736b42180a0608031002180412060801100118021a0269301a02693142080a0608011001180248015204d836d936"
         "5a781002180122720a026e3012026830180520012a07747261696e657230e724380240f7ffffffffffffffff014a0a6b"
         "696c6c656420efbfbd5204617420785a036f6f6d62072f652e6a736f6e69000000000000f83f700778028001018a0103"
-        "6d63659201072f737461636b73980101a10100000000000004405a0208016001280632056e6f6e63653a0570726f6f66"
+        "6d63659201072f737461636b73980101a10100000000000004405a02080160016a1d0a040803100710041a0808011202"
+        "643118011a0208022205616c696b65280632056e6f6e63653a0570726f6f66"
     ),
     (
         "0a571203312e301a360a026e30120269301a026830220831302e302e302e3128023207747261696e6572406352020302"
         "5a092f747261696e2e707960016804220d100218ffffffffffffffffff0128ffffffffffffffffff01"
     ),
     (
-        "12bb030a02693012b40308031004180422720a026e3012026830180520012a07747261696e657230e724380240f7ffff"
+        "12da030a02693012d30308031004180422720a026e3012026830180520012a07747261696e657230e724380240f7ffff"
         "ffffffffffff014a0a6b696c6c656420efbfbd5204617420785a036f6f6d62072f652e6a736f6e69000000000000f83f"
         "700778028001018a01036d63659201072f737461636b73980101a101000000000000044028bce601323d08021203686f"
         "7419000000a2941a6d42221e0a04736c6f77110000000065cddd4119000000000000d03f2204676c6f6f22002a09746f"
@@ -211,7 +221,7 @@ AGENT_BYTES = [
         "100118021a0269301a02693142080a0608011001180248015204d836d9365a781002180122720a026e30120268301805"
         "20012a07747261696e657230e724380240f7ffffffffffffffff014a0a6b696c6c656420efbfbd5204617420785a036f"
         "6f6d62072f652e6a736f6e69000000000000f83f700778028001018a01036d63659201072f737461636b73980101a101"
-        "00000000000004405a0208016001"
+        "00000000000004405a02080160016a1d0a040803100710041a0808011202643118011a0208022205616c696b65"
     ),
     "1a2d0a0269301223110000000000000000188080808008200029000000000000f83f31000000000000d03f12020801",
     "220d0a0269301207746f6c6420746f",
@@ -219,9 +229,9 @@ AGENT_BYTES = [
 MASTER_BYTES = [
     "0a23080211000000000000044022067469636b65742a0972657475726e696e6732036b6579",
     (
-        "1a7d080210091a680804100118022002280430023804420831302e302e302e3148bce6015001580362140a0608031002"
-        "18041206080110011802220269306a0b10031801200228d83630016a0408011004720708011203683a31720c08031203"
-        "683a321203683a337801920303746167220d616c6c20617265207265616479"
+        "1a8401080210091a6f0804100118022002280430023804420831302e302e302e3148bce6015001580362140a06080310"
+        "0218041206080110011802220269306a0b10031801200228d83630016a0408011004720708011203683a31720c080312"
+        "03683a321203683a33780182010408031007920303746167220d616c6c20617265207265616479"
     ),
     "1a11080210091a0b1801280138014201684801",
     "22130802100a180422096e31206661696c65642801",
@@ -230,6 +240,7 @@ MASTER_BYTES = [
         "63726574"
     ),
     "4a00",
+    "6210080210041a0408041009220408041008",
     "520d080210051a027b7d1a00900303",
     "2a110802120d6e31206973206d697373696e67",
     (
@@ -247,6 +258,7 @@ CONTROL_BYTES = [
     "220408011004",
     "320408041003",
     "2a00",
+    "3a080a06656469746564",
 ]
 REPLY_BYTES = [
     "08011207647261696e65641a0570726f6f66",
@@ -289,7 +301,7 @@ def test_the_bytes_of_a_status_stay_as_they_are() -> None:
 
 
 def _kinds() -> dict[str, type]:
-    modules = (failure, orders, probing, protocol, stall, status, tasks, usage)
+    modules = (commits, failure, orders, probing, protocol, stall, status, tasks, usage)
     found = {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
     return {name: kind for name, kind in found.items() if isinstance(kind, type)}
 

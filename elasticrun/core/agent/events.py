@@ -9,7 +9,9 @@ from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Assignment,
+    CommitId,
     Failure,
+    Holding,
     MasterMessage,
     NodeCheck,
     Outcome,
@@ -198,6 +200,13 @@ class StallSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldingsChanged:
+    """What this node has in memory of the job's saved states is now this."""
+
+    holdings: tuple[Holding, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """The launcher cannot go on; ``exit_status`` and ``reason`` say why."""
 
@@ -226,6 +235,7 @@ AgentEvent = (
     | Preempted
     | ProbeEnded
     | StallSeen
+    | HoldingsChanged
     | Broken
     | AgentTick
 )
@@ -294,6 +304,14 @@ class DumpStacks:
     """Save the stacks of all workers beside their logs."""
 
 
+@dataclass(frozen=True, slots=True)
+class PassJudgement:
+    """Tell those who keep the saved states what became of the commits of the round that runs."""
+
+    kept: CommitId | None  # no node needs an older one
+    void: CommitId | None  # it and older ones are whole by now, or never
+
+
 class Level(Enum):
     """How important a message is to the user."""
 
@@ -330,6 +348,7 @@ AgentEffect = (
     | SweepWorkers
     | RunProbe
     | DumpStacks
+    | PassJudgement
     | Say
     | Finish
 )

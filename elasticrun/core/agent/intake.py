@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from elasticrun.core.agent.departure import Departure
 from elasticrun.core.agent.desired import Directive
-from elasticrun.core.agent.events import STOPPABLE, DumpStacks
+from elasticrun.core.agent.events import STOPPABLE, DumpStacks, PassJudgement
 from elasticrun.core.agent.leave import Leaving
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.state import AgentState
@@ -24,6 +24,7 @@ from elasticrun.core.protocol.messages import (
     AgentPhase,
     Assignment,
     JobEnded,
+    JudgeCommits,
     MasterMessage,
     RejectCode,
     Rejected,
@@ -57,6 +58,8 @@ class Intake:
                 self._outbox.warn(message.text)
             case SaveStacks() if message.epoch >= state.desired.epoch and state.phase is AgentPhase.RUNNING:
                 self._outbox.put(DumpStacks())
+            case JudgeCommits() if message.epoch >= state.desired.epoch and message.round == state.round:
+                self._outbox.put(PassJudgement(message.kept, message.void))
 
     def _hear_directive(self, message: Directive) -> None:
         state = self._state

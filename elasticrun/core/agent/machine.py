@@ -24,6 +24,7 @@ from elasticrun.core.agent.events import (
     Directed,
     GroupGone,
     HelloSent,
+    HoldingsChanged,
     ImportsSeen,
     LinkDown,
     LinkUp,
@@ -143,6 +144,8 @@ class AgentMachine:
                 self._readiness.ports_offered(event)
             case ImportsSeen():
                 self._readiness.imports_seen(event)
+            case HoldingsChanged():
+                self._readiness.holdings_changed(event)
             case GroupGone():
                 self._readiness.group_gone(event)
             case HelloSent(status):

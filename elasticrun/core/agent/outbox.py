@@ -79,6 +79,7 @@ class Outbox:
             ports=offer.ports,
             tasks=state.scope.reports,
             hosts_store=is_ready and offer.hosts_store,
+            holdings=state.holdings,
         )
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""What a node holds ready to start workers at once, and whether it is ready to.
+"""What a node holds ready to start workers at once, their state included, and whether it is ready to.
 
 The ports that it offers are held free for the next round, or for further tasks of the round that runs.
 
@@ -13,6 +13,7 @@ from elasticrun.core.agent.events import (
     ENDING,
     AgentTrigger,
     GroupGone,
+    HoldingsChanged,
     ImportsSeen,
     PortsOffered,
     Prepared,
@@ -50,6 +51,11 @@ class Readiness:
     def ports_offered(self, event: PortsOffered) -> None:
         """Ports are held free for more tasks."""
         self._state.offer = replace(self._state.offer, ports=event.ports)
+        self._outbox.report()
+
+    def holdings_changed(self, event: HoldingsChanged) -> None:
+        """Workers have saved their state here, or older states were dropped."""
+        self._state.holdings = event.holdings
         self._outbox.report()
 
     def imports_seen(self, event: ImportsSeen) -> None:

@@ -15,6 +15,7 @@ from elasticrun.core.protocol.messages import (
     AgentPhase,
     Assignment,
     Failure,
+    Holding,
     NodeInfo,
     ProbeReport,
     Stall,
@@ -51,6 +52,7 @@ class AgentState:
     imports: bool = False  # a worker that started now would wait for them
     desired: Desired = field(default_factory=Desired)
     votes: tuple[Vote, ...] = ()
+    holdings: tuple[Holding, ...] = ()  # of the job's saved states, in this node's memory
     sequence: int = 0  # of the newest status
     departure: Departure | None = None
     is_done: bool = False  # Finish was said

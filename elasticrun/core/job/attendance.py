@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elasticrun.core.health.verdicts import NodeFinding
+from elasticrun.core.job.commits import Commits
 from elasticrun.core.job.growth import HeldBack
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import HEARTBEAT, LAST_CALL, REATTACH, WARMING, JobState
@@ -28,9 +29,10 @@ REATTACH_EACH = 0.005
 class Attendance:
     """Keeps the table of nodes, the candidates and those held back."""
 
-    def __init__(self, state: JobState, outbox: Outbox) -> None:
+    def __init__(self, state: JobState, outbox: Outbox, commits: Commits) -> None:
         self._state = state
         self._outbox = outbox
+        self.commits = commits
 
     # -- what nodes say
 
@@ -41,6 +43,7 @@ class Attendance:
         if status.probe is not None:  # else this answer could pass for one to our next probe
             self.note_probe(status.probe.check)
         state.quorum.hear(status.votes, node.info.position, status.round)
+        self.commits.hear(node)
         if name in state.current.pending:
             self._hear_member(node)
         if state.checkup is not None:
@@ -141,6 +144,7 @@ class Attendance:
         state.members.remove(name)
         self._withdraw(node)
         state.candidates.forget(node)
+        self.commits.lose(name)
         state.timers.cancel((HEARTBEAT, name))
         if state.checkup is not None:
             state.checkup.lose(name)

@@ -24,7 +24,7 @@ from elasticrun.core.job.state import BACKOFF, JOIN, LAST_CALL, NOTICE, STEP_DOW
 from elasticrun.core.job.world import Choice, Decision, Step, Terms, decide_world, is_enough
 from elasticrun.core.membership.nodes import Node
 from elasticrun.core.membership.ranks import RoundTerms, assign_ranks, order_members
-from elasticrun.core.protocol.messages import Assignment
+from elasticrun.core.protocol.messages import Assignment, CommitId
 from elasticrun.core.protocol.status import JobPhase
 
 
@@ -152,9 +152,11 @@ class Formation:
         first = nodes[order[0]]
         tasks = self._clusters.make_tasks(order) if first.info.roles else None
         self._stop_waiting()
+        restore = self._attendance.commits.choose()
         state.round = self._attendance.number_round()
+        self._attendance.commits.begin(order)
         assignments = self._propose(
-            order, assign_ranks([nodes[name].info for name in order], self._terms(first))
+            order, assign_ranks([nodes[name].info for name in order], self._terms(first, restore))
         )
         if tasks is not None:
             assignments = self._clusters.assign(assignments, tasks)
@@ -176,7 +178,7 @@ class Formation:
         incarnations = {name: nodes[name].info.incarnation for name in order}
         return {n: replace(given, proposal=proposals[incarnations[n]]) for n, given in assignments.items()}
 
-    def _terms(self, first: Node) -> RoundTerms:
+    def _terms(self, first: Node, restore: CommitId | None) -> RoundTerms:
         return RoundTerms(
             round=self._state.round,
             store_address=first.info.address,
@@ -184,6 +186,7 @@ class Formation:
             restart_count=self._state.budget.used,
             max_restarts=self._state.budget.max_restarts,
             store_hosted=first.status.hosts_store,
+            restore=restore,
         )
 
     def check(self) -> list[str]:

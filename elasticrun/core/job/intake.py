@@ -77,6 +77,7 @@ class Intake:
         self._attendance.touch(node)
         self._attendance.hear(node)
         self._outbox.direct(node)
+        self._attendance.commits.greet(node)
         if admission is not Admission.REATTACHES:
             self._compare(info)
 

@@ -18,6 +18,7 @@ from elasticrun.config import JobConfig
 from elasticrun.core.job.attendance import Attendance
 from elasticrun.core.job.checking import Checking
 from elasticrun.core.job.clusters import Clusters
+from elasticrun.core.job.commits import Commits
 from elasticrun.core.job.events import (
     OUTCOMES,
     TRANSITIONS,
@@ -69,7 +70,8 @@ class JobMachine:
         """The machine of a new job, or of one in this state."""
         state = self.state = JobState.new(config) if state is None else state
         outbox = self._outbox = Outbox(state)
-        attendance = Attendance(state, outbox)
+        commits = Commits(state, outbox)
+        attendance = Attendance(state, outbox, commits)
         intake = Intake(state, outbox, attendance)
         clusters = Clusters(state, outbox)
         formation = Formation(state, outbox, attendance, clusters)
@@ -79,7 +81,10 @@ class JobMachine:
         tasks = SingleTasks(state, outbox, settling)
         rounds = Rounds(state, outbox, growing, settling, tasks)
         orders = Orders(state, outbox, attendance, tasks)
-        self._parts = (outbox, attendance, intake, formation, growing, checking, settling, rounds, tasks)
+        self._parts = (
+            *(outbox, commits, attendance, intake, formation),
+            *(growing, checking, settling, rounds, tasks),
+        )
 
         self._takes: dict[type[JobEvent], Take] = {
             MasterStarted: intake.start,

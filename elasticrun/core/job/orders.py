@@ -17,7 +17,7 @@ from elasticrun.core.job.state import JobState
 from elasticrun.core.job.tasks import SingleTasks, idle
 from elasticrun.core.membership.rendezvous import WorldLimits
 from elasticrun.core.protocol.messages import RejectCode, Rejected, SaveStacks
-from elasticrun.core.protocol.orders import DrainNode, SaveAllStacks, ScaleJob, ScaleRole
+from elasticrun.core.protocol.orders import DrainNode, RestartRound, SaveAllStacks, ScaleJob, ScaleRole
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
 from elasticrun.core.tensorflow.scale import scale_promise, scale_refusal
@@ -38,6 +38,7 @@ class Orders:
             ScaleJob: self._scale,
             ScaleRole: self._scale_role,
             SaveAllStacks: self._save_stacks,
+            RestartRound: self._restart,
         }
 
     def _drain(self, event: DrainNode) -> None:
@@ -80,6 +81,16 @@ class Orders:
             self._outbox.send(session, SaveStacks(state.epoch))
         self._outbox.decide(f"{len(sessions)} nodes save the stacks of their workers, as was ordered")
         self._answer(f"{len(sessions)} nodes save the stacks of their workers beside their logs")
+
+    def _restart(self, event: RestartRound) -> None:
+        state = self._state
+        idle = f"no round runs: the job is {state.phase.value}; try again once one does"
+        if not self._allows("" if state.phase is JobPhase.RUNNING else idle):
+            return
+        state.current.must_stop(StopCause.ORDERED, f"restart ordered: {event.reason}")
+        commit = state.ledger.newest_whole()
+        source = "no state is in memory" if commit is None else f"{commit} is in memory"
+        self._answer(f"the workers of round {state.round} are stopped and start again; {source}")
 
     def _allows(self, refusal: str) -> bool:
         """Whether to carry out an order; if not, answer with ``refusal``, or with the end of the job."""

@@ -22,10 +22,12 @@ from elasticrun.core.membership.quorum import Quorum
 from elasticrun.core.membership.rendezvous import WorldLimits
 from elasticrun.core.membership.seniority import Seniority
 from elasticrun.core.protocol.bounds import Horizon
+from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import NodeCheck
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import Budget
 from elasticrun.core.recovery.settlement import Recovery
+from elasticrun.core.state.ledger import CommitLedger
 from elasticrun.core.tensorflow.round_tasks import Order
 from elasticrun.core.timers import Deadlines
 
@@ -49,6 +51,7 @@ class JobState:
     members: Membership
     health: HealthBook
     candidates: Candidates
+    ledger: CommitLedger  # of saved states
     seniority: Seniority = field(default_factory=Seniority)
     timers: Deadlines[Timer] = field(default_factory=Deadlines)
     now: float = 0.0  # when the event that is being handled happened
@@ -82,6 +85,9 @@ class JobState:
     previous: tuple[str, ...] = ()  # its members by group rank
     role_orders: dict[TaskRole, Order] = field(default_factory=dict)  # the newest for each role
 
+    # Saved states: Commits
+    verdict: tuple[CommitId | None, CommitId | None] = (None, None)  # safe and void, as members were told
+
     # What was said: Outbox
     sequence: int = 0  # of the newest directive
 
@@ -99,6 +105,7 @@ class JobState:
             members,
             health,
             Candidates(members.nodes, quorum, health),
+            CommitLedger(quorum.is_needed),
         )
 
     @property

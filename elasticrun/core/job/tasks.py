@@ -36,7 +36,7 @@ SERVING_TIME = 10.0
 #: Seconds within which losses are taken for one event.
 TOGETHER = 5.0
 #: Causes of an orderly stop: the chief can save what the others hold.
-ORDERLY = frozenset({StopCause.MEMBER_LEFT, StopCause.NODE_JOINED, StopCause.RESIZED})
+ORDERLY = frozenset({StopCause.MEMBER_LEFT, StopCause.NODE_JOINED, StopCause.RESIZED, StopCause.ORDERED})
 
 
 class SingleTasks:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from elasticrun.core.protocol.messages import Assignment, NodeInfo
+from elasticrun.core.protocol.messages import Assignment, CommitId, NodeInfo
 from elasticrun.dataclass import dataclass
 
 
@@ -56,6 +56,7 @@ class RoundTerms:
     restart_count: int
     max_restarts: int
     store_hosted: bool = False
+    restore: CommitId | None = None
 
 
 def assign_ranks(members: Sequence[NodeInfo], terms: RoundTerms) -> dict[str, Assignment]:
@@ -81,6 +82,7 @@ def assign_ranks(members: Sequence[NodeInfo], terms: RoundTerms) -> dict[str, As
             restart_count=terms.restart_count,
             max_restarts=terms.max_restarts,
             store_hosted=terms.store_hosted,
+            restore=terms.restore,
         )
         first_rank += member.local_world_size
         role_first[member.role] += member.local_world_size

@@ -40,6 +40,10 @@ from elasticrun.core.protocol.bounds import (
     Text,
     Token,
 )
+from elasticrun.core.protocol.commits import CommitId as CommitId
+from elasticrun.core.protocol.commits import Holding as Holding
+from elasticrun.core.protocol.commits import Holdings
+from elasticrun.core.protocol.commits import JudgeCommits as JudgeCommits
 from elasticrun.core.protocol.failure import MAX_SUMMARY_TEXT as MAX_SUMMARY_TEXT
 from elasticrun.core.protocol.failure import Failure as Failure
 from elasticrun.core.protocol.failure import FailureKind as FailureKind
@@ -158,11 +162,16 @@ class AgentStatus:
     ports: Annotated[tuple[Annotated[int, USED_PORTS], ...], Length(MAX_PORTS, keep=Keep.HEAD)] = ()
     tasks: TaskReports = ()  # of ``round``
     hosts_store: bool = False  # while READY: a process of its launcher would serve the workers' store
+    holdings: Holdings = ()  # what it has in memory of the job's saved states
 
     def contradiction(self) -> str:
-        """A contradiction in its votes, as a sentence; "" if there is none."""
-        is_later = any(vote.world.round > self.round for vote in self.votes)
-        return f"votes must be of rounds up to {self.round}, the last that was accepted" if is_later else ""
+        """A contradiction in its votes or holdings, as a sentence; "" if there is none."""
+        rounds = {"votes": [vote.world.round for vote in self.votes]}
+        rounds["holdings"] = [holding.commit.round for holding in self.holdings]
+        for name, told in rounds.items():
+            if any(round_ > self.round for round_ in told):
+                return f"{name} must be of rounds up to {self.round}, the last that was accepted"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +239,7 @@ class Assignment:
     cluster: Annotated[Cluster, Mark.SHARED] = ()
     tag: Label = ""  # the job's; only with a cluster
     store_hosted: bool = False  # by the launcher of node 0, until the round is over; else by rank 0
+    restore: CommitId | None = None  # the saved state that its workers start from; None: none in memory
 
     def contradiction(self) -> str:
         """A contradiction between its numbers, as a sentence; "" if there is none."""
@@ -377,5 +387,14 @@ class Rejected:
 
 
 MasterMessage = (
-    Welcome | StartRound | StopRound | StartProbe | SaveStacks | JournalCopy | Waiting | JobEnded | Rejected
+    Welcome
+    | StartRound
+    | StopRound
+    | StartProbe
+    | SaveStacks
+    | JournalCopy
+    | Waiting
+    | JobEnded
+    | Rejected
+    | JudgeCommits
 )

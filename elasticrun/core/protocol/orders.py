@@ -62,8 +62,15 @@ class SaveAllStacks:
     """Have every node save the stacks of its workers."""
 
 
+@dataclass(frozen=True, slots=True)
+class RestartRound:
+    """Stop the workers of the round and start them again, from the newest saved state."""
+
+    reason: Text
+
+
 #: Requests that change something or need nodes: the job's machine decides on them.
-Order = DrainNode | ScaleJob | ScaleRole | SaveAllStacks
+Order = DrainNode | ScaleJob | ScaleRole | SaveAllStacks | RestartRound
 ORDERS: tuple[type[Order], ...] = get_args(Order)
 ControlRequest = ShowStatus | Order
 

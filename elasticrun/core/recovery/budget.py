@@ -27,6 +27,7 @@ class StopCause(Enum):
     MEMBER_LEFT = "member left"
     NODE_JOINED = "node joined"
     RESIZED = "resized"
+    ORDERED = "restart ordered"
     SAVED = "state saved"  # by a worker of a TensorFlow job, which then wants to be started again
 
 
@@ -44,6 +45,7 @@ EXCUSES: dict[StopCause, frozenset[StopCause]] = {
     StopCause.HANG: frozenset({StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT, StopCause.STORE_LOST}),
     StopCause.NODE_JOINED: frozenset(),
     StopCause.RESIZED: frozenset(),
+    StopCause.ORDERED: frozenset(),
     StopCause.SAVED: frozenset(),
     StopCause.MEMBER_LOST: frozenset(),
     StopCause.MEMBER_LEFT: frozenset(),

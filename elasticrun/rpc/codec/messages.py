@@ -11,6 +11,7 @@ from elasticrun.core.protocol.messages import (
     AgentMessage,
     Hello,
     JobEnded,
+    JudgeCommits,
     MasterMessage,
     Report,
     SaveStacks,
@@ -30,6 +31,8 @@ _MASTER: Codec[MasterMessage, pb.MasterMessage] = Codec(MasterMessage, pb.Master
 GOODBYE = pb.MasterMessage(goodbye=pb.Goodbye()).SerializeToString()
 #: The tag before the length of each message in the field ``more``: field number and wire type.
 _MORE = bytes((pb.MasterMessage.MORE_FIELD_NUMBER << 3 | 2,))
+#: Messages that many agents are told alike at the same time.
+_FOR_ALL = (Waiting, SaveStacks, StopRound, JobEnded, JudgeCommits)
 #: The most bytes that joining adds to a message.
 JOINT = 5
 
@@ -59,13 +62,13 @@ def version_in(data: bytes) -> str | None:
 
 def encode_master(message: MasterMessage) -> bytes:
     """The bytes of a master's message."""
-    if isinstance(message, Waiting | SaveStacks | StopRound | JobEnded):
+    if isinstance(message, _FOR_ALL):
         return _encode_for_all(message)
     return _MASTER.encode(message)
 
 
 @lru_cache(maxsize=1)
-def _encode_for_all(message: Waiting | SaveStacks | StopRound | JobEnded) -> bytes:
+def _encode_for_all(message: MasterMessage) -> bytes:
     """Encodes once what thousands of agents are told alike."""
     return _MASTER.encode(message)
 

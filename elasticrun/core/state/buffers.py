@@ -1,0 +1,118 @@
+"""The buffers of one node, and what each of them holds.
+
+    MAKING -> FREE -> WRITING -> STORED -> FREE
+
+A buffer is made for one rank, whose save waits for it, and is free for any rank from then on. Buffers are
+numbered, and no number is used twice. Invariant: a buffer has a commit exactly while it is written or
+holds a part.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from elasticrun.core.protocol.commits import CommitId
+from elasticrun.core.state.events import DropBuffer, MakeBuffer
+from elasticrun.dataclass import dataclass
+
+
+class Stage(Enum):
+    """What a buffer is used for."""
+
+    MAKING = "making"
+    FREE = "free"
+    WRITING = "writing"
+    STORED = "stored"
+
+
+@dataclass(slots=True)
+class Buffer:
+    """One piece of memory, and whose part it holds."""
+
+    number: int
+    size: int  # bytes
+    rank: int = -1  # whose save it is made for, or whose part it holds
+    stage: Stage = Stage.MAKING
+    commit: CommitId | None = None
+    length: int = 0  # bytes of the part
+    digest: str = ""  # of the part
+    contents: str = ""  # digest of the names and shapes of what is shared
+    divides: bool = False  # it has only a share of what is shared
+    own: bool = False  # it has shards of tensors, which no other rank has
+
+    def write(self, rank: int, commit: CommitId, contents: str, divides: bool) -> None:
+        """A rank writes its part of a commit from now on."""
+        self.stage, self.rank, self.commit = Stage.WRITING, rank, commit
+        self.contents, self.divides = contents, divides
+
+    def store(self, length: int, digest: str, own: bool) -> None:
+        """The part is complete."""
+        self.stage, self.length, self.digest, self.own = Stage.STORED, length, digest, own
+
+    def free(self) -> None:
+        """Nobody needs what it holds."""
+        self.stage, self.rank, self.commit = Stage.FREE, -1, None
+        self.length, self.digest, self.contents, self.divides, self.own = 0, "", "", False, False
+
+
+class Shelf:
+    """All buffers of a node."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[int, Buffer] = {}
+        self._next = 0  # number of the next buffer
+        self.effects: list[MakeBuffer | DropBuffer] = []  # to be carried out by whoever asked
+
+    def __len__(self) -> int:
+        """How many there are, also those that are being made."""
+        return len(self._buffers)
+
+    @property
+    def stored(self) -> list[Buffer]:
+        """The buffers that hold a complete part."""
+        return [buffer for buffer in self._buffers.values() if buffer.stage is Stage.STORED]
+
+    def parts(self, commit: CommitId) -> dict[int, Buffer]:
+        """The complete parts of a commit, by rank."""
+        return {buffer.rank: buffer for buffer in self.stored if buffer.commit == commit}
+
+    def written_by(self, rank: int) -> Buffer | None:
+        """The buffer that a rank is writing."""
+        found = [b for b in self._buffers.values() if b.stage is Stage.WRITING and b.rank == rank]
+        return found[0] if found else None
+
+    def newest_steps(self, round_: int) -> dict[int, int]:
+        """The newest step of each rank that writes or has stored something in a round."""
+        newest: dict[int, int] = {}
+        for buffer in self._buffers.values():
+            if buffer.commit is not None and buffer.commit.round == round_:
+                newest[buffer.rank] = max(newest.get(buffer.rank, -1), buffer.commit.step)
+        return newest
+
+    def take(self, size: int, rank: int) -> Buffer | None:
+        """A free buffer with so much room; None: one is being made for this rank."""
+        free = [b for b in self._buffers.values() if b.stage is Stage.FREE]
+        if fits := [buffer for buffer in free if size <= buffer.size]:
+            return min(fits, key=lambda buffer: buffer.size)
+        if not any(b.stage is Stage.MAKING and b.rank == rank for b in self._buffers.values()):
+            for small in free:  # their room is needed
+                del self._buffers[small.number]
+                self.effects.append(DropBuffer(small.number))
+            self._buffers[self._next] = Buffer(self._next, size, rank)
+            self.effects.append(MakeBuffer(self._next, size))
+            self._next += 1
+        return None
+
+    def made(self, number: int) -> None:
+        """A buffer that was asked for is there."""
+        buffer = self._buffers.get(number)
+        if buffer is not None and buffer.stage is Stage.MAKING:
+            buffer.free()
+
+    def refused(self, number: int) -> int:
+        """A buffer that was asked for cannot be made. Returns for whom it was; -1: for nobody."""
+        buffer = self._buffers.get(number)
+        if buffer is None or buffer.stage is not Stage.MAKING:
+            return -1
+        del self._buffers[number]
+        return buffer.rank

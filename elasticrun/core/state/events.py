@@ -1,0 +1,124 @@
+"""The events and effects of a vault (``core/state/vault.py``)."""
+
+from __future__ import annotations
+
+from elasticrun.core.protocol.commits import CommitId, Holding
+from elasticrun.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RoundBegins:
+    """Workers of a new round start; nobody writes any more."""
+
+    round: int
+    group_rank: int
+    size: int  # nodes of the round
+    ranks: tuple[int, ...]  # global ranks of this node's workers
+    restore: CommitId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveBegins:
+    """A worker asks for a buffer."""
+
+    rank: int
+    step: int
+    whole: int  # bytes of its part with all that is shared
+    share: int  # bytes of its part with this rank's share of what is shared
+    contents: str  # digest of the names and shapes of what is shared; "": nothing is
+
+
+@dataclass(frozen=True, slots=True)
+class SaveEnds:
+    """A worker has written its part. ``digest`` is that of the part."""
+
+    rank: int
+    step: int
+    length: int  # bytes of the buffer that are in use
+    digest: str
+    own: bool = False  # it has shards of tensors, which no other rank has
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGone:
+    """A worker has ended, or gave its save up."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferMade:
+    """A buffer that was asked for is there."""
+
+    buffer: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRefused:
+    """There is no room for a buffer that was asked for."""
+
+    buffer: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The master says what became of the commits of the round that runs."""
+
+    kept: CommitId | None  # as safe as the job wants it: older ones are not needed
+    void: CommitId | None  # this one and older ones will never be whole unless they are by now
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+VaultEvent = RoundBegins | SaveBegins | SaveEnds | WorkerGone | BufferMade | BufferRefused | Judged | Tick
+
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Let a worker write into a buffer: its whole part, or only its share of what is shared."""
+
+    rank: int
+    step: int
+    buffer: int
+    divides: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Tell a worker that this save is not made."""
+
+    rank: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakeBuffer:
+    """Make a buffer of so many bytes, or say why not."""
+
+    buffer: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropBuffer:
+    """Give a buffer's memory back."""
+
+    buffer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What this node holds has changed."""
+
+    holdings: tuple[Holding, ...]
+
+
+VaultEffect = Grant | Refuse | MakeBuffer | DropBuffer | Hold

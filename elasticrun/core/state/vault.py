@@ -1,0 +1,275 @@
+"""What one node holds in memory of the job's commits: the agent's side, without the memory itself.
+
+Theory. A worker saves into a *buffer* that the agent owns, so the state outlives the worker. What a buffer
+holds passes through these stages:
+
+    FREE -> WRITING -> STORED -> (superseded) -> FREE
+
+A worker may write only into a buffer that nobody needs: never over the newest commit that is known to be
+safe, and never over a part whose fate is still open. A part is *open* from the moment it is stored until
+the master says that its commit, or a newer one, is kept, or that it is void: some member went on without
+saving that step. So each worker needs two buffers: one holds the state that can be restored, the other
+takes the next one. A worker that saves faster than the job commits waits, for a bounded time, and then does
+without that save.
+
+What all ranks have alike is stored once on each node: the local ranks divide it among them if all of them
+name the same contents. The first save of a round waits until all local ranks ask for it, to find that out.
+Later ones do not wait; if the ranks then turn out to have named different contents, some of it may be
+missing, so the commit is never reported.
+
+Invariants, at each moment. No byte of a part that was reported changes until the master has said that
+nobody needs it. A commit is reported only if all local ranks of its round have stored it.
+"""
+
+from __future__ import annotations
+
+import hmac
+
+from elasticrun.core.protocol.commits import CommitId, Holding, Part
+from elasticrun.core.state.buffers import Buffer, Shelf
+from elasticrun.core.state.events import (
+    BufferMade,
+    BufferRefused,
+    Grant,
+    Hold,
+    Judged,
+    Refuse,
+    RoundBegins,
+    SaveBegins,
+    SaveEnds,
+    VaultEffect,
+    VaultEvent,
+    WorkerGone,
+)
+from elasticrun.dataclass import dataclass
+
+#: Seconds for which a save waits for a buffer, or the first save of a round for the other local ranks.
+PATIENCE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This node's place in a round, and the ranks of its workers."""
+
+    group_rank: int
+    size: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A save that waits for its buffer."""
+
+    save: SaveBegins
+    until: float
+
+
+class Vault:
+    """The saved states of one node. ``now`` is in seconds of the agent's clock."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._effects: list[VaultEffect] = []
+        self._shelf = Shelf()
+        self._rounds: dict[int, Place] = {}
+        self._round = -1
+        self._wishes: dict[int, Wish] = {}  # by rank
+        self._contents: dict[int, str] = {}  # that each rank named last, in this round
+        self._last: dict[int, int] = {}  # the step that each rank stored last, in this round
+        self._meets = True  # the first save waits for the other local ranks
+        self._impatient: set[int] = set()  # ranks that waited in vain: not again before there is news
+        self._kept: CommitId | None = None
+        self._told: tuple[Holding, ...] = ()
+
+    def handle(self, event: VaultEvent, now: float) -> list[VaultEffect]:
+        """Take in one event and return what to do, in order."""
+        self._now, self._effects = now, []
+        match event:
+            case RoundBegins():
+                self._begin_round(event)
+            case SaveBegins():
+                self._begin_save(event)
+            case SaveEnds():
+                self._end_save(event)
+            case WorkerGone(rank):
+                self._give_up(rank)
+            case BufferMade(buffer):
+                self._shelf.made(buffer)
+            case BufferRefused(buffer, reason):
+                self._miss(self._shelf.refused(buffer), reason)
+            case Judged():
+                self._judge(event)
+        self._lose_patience()
+        self._drop_useless()
+        self._grant_all()
+        self._tell()
+        return self._effects
+
+    def next_deadline(self) -> float | None:
+        """When to send a tick, or None."""
+        waits = [wish.until for wish in self._wishes.values() if wish.until > self._now]
+        return min(waits, default=None)  # a wish beyond its time waits for a buffer that is being made
+
+    def stored(self, commit: CommitId) -> list[Buffer]:
+        """The buffers of a commit that this node has told to hold; none otherwise."""
+        is_told = any(holding.commit == commit for holding in self._told)
+        return list(self._shelf.parts(commit).values()) if is_told else []
+
+    # -- rounds
+
+    def _begin_round(self, event: RoundBegins) -> None:
+        for rank in self._ranks:
+            self._give_up(rank)
+        self._round = event.round
+        self._rounds[event.round] = Place(event.group_rank, event.size, event.ranks)
+        self._contents.clear()
+        self._last.clear()
+        self._impatient.clear()
+        self._meets = True
+        if event.restore is not None:
+            self._kept = event.restore
+        for buffer in self._shelf.stored:  # no commit of an earlier round is made any more
+            if buffer.commit != self._kept:
+                buffer.free()
+        self._forget_rounds()
+
+    def _forget_rounds(self) -> None:
+        used = {buffer.commit.round for buffer in self._shelf.stored if buffer.commit is not None}
+        used.add(self._round)
+        self._rounds = {number: place for number, place in self._rounds.items() if number in used}
+
+    @property
+    def _ranks(self) -> tuple[int, ...]:
+        return self._rounds[self._round].ranks if self._round in self._rounds else ()
+
+    # -- saves
+
+    def _begin_save(self, event: SaveBegins) -> None:
+        last = self._last.get(event.rank, -1)
+        if event.rank not in self._ranks:
+            self._refuse(event, f"rank {event.rank} is none of this node's workers, ranks {self._ranks}")
+        elif event.rank in self._wishes or self._shelf.written_by(event.rank) is not None:
+            self._refuse(event, f"rank {event.rank} has begun a save that has not ended")
+        elif event.step <= last:
+            self._refuse(event, f"step {event.step} must come after step {last}, which was saved last")
+        else:
+            self._contents[event.rank] = event.contents
+            patience = 0.0 if event.rank in self._impatient else PATIENCE
+            self._wishes[event.rank] = Wish(event, self._now + patience)
+
+    def _end_save(self, event: SaveEnds) -> None:
+        buffer = self._shelf.written_by(event.rank)
+        if buffer is not None and buffer.commit == CommitId(self._round, event.step):
+            if event.length > buffer.size:
+                buffer.free()
+                return
+            buffer.store(event.length, event.digest, event.own)
+            self._last[event.rank] = event.step
+
+    def _give_up(self, rank: int) -> None:
+        self._wishes.pop(rank, None)
+        buffer = self._shelf.written_by(rank)
+        if buffer is not None:
+            buffer.free()
+
+    def _miss(self, rank: int, reason: str) -> None:
+        """There is no room for a rank's buffer."""
+        wish = self._wishes.pop(rank, None)
+        if wish is not None:
+            self._refuse(wish.save, reason)
+
+    def _lose_patience(self) -> None:
+        for rank, wish in list(self._wishes.items()):
+            if self._now < wish.until:
+                continue
+            self._meets = False
+            if not self._is_decided(rank):
+                del self._wishes[rank]
+                self._impatient.add(rank)
+                self._refuse(wish.save, f"not all ranks have saved step {self._last[rank]}")
+
+    def _refuse(self, save: SaveBegins, reason: str) -> None:
+        self._effects.append(Refuse(save.rank, save.step, reason))
+
+    def _is_decided(self, rank: int) -> bool:
+        """Whether the fate of all that a rank has stored in this round is known."""
+        return all(
+            buffer.commit == self._kept
+            for buffer in self._shelf.stored
+            if buffer.rank == rank and buffer.commit is not None and buffer.commit.round == self._round
+        )
+
+    def _grant_all(self) -> None:
+        """Grant the saves that need not wait for anything."""
+        for rank, wish in list(self._wishes.items()):
+            waits = self._meets and wish.save.contents and len(self._contents) < len(self._ranks)
+            if not waits and self._is_decided(rank):
+                self._grant(wish.save)
+
+    def _grant(self, save: SaveBegins) -> None:
+        told = self._contents.values()
+        divides = bool(save.contents) and len(told) == len(self._ranks) and len(set(told)) == 1
+        need = save.share if divides else save.whole
+        buffer = self._shelf.take(need, save.rank)
+        if buffer is not None:
+            del self._wishes[save.rank]
+            self._impatient.discard(save.rank)
+            buffer.write(save.rank, CommitId(self._round, save.step), save.contents, divides)
+            self._effects.append(Grant(save.rank, save.step, buffer.number, divides))
+            if len(self._shelf) < 2 * len(self._ranks):
+                self._shelf.take(need, save.rank)  # for the next save: its pages are there by then
+        self._effects += self._shelf.effects
+        self._shelf.effects.clear()
+
+    # -- commits
+
+    def _judge(self, event: Judged) -> None:
+        self._impatient.clear()
+        if event.kept is not None and (self._kept is None or event.kept.age > self._kept.age):
+            self._kept = event.kept
+        for buffer in self._shelf.stored:
+            assert buffer.commit is not None
+            is_void = event.void is not None and buffer.commit.age <= event.void.age
+            is_old = self._kept is not None and buffer.commit.age < self._kept.age
+            if buffer.commit != self._kept and (is_void or is_old):
+                buffer.free()
+        self._forget_rounds()
+
+    def _drop_useless(self) -> None:
+        """Free what this node will never report: steps that one of its ranks passed, or stored otherwise."""
+        newest = self._shelf.newest_steps(self._round)
+        for rank, wish in self._wishes.items():
+            newest[rank] = max(newest.get(rank, -1), wish.save.step)
+        reported = {holding.commit for holding in self._told}
+        for commit in {buffer.commit for buffer in self._shelf.stored if buffer.commit} - reported:
+            parts = self._shelf.parts(commit)
+            is_passed = any(step > commit.step and rank not in parts for rank, step in newest.items())
+            if is_passed or (len(parts) == len(self._ranks) and self._holding(commit) is None):
+                for buffer in parts.values():
+                    buffer.free()
+
+    def _tell(self) -> None:
+        commits = {buffer.commit for buffer in self._shelf.stored if buffer.commit is not None}
+        found = [self._holding(commit) for commit in sorted(commits, key=lambda each: each.age)]
+        holdings = tuple(holding for holding in found if holding is not None)
+        if holdings != self._told:
+            self._told = holdings
+            self._effects.append(Hold(holdings))
+
+    def _holding(self, commit: CommitId) -> Holding | None:
+        """What to tell of a commit; None unless all local ranks of its round have stored it whole."""
+        place, parts = self._rounds[commit.round], self._shelf.parts(commit)
+        kinds = {(buffer.contents, buffer.divides) for buffer in parts.values()}
+        # some of what is shared may be missing
+        is_torn = len(kinds) > 1 and any(contents and divides for contents, divides in kinds)
+        if len(parts) < len(place.ranks) or is_torn:
+            return None
+        digests = ",".join(parts[rank].digest for rank in place.ranks)
+        shared = ",".join(sorted({contents for contents, _ in kinds}))
+        part = Part(place.group_rank, _digest(digests), any(buffer.own for buffer in parts.values()))
+        return Holding(commit, place.size, (part,), shared and _digest(shared))
+
+
+def _digest(text: str) -> str:
+    """A name for these digests together, in hex."""
+    return hmac.digest(b"elasticrun part", text.encode(), "sha256").hex()[:32]

@@ -1,0 +1,535 @@
+"""One node's vault: who may write into which buffer, what is reported, and what is kept."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pytest
+
+from elasticrun.core.protocol.commits import CommitId, Holding
+from elasticrun.core.state.buffers import Stage
+from elasticrun.core.state.events import (
+    BufferMade,
+    BufferRefused,
+    DropBuffer,
+    Grant,
+    Hold,
+    Judged,
+    MakeBuffer,
+    Refuse,
+    RoundBegins,
+    SaveBegins,
+    SaveEnds,
+    Tick,
+    VaultEffect,
+    VaultEvent,
+    WorkerGone,
+)
+from elasticrun.core.state.vault import PATIENCE, Vault
+
+Kind = TypeVar("Kind")
+
+
+class Keeper:
+    """A vault with workers of these ranks in round 0, and memory that is there as soon as it is asked for."""
+
+    def __init__(self, *ranks: int, makes: bool = True) -> None:
+        self.vault = Vault()
+        self.now = 0.0
+        self.makes = makes
+        self.asked: list[MakeBuffer] = []  # that nobody has answered
+        self.said: list[VaultEffect] = []  # by the newest event, and the answers to what it asked for
+        self.held: tuple[Holding, ...] = ()
+        self.begin_round(0, *ranks)
+
+    def do(self, event: VaultEvent) -> list[VaultEffect]:
+        self.said, events = [], [event]
+        while events:
+            effects = self.vault.handle(events.pop(0), self.now)
+            self.said += effects
+            for effect in effects:
+                match effect:
+                    case MakeBuffer(buffer) if self.makes:
+                        events.append(BufferMade(buffer))
+                    case MakeBuffer():
+                        self.asked.append(effect)
+                    case Hold(holdings):
+                        self.held = holdings
+        return self.said
+
+    def begin_round(self, round_: int, *ranks: int, restore: CommitId | None = None) -> None:
+        """As the second of three nodes."""
+        self.do(RoundBegins(round_, 1, 3, ranks, restore))
+
+    def begin(
+        self, rank: int, step: int, contents: str = "", whole: int = 10, share: int = 10
+    ) -> list[VaultEffect]:
+        return self.do(SaveBegins(rank, step, whole, share, contents))
+
+    def all_begin(self, step: int) -> None:
+        """Both of two ranks, which have the same contents."""
+        self.begin(0, step, "a")
+        self.begin(1, step, "a")
+        assert self.granted(0, 1)
+
+    def end(self, rank: int, step: int, digest: str = "d") -> None:
+        self.do(SaveEnds(rank, step, 9, digest))
+
+    def save(self, rank: int, step: int, contents: str = "") -> None:
+        self.begin(rank, step, contents)
+        assert self.granted(rank)
+        self.end(rank, step)
+
+    def judge(self, kept: int | None = None, void: int | None = None) -> None:
+        """Steps of round 0 are kept and void."""
+        self.do(Judged(*(None if step is None else CommitId(0, step) for step in (kept, void))))
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.do(Tick())
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        return [effect for effect in self.said if isinstance(effect, kind)]
+
+    def granted(self, *ranks: int) -> bool:
+        return [grant.rank for grant in self.of(Grant)] == [*ranks]
+
+    def refused(self) -> str:
+        return "; ".join(refusal.reason for refusal in self.of(Refuse))
+
+    def steps(self) -> list[int]:
+        """The steps that the vault has told to hold."""
+        return [holding.commit.step for holding in self.held]
+
+
+# -- one worker
+
+
+def test_a_save_is_granted_once_its_buffer_is_there() -> None:
+    keeper = Keeper(0, makes=False)
+    assert keeper.begin(0, 1, "a", 30, 20) == [MakeBuffer(0, 20)], "a single rank has all of it"
+    assert keeper.vault.next_deadline() == PATIENCE
+    [grant, ask] = keeper.do(BufferMade(0))
+    assert grant == Grant(0, 1, 0, divides=True)
+    assert ask == MakeBuffer(1, 20), "the next save need not wait for its pages"
+    assert keeper.vault.next_deadline() is None
+
+
+def test_a_stored_part_is_told_of_with_the_place_of_this_node() -> None:
+    keeper = Keeper(4)
+    keeper.save(4, 1)
+    [holding] = keeper.held
+    [part] = holding.parts
+    assert (holding.commit, holding.size, part.group_rank, holding.shared) == (CommitId(0, 1), 3, 1, "")
+    [buffer] = keeper.vault.stored(CommitId(0, 1))
+    assert (buffer.stage, buffer.rank, buffer.length, buffer.digest) == (Stage.STORED, 4, 9, "d")
+
+
+def test_nothing_is_handed_out_that_was_not_told_of() -> None:
+    keeper = Keeper(0, 1)
+    keeper.all_begin(1)
+    keeper.end(0, 1)
+    assert not keeper.of(Hold)
+    assert keeper.vault.stored(CommitId(0, 1)) == []
+    keeper.end(1, 1)
+    assert [buffer.rank for buffer in keeper.vault.stored(CommitId(0, 1))] == [0, 1]
+
+
+def test_the_digest_says_what_all_parts_of_a_node_are() -> None:
+    def digest(*parts: str) -> str:
+        keeper = Keeper(0, 1)
+        keeper.all_begin(1)
+        for rank, part in enumerate(parts):
+            keeper.end(rank, 1, part)
+        [holding] = keeper.held
+        return holding.parts[0].digest
+
+    assert digest("x", "y") == digest("x", "y")
+    assert len({digest("x", "y"), digest("x", "z"), digest("y", "x")}) == 3
+
+
+@pytest.mark.parametrize("own", [(False, False), (True, False), (False, True)])
+def test_a_node_has_something_of_its_own_if_one_of_its_ranks_has(own: tuple[bool, bool]) -> None:
+    keeper = Keeper(0, 1)
+    keeper.all_begin(1)
+    for rank in (0, 1):
+        keeper.do(SaveEnds(rank, 1, 9, "d", own[rank]))
+    [holding] = keeper.held
+    assert holding.parts[0].own == any(own)
+
+
+def test_no_part_is_written_over_before_the_master_has_judged_it() -> None:
+    keeper = Keeper(0)
+    keeper.save(0, 1)
+    assert keeper.begin(0, 2) == []
+    keeper.judge(kept=1)
+    assert keeper.granted(0)
+    keeper.end(0, 2)
+    assert keeper.steps() == [1, 2]
+    keeper.judge(kept=2)
+    assert keeper.steps() == [2]
+
+
+def test_what_is_kept_stays_until_something_newer_is() -> None:
+    keeper = Keeper(0)
+    for step in range(1, 6):
+        keeper.save(0, step)
+        keeper.judge(kept=step)
+        keeper.judge(kept=step - 1, void=step)  # late, and the newest one is not void but kept
+        assert keeper.steps() == [step]
+
+
+def test_what_is_void_is_written_over() -> None:
+    keeper = Keeper(0)
+    keeper.save(0, 1)
+    keeper.judge(kept=1)
+    keeper.save(0, 2)
+    keeper.begin(0, 3)
+    keeper.judge(kept=1, void=2)
+    assert keeper.granted(0)
+    assert keeper.steps() == [1]
+
+
+def test_a_step_before_this_one_is_void_and_this_one_is_open() -> None:
+    keeper = Keeper(0)
+    keeper.save(0, 2)
+    keeper.judge(void=1)
+    assert keeper.steps() == [2]
+    assert keeper.begin(0, 3) == []
+
+
+def test_a_save_does_not_wait_forever_for_the_master() -> None:
+    keeper = Keeper(0)
+    keeper.save(0, 1)
+    keeper.now = 1.0
+    keeper.begin(0, 2)
+    assert keeper.vault.next_deadline() == 1.0 + PATIENCE
+    keeper.wait(PATIENCE)
+    assert keeper.refused() == "not all ranks have saved step 1"
+    assert keeper.vault.next_deadline() is None
+    keeper.begin(0, 3)
+    assert keeper.refused(), "it has waited in vain before, and there is no news"
+    keeper.judge()
+    assert keeper.begin(0, 4) == [], "there is news"
+    keeper.judge(kept=1)
+    assert keeper.granted(0)
+
+
+def test_who_is_granted_something_is_patient_again() -> None:
+    keeper = Keeper(0, 1)
+    keeper.save(0, 1)
+    keeper.begin(0, 2)
+    keeper.wait(PATIENCE)
+    assert keeper.refused()
+    keeper.begin(1, 2)  # so that step 1 of rank 0 is of no use
+    keeper.save(0, 3)
+    keeper.end(1, 2)
+    assert keeper.begin(0, 4) == []
+    assert keeper.vault.next_deadline() == keeper.now + PATIENCE
+
+
+def test_a_save_whose_time_is_over_still_gets_the_buffer_that_is_being_made() -> None:
+    keeper = Keeper(0, makes=False)
+    keeper.begin(0, 1)
+    keeper.wait(PATIENCE)
+    assert keeper.said == []
+    assert keeper.vault.next_deadline() is None
+    keeper.do(BufferMade(0))
+    assert keeper.granted(0)
+
+
+# -- what workers may not do
+
+
+def test_a_save_that_makes_no_sense_is_refused() -> None:
+    keeper = Keeper(0, 1)
+    keeper.begin(7, 1)
+    assert keeper.refused() == "rank 7 is none of this node's workers, ranks (0, 1)"
+    keeper.begin(0, 1)
+    keeper.begin(0, 1)
+    assert keeper.refused() == "rank 0 has begun a save that has not ended"
+    keeper.end(0, 1)
+    keeper.begin(0, 1)
+    assert keeper.refused() == "step 1 must come after step 1, which was saved last"
+    keeper.begin(0, 2)
+    keeper.begin(0, 3)
+    assert keeper.refused() == "rank 0 has begun a save that has not ended", "it waits"
+
+
+def test_before_the_first_round_nobody_saves() -> None:
+    vault = Vault()
+    [refusal] = vault.handle(SaveBegins(0, 1, 10, 10, ""), 0.0)
+    assert refusal == Refuse(0, 1, "rank 0 is none of this node's workers, ranks ()")
+    assert vault.handle(Judged(None, None), 0.0) == []
+
+
+@pytest.mark.parametrize("event", [SaveEnds(0, 2, 9, "d"), SaveEnds(1, 1, 9, "d"), SaveEnds(5, 1, 9, "d")])
+def test_only_the_save_that_was_begun_can_end(event: SaveEnds) -> None:
+    keeper = Keeper(0, 1)
+    keeper.begin(0, 1)
+    assert keeper.do(event) == []
+    keeper.begin(0, 3)
+    assert keeper.refused()
+
+
+def test_a_part_that_is_longer_than_its_buffer_is_not_stored() -> None:
+    keeper = Keeper(0)
+    keeper.begin(0, 1)
+    keeper.do(SaveEnds(0, 1, 11, "d"))
+    assert keeper.steps() == []
+    keeper.begin(0, 1)
+    assert keeper.granted(0)
+
+
+# -- workers that go
+
+
+def test_who_goes_leaves_no_half_of_a_part() -> None:
+    keeper = Keeper(0)
+    [grant] = [each for each in keeper.begin(0, 1) if isinstance(each, Grant)]
+    keeper.do(WorkerGone(0))
+    keeper.end(0, 1)
+    assert keeper.steps() == []
+    keeper.begin(0, 1)
+    assert keeper.of(Grant) == [grant], "the same buffer"
+
+
+def test_who_goes_waits_for_nothing() -> None:
+    keeper = Keeper(0, makes=False)
+    keeper.begin(0, 1)
+    keeper.do(WorkerGone(0))
+    assert keeper.vault.next_deadline() is None
+    assert keeper.do(BufferMade(0)) == []
+
+
+def test_what_was_stored_outlives_its_worker() -> None:
+    keeper = Keeper(0)
+    keeper.save(0, 1)
+    keeper.do(WorkerGone(0))
+    assert keeper.steps() == [1]
+
+
+# -- several workers
+
+
+def test_the_first_save_of_a_round_waits_for_all_ranks_which_then_divide_what_is_shared() -> None:
+    keeper = Keeper(0, 1)
+    assert keeper.begin(0, 1, "a", whole=30, share=20) == []
+    keeper.begin(1, 1, "a", whole=30, share=20)
+    assert keeper.of(Grant) == [Grant(0, 1, 0, True), Grant(1, 1, 1, True)]
+    assert {ask.size for ask in keeper.of(MakeBuffer)} == {20}
+    keeper.end(0, 1)
+    keeper.end(1, 1)
+    assert keeper.steps() == [1]
+    [holding] = keeper.held
+    assert holding.shared
+    keeper.judge(kept=1)
+    keeper.begin(0, 2, "a")
+    assert keeper.granted(0), "the second one does not wait"
+
+
+def test_ranks_that_share_nothing_with_each_other_store_all_of_it() -> None:
+    keeper = Keeper(0, 1)
+    keeper.begin(0, 1, "a", whole=30, share=20)
+    keeper.begin(1, 1, "b", whole=30, share=20)
+    assert [grant.divides for grant in keeper.of(Grant)] == [False, False]
+    assert {ask.size for ask in keeper.of(MakeBuffer)} == {30}
+    keeper.end(0, 1)
+    keeper.end(1, 1)
+    assert keeper.steps() == [1]
+
+
+def test_who_waits_for_the_other_ranks_in_vain_stores_all_of_it() -> None:
+    keeper = Keeper(0, 1)
+    keeper.begin(0, 1, "a", whole=30, share=20)
+    keeper.wait(PATIENCE)
+    assert [grant.divides for grant in keeper.of(Grant)] == [False]
+    keeper.begin(1, 1, "a")
+    keeper.begin_round(1, 0, 1)
+    assert keeper.begin(0, 1, "a") == [], "each round begins with a wait"
+
+
+def test_ranks_that_share_nothing_wait_for_nobody() -> None:
+    keeper = Keeper(0, 1)
+    keeper.save(0, 1)
+    keeper.save(1, 1)
+    assert keeper.steps() == [1]
+
+
+def test_a_commit_of_which_something_may_be_missing_is_never_told() -> None:
+    keeper = Keeper(0, 1)
+    keeper.all_begin(1)
+    keeper.end(0, 1)
+    keeper.end(1, 1)
+    keeper.judge(kept=1)
+    keeper.save(0, 2, "a")  # with a share of what it takes for common
+    keeper.save(1, 2, "b")
+    assert keeper.steps() == [1]
+    keeper.begin(0, 3, "b")
+    keeper.begin(1, 3, "b")
+    assert keeper.granted(1), "and nobody waits for a verdict on it"
+    keeper.end(0, 3)
+    keeper.end(1, 3)
+    assert keeper.steps() == [1, 3]
+
+
+def test_a_step_that_another_rank_has_passed_is_of_no_use() -> None:
+    keeper = Keeper(0, 1)
+    keeper.save(0, 1)
+    keeper.begin(0, 2)
+    assert keeper.said == []
+    keeper.begin(1, 2)
+    assert keeper.granted(0, 1)
+
+
+def test_a_step_that_another_rank_still_writes_may_come_to_be() -> None:
+    keeper = Keeper(0, 1)
+    keeper.all_begin(1)
+    keeper.end(0, 1)
+    assert keeper.begin(0, 2, "a") == []
+    keeper.end(1, 1)
+    assert keeper.steps() == [1]
+
+
+# -- rounds
+
+
+def test_a_new_round_keeps_what_it_restores_and_nothing_else() -> None:
+    keeper = Keeper(0)
+    keeper.save(0, 1)
+    keeper.judge(kept=1)
+    keeper.save(0, 2)
+    assert keeper.steps() == [1, 2]
+    keeper.begin_round(1, 5, restore=CommitId(0, 1))
+    assert keeper.steps() == [1]
+    assert [buffer.rank for buffer in keeper.vault.stored(CommitId(0, 1))] == [0], "by its rank of that round"
+    keeper.begin(0, 3)
+    assert "none of this node's workers" in keeper.refused()
+    keeper.save(5, 1)
+    assert [holding.commit for holding in keeper.held] == [CommitId(0, 1), CommitId(1, 1)]
+    keeper.do(Judged(CommitId(1, 1), None))
+    assert [holding.commit for holding in keeper.held] == [CommitId(1, 1)]
+
+
+def test_a_round_that_restores_nothing_frees_what_is_not_kept() -> None:
+    keeper = Keeper(0)
+    keeper.save(0, 1)
+    keeper.begin_round(1, 0)
+    assert keeper.steps() == []
+    keeper.save(0, 1)
+    keeper.do(Judged(CommitId(1, 1), None))
+    keeper.begin_round(2, 0)
+    assert [holding.commit for holding in keeper.held] == [CommitId(1, 1)]
+
+
+def test_who_waited_in_vain_in_an_earlier_round_is_patient_in_the_next_one() -> None:
+    keeper = Keeper(0)
+    keeper.save(0, 1)
+    keeper.begin(0, 2)
+    keeper.wait(PATIENCE)
+    assert keeper.refused()
+    keeper.begin_round(1, 0, 1)
+    assert keeper.begin(0, 1, "a") == []
+    assert keeper.vault.next_deadline() == keeper.now + PATIENCE
+
+
+def test_an_older_commit_is_restored_although_this_node_kept_a_newer_one() -> None:
+    keeper = Keeper(0)
+    keeper.save(0, 1)
+    keeper.judge(kept=1)
+    keeper.begin_round(1, 0, restore=CommitId(0, 0))
+    assert keeper.steps() == []
+
+
+def test_nobody_writes_any_more_when_a_round_begins() -> None:
+    keeper = Keeper(0, 1, makes=False)
+    keeper.begin(0, 1)
+    keeper.do(BufferMade(0))
+    assert keeper.granted(0)
+    keeper.begin(1, 1)
+    keeper.begin_round(1, 0)
+    assert keeper.vault.next_deadline() is None
+    keeper.end(0, 1)
+    assert keeper.steps() == []
+    keeper.begin(0, 1)
+    assert keeper.granted(0)
+
+
+def test_a_void_commit_of_the_new_round_leaves_the_restored_one_alone() -> None:
+    keeper = Keeper(0)
+    keeper.save(0, 1)
+    keeper.judge(kept=1)
+    keeper.begin_round(1, 0, restore=CommitId(0, 1))
+    keeper.do(Judged(None, CommitId(1, 7)))
+    assert keeper.steps() == [1]
+
+
+# -- memory
+
+
+def test_who_gets_no_memory_is_refused() -> None:
+    keeper = Keeper(0, makes=False)
+    keeper.begin(0, 1)
+    keeper.do(BufferRefused(0, "no room"))
+    assert keeper.refused() == "no room"
+    assert keeper.begin(0, 2) == [MakeBuffer(1, 10)], "the next time it is asked for again"
+
+
+def test_memory_for_nobody_is_refused_without_a_word() -> None:
+    keeper = Keeper(0, makes=False)
+    keeper.begin(0, 1)
+    keeper.do(WorkerGone(0))
+    assert keeper.do(BufferRefused(0, "no room")) == []
+    assert keeper.do(BufferRefused(0, "no room")) == [], "there is no such buffer"
+
+
+def test_late_answers_change_nothing() -> None:
+    keeper = Keeper(0, makes=False)
+    keeper.begin(0, 1)
+    keeper.do(BufferMade(0))
+    assert (
+        keeper.do(BufferMade(0)) == keeper.do(BufferRefused(0, "no room")) == keeper.do(BufferMade(9)) == []
+    )
+    keeper.end(0, 1)
+    assert keeper.steps() == [1]
+
+
+def test_one_buffer_is_made_for_each_rank_at_a_time() -> None:
+    keeper = Keeper(0, makes=False)
+    keeper.begin(0, 1)
+    keeper.do(WorkerGone(0))
+    assert keeper.begin(0, 2) == []
+    assert keeper.do(Tick()) == []
+    keeper.do(BufferMade(0))
+    assert keeper.of(Grant) == [Grant(0, 2, 0)]
+
+
+def test_free_buffers_that_are_too_small_make_room() -> None:
+    keeper = Keeper(0, makes=False)
+    keeper.begin(0, 1, whole=10)
+    keeper.do(WorkerGone(0))
+    keeper.do(BufferMade(0))
+    keeper.begin(0, 2, whole=50)
+    assert keeper.said == [DropBuffer(0), MakeBuffer(1, 50)]
+
+
+def test_the_smallest_buffer_that_is_large_enough_is_taken() -> None:
+    keeper = Keeper(0, 1, makes=False)
+    keeper.begin(0, 1, whole=30)
+    keeper.begin(1, 1, whole=20)
+    keeper.do(WorkerGone(0))
+    keeper.do(WorkerGone(1))
+    for ask in keeper.asked:
+        keeper.do(BufferMade(ask.buffer))
+    sizes = {ask.buffer: ask.size for ask in keeper.asked}
+    keeper.begin(0, 1, whole=15)
+    assert [sizes[grant.buffer] for grant in keeper.of(Grant)] == [20]
+
+
+def test_a_buffer_is_free_for_any_rank_once_it_is_made() -> None:
+    keeper = Keeper(0, 1, makes=False)
+    keeper.begin(0, 1)
+    keeper.do(WorkerGone(0))
+    keeper.do(BufferMade(0))
+    keeper.begin(1, 1)
+    assert [grant.buffer for grant in keeper.of(Grant)] == [0]

@@ -1,0 +1,273 @@
+"""One node's vault under arbitrary workers, verdicts and memory, beside a model of what buffers hold.
+
+Honest here: the master keeps only commits that this node told it of. Everybody else may be late, wrong or
+silent: workers begin, end and give up whatever they like, and memory is made, refused or never answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from elasticrun.core.protocol.commits import CommitId, Holding
+from elasticrun.core.state.events import (
+    BufferMade,
+    BufferRefused,
+    DropBuffer,
+    Grant,
+    Hold,
+    Judged,
+    MakeBuffer,
+    Refuse,
+    RoundBegins,
+    SaveBegins,
+    SaveEnds,
+    Tick,
+    VaultEffect,
+    VaultEvent,
+    WorkerGone,
+)
+from elasticrun.core.state.vault import Vault
+
+#: The ranks of this node's workers in a round.
+PLACES = ((0,), (0, 1), (0, 1, 2), (2, 3))
+RANKS = st.integers(0, 4)  # the last one is nobody's
+STEPS_AHEAD = st.integers(-1, 2)
+SIZES = st.sampled_from((10, 10, 20, 40))
+CONTENTS = st.sampled_from(("a", "a", "a", "b", ""))
+MOST_EVENTS = 200  # that it takes until everybody has an answer
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a buffer has in it: the part of one rank."""
+
+    commit: CommitId
+    rank: int
+    contents: str
+    divides: bool
+
+
+class VaultMachine(RuleBasedStateMachine):
+    """Feeds the vault, and checks each effect against what it must not spoil."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vault = Vault()
+        self.now = 0.0
+        self.round = -1
+        self.ranks: dict[int, tuple[int, ...]] = {}  # by round
+        self.steps: dict[int, int] = {}  # the newest one that each rank has asked for
+        self.unanswered: list[SaveBegins] = []
+        self.asked: dict[int, int] = {}  # sizes of buffers that are being made
+        self.sizes: dict[int, int] = {}  # of those that are there
+        self.numbered = 0  # buffers so far
+        self.live: dict[int, tuple[int, Written]] = {}  # by rank: the buffer that it may write, and what
+        self.stored: dict[int, Written] = {}  # by buffer; None of what is half written
+        self.kept: CommitId | None = None
+        self.told: tuple[Holding, ...] = ()
+        self.ever_told: dict[CommitId, Holding] = {}
+        self.safe: dict[int, Written] = {}  # by buffer: parts that were told of and are still needed
+
+    # -- the vault
+
+    def do(self, event: VaultEvent) -> None:
+        for effect in self.vault.handle(event, self.now):
+            self.check_effect(effect)
+
+    def check_effect(self, effect: VaultEffect) -> None:
+        match effect:
+            case Grant():
+                self.grant(effect)
+            case Refuse(rank, step, reason):
+                assert reason
+                self.answer(rank, step)
+            case MakeBuffer(buffer, size):
+                assert buffer == self.numbered, "no number is used twice"
+                self.numbered += 1
+                self.asked[buffer] = size
+            case DropBuffer(buffer):
+                assert buffer not in self.safe
+                assert buffer not in [used for used, _ in self.live.values()]
+                del self.sizes[buffer]
+                self.stored.pop(buffer, None)
+            case Hold(holdings):
+                self.hold(holdings)
+
+    def answer(self, rank: int, step: int) -> SaveBegins:
+        """Each save has one answer."""
+        # A second save of a rank is refused at once, so the answer is to the last one.
+        [*_, save] = [save for save in self.unanswered if (save.rank, save.step) == (rank, step)]
+        self.unanswered.remove(save)
+        return save
+
+    def grant(self, grant: Grant) -> None:
+        save = self.answer(grant.rank, grant.step)
+        assert self.sizes[grant.buffer] >= (save.share if grant.divides else save.whole)
+        assert save.contents or not grant.divides
+        assert grant.rank not in self.live
+        assert grant.buffer not in [used for used, _ in self.live.values()], "no two write one buffer"
+        assert grant.buffer not in self.safe, "nobody writes over what was told of"
+        written = Written(CommitId(self.round, grant.step), grant.rank, save.contents, grant.divides)
+        self.live[grant.rank] = grant.buffer, written
+        self.stored.pop(grant.buffer, None)
+
+    def hold(self, holdings: tuple[Holding, ...]) -> None:
+        assert holdings != self.told, "there is news"
+        self.told = holdings
+        for holding in holdings:
+            assert self.ever_told.setdefault(holding.commit, holding) == holding, "its digest never changes"
+            parts = {number: it for number, it in self.stored.items() if it.commit == holding.commit}
+            ranks = self.ranks[holding.commit.round]
+            assert sorted(it.rank for it in parts.values()) == sorted(ranks), "all ranks have stored it"
+            for contents in {it.contents for it in parts.values()}:
+                divided = [it for it in parts.values() if it.contents == contents and it.divides]
+                whole = [it for it in parts.values() if it.contents == contents and not it.divides]
+                assert whole or len(divided) == len(ranks), "nothing is missing of what is shared"
+            self.safe |= parts
+
+    def release(self, event: Judged | RoundBegins) -> None:
+        """Forget which parts this event says that nobody needs."""
+        void = event.void if isinstance(event, Judged) else None
+        for number, it in list(self.safe.items()):
+            is_old = self.kept is not None and it.commit.age < self.kept.age
+            is_void = void is not None and it.commit.age <= void.age
+            if it.commit != self.kept and (is_old or is_void or isinstance(event, RoundBegins)):
+                del self.safe[number]
+
+    # -- rounds and verdicts
+
+    @initialize(place=st.sampled_from(PLACES))
+    def first_round(self, place: tuple[int, ...]) -> None:
+        self.begin_round(0, place, None)
+
+    @rule(gap=st.integers(1, 2), place=st.sampled_from(PLACES), data=st.data())
+    def next_round(self, gap: int, place: tuple[int, ...], data: st.DataObject) -> None:
+        known = st.sampled_from([None, *self.ever_told])
+        self.begin_round(self.round + gap, place, data.draw(known, "restore"))
+
+    def begin_round(self, round_: int, place: tuple[int, ...], restore: CommitId | None) -> None:
+        event = RoundBegins(round_, 0, 2, place, restore)
+        self.round, self.kept = round_, restore or self.kept
+        self.ranks[round_] = place
+        self.steps = dict.fromkeys(place, 0)
+        self.unanswered, self.live = [], {}
+        self.release(event)
+        self.do(event)
+
+    @precondition(lambda self: self.ever_told)
+    @rule(ahead=STEPS_AHEAD, data=st.data())
+    def judge(self, ahead: int, data: st.DataObject) -> None:
+        newest = max((commit.step for commit in self.ever_told if commit.round == self.round), default=0)
+        void = data.draw(st.sampled_from((None, CommitId(self.round, max(0, newest + ahead)))), "void")
+        kept = data.draw(st.sampled_from([None, *self.ever_told]), "kept")
+        self.hear_verdict(kept, void)
+
+    def hear_verdict(self, kept: CommitId | None, void: CommitId | None) -> None:
+        if kept is not None and (self.kept is None or kept.age > self.kept.age):
+            self.kept = kept
+        event = Judged(kept, void)
+        self.release(event)
+        self.do(event)
+
+    # -- workers
+
+    @rule(rank=RANKS, ahead=STEPS_AHEAD, whole=SIZES, share=SIZES, contents=CONTENTS)
+    def begin_save(self, rank: int, ahead: int, whole: int, share: int, contents: str) -> None:
+        step = max(0, self.steps.get(rank, 0) + ahead)
+        event = SaveBegins(rank, step, max(whole, share), share, contents)
+        self.steps[rank] = step
+        self.unanswered.append(event)
+        self.do(event)
+
+    @rule(whole=SIZES, contents=CONTENTS, last=st.sampled_from((None, "b")), keeps=st.booleans())
+    def all_save(self, whole: int, contents: str, last: str | None, keeps: bool) -> None:
+        """All ranks save the same step, as far as they get a buffer at once. Perhaps the last one differs."""
+        step = max(self.steps.values()) + 1
+        for rank in self.ranks[self.round]:
+            self.steps[rank] = step - 1
+            named = contents if last is None or rank != self.ranks[self.round][-1] else last
+            self.begin_save(rank, 1, whole, whole, named)
+        self.answer_all(True)
+        for rank in self.ranks[self.round]:
+            self.end_save(rank)
+        if keeps and self.told:
+            self.hear_verdict(self.told[-1].commit, None)
+
+    @rule(ahead=st.sampled_from((0, 0, 1)), length=st.sampled_from((5, 5, 50)), data=st.data())
+    def end_one(self, ahead: int, length: int, data: st.DataObject) -> None:
+        """Perhaps a save that was never begun, or one that is too long."""
+        self.end_save(data.draw(st.sampled_from((*self.live, 4)), "rank"), ahead, length)
+
+    def end_save(self, rank: int, ahead: int = 0, length: int = 5) -> None:
+        buffer, written = self.live.get(rank, (-1, None))
+        step = (0 if written is None else written.commit.step) + ahead
+        if written is not None and not ahead:
+            del self.live[rank]
+            if length <= self.sizes[buffer]:
+                self.stored[buffer] = written
+        self.do(SaveEnds(rank, step, length, f"{self.now}"))
+
+    @rule(rank=RANKS)
+    def give_up(self, rank: int) -> None:
+        self.live.pop(rank, None)
+        self.unanswered = [save for save in self.unanswered if save.rank != rank]
+        self.do(WorkerGone(rank))
+
+    # -- memory and time
+
+    @rule(made=st.booleans(), data=st.data())
+    def answer_one(self, made: bool, data: st.DataObject) -> None:
+        """Perhaps for a second time, or about a buffer that nobody asked for."""
+        known = [*self.asked, *self.sizes, 99]
+        self.answer_buffer(data.draw(st.sampled_from(known), "buffer"), made)
+
+    def answer_buffer(self, buffer: int, made: bool) -> None:
+        size = self.asked.pop(buffer, None)
+        if size is not None and made:
+            self.sizes[buffer] = size
+        self.do(BufferMade(buffer) if made else BufferRefused(buffer, "no room"))
+
+    def answer_all(self, made: bool) -> None:
+        for _ in range(MOST_EVENTS):
+            if not self.asked:
+                return
+            self.answer_buffer(min(self.asked), made)
+        raise AssertionError("it asks for memory without end")
+
+    @rule(seconds=st.sampled_from((0.0, 1.0, 2.0, 5.0)))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.do(Tick())
+
+    @rule(made=st.booleans())
+    def settle(self, made: bool) -> None:
+        """Nobody waits forever: neither with memory nor without."""
+        self.answer_all(made)
+        while (deadline := self.vault.next_deadline()) is not None:
+            assert deadline > self.now
+            self.now = deadline
+            self.do(Tick())
+            self.answer_all(made)
+        assert self.unanswered == []
+
+    # -- what always holds
+
+    @invariant()
+    def tells_what_is_needed(self) -> None:
+        needed = {it.commit for it in self.safe.values()}
+        assert {holding.commit for holding in self.told} == needed
+        for commit in needed:
+            here = {number: it.rank for number, it in self.safe.items() if it.commit == commit}
+            assert {buffer.number: buffer.rank for buffer in self.vault.stored(commit)} == here
+
+    def teardown(self) -> None:
+        if self.ranks:
+            self.settle(True)
+
+
+TestVault = VaultMachine.TestCase
+TestVault.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
