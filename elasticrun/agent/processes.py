@@ -101,6 +101,7 @@ class Processes:
             cpus,
             post,
             services.watch,
+            services.memory,
             self._backup_dirs,
             self._errors.read,
         )

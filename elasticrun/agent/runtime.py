@@ -36,8 +36,10 @@ from elasticrun.core.agent.events import (
     Broken,
     DumpStacks,
     Finish,
+    HoldingsChanged,
     ImportsSeen,
     Level,
+    PassJudgement,
     Preempted,
     RunProbe,
     Say,
@@ -99,6 +101,7 @@ class Agent:
             lambda: self._processes.group.pids,
             lambda: self._machine.state.phase.value,
             lambda round_, stall: self._post(StallSeen(round_, stall)),
+            lambda holdings: self._post(HoldingsChanged(holdings)),
         )
         self._processes = Processes(
             config, node, spawner, router, cpus, self._services, self._post, lambda: host.pids
@@ -202,6 +205,9 @@ class Agent:
                 self._processes.run_probe(effect)
             case DumpStacks():
                 self._services.save_stacks()
+            case PassJudgement(kept, void):
+                if self._services.memory is not None:
+                    self._services.memory.judge(kept, void)
             case Say(level, text):
                 logger.log(LEVELS[level], "%s", text)
             case Finish():

@@ -1,5 +1,6 @@
-"""What an agent keeps open beside its workers, on request: the watch over their steps, the watchdog's FIFO,
-the health check's port, the look-out for a preemption notice, and the figures of tasks.
+"""What an agent keeps open beside its workers: the watch over their steps, the memory for their state; on
+request the watchdog's FIFO, the health check's port, the look-out for a preemption notice, and the figures of
+tasks.
 
 None of it is worth a job: a service that cannot be opened is reported in a warning.
 """
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING
 from elasticrun.agent.monitors.progress import HangWatch
 from elasticrun.config import EntrypointKind, WorkerConfig
 from elasticrun.core.progress.silence import HangTerms
-from elasticrun.core.protocol.messages import Stall
+from elasticrun.core.protocol.messages import Holding, Stall
 
 if TYPE_CHECKING:
+    from elasticrun.agent.memory.gate import MemoryGate
     from elasticrun.agent.monitors.liveness import HealthServer
     from elasticrun.agent.monitors.notice import PreemptionNotice
     from elasticrun.agent.monitors.timer import FileTimer
@@ -35,9 +37,11 @@ class Services:
         pids: Callable[[], Mapping[int, int]],
         phase: Callable[[], str],
         on_stall: Callable[[int, Stall | None], None],
+        on_holdings: Callable[[tuple[Holding, ...]], None],
     ) -> None:
         """``pids``: of workers that run, by local rank. ``phase``: what the health check answers."""
         self.watch = _open_watch(config, on_stall)
+        self.memory = _open_memory(config, on_holdings)
         #: What the tasks use, for the next heartbeat; nothing is measured without roles.
         self.usage: Callable[[], tuple[TaskUsage, ...]] = (
             _open_sampler(pids, self.watch).sample if config.roles else tuple
@@ -75,6 +79,8 @@ class Services:
             self._notice.close()
         if self.watch is not None:
             await self.watch.close()
+        if self.memory is not None:
+            await self.memory.close()
         if self._timer is not None:
             self._timer.close()
         if self._health is not None:
@@ -89,6 +95,23 @@ def _open_watch(config: WorkerConfig, on_stall: Callable[[int, Stall | None], No
     except OSError as error:
         logger.warning(
             "hang detection is off: the page for the workers' steps cannot be made (%s)", error.strerror
+        )
+        return None
+
+
+def _open_memory(
+    config: WorkerConfig, on_holdings: Callable[[tuple[Holding, ...]], None]
+) -> MemoryGate | None:
+    """Where workers save their state; None for tasks of TensorFlow, which save by themselves."""
+    if config.roles:
+        return None
+    from elasticrun.agent.memory.gate import MemoryGate
+
+    try:
+        return MemoryGate(config.local_world_size, on_holdings)
+    except OSError as error:
+        logger.warning(
+            "workers cannot save their state in memory: no socket can be made (%s)", error.strerror
         )
         return None
 

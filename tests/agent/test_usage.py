@@ -143,7 +143,9 @@ def test_nothing_is_measured_on_a_node_without_roles(
 ) -> None:
     async def main() -> None:
         config = WorkerConfig(Entrypoint(EntrypointKind.SCRIPT, "train.py", ()), 1, roles=roles)
-        services = Services(config, lambda: {0: task.process.pid}, str, lambda round_, stall: None)
+        services = Services(
+            config, lambda: {0: task.process.pid}, str, lambda round_, stall: None, lambda holdings: None
+        )
         assert [usage.local_rank for usage in services.usage()] == measured
         await services.close()
 

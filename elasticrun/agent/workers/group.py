@@ -35,6 +35,7 @@ from elasticrun.core.recovery.own_failures import Stopping
 from elasticrun.errors import ElasticRunError
 
 if TYPE_CHECKING:
+    from elasticrun.agent.memory.gate import MemoryGate
     from elasticrun.agent.workers.ps_backup_dirs import PsBackupDirs
 
 STDIN = 0
@@ -63,6 +64,7 @@ class WorkerGroup:
         cpus: CpuPlan,
         on_event: Callable[[WorkerFailed | WorkerFinished], None],
         watch: HangWatch | None = None,  # None: nobody asks for steps
+        memory: MemoryGate | None = None,  # None: workers cannot save their state in memory
         backup_dirs: PsBackupDirs | None = None,  # None: no ps keeps copies
         read_error: ReadError = read_at_once,
     ) -> None:
@@ -76,6 +78,7 @@ class WorkerGroup:
         self._cpus = cpus
         self._on_event = on_event
         self._watch = watch
+        self._memory = memory
         self._backup_dirs = backup_dirs
         self._read_error = read_error
         self._stopped_at = 0.0  # wall clock when workers of the round were first told to stop
@@ -106,6 +109,8 @@ class WorkerGroup:
             self._watch.start(
                 assignment.round, assignment.first_rank, trainers(assignment, size), assignment.max_restarts
             )
+        if self._memory is not None:
+            self._memory.begin(assignment)
         for local_rank in assignment.local_ranks(size):
             self._start(local_rank)
 
@@ -271,6 +276,8 @@ class WorkerGroup:
         env = worker_environment(self._config, self._job_id, self._assignment, local_rank, error_file)
         if self._watch is not None:
             env |= self._watch.environment(local_rank, env)
+        if self._memory is not None:
+            env |= self._memory.environment(local_rank)
         if self._backup_dirs is not None:
             env |= self._backup_dirs.prepare(task, self._assignment)
         entrypoint = program(self._config, task, self._assignment)
