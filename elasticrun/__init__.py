@@ -6,16 +6,26 @@ imports neither grpc nor torch, nor the worker library, whose names it offers to
 
 TYPE_CHECKING = False  # importing typing would cost more than all the rest
 if TYPE_CHECKING:
+    from elasticrun.checkpoint.checkpointer import Checkpointer
+    from elasticrun.checkpoint.random_state import RandomState
     from elasticrun.worker import checkpointing, drain_requested, on_drain, report_step
 
 __version__ = "0.1.0"
-__all__ = ["checkpointing", "drain_requested", "on_drain", "report_step"]
+__all__ = ["Checkpointer", "RandomState", "checkpointing", "drain_requested", "on_drain", "report_step"]
 
 
 def __getattr__(name: str) -> object:
     """The worker library's functions, imported when one is first used."""
     if name not in __all__:
         raise AttributeError(f"module 'elasticrun' has no attribute {name!r}")
+    if name == "Checkpointer":
+        from elasticrun.checkpoint.checkpointer import Checkpointer
+
+        return Checkpointer
+    if name == "RandomState":
+        from elasticrun.checkpoint.random_state import RandomState
+
+        return RandomState
     from elasticrun import worker
 
     return getattr(worker, name)

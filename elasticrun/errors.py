@@ -180,6 +180,10 @@ class NodeFaultError(ElasticRunError):
     exit_code = ExitCode.NODE_FAULT
 
 
+class CheckpointError(ElasticRunError):
+    """The state of the training cannot be saved or restored; the text says which part, and why."""
+
+
 class ProtocolError(ElasticRunError):
     """A message is malformed, oversized, out of order or of an unknown kind."""
 

@@ -1,0 +1,94 @@
+"""Gives each rank the parts of a commit that its node does not have: other ranks send them.
+
+After a change of the world a rank may need what only another node holds: a node that has just joined has
+nothing at all, and shards belong to other ranks now. The workers of the new round are connected already,
+so they send each other what is missing, through the script's own process group.
+
+All ranks go through the same steps in the same order. Each transfer has a sender and a receiver, and all
+ranks agree on the order of all transfers; so the first one that is not done has both its sides waiting
+for it, and nothing can block for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from elasticrun.checkpoint.parts import Item, Part, items_of
+
+
+class Remote(NamedTuple):
+    """A part that a rank of this world can send."""
+
+    rank: int  # of the part, in the round that saved it
+    sender: int
+    facts: dict[str, Any]
+    items: list[Item]
+
+
+class Wanted(NamedTuple):
+    """An item that a rank asks another one for."""
+
+    sender: int
+    part: int  # rank of the part
+    number: int  # of the item in its part
+
+
+def is_possible() -> bool:
+    """Whether the ranks of this world are connected, and there are several."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def tell(value: Any) -> list[Any]:
+    """What each rank tells, by rank. Every rank has to call it."""
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, value)
+    return told
+
+
+def others(own: Sequence[Part]) -> list[Remote]:
+    """The parts that other ranks can send, and that are not among ``own``. Every rank has to call it.
+
+    A part that several ranks hold is asked of one of them; different ranks ask different ones.
+    """
+    here, me = {part.rank for part in own}, dist.get_rank()
+    holders: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+    for sender, told in enumerate(tell({part.rank: part.facts for part in own})):
+        for rank, facts in told.items():
+            holders.setdefault(rank, []).append((sender, facts))
+    found = []
+    for rank in sorted(holders.keys() - here):
+        sender, facts = holders[rank][me % len(holders[rank])]
+        found.append(Remote(rank, sender, facts, items_of(facts)))
+    return found
+
+
+def transfer(own: Sequence[Part], wanted: Mapping[Wanted, int]) -> Iterator[tuple[Wanted, torch.Tensor]]:
+    """Send what others want, and yield the bytes of what this rank wants, one item after the other.
+
+    ``wanted``: the length of each item in bytes. Every rank has to call it, and has to take all items.
+    """
+    parts, me, device = {part.rank: part for part in own}, dist.get_rank(), _device()
+    transfers = sorted(
+        (wish.sender, receiver, wish.part, wish.number)
+        for receiver, wishes in enumerate(tell(list(wanted)))
+        for wish in wishes
+    )
+    for sender, receiver, rank, number in transfers:
+        if sender == me:
+            data = parts[rank].data(parts[rank].items[number])
+            dist.send(data.to(device) if device is not None else data.clone(), receiver)
+        elif receiver == me:
+            wish = Wanted(sender, rank, number)
+            data = torch.empty(wanted[wish], dtype=torch.uint8, device=device)
+            dist.recv(data, sender)
+            yield wish, data.cpu()
+
+
+def _device() -> torch.device | None:
+    """Where tensors have to be that this process group sends; None: in the host's memory."""
+    backend = dist.get_backend()
+    return torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else None

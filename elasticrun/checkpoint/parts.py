@@ -1,0 +1,267 @@
+"""One rank's part of a commit, as bytes.
+
+A part is the data of its items, one after the other, then an index of them in JSON, then the length of the
+index. The index has all that a reader needs to build the metadata of ``torch.distributed.checkpoint``, so a
+part is read by itself, and a commit is the union of its parts: no rank has to know what the others save.
+
+Which items: those of the save plan of ``torch.distributed.checkpoint``. A plain tensor is the same on all
+ranks, by the rule of that library, so the ranks of a node divide such tensors among them. Shards, and
+values that are no tensors, are each rank's own: a restored rank gets its own back, and a rank that is new
+gets another's.
+
+The digest of an item is the sum of its 64-bit words, modulo 2**64: any single flipped byte changes it, and
+it is computed as fast as memory is read. It does not resist somebody who wants to be taken for another:
+nobody but the job's own processes can write a part. The digest of a part is that of its index, and so
+covers all of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import io
+import json
+import struct
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import SavePlanner, WriteItem, WriteItemType
+
+from elasticrun.errors import CheckpointError
+
+FORMAT = 1
+#: Items begin at multiples of this, so that a tensor of any type can be viewed in place.
+ALIGNMENT = 64
+_FOOTER = struct.Struct("=Q")
+#: Room for the index's digests, which are known only later: each is written with this many digits.
+_DIGITS = 16
+
+
+@dataclass
+class Item:
+    """One tensor, shard of a tensor, or other value, and where it lies in its part."""
+
+    name: str  # fully qualified
+    at: int  # offset in the part
+    length: int  # bytes
+    dtype: str = ""  # of a tensor, as torch names it; "": no tensor
+    size: tuple[int, ...] = ()  # of the whole tensor
+    offset: tuple[int, ...] = ()  # of this shard in it
+    shape: tuple[int, ...] = ()  # of this shard
+    is_shard: bool = False
+    sum: str = ""  # digest, in hex
+
+    @property
+    def index(self) -> MetadataIndex:
+        """Its name in torch's metadata."""
+        return MetadataIndex(self.name, self.offset if self.dtype else None)
+
+    @property
+    def chunk(self) -> ChunkStorageMetadata:
+        """Its place in the whole tensor."""
+        return ChunkStorageMetadata(torch.Size(self.offset), torch.Size(self.shape))
+
+    @property
+    def properties(self) -> TensorProperties:
+        """Its type, for torch's metadata."""
+        return TensorProperties(dtype=dtype_of(self.dtype))
+
+
+class Layout:
+    """What a rank saves, and where it goes: made before each save, without copying any tensor."""
+
+    def __init__(
+        self, planner: SavePlanner, items: Sequence[WriteItem], local_rank: int = 0, local_size: int = 1
+    ) -> None:
+        self._local_rank = local_rank
+        self._local_size = local_size
+        self.shared: list[tuple[Item, torch.Tensor]] = []
+        self.own: list[tuple[Item, torch.Tensor]] = []
+        for item in items:
+            value = planner.resolve_data(item)
+            if item.type is WriteItemType.BYTE_IO:
+                data = bytearray(value.getbuffer())  # type: ignore[union-attr]
+                tensor = torch.frombuffer(data or bytearray(1), dtype=torch.uint8)[: len(data)]
+                self.own.append((Item(item.index.fqn, 0, len(data)), tensor))
+            else:
+                assert isinstance(value, torch.Tensor)
+                described = _describe(item, value.detach())
+                (self.own if described.is_shard else self.shared).append((described, value.detach()))
+
+    @property
+    def contents(self) -> str:
+        """A digest of the names and shapes of what all ranks have alike; "" if there is nothing."""
+        if not self.shared:
+            return ""
+        named = [(item.name, item.dtype, item.size) for item, _ in self.shared]
+        return hashlib.sha256(repr(named).encode()).hexdigest()[:32]
+
+    def items(self, divides: bool) -> list[tuple[Item, torch.Tensor]]:
+        """What this rank writes: all that it has, or only its share of what all ranks have alike."""
+        return [*(self._share() if divides else self.shared), *self.own]
+
+    def room(self, divides: bool, facts: dict[str, Any] | None = None) -> int:
+        """An upper bound of the bytes that its part takes."""
+        items = self.items(divides)
+        data = sum(_aligned(item.length) for item, _ in items)
+        return data + len(_encode([item for item, _ in items], facts or {})) + 20 * len(items) + 4096
+
+    def _share(self) -> Iterator[tuple[Item, torch.Tensor]]:
+        """Every local rank's share begins and ends at an item; shares have about the same size."""
+        total, seen = sum(item.length for item, _ in self.shared) or 1, 0
+        for item, tensor in self.shared:
+            middle = seen + item.length / 2
+            if min(int(middle * self._local_size / total), self._local_size - 1) == self._local_rank:
+                yield item, tensor
+            seen += item.length
+
+
+def _describe(item: WriteItem, tensor: torch.Tensor) -> Item:
+    data = item.tensor_data
+    assert data is not None
+    return Item(
+        item.index.fqn,
+        0,
+        tensor.numel() * tensor.element_size(),
+        str(tensor.dtype).removeprefix("torch."),
+        tuple(data.size),
+        tuple(data.chunk.offsets),
+        tuple(data.chunk.sizes),
+        item.type is WriteItemType.SHARD,
+    )
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The type of a tensor by its name. CheckpointError if torch has no such type."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise CheckpointError(f"this torch has no tensors of type {name!r}")
+    return found
+
+
+# Writing
+
+
+def write(memory: torch.Tensor, items: Sequence[tuple[Item, torch.Tensor]]) -> list[Item]:
+    """Copy all items into ``memory``, bytes of a buffer, and return where each one is."""
+    at, written = 0, []
+    for item, tensor in items:
+        item.at = at
+        if item.length:
+            target = memory[at : at + item.length]
+            if item.dtype:
+                target.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+            else:
+                target.copy_(tensor)
+        written.append(item)
+        at += _aligned(item.length)
+    return written
+
+
+def seal(memory: torch.Tensor, items: Sequence[Item], facts: dict[str, Any]) -> tuple[int, str]:
+    """Add digests, and the index behind the items. Returns the bytes in use, and the part's digest."""
+    for item in items:
+        item.sum = checksum(memory[item.at : item.at + item.length])
+    end = max((item.at + _aligned(item.length) for item in items), default=0)
+    index = _encode(items, facts)
+    tail = index + _FOOTER.pack(len(index))
+    memory[end : end + len(tail)] = torch.frombuffer(bytearray(tail), dtype=torch.uint8)
+    return end + len(tail), digest_of(index)
+
+
+def checksum(data: torch.Tensor) -> str:
+    """The sum of the 64-bit words of these bytes modulo 2**64, in hex; zeros fill the last word."""
+    whole = data.numel() // 8 * 8
+    total = int(data[:whole].view(torch.int64).sum()) if whole else 0
+    rest = bytes(data[whole:].tolist())
+    return f"{(total + int.from_bytes(rest, 'little')) % 2**64:0{_DIGITS}x}"
+
+
+def digest_of(index: bytes) -> str:
+    """The digest of a part with this index, in hex."""
+    return hashlib.sha256(index).hexdigest()[:32]
+
+
+def _aligned(length: int) -> int:
+    return -(-length // ALIGNMENT) * ALIGNMENT
+
+
+def _encode(items: Sequence[Item], facts: dict[str, Any]) -> bytes:
+    listed = [
+        [i.name, i.at, i.length, i.dtype, i.size, i.offset, i.shape, i.is_shard, i.sum or "0" * _DIGITS]
+        for i in items
+    ]
+    return json.dumps({"format": FORMAT, **facts, "items": listed}).encode()
+
+
+# Reading
+
+
+class Part:
+    """A part to be read."""
+
+    def __init__(self, rank: int, memory: memoryview, digest: str) -> None:
+        """``memory`` is the part's bytes. CheckpointError unless its index has this ``digest``."""
+        self.rank = rank
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the buffer is read-only: nothing writes to it
+            self._memory = (
+                torch.frombuffer(memory, dtype=torch.uint8) if memory else torch.empty(0, dtype=torch.uint8)
+            )
+        index = _index_of(memory, f"the part of rank {rank}", digest)
+        self.facts = index
+        self.items = items_of(index)
+        end = len(memory)
+        for item in self.items:
+            if not 0 <= item.at <= item.at + item.length <= end:
+                raise CheckpointError(f"the part of rank {rank} is damaged: {item.name} lies outside of it")
+
+    def data(self, item: Item) -> torch.Tensor:
+        """The bytes of an item, in place and unchecked."""
+        return self._memory[item.at : item.at + item.length]
+
+    def tensor(self, item: Item) -> torch.Tensor:
+        """A tensor of this part, in place. CheckpointError if its bytes have changed."""
+        return tensor_in(self.data(item), item, self.rank)
+
+    def value(self, item: Item) -> io.BytesIO:
+        """Anything else in this part, as bytes. CheckpointError if they have changed."""
+        return value_in(self.data(item), item, self.rank)
+
+
+def tensor_in(data: torch.Tensor, item: Item, rank: int) -> torch.Tensor:
+    """The tensor that these bytes of the part of ``rank`` are. CheckpointError if they have changed."""
+    return _checked(data, item, rank).view(dtype_of(item.dtype)).view(item.shape)
+
+
+def value_in(data: torch.Tensor, item: Item, rank: int) -> io.BytesIO:
+    """The value that these bytes of the part of ``rank`` are. CheckpointError if they have changed."""
+    checked = _checked(data, item, rank)
+    return io.BytesIO(ctypes.string_at(checked.data_ptr(), item.length))
+
+
+def _checked(data: torch.Tensor, item: Item, rank: int) -> torch.Tensor:
+    if checksum(data) != item.sum:
+        raise CheckpointError(f"{item.name} is damaged in the part of rank {rank}: its bytes have changed")
+    return data
+
+
+def items_of(index: dict[str, Any]) -> list[Item]:
+    """The items that the index of a part lists."""
+    return [Item(*each[:4], *map(tuple, each[4:7]), *each[7:]) for each in index["items"]]
+
+
+def _index_of(memory: memoryview, what: str, digest: str) -> dict[str, Any]:
+    start = len(memory) - _FOOTER.size
+    (length,) = _FOOTER.unpack(memory[start:]) if start >= 0 else (0,)
+    index = bytes(memory[max(0, start - length) : max(0, start)])
+    if digest_of(index) != digest:
+        raise CheckpointError(f"{what} is damaged: its index has changed")
+    found: dict[str, Any] = json.loads(index)
+    if found.get("format") != FORMAT:
+        raise CheckpointError(f"{what} has format {found.get('format')}, and this elasticrun reads {FORMAT}")
+    return found
