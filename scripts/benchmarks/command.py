@@ -6,6 +6,7 @@ scripts/bench merge FILE ...      joins parts of one machine and one commit into
 scripts/bench master --help       measures a master with thousands of agents
 scripts/bench idle --help         measures what a job does while nothing happens
 scripts/bench month [FAILURES]    measures the journal of a job in which a node fails each minute
+scripts/bench save --help         measures how long a save of the state keeps a training waiting
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from scripts.benchmarks.report import (
 from scripts.benchmarks.session import measure
 
 #: Measurements with command lines of their own: modules beside this one.
-OTHERS = ("master", "idle", "month")
+OTHERS = ("master", "idle", "month", "save")
 ALL = ",".join(LAUNCHERS)
 
 

@@ -1,0 +1,82 @@
+"""A worker that saves its state by several ways in turns, and prints how long each one kept it waiting.
+
+    saves.py MEGABYTES RUNS FOLDER
+
+Each line is JSON: the way, and seconds. What goes on in the background afterwards is waited for, and not
+counted.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp_module
+
+from elasticrun import Checkpointer
+
+dcp: Any = dcp_module  # it has no annotations
+
+PIECE = 16 << 20  # bytes of one tensor
+Way = Callable[[int], Callable[[], object]]  # saves after a step; returns what waits for the rest
+
+
+def main() -> None:
+    megabytes, runs, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    dist.init_process_group("gloo")
+    count = max(1, (megabytes << 20) // PIECE)
+    state = {f"layer{number}": torch.randn(PIECE // 4) for number in range(count)}
+    copies = [torch.empty_like(each).fill_(0.0) for each in state.values()]
+    keeper = Checkpointer()
+
+    def memcpy(_: int) -> Callable[[], object]:
+        for copy, each in zip(copies, state.values(), strict=True):
+            copy.copy_(each)
+        return lambda: None
+
+    def ours(step: int) -> Callable[[], object]:
+        if not keeper.save(step, dict(state)):
+            raise SystemExit("the save was refused")
+        return keeper.wait
+
+    def torch_save(_: int) -> Callable[[], object]:
+        torch.save(state, folder / "state.pt")
+        return lambda: None
+
+    def async_save(step: int) -> Callable[[], object]:
+        future = dcp.async_save(state, checkpoint_id=str(folder / "dcp"))
+
+        def finish() -> None:
+            future.result()
+            shutil.rmtree(folder / "dcp")
+
+        return finish
+
+    measure({"memcpy": memcpy, "Checkpointer.save": ours}, state, 1, runs)
+    copies.clear()
+    measure({"torch.save": torch_save, "dcp.async_save": async_save}, state, runs + 2, runs)
+    dist.destroy_process_group()
+
+
+def measure(ways: dict[str, Way], state: dict[str, torch.Tensor], first: int, runs: int) -> None:
+    """Time each way in turns; the first turn warms up and is not printed."""
+    for step in range(first, first + runs + 1):
+        for name, way in ways.items():
+            for each in state.values():
+                each.add_(1.0)
+            began = time.perf_counter()
+            finish = way(step)
+            took = time.perf_counter() - began
+            finish()
+            if step > first:
+                print(json.dumps([name, took]), flush=True)
+
+
+main()
