@@ -14,6 +14,7 @@ TOPICS = (
     "restarts",
     "health-check",
     "hangs",
+    "state",
     "warm-start",
     "options",
     "exit-codes",
