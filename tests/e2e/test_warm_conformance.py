@@ -59,7 +59,7 @@ class Form:
 
 
 #: What each launch has of its own; what may contain another one of them comes first.
-PER_LAUNCH = ("TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "MASTER_PORT", MARK)
+PER_LAUNCH = ("TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "MASTER_PORT", "ELASTICRUN_MEMORY", MARK)
 #: The launcher serves the store where workers are warm, rank 0 does where they are cold.
 SERVER = "TORCHELASTIC_USE_AGENT_STORE"
 MISSING = "nothing"
