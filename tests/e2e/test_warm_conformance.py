@@ -256,7 +256,7 @@ def over(launcher: Launcher, folder: Path, patience: float) -> Ended:
         own = report["start"]["environment"]
         for seen in dictionaries(report):
             seen.pop(SERVER, None)
-        known = {own[name]: f"<{name}>" for name in PER_LAUNCH}
+        known = {own[name]: f"<{name}>" for name in PER_LAUNCH if name in own}
         known |= {f"{SERVER}={served}": SERVER for served in (True, False)}
         reports[path.stem] = anonymous(report, {**known, str(folder): "<folder>"})
     ends = frozenset(path.stem for path in (folder / "reports").glob("*.end"))
