@@ -21,23 +21,22 @@ Hearing one node costs time in proportion to what that node holds, whatever the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import field, replace
+from dataclasses import replace
 
 from elasticrun.core.protocol.commits import CommitId, Holding
-from elasticrun.dataclass import dataclass
 
 
-@dataclass(slots=True)
 class Commit:
-    """Who holds what of one commit."""
+    """Who holds what of one commit. No dataclass: each master loads this, and most jobs save nothing."""
 
-    size: int  # how many parts it has
-    copies: dict[int, int] = field(default_factory=dict)  # of each part, by group rank; no zeros
-    shared: dict[str, int] = field(default_factory=dict)  # copies of each kind of shared contents; no zeros
-    digests: dict[int, str] = field(default_factory=dict)  # of each part, as its own node told it
-    kinds: set[str] = field(default_factory=set)  # of shared contents that its nodes have, or had
-    own: set[int] = field(default_factory=set)  # parts with tensors that no other part has
-    is_held: bool = False
+    def __init__(self, size: int) -> None:
+        self.size = size  # how many parts it has
+        self.copies: dict[int, int] = {}  # of each part, by group rank; no zeros
+        self.shared: dict[str, int] = {}  # copies of each kind of shared contents; no zeros
+        self.digests: dict[int, str] = {}  # of each part, as its own node told it
+        self.kinds: set[str] = set()  # of shared contents that its nodes have, or had
+        self.own: set[int] = set()  # parts with tensors that no other part has
+        self.is_held = False
 
     @property
     def is_whole(self) -> bool:
