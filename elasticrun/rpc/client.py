@@ -149,6 +149,8 @@ class MasterStream:
             self._reader.cancel()
             self._writer.cancel()
             await self._channel.close()
+            # gRPC may turn a cancel of its read into an end, so the reader can need another turn of the loop.
+            await asyncio.wait((self._reader, self._writer), timeout=timeout)
 
     async def _greet(self, hello: Hello, needs_proof: bool) -> Welcome:
         # Before the first write, also without a token: gRPC passes on the reason of an early refusal only
