@@ -79,8 +79,9 @@ def test_the_newest_of_several_commits_counts() -> None:
 def test_to_tell_the_same_again_changes_nothing() -> None:
     ledger = both_hold(5)
     ledger.hear("a", [part(0, 5)])
-    assert ledger.newest_safe(1) == CommitId(0, 5)
-    assert ledger.newest_safe(2) is None
+    assert ledger.newest_whole() == CommitId(0, 5)
+    ledger.lose("a")
+    assert ledger.newest_whole() is None, "it was counted once"
 
 
 def test_nobody_holds_a_part_of_another_member() -> None:
@@ -143,11 +144,10 @@ def test_a_replica_counts_if_it_is_as_the_parts_own_node_said() -> None:
     ledger = both_hold(5)
     ledger.hear("z", [part(0, 5)])
     ledger.hear("b", [Holding(CommitId(0, 5), 2, (Part(0, "wrong", True), Part(1, "d1", True)))])
-    assert ledger.newest_safe(2) is None
-    ledger.hear("z", [Holding(CommitId(0, 5), 2, (Part(0, "d0", True), Part(1, "d1", True)))])
-    assert ledger.newest_safe(2) == CommitId(0, 5)
     ledger.lose("a")
-    assert (ledger.newest_whole(), ledger.newest_safe(2)) == (CommitId(0, 5), None)
+    assert ledger.newest_whole() == CommitId(0, 5)
+    ledger.lose("z")
+    assert (ledger.newest_whole(), ledger.missing(CommitId(0, 5))) == (None, 1)
 
 
 def test_a_replica_may_be_there_before_the_commit_is_held() -> None:
@@ -187,14 +187,31 @@ def test_one_copy_of_what_is_shared_is_enough_but_each_kind_is_needed() -> None:
     assert same.newest_whole() == CommitId(0, 5), "nobody needs a kind that came later"
 
 
+def test_before_a_commit_is_held_a_member_may_tell_anew_what_is_shared() -> None:
+    ledger = begun("a", "b")
+    ledger.hear("a", [part(0, 5, shared="wrong")])
+    ledger.hear("a", [part(0, 5, shared="x")])
+    ledger.hear("b", [part(1, 5, shared="x")])
+    assert ledger.newest_whole() == CommitId(0, 5)
+
+
+def test_nobody_holds_what_is_shared_but_who_holds_a_part_that_came_with_it() -> None:
+    ledger = begun("a", "b")
+    ledger.hear("a", [part(0, 5, shared="x", own=False)])
+    ledger.hear("b", [part(1, 5, own=False)])
+    assert ledger.newest_whole() == CommitId(0, 5)
+    ledger.lose("a")
+    ledger.hear("b", [part(1, 5, shared="x", own=False)])
+    assert ledger.newest_whole() is None
+
+
 # -- parts that nobody misses
 
 
 def test_a_part_without_anything_of_its_own_is_not_missed() -> None:
     ledger = both_hold(5, shared="x", own=False)
     ledger.lose("b")
-    assert ledger.newest_whole() == ledger.newest_safe(1) == CommitId(0, 5)
-    assert (ledger.newest_safe(2), ledger.missing(CommitId(0, 5))) == (None, 0)
+    assert (ledger.newest_whole(), ledger.missing(CommitId(0, 5))) == (CommitId(0, 5), 0)
     ledger.lose("a")
     assert (ledger.newest_whole(), ledger.missing(CommitId(0, 5))) == (None, 2)
 
@@ -203,12 +220,6 @@ def test_but_each_member_has_to_save_it_first() -> None:
     ledger = begun("a", "b")
     ledger.hear("a", [part(0, 5, shared="x", own=False)])
     assert ledger.newest_held() is None
-
-
-def test_of_what_is_shared_as_many_copies_are_wanted() -> None:
-    ledger = both_hold(5, shared="x", own=False)
-    assert ledger.newest_safe(2) == CommitId(0, 5)
-    assert ledger.newest_safe(3) is None
 
 
 def test_whether_a_part_is_missed_is_fixed_once_the_commit_is_held() -> None:
@@ -333,7 +344,9 @@ def test_a_master_without_a_journal_adopts_commits_that_are_told_of_in_full(begi
     ledger.hear("b", [part(1, 5, round_=7)])
     assert ledger.newest_whole() == CommitId(7, 5)
     ledger.hear("c", [part(1, 5, round_=7, digest="wrong"), part(0, 5, round_=7)])
-    assert ledger.newest_safe(2) is None
+    assert ledger.nodes == {"a", "b", "c"}
+    ledger.lose("b")
+    assert ledger.newest_whole() is None
 
 
 def test_the_first_who_tells_of_an_adopted_part_decides_what_it_is() -> None:

@@ -1,10 +1,9 @@
 """The job's saved states: what becomes of each commit, and which one the next round restores.
 
-``CommitLedger`` knows who holds what. This part tells the members of the round once a commit is as safe as
-the job wants it, so that they may overwrite older ones, and once a commit is void, so that they may
-overwrite that.
+``CommitLedger`` knows who holds what. This part tells the members of the round once a commit is whole, so
+that they may overwrite older ones, and once a commit is void, so that they may overwrite that.
 
-Invariant: what nodes were told to be safe was so when it was told; what a round restores is whole when the
+Invariant: what nodes were told to be whole was so when it was told; what a round restores is whole when the
 round is formed. A verdict names its round, so one that comes late means nothing to the next round.
 """
 
@@ -67,7 +66,7 @@ class Commits:
         state = self._state
         if state.round < 0:  # nobody runs a round that this master knows
             return
-        verdict = state.ledger.newest_safe(1), state.ledger.newest_void()
+        verdict = state.ledger.newest_whole(), state.ledger.newest_void()
         if verdict == state.verdict:
             return
         state.verdict = verdict

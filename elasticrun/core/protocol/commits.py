@@ -73,9 +73,9 @@ Holdings = Annotated[tuple[Holding, ...], Length(MAX_HOLDINGS), Distinct("commit
 
 @dataclass(frozen=True, slots=True)
 class JudgeCommits:
-    """What became of the commits of ``round``: which one is safe, and which can never be whole."""
+    """What became of the commits of ``round``: which one is whole, and which ones never will be."""
 
     epoch: Epoch
     round: Counted
-    kept: CommitId | None = None  # as safe as the job wants it: no node needs an older one
+    kept: CommitId | None = None  # the newest whole one: no node needs an older one
     void: CommitId | None = None  # a member went on without it; it and older ones are whole now or never

@@ -1,15 +1,16 @@
 """Which commits exist, and which of them can be restored: what the master knows.
 
 A commit of the newest round becomes *held* once each member of that round says that it holds its own part;
-only the member itself is believed. From then on its digests are fixed: another node's replica of a part
-counts only if it has the digest that the part's own node told. A held commit is *whole* while each part that
-has something of its own (shards of tensors), and each kind of shared contents, is in the memory of at least
-one node that is here. A part without is not missed: its other values are particulars of ranks that are gone.
-A commit is *safe* while each part that is needed is in the memory of as many nodes as the job wants.
+only the member itself is believed. From then on what it said of its part is fixed: another node's replica of
+a part counts only if it has the digest that the part's own node told. A held commit is *whole* while each
+part that has something of its own (shards of tensors), and each kind of shared contents, is in the memory of
+at least one node that is here. A part without is not missed: its other values are particulars of ranks that
+are gone.
 
 Invariants. A commit that never was held is never restored. Only a commit that is whole is restored. No node
-can make a commit held or whole by claiming another node's part, so a node that lies harms only its own part;
-but of a commit that is adopted (see below) every word is believed.
+can make a commit held by claiming another node's part. Of its own part each node is believed, so one that
+lies can make a commit look whole that is not; who restores it finds that out by the digests. Of a commit
+that is adopted (see below) every word is believed.
 
 A master without a journal does not know who was in the rounds before its first one, and where several hosts
 may run the master, one that takes over may not know of the newest rounds. It *adopts* their commits: such a
@@ -23,7 +24,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
-from elasticrun.core.protocol.commits import CommitId, Holding
+from elasticrun.core.protocol.commits import CommitId, Holding, Part
+
+Need = int | str  # a part, by group rank; or a kind of shared contents
 
 
 class Commit:
@@ -31,24 +34,49 @@ class Commit:
 
     def __init__(self, size: int) -> None:
         self.size = size  # how many parts it has
-        self.copies: dict[int, int] = {}  # of each part, by group rank; no zeros
-        self.shared: dict[str, int] = {}  # copies of each kind of shared contents; no zeros
-        self.digests: dict[int, str] = {}  # of each part, as its own node told it
-        self.kinds: set[str] = set()  # of shared contents that its nodes have, or had
-        self.own: set[int] = set()  # parts with tensors that no other part has
+        #: By group rank, what a part's own node said of it, and its kind of shared contents.
+        self.origins: dict[int, tuple[Part, str]] = {}
+        self.copies: dict[Need, int] = {}  # of each part and kind; no zeros
+        self.parts = 0  # how many parts somebody holds
+        self.own: set[int] = set()  # parts that a restore needs; fixed once it is held
+        self.kinds: set[str] = set()  # of shared contents that a restore needs; fixed then
+        self.absent = 0  # how many of all these nobody holds
         self.is_held = False
 
     @property
     def is_whole(self) -> bool:
         """Whether it can be restored from the memory of the nodes that are here."""
-        is_here = self.own <= self.copies.keys() and self.kinds <= self.shared.keys()
-        return self.is_held and is_here and bool(self.copies)
+        return self.is_held and not self.absent and self.parts > 0
 
-    def is_safe(self, copies: int) -> bool:
-        """Whether all that is needed is in the memory of so many nodes."""
-        found = [self.copies.get(rank, 0) for rank in self.own]
-        found += [self.shared.get(kind, 0) for kind in self.kinds]
-        return self.is_whole and all(number >= copies for number in found)
+    def needs(self, need: Need) -> bool:
+        """Whether a restore needs this."""
+        return need in (self.own if isinstance(need, int) else self.kinds)
+
+    def add(self, need: Need) -> None:
+        """One more node holds this."""
+        self.copies[need] = self.copies.get(need, 0) + 1
+        if self.copies[need] == 1:
+            self.parts += isinstance(need, int)
+            self.absent -= self.needs(need)
+
+    def remove(self, need: Need) -> None:
+        """One node less holds this."""
+        self.copies[need] -= 1
+        if not self.copies[need]:
+            del self.copies[need]
+            self.parts -= isinstance(need, int)
+            self.absent += self.needs(need)
+
+    def hold(self) -> None:
+        """Each part is there: what its nodes said is fixed from now on."""
+        self.is_held = True
+        self.own = {part.group_rank for part, _ in self.origins.values() if part.own}
+        self.kinds = {kind for _, kind in self.origins.values() if kind}
+        self.absent = self.count_absent()
+
+    def count_absent(self) -> int:
+        """How many of what a restore needs nobody holds."""
+        return len(self.own - self.copies.keys()) + len(self.kinds - self.copies.keys())
 
 
 class CommitLedger:
@@ -85,6 +113,8 @@ class CommitLedger:
 
     def hear(self, node: str, holdings: Sequence[Holding]) -> None:
         """Replace what a node told before by what it tells now."""
+        if self._told.get(node, ()) == tuple(holdings):  # all of it was believed, and is counted already
+            return
         for holding in self._told.pop(node, ()):
             self._discount(holding)
         counted = tuple(claim for holding in holdings if (claim := self._count(node, holding)) is not None)
@@ -112,10 +142,6 @@ class CommitLedger:
         """The commit to restore; None if the nodes that are here hold none."""
         return _newest(name for name, commit in self._commits.items() if commit.is_whole)
 
-    def newest_safe(self, copies: int) -> CommitId | None:
-        """The newest commit of which each part is in the memory of at least ``copies`` nodes."""
-        return _newest(name for name, commit in self._commits.items() if commit.is_safe(copies))
-
     def newest_void(self) -> CommitId | None:
         """The newest commit of this round that can never be held, as a member went on without it."""
         return CommitId(self._round, self._void) if self._void >= 0 else None
@@ -127,7 +153,7 @@ class CommitLedger:
     def missing(self, commit: CommitId) -> int:
         """How many parts of a known commit are needed, and nobody holds them."""
         known = self._commits[commit]
-        needed = known.own if known.copies else range(known.size)
+        needed = known.own if known.parts else range(known.size)
         return sum(rank not in known.copies for rank in needed)
 
     # -- claims
@@ -147,27 +173,14 @@ class CommitLedger:
             return None
         if owner is not None and name.step <= self._void and not commit.is_held:
             return None
-        parts = tuple(
-            part
-            for part in holding.parts
-            if (part.group_rank == owner and not commit.is_held)
-            or (adopts and part.group_rank not in commit.digests)
-            or commit.digests.get(part.group_rank) == part.digest
-        )
-        if not parts:
+        claim = _believed(commit, holding, owner, adopts)
+        if not claim.parts:
             return None
         self._commits[name] = commit
-        for part in parts:
-            commit.digests[part.group_rank] = part.digest
-            if part.own and not commit.is_held:
-                commit.own.add(part.group_rank)
-            commit.copies[part.group_rank] = commit.copies.get(part.group_rank, 0) + 1
-        claim = replace(holding, parts=parts)
-        if holding.shared:
-            commit.shared[holding.shared] = commit.shared.get(holding.shared, 0) + 1
-            if not commit.is_held:
-                commit.kinds.add(holding.shared)
-        commit.is_held = commit.is_held or len(commit.copies) == commit.size
+        for need in _needs(claim):
+            commit.add(need)
+        if not commit.is_held and commit.parts == commit.size:
+            commit.hold()
         return claim
 
     def _adopts(self, commit: CommitId) -> bool:
@@ -177,12 +190,12 @@ class CommitLedger:
 
     def _discount(self, claim: Holding) -> None:
         commit = self._commits[claim.commit]
-        for part in claim.parts:
-            _decrease(commit.copies, part.group_rank)
-            if not commit.is_held and part.group_rank not in commit.copies:
-                del commit.digests[part.group_rank]
-        if claim.shared:
-            _decrease(commit.shared, claim.shared)
+        for need in _needs(claim):
+            commit.remove(need)
+        if not commit.is_held:
+            for part in claim.parts:
+                if part.group_rank not in commit.copies:
+                    del commit.origins[part.group_rank]
 
     def _void_passed(self, node: str) -> None:
         """A member that has a later step will never have those that it does not have by now."""
@@ -203,27 +216,23 @@ class CommitLedger:
 
     def check(self) -> list[str]:
         """Which invariants do not hold, in words."""
-        told: dict[tuple[CommitId, int], int] = {}
+        told: dict[CommitId, dict[Need, int]] = {name: {} for name in self._commits}
         for claims in self._told.values():
             for claim in claims:
-                for part in claim.parts:
-                    key = claim.commit, part.group_rank
-                    told[key] = told.get(key, 0) + 1
-        counted = {
-            (name, rank): copies
-            for name, commit in self._commits.items()
-            for rank, copies in commit.copies.items()
-        }
-        known = {key: copies for key, copies in told.items() if key[0] in self._commits}
+                for need in _needs(claim):
+                    told[claim.commit][need] = told[claim.commit].get(need, 0) + 1
         commits = self._commits.values()
         rules = {
-            "copies are those that nodes told of": counted == known,
+            "copies are those that nodes told of": all(
+                commit.copies == told[name] for name, commit in self._commits.items()
+            ),
             "parts are numbered below their number": all(
-                rank < commit.size for commit in commits for rank in commit.copies
+                need < commit.size for commit in commits for need in commit.copies if isinstance(need, int)
             ),
             "who is held was told of whole": all(
-                len(commit.digests) == commit.size for commit in commits if commit.is_held
+                len(commit.origins) == commit.size for commit in commits if commit.is_held
             ),
+            "what is absent is counted": all(commit.absent == commit.count_absent() for commit in commits),
         }
         return [rule for rule, holds in rules.items() if not holds]
 
@@ -232,8 +241,20 @@ def _newest(names: Iterable[CommitId]) -> CommitId | None:
     return max(names, key=lambda name: name.age, default=None)
 
 
-def _decrease(counts: dict[str, int] | dict[int, int], key: str | int) -> None:
-    left: dict[str | int, int] = counts  # type: ignore[assignment]
-    left[key] -= 1
-    if not left[key]:
-        del left[key]
+def _believed(commit: Commit, holding: Holding, owner: int | None, adopts: bool) -> Holding:
+    """What of a claim is believed. Of the part of ``owner`` its node is, and what it says is noted."""
+    parts, shared = [], ""
+    for part in holding.parts:
+        rank = part.group_rank
+        if rank not in commit.origins and (rank == owner or adopts):
+            commit.origins[rank] = part, holding.shared
+        known, kind = commit.origins.get(rank, (None, ""))
+        if known is not None and known.digest == part.digest:
+            parts.append(part)
+            shared = shared or (kind if kind == holding.shared else "")
+    return replace(holding, parts=tuple(parts), shared=shared)
+
+
+def _needs(claim: Holding) -> list[Need]:
+    parts: list[Need] = [part.group_rank for part in claim.parts]
+    return [*parts, claim.shared] if claim.shared else parts
