@@ -36,7 +36,12 @@ REACHABLE = _reachable()
 
 
 def _called_faulty(text: str) -> list[str]:
-    """The nodes that a check's summary calls faulty; here they are too few for it to shorten the list."""
+    """The nodes that a check's summary calls faulty; here they are too few for it to shorten the list.
+
+    A refused order may quote the summary with which the job ended; that is no new verdict.
+    """
+    if text.startswith("an order is refused"):
+        return []
     found = re.search(r"checked nodes? (?:is|are) good;.*?\bfaulty: ([^;]*)", text)
     return found[1].split(", ") if found else []
 

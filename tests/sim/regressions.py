@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elasticrun.config import Action, FailureClass, HealthCheckMode, HealthConfig, Policy, PolicyRule
-from elasticrun.sim.ills import Bug, Drain, FallsIll, Hang, Illness, LinkBreaks, Preempt
+from elasticrun.sim.ills import Bug, Drain, FallsIll, Hang, Illness, LinkBreaks, Preempt, Scale
 from elasticrun.sim.scenario import (
     NEVER,
     AgentCrash,
@@ -472,5 +472,17 @@ REGRESSIONS: dict[str, Scenario] = {
         quiet_from=20.0,
         network=Network(delay=0.5),
         faults=(AgentCrash(5.01, "n0"),),
+    ),
+    "an order comes after the job has ended with a verdict on a node that is gone": Scenario(
+        seed=0,
+        nodes=(
+            NodeSpec("n0", joins=0.26, prepares=0.97, imports=1.65, local_world_size=3, role="trainer"),
+            NodeSpec("n2", joins=13.06, imports=1.93, local_world_size=4, role="evaluator", node_rank=0),
+        ),
+        max_nodes=3,
+        work=0.0,
+        quiet_from=25.28,
+        faults=(FallsIll(at=0.0, node="n0", illness=Illness.COMPUTE), Scale(at=8.7, low=1, high=1)),
+        health=HealthConfig(mode=HealthCheckMode.START, timeout=10.0, only=True),
     ),
 }
