@@ -8,7 +8,7 @@ import pytest
 
 from elasticrun.core.job.events import Attached, Detached, MasterStarted, Reported, Send
 from elasticrun.core.protocol.commits import CommitId, Holding, JudgeCommits, Part
-from elasticrun.core.protocol.messages import AgentPhase, Failure, StartRound
+from elasticrun.core.protocol.messages import AgentPhase, Failure, StartRound, Waiting
 from tests.core.build import Job, failure, running
 
 READY, RUNNING, FAILED = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.FAILED
@@ -210,7 +210,9 @@ def test_a_commit_is_lost_with_a_node_that_held_a_part_of_it(steps: tuple[int, .
     job.do(Detached(job.sessions["b"], "silent"))
     assert job.machine.state.ledger.nodes == {"a"}
     holds(job, "a", *steps, phase=READY)
-    assert f"step 5 of round 0 is lost: nobody here has {missing} of its 2 parts" in job.decided()
+    lost = f"step 5 of round 0 is lost: nobody here has {missing} of its 2 parts"
+    assert lost in job.decided()
+    assert f"{lost}; nothing is restored" in [message.text for message in job.told("a", Waiting)]
     assert restored(job, "a") is None
 
 
@@ -220,7 +222,9 @@ def test_an_older_commit_is_restored_if_the_newest_one_is_lost() -> None:
     holds(job, "b", 5, 6)
     holds(job, "b", 5)
     restart(job)
-    assert "step 6 of round 0 is lost: nobody here has 1 of its 2 parts" in job.decided()
+    lost = "step 6 of round 0 is lost: nobody here has 1 of its 2 parts"
+    assert lost in job.decided()
+    assert f"{lost}; step 5 of round 0 is restored" in [message.text for message in job.told("a", Waiting)]
     assert "step 5 of round 0 is restored from memory" in job.decided()
     assert restored(job, "b") == CommitId(0, 5)
 

@@ -52,7 +52,9 @@ class Commits:
             lost = (
                 f"{missing} of its {ledger.size(held)} parts" if missing else "a part of what its ranks share"
             )
-            self._outbox.decide(f"{held} is lost: nobody here has {lost}")
+            lost = f"{held} is lost: nobody here has {lost}"
+            self._outbox.decide(lost)
+            self._outbox.tell_all([f"{lost}; {'nothing' if whole is None else whole} is restored"])
         if whole is not None:
             self._outbox.decide(f"{whole} is restored from memory")
         return whole
