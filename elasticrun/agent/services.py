@@ -18,7 +18,7 @@ from elasticrun.core.progress.silence import HangTerms
 from elasticrun.core.protocol.messages import Holding, Stall
 
 if TYPE_CHECKING:
-    from elasticrun.agent.memory.gate import MemoryGate
+    from elasticrun.agent.memory.gate import MemoryGate, ShutGate
     from elasticrun.agent.monitors.liveness import HealthServer
     from elasticrun.agent.monitors.notice import PreemptionNotice
     from elasticrun.agent.monitors.timer import FileTimer
@@ -80,7 +80,7 @@ class Services:
         if self.watch is not None:
             await self.watch.close()
         if self.memory is not None:
-            await self.memory.close()
+            self.memory.close()
         if self._timer is not None:
             self._timer.close()
         if self._health is not None:
@@ -101,11 +101,11 @@ def _open_watch(config: WorkerConfig, on_stall: Callable[[int, Stall | None], No
 
 def _open_memory(
     config: WorkerConfig, on_holdings: Callable[[tuple[Holding, ...]], None]
-) -> MemoryGate | None:
+) -> MemoryGate | ShutGate | None:
     """Where workers save their state; None for tasks of TensorFlow, which save by themselves."""
     if config.roles:
         return None
-    from elasticrun.agent.memory.gate import MemoryGate
+    from elasticrun.agent.memory.gate import MemoryGate, ShutGate
 
     try:
         return MemoryGate(config.local_world_size, on_holdings)
@@ -113,7 +113,7 @@ def _open_memory(
         logger.warning(
             "workers cannot save their state in memory: no socket can be made (%s)", error.strerror
         )
-        return None
+        return ShutGate()
 
 
 def hang_terms(config: WorkerConfig) -> HangTerms:

@@ -19,12 +19,18 @@ VARIABLE = "ELASTICRUN_MEMORY"
 ROUND = "ELASTICRUN_ROUND"
 VERSION = "1"
 _MAX_MESSAGE = 64 << 10
-#: Seconds to wait for the agent: longer than a save may wait for others (``core/state/vault.py``).
-_TIMEOUT = 60.0
+#: In place of the rest: the agent could not open its socket.
+NO_SOCKET = "none"
+#: Seconds to wait for the agent: longer than a save may wait there (``core/state/vault.py``).
+TIMEOUT = 60.0
 
 
 class SaveRefused(CheckpointError):
-    """The agent has no buffer for this save; training can go on without it."""
+    """The agent has no buffer for this save, or does not answer; training can go on without it."""
+
+
+class AgentSilent(CheckpointError):
+    """The agent did not answer in time. The next request makes a new connection."""
 
 
 class Granted(NamedTuple):
@@ -44,11 +50,14 @@ class StoredPart(NamedTuple):
 
 
 class AgentMemory:
-    """A connection to the agent of this worker."""
+    """A connection to the agent of this worker; once it is broken, the next request makes a new one."""
 
-    def __init__(self, channel: socket.socket, restore: tuple[int, int] | None) -> None:
-        self.restore = restore  # round and step of the commit that this round restores
-        self._channel = channel
+    def __init__(self, name: str, hello: dict[str, Any]) -> None:
+        """``name``: of the agent's socket. ``hello``: what the agent has to hear first."""
+        self.restore: tuple[int, int] | None = None  # round and step of the commit that this round restores
+        self._name = name
+        self._hello = hello
+        self._channel: socket.socket | None = None
         self._maps: dict[int, mmap.mmap] = {}  # by buffer
 
     @classmethod
@@ -56,43 +65,38 @@ class AgentMemory:
         """Connect to the agent that ``environment`` names; None if it names none.
 
         Raises:
-            CheckpointError: the agent is of another version, or does not answer.
+            CheckpointError: the agent is of another version, has no socket, or does not answer.
         """
         fields = environment.get(VARIABLE, "").split(":")
         if fields == [""]:
             return None
-        if len(fields) != 5 or fields[0] != VERSION:
+        if fields == [VERSION, NO_SOCKET]:
+            raise CheckpointError(
+                "this node's agent could not open its socket for saved state (its log says why), and without"
+                " it this rank would start from step 0 while others restore a later one"
+            )
+        if len(fields) != 4 or fields[0] != VERSION:
             raise CheckpointError(
                 f"{VARIABLE} must begin with {VERSION}:, got {fields[0]!r}: the launcher and this script's"
                 " environment have different versions of elasticrun; install the same one"
             )
-        _, _, name, token, local_rank = fields
-        channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        channel.settimeout(_TIMEOUT)
-        try:
-            channel.connect(f"\0{name}")
-        except OSError as error:
-            channel.close()
-            raise CheckpointError(f"the agent cannot be reached ({error.strerror})") from None
-        made = cls(channel, None)
+        _, name, token, local_rank = fields
         hello = {"ask": "hello", "token": token, "local_rank": int(local_rank)}
-        try:
-            answer, _ = made._ask({**hello, "round": int(environment.get(ROUND, "-1"))})
-        except BaseException:
-            channel.close()
-            raise
-        if answer.get("restore") is not None:
-            made.restore = tuple(answer["restore"])
+        made = cls(name, {**hello, "round": int(environment.get(ROUND, "-1"))})
+        made._open()
         return made
 
     def begin(self, step: int, whole: int, share: int, contents: str) -> Granted:
         """Ask for a buffer for a save. ``whole`` and ``share`` are in bytes; see ``core/state/vault.py``.
 
         Raises:
-            SaveRefused: there is no room, or the save before is not complete everywhere.
+            SaveRefused: there is no room, the save before is not complete everywhere, or there is no answer.
         """
         message = {"ask": "begin", "step": step, "whole": whole, "share": share, "contents": contents}
-        answer, fd = self._ask(message)
+        try:
+            answer, fd = self._ask(message)
+        except AgentSilent as silence:
+            raise SaveRefused(str(silence)) from None
         for dropped in self._maps.keys() - set(answer["alive"]):
             del self._maps[dropped]  # else its memory would never be free
         return Granted(self._map(answer["buffer"], answer["size"], fd), answer["divides"])
@@ -100,13 +104,14 @@ class AgentMemory:
     def end(self, step: int, length: int, digest: str, own: bool) -> None:
         """Tell that a part is complete: ``length`` bytes of the buffer, with this digest.
 
-        ``own``: it has shards of tensors, which no other rank has.
+        ``own``: it has what no other rank has saved, so the commit is lost with it.
         """
         self._ask({"ask": "end", "step": step, "length": length, "digest": digest, "own": own})
 
     def give_up(self) -> None:
         """Tell that the save that was begun will not be completed."""
-        self._send({"ask": "give up"})
+        if self._channel is not None:  # else the agent has found out by that
+            self._send({"ask": "give up"})
 
     def stored(self) -> list[StoredPart]:
         """What this node holds of the commit to restore."""
@@ -125,8 +130,33 @@ class AgentMemory:
 
     def close(self) -> None:
         """Hang up. What was saved stays with the agent."""
-        self._channel.close()
+        self._hang_up()
         self._maps.clear()
+
+    def _open(self) -> None:
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        channel.settimeout(TIMEOUT)
+        try:
+            channel.connect(f"\0{self._name}")
+        except (TimeoutError, BlockingIOError):
+            channel.close()
+            raise AgentSilent("the agent takes no connection") from None
+        except OSError as error:
+            channel.close()
+            raise CheckpointError(f"the agent cannot be reached ({_words(error)})") from None
+        self._channel = channel
+        try:
+            self._send(self._hello)
+            answer, _ = self._receive()
+        except BaseException:
+            self._hang_up()
+            raise
+        self.restore = tuple(answer["restore"]) if answer.get("restore") is not None else None
+
+    def _hang_up(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
 
     def _map(self, buffer: int, size: int, fd: int | None) -> mmap.mmap:
         if buffer not in self._maps:
@@ -135,22 +165,40 @@ class AgentMemory:
         return self._maps[buffer]
 
     def _ask(self, message: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+        if self._channel is None:
+            self._open()
         self._send(message)
         return self._receive()
 
     def _send(self, message: dict[str, Any]) -> None:
+        assert self._channel is not None
         try:
             self._channel.sendall(json.dumps(message).encode())
+        except TimeoutError:
+            self._hang_up()
+            raise AgentSilent("the agent does not listen") from None
         except OSError as error:
-            raise CheckpointError(f"the agent has gone: {error.strerror}") from None
+            self._hang_up()
+            raise CheckpointError(f"the agent has gone: {_words(error)}") from None
 
     def _receive(self) -> tuple[dict[str, Any], int | None]:
+        """Take the next answer. If it fails, the connection ends: the next answer would be an old one."""
+        assert self._channel is not None
         try:
+            self._channel.settimeout(TIMEOUT)
             data, fds, _, _ = socket.recv_fds(self._channel, _MAX_MESSAGE, 1)
+        except TimeoutError:
+            self._hang_up()
+            raise AgentSilent(f"the agent has not answered for {TIMEOUT:g} s") from None
         except OSError as error:
-            raise CheckpointError(f"the agent does not answer: {error}") from None
+            self._hang_up()
+            raise CheckpointError(f"the agent does not answer: {_words(error)}") from None
+        except BaseException:  # raised by the script's handler of a signal
+            self._hang_up()
+            raise
         if not data:
-            raise CheckpointError("the agent has hung up: this worker's round is over")
+            self._hang_up()
+            raise CheckpointError("the agent has hung up without an answer")
         answer = json.loads(data)
         if "refused" in answer:
             for fd in fds:
@@ -167,3 +215,7 @@ def _expect(fd: int | None) -> int:
     if fd is None:
         raise CheckpointError("the agent sent no descriptor: are all descriptors in use (ulimit -n)?")
     return fd
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -25,6 +25,7 @@ from elasticrun.core.state.events import (
     RoundBegins,
     SaveBegins,
     SaveEnds,
+    Stored,
     Tick,
     VaultEvent,
     WorkerGone,
@@ -52,16 +53,13 @@ class SimMemory:
 
     def begin(self, assignment: Assignment) -> None:
         """Workers of a round are about to start: what they restore must be there."""
-        first, size = assignment.first_rank, self.agent.spec.local_world_size
         if assignment.restore is not None:
             for buffer in self.vault.stored(assignment.restore):
                 stamp = self.contents[buffer.number]
                 require(
                     "what is restored is as it was saved", stamp == (buffer.commit, buffer.rank), str(stamp)
                 )
-        ranks = tuple(range(first, first + size))
-        place = assignment.group_rank, assignment.group_world_size, ranks, assignment.restore
-        self.handle(RoundBegins(assignment.round, *place))
+        self.handle(RoundBegins.of(assignment, self.agent.spec.local_world_size))
 
     def judge(self, effect: PassJudgement) -> None:
         """Hear from the master what became of the commits."""
@@ -93,12 +91,12 @@ class SimMemory:
             case Grant(rank, step, buffer):
                 self.contents[buffer] = None
                 saves.granted(self.agent, rank, step, buffer)
-            case Refuse(rank, step):
-                saves.refused(self.agent, rank, step)
+            case Stored(rank, step) | Refuse(rank, step):
+                saves.answered(self.agent, rank, step)
             case MakeBuffer(buffer):
                 made = saves.rng.random() > saves.shortage
                 done = BufferMade(buffer) if made else BufferRefused(buffer, "no room")
-                self.agent.kernel.after(0.1 * saves.rng.random(), self.handle, done)
+                self.agent.kernel.after(saves.slowness * saves.rng.random(), self.handle, done)
             case DropBuffer(buffer):
                 self.contents.pop(buffer, None)
             case Hold(holdings):
@@ -114,6 +112,7 @@ class Saves:
         #: Its own chance, so that a job without saves goes on as before.
         self.rng = random.Random(f"saves {sim.scenario.seed}")
         self.shortage = self.rng.choice((0.0, 0.0, 0.3))  # how likely it is that there is no room
+        self.slowness = self.rng.choice((0.1, 0.1, 60.0))  # seconds that it takes at most to make a buffer
         self.own = self.rng.random() < 0.5  # ranks save shards, and not all the same
         self._saved: dict[CommitId, set[int]] = {}  # the ranks that have saved it
         self._ranks: dict[int, int] = {}  # how many ranks each round has
@@ -161,10 +160,9 @@ class Saves:
         memory.contents[buffer] = commit, rank
         self._saved.setdefault(commit, set()).add(rank)
         memory.handle(SaveEnds(rank, step, 10, f"{commit.round}.{commit.step}.{rank}", self.own))
-        self._after_step(agent, group, local_rank, step + 1)
 
-    def refused(self, agent: SimAgent, rank: int, step: int) -> None:
-        """A worker goes on without this save."""
+    def answered(self, agent: SimAgent, rank: int, step: int) -> None:
+        """A worker goes on, with this save or without."""
         group = agent.workers.group
         if group is not None and rank - group.assignment.first_rank in group.alive:
             self._after_step(agent, group, rank - group.assignment.first_rank, step + 1)

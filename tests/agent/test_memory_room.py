@@ -58,7 +58,7 @@ def kernel(tmp_path: Path) -> Kernel:
     return Kernel(tmp_path)
 
 
-def test_a_kernel_that_says_nothing_sets_no_limit(kernel: Kernel) -> None:
+def test_what_a_kernel_that_says_nothing_can_give_is_unknown(kernel: Kernel) -> None:
     assert kernel.room is None
 
 
@@ -68,13 +68,13 @@ def test_a_host_keeps_a_share_of_its_memory_free(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("text", ["MemTotal: 1000 kB\nMemFree: 500 kB\n", "MemAvailable: 1000 kB\n"])
-def test_a_host_that_tells_not_all_of_its_memory_sets_no_limit(kernel: Kernel, text: str) -> None:
+def test_a_host_that_tells_not_all_of_its_memory_tells_nothing(kernel: Kernel, text: str) -> None:
     kernel.write("proc/meminfo", text)
     assert kernel.room is None
 
 
 @pytest.mark.parametrize("text", ["", "\n", "MemAvailable", "MemTotal: much kB\n", "MemAvailable: kB\n"])
-def test_rubbish_sets_no_limit(kernel: Kernel, text: str) -> None:
+def test_rubbish_tells_nothing(kernel: Kernel, text: str) -> None:
     kernel.write("proc/meminfo", text)
     kernel.write("proc/self/cgroup", text)
     assert kernel.room is None

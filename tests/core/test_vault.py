@@ -7,6 +7,7 @@ from typing import TypeVar
 import pytest
 
 from elasticrun.core.protocol.commits import CommitId, Holding
+from elasticrun.core.protocol.messages import Assignment
 from elasticrun.core.state.buffers import Stage
 from elasticrun.core.state.events import (
     BufferMade,
@@ -20,12 +21,13 @@ from elasticrun.core.state.events import (
     RoundBegins,
     SaveBegins,
     SaveEnds,
+    Stored,
     Tick,
     VaultEffect,
     VaultEvent,
     WorkerGone,
 )
-from elasticrun.core.state.vault import PATIENCE, Vault
+from elasticrun.core.state.vault import BUFFER_PATIENCE, PATIENCE, Vault
 
 Kind = TypeVar("Kind")
 
@@ -108,7 +110,7 @@ class Keeper:
 def test_a_save_is_granted_once_its_buffer_is_there() -> None:
     keeper = Keeper(0, makes=False)
     assert keeper.begin(0, 1, "a", 30, 20) == [MakeBuffer(0, 20)], "a single rank has all of it"
-    assert keeper.vault.next_deadline() == PATIENCE
+    assert keeper.vault.next_deadline() == BUFFER_PATIENCE
     [grant, ask] = keeper.do(BufferMade(0))
     assert grant == Grant(0, 1, 0, divides=True)
     assert ask == MakeBuffer(1, 20), "the next save need not wait for its pages"
@@ -205,7 +207,8 @@ def test_a_save_does_not_wait_forever_for_the_master() -> None:
     keeper.begin(0, 2)
     assert keeper.vault.next_deadline() == 1.0 + PATIENCE
     keeper.wait(PATIENCE)
-    assert keeper.refused() == "not all ranks have saved step 1"
+    told = "the master has not confirmed within 5 s that all ranks have saved step 1"
+    assert keeper.refused() == told
     assert keeper.vault.next_deadline() is None
     keeper.begin(0, 3)
     assert keeper.refused(), "it has waited in vain before, and there is no news"
@@ -228,14 +231,39 @@ def test_who_is_granted_something_is_patient_again() -> None:
     assert keeper.vault.next_deadline() == keeper.now + PATIENCE
 
 
-def test_a_save_whose_time_is_over_still_gets_the_buffer_that_is_being_made() -> None:
+def test_a_save_has_more_time_to_get_the_buffer_that_is_being_made() -> None:
     keeper = Keeper(0, makes=False)
     keeper.begin(0, 1)
     keeper.wait(PATIENCE)
     assert keeper.said == []
-    assert keeper.vault.next_deadline() is None
+    keeper.now = BUFFER_PATIENCE  # and it is there at the last moment
     keeper.do(BufferMade(0))
     assert keeper.granted(0)
+
+
+def test_the_time_to_make_a_buffer_begins_when_others_need_not_be_waited_for_any_more() -> None:
+    keeper = Keeper(0, 1, makes=False)
+    keeper.begin(0, 1, "a")
+    assert keeper.vault.next_deadline() == PATIENCE
+    keeper.wait(PATIENCE)
+    assert keeper.asked
+    assert keeper.vault.next_deadline() == PATIENCE + BUFFER_PATIENCE
+    keeper.wait(BUFFER_PATIENCE)
+    assert keeper.refused() == "no buffer of 10 bytes was ready within 30 s"
+
+
+def test_a_buffer_that_is_made_too_late_is_free_for_the_next_save() -> None:
+    keeper = Keeper(0, makes=False)
+    keeper.begin(0, 1, whole=50)
+    keeper.wait(BUFFER_PATIENCE)
+    assert keeper.refused() == "no buffer of 50 bytes was ready within 30 s"
+    assert keeper.vault.next_deadline() is None
+    assert keeper.begin(0, 2, whole=50) == [], "it is still being made"
+    assert keeper.vault.next_deadline() == keeper.now + BUFFER_PATIENCE
+    keeper.wait(BUFFER_PATIENCE)
+    assert keeper.refused()
+    assert keeper.do(BufferMade(0)) == []
+    assert Grant(0, 3, 0) in keeper.begin(0, 3, whole=50)
 
 
 # -- what workers may not do
@@ -267,15 +295,40 @@ def test_before_the_first_round_nobody_saves() -> None:
 def test_only_the_save_that_was_begun_can_end(event: SaveEnds) -> None:
     keeper = Keeper(0, 1)
     keeper.begin(0, 1)
-    assert keeper.do(event) == []
+    why = f"rank {event.rank} does not write step {event.step} here"
+    assert keeper.do(event) == [Refuse(event.rank, event.step, why)]
     keeper.begin(0, 3)
-    assert keeper.refused()
+    assert keeper.refused(), "it is still being written"
+    assert Stored(0, 1) in keeper.do(SaveEnds(0, 1, 9, "d"))
+
+
+def test_only_the_process_that_began_a_save_ends_it_or_gives_it_up() -> None:
+    keeper = Keeper(0)
+    keeper.do(SaveBegins(0, 1, 10, 10, "", peer=7))
+    assert keeper.of(Grant) == [Grant(0, 1, 0, peer=7)]
+    assert keeper.do(WorkerGone(0, peer=8)) == []
+    why = "rank 0 has begun a save that has not ended"
+    assert keeper.do(SaveBegins(0, 1, 10, 10, "", peer=8)) == [Refuse(0, 1, why, peer=8)]
+    why = "rank 0 does not write step 1 here"
+    assert keeper.do(SaveEnds(0, 1, 9, "d", peer=8)) == [Refuse(0, 1, why, peer=8)]
+    assert keeper.steps() == []
+    assert Stored(0, 1, peer=7) in keeper.do(SaveEnds(0, 1, 9, "d", peer=7))
+    assert keeper.steps() == [1]
+
+
+def test_a_save_that_waits_is_given_up_by_its_own_process_only() -> None:
+    keeper = Keeper(0, makes=False)
+    keeper.do(SaveBegins(0, 1, 10, 10, "", peer=7))
+    keeper.do(WorkerGone(0, peer=8))
+    keeper.do(BufferMade(0))
+    assert keeper.granted(0)
 
 
 def test_a_part_that_is_longer_than_its_buffer_is_not_stored() -> None:
     keeper = Keeper(0)
     keeper.begin(0, 1)
     keeper.do(SaveEnds(0, 1, 11, "d"))
+    assert keeper.refused() == "11 bytes are more than the 10 of the buffer"
     assert keeper.steps() == []
     keeper.begin(0, 1)
     assert keeper.granted(0)
@@ -392,6 +445,12 @@ def test_a_step_that_another_rank_still_writes_may_come_to_be() -> None:
 
 
 # -- rounds
+
+
+def test_a_round_begins_with_all_workers_of_this_node() -> None:
+    restore = CommitId(2, 7)
+    given = Assignment(3, 1, 4, 2, 8, 2, 8, "127.0.0.1", 1, 0, 3, restore=restore)
+    assert RoundBegins.of(given, 2) == RoundBegins(3, 1, 4, (2, 3), restore)
 
 
 def test_a_new_round_keeps_what_it_restores_and_nothing_else() -> None:

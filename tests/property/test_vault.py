@@ -25,6 +25,7 @@ from elasticrun.core.state.events import (
     RoundBegins,
     SaveBegins,
     SaveEnds,
+    Stored,
     Tick,
     VaultEffect,
     VaultEvent,
@@ -38,6 +39,7 @@ RANKS = st.integers(0, 4)  # the last one is nobody's
 STEPS_AHEAD = st.integers(-1, 2)
 SIZES = st.sampled_from((10, 10, 20, 40))
 CONTENTS = st.sampled_from(("a", "a", "a", "b", ""))
+PEERS = st.sampled_from((0, 0, 0, 1))  # processes of a rank
 MOST_EVENTS = 200  # that it takes until everybody has an answer
 
 
@@ -65,7 +67,9 @@ class VaultMachine(RuleBasedStateMachine):
         self.asked: dict[int, int] = {}  # sizes of buffers that are being made
         self.sizes: dict[int, int] = {}  # of those that are there
         self.numbered = 0  # buffers so far
-        self.live: dict[int, tuple[int, Written]] = {}  # by rank: the buffer that it may write, and what
+        self.live: dict[
+            int, tuple[int, int, Written]
+        ] = {}  # by rank: the process that writes, where, and what
         self.stored: dict[int, Written] = {}  # by buffer; None of what is half written
         self.kept: CommitId | None = None
         self.told: tuple[Holding, ...] = ()
@@ -75,44 +79,69 @@ class VaultMachine(RuleBasedStateMachine):
     # -- the vault
 
     def do(self, event: VaultEvent) -> None:
-        for effect in self.vault.handle(event, self.now):
+        effects = self.vault.handle(event, self.now)
+        if isinstance(event, SaveEnds):
+            self.check_end(event, effects.pop(0))
+        for effect in effects:
             self.check_effect(effect)
 
     def check_effect(self, effect: VaultEffect) -> None:
         match effect:
             case Grant():
                 self.grant(effect)
-            case Refuse(rank, step, reason):
+            case Refuse(rank, step, reason, peer):
                 assert reason
-                self.answer(rank, step)
+                self.answer(rank, step, peer)
+            case Stored():
+                raise AssertionError("nobody has ended a save")
             case MakeBuffer(buffer, size):
                 assert buffer == self.numbered, "no number is used twice"
                 self.numbered += 1
                 self.asked[buffer] = size
             case DropBuffer(buffer):
                 assert buffer not in self.safe
-                assert buffer not in [used for used, _ in self.live.values()]
+                assert buffer not in self.written
                 del self.sizes[buffer]
                 self.stored.pop(buffer, None)
             case Hold(holdings):
                 self.hold(holdings)
 
-    def answer(self, rank: int, step: int) -> SaveBegins:
-        """Each save has one answer."""
+    @property
+    def written(self) -> list[int]:
+        """The buffers that somebody writes."""
+        return [buffer for _, buffer, _ in self.live.values()]
+
+    def answer(self, rank: int, step: int, peer: int) -> SaveBegins:
+        """Each save has one answer, which goes to the process that asked."""
         # A second save of a rank is refused at once, so the answer is to the last one.
-        [*_, save] = [save for save in self.unanswered if (save.rank, save.step) == (rank, step)]
+        asked = rank, step, peer
+        [*_, save] = [save for save in self.unanswered if (save.rank, save.step, save.peer) == asked]
         self.unanswered.remove(save)
         return save
 
+    def check_end(self, end: SaveEnds, answer: VaultEffect) -> None:
+        """A process hears that its part is stored exactly if it is."""
+        peer, buffer, written = self.live.get(end.rank, (-1, -1, None))
+        asked = CommitId(self.round, end.step), end.peer
+        if written is None or asked != (written.commit, peer):
+            assert isinstance(answer, Refuse)
+        else:
+            del self.live[end.rank]
+            assert isinstance(answer, Stored if end.length <= self.sizes[buffer] else Refuse)
+            if isinstance(answer, Stored):
+                self.stored[buffer] = written
+        assert isinstance(answer, Stored | Refuse)
+        assert (answer.rank, answer.step, answer.peer) == (end.rank, end.step, end.peer)
+
     def grant(self, grant: Grant) -> None:
-        save = self.answer(grant.rank, grant.step)
+        save = self.answer(grant.rank, grant.step, grant.peer)
         assert self.sizes[grant.buffer] >= (save.share if grant.divides else save.whole)
         assert save.contents or not grant.divides
         assert grant.rank not in self.live
-        assert grant.buffer not in [used for used, _ in self.live.values()], "no two write one buffer"
+        assert grant.buffer not in self.written, "no two write one buffer"
         assert grant.buffer not in self.safe, "nobody writes over what was told of"
         written = Written(CommitId(self.round, grant.step), grant.rank, save.contents, grant.divides)
-        self.live[grant.rank] = grant.buffer, written
+        self.live[grant.rank] = grant.peer, grant.buffer, written
         self.stored.pop(grant.buffer, None)
 
     def hold(self, holdings: tuple[Holding, ...]) -> None:
@@ -175,10 +204,10 @@ class VaultMachine(RuleBasedStateMachine):
 
     # -- workers
 
-    @rule(rank=RANKS, ahead=STEPS_AHEAD, whole=SIZES, share=SIZES, contents=CONTENTS)
-    def begin_save(self, rank: int, ahead: int, whole: int, share: int, contents: str) -> None:
+    @rule(rank=RANKS, ahead=STEPS_AHEAD, whole=SIZES, share=SIZES, contents=CONTENTS, peer=PEERS)
+    def begin_save(self, rank: int, ahead: int, whole: int, share: int, contents: str, peer: int = 0) -> None:
         step = max(0, self.steps.get(rank, 0) + ahead)
-        event = SaveBegins(rank, step, max(whole, share), share, contents)
+        event = SaveBegins(rank, step, max(whole, share), share, contents, peer)
         self.steps[rank] = step
         self.unanswered.append(event)
         self.do(event)
@@ -197,25 +226,27 @@ class VaultMachine(RuleBasedStateMachine):
         if keeps and self.told:
             self.hear_verdict(self.told[-1].commit, None)
 
-    @rule(ahead=st.sampled_from((0, 0, 1)), length=st.sampled_from((5, 5, 50)), data=st.data())
-    def end_one(self, ahead: int, length: int, data: st.DataObject) -> None:
-        """Perhaps a save that was never begun, or one that is too long."""
-        self.end_save(data.draw(st.sampled_from((*self.live, 4)), "rank"), ahead, length)
+    @rule(ahead=st.sampled_from((0, 0, 1)), length=st.sampled_from((5, 5, 50)), data=st.data(), other=PEERS)
+    def end_one(self, ahead: int, length: int, data: st.DataObject, other: int) -> None:
+        """Perhaps a save that was never begun, or one of another process, or one that is too long."""
+        self.end_save(data.draw(st.sampled_from((*self.live, 4)), "rank"), ahead, length, other)
 
-    def end_save(self, rank: int, ahead: int = 0, length: int = 5) -> None:
-        buffer, written = self.live.get(rank, (-1, None))
+    def end_save(self, rank: int, ahead: int = 0, length: int = 5, other: int = 0) -> None:
+        peer, _, written = self.live.get(rank, (0, -1, None))
         step = (0 if written is None else written.commit.step) + ahead
-        if written is not None and not ahead:
-            del self.live[rank]
-            if length <= self.sizes[buffer]:
-                self.stored[buffer] = written
-        self.do(SaveEnds(rank, step, length, f"{self.now}"))
+        self.do(SaveEnds(rank, step, length, f"{self.now}", peer=peer + other))
 
-    @rule(rank=RANKS)
-    def give_up(self, rank: int) -> None:
-        self.live.pop(rank, None)
-        self.unanswered = [save for save in self.unanswered if save.rank != rank]
-        self.do(WorkerGone(rank))
+    @rule(other=PEERS, data=st.data())
+    def give_up(self, other: int, data: st.DataObject) -> None:
+        """Perhaps a process that saves nothing, beside one of the same rank that does."""
+        saving = {4: 0} | {save.rank: save.peer for save in self.unanswered}
+        saving |= {rank: peer for rank, (peer, _, _) in self.live.items()}
+        rank = data.draw(st.sampled_from(sorted(saving)), "rank")
+        peer = saving[rank] + other
+        if rank in self.live and not other:
+            del self.live[rank]
+        self.unanswered = [save for save in self.unanswered if (save.rank, save.peer) != (rank, peer)]
+        self.do(WorkerGone(rank, peer))
 
     # -- memory and time
 
@@ -243,15 +274,17 @@ class VaultMachine(RuleBasedStateMachine):
         self.now += seconds
         self.do(Tick())
 
-    @rule(made=st.booleans())
-    def settle(self, made: bool) -> None:
-        """Nobody waits forever: neither with memory nor without."""
-        self.answer_all(made)
+    @rule(made=st.sampled_from((True, False, None)))
+    def settle(self, made: bool | None) -> None:
+        """Nobody waits forever: neither with memory, nor without, nor with memory that never comes (None)."""
+        if made is not None:
+            self.answer_all(made)
         while (deadline := self.vault.next_deadline()) is not None:
             assert deadline > self.now
             self.now = deadline
             self.do(Tick())
-            self.answer_all(made)
+            if made is not None:
+                self.answer_all(made)
         assert self.unanswered == []
 
     # -- what always holds

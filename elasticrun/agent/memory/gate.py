@@ -20,11 +20,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Tells a worker where to find us: version, pid, name of the socket, token, local rank.
+#: Tells a worker where to find us: version, name of the socket, token, local rank; or version and "none".
 VARIABLE = "ELASTICRUN_MEMORY"
 VERSION = "1"
 _BACKLOG = 64
 _PAUSE = 1.0  # seconds
+
+
+class ShutGate:
+    """Stands for a gate that cannot be opened.
+
+    A worker must hear of it: else it would start anew while those of other nodes restore what was saved.
+    """
+
+    def environment(self, local_rank: int) -> dict[str, str]:
+        """What tells one worker that nobody is here."""
+        return {VARIABLE: f"{VERSION}:none"}
+
+    def begin(self, assignment: Assignment) -> None:
+        """No worker comes."""
+
+    def judge(self, kept: CommitId | None, void: CommitId | None) -> None:
+        """Nothing is saved."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class MemoryGate:
@@ -41,13 +61,17 @@ class MemoryGate:
         self._token = os.urandom(16).hex()
         self._name = f"elasticrun-{os.urandom(16).hex()}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        self._listener.bind(f"\0{self._name}")
-        self._listener.listen(_BACKLOG)
+        try:
+            self._listener.bind(f"\0{self._name}")
+            self._listener.listen(_BACKLOG)
+        except OSError:
+            self._listener.close()
+            raise
         self._loop.add_reader(self._listener, self._knocked)
 
     def environment(self, local_rank: int) -> dict[str, str]:
         """What one worker needs in its environment to find us."""
-        return {VARIABLE: ":".join((VERSION, str(os.getpid()), self._name, self._token, str(local_rank)))}
+        return {VARIABLE: ":".join((VERSION, self._name, self._token, str(local_rank)))}
 
     def begin(self, assignment: Assignment) -> None:
         """Workers of a round are about to start; nothing is left of those before."""
@@ -60,14 +84,14 @@ class MemoryGate:
         if self._server is not None:
             self._server.judge(kept, void)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close everything. The memory is freed once no worker maps it."""
         if self._later is not None:
             self._later.cancel()
         self._loop.remove_reader(self._listener)
         self._listener.close()
         if self._server is not None:
-            await self._server.close()
+            self._server.close()
 
     def _knocked(self) -> None:
         if self._server is None:

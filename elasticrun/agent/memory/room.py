@@ -1,7 +1,8 @@
 """How much memory can still be taken on this host, within the limits of our cgroup and those above it.
 
 A memfd beyond that would not fail when it is made: the kernel would kill some process when it is written. So
-the room is asked for first. Every source may be missing; a source that cannot be read sets no limit.
+the room is asked for first. Each source may be missing, and sets no limit then. If none can be read, the room
+is unknown: nothing is saved in memory.
 """
 
 from __future__ import annotations

@@ -7,8 +7,12 @@ Unix socket and maps it. What may be written where and when is the vault's to de
 
 Who can speak here. The socket has an abstract, random name in this network namespace; a peer must run as
 our user, which the kernel tells, and must know the token in its worker's environment. A message is at most
-``MAX_MESSAGE`` bytes of JSON; one that makes no sense ends its connection, and that worker's save. Whatever
-a worker says can only spoil its own part.
+``MAX_MESSAGE`` bytes of JSON; one that makes no sense ends its connection, and the save of that connection.
+
+The workers of a node trust each other: they share the token. One that speaks for another, or names other
+contents than the others do, costs the node a commit. And nothing takes a descriptor back: whoever has saved
+into a buffer, or restored from it, can write to it from then on. If one spoils its share of what local ranks
+divide, all of them have lost it. The digests in a part are there to find accidents.
 
 The pages of a buffer are there before a worker gets it: the kernel clears them, which takes longer than to
 write them.
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -42,6 +47,7 @@ from elasticrun.core.state.events import (
     RoundBegins,
     SaveBegins,
     SaveEnds,
+    Stored,
     Tick,
     VaultEffect,
     VaultEvent,
@@ -52,7 +58,7 @@ from elasticrun.core.state.vault import Vault
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE = 64 << 10
-#: Connections at a time, for each worker: the worker's own, and one of a program that it replaces itself by.
+#: Connections that one worker may have at a time: its own, and those of programs that it starts.
 CONNECTIONS = 8
 MEMFD = "elasticrun-state"
 _CREDENTIALS = struct.Struct("3i")  # of a peer: pid, uid, gid
@@ -61,11 +67,10 @@ _CREDENTIALS = struct.Struct("3i")  # of a peer: pid, uid, gid
 class Connection:
     """One process of a worker that saves or restores."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, number: int) -> None:
         self.channel = channel
+        self.number = number  # no other connection ever has it
         self.local_rank: int | None = None  # None: it has not said who it is
-        self.round = -1
-        self.saving: int | None = None  # the step that it saves
 
 
 class MemoryServer:
@@ -85,33 +90,34 @@ class MemoryServer:
         self._fds: dict[int, int] = {}  # by buffer
         self._sizes: dict[int, int] = {}  # of buffers that are there or being made
         self._assignment: Assignment | None = None
-        self._connections: dict[int, Connection] = {}  # by descriptor
+        self._connections: dict[int, Connection] = {}  # by number; all are of the round that runs
+        self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
-        self._making: set[asyncio.Future[None]] = set()
 
     def begin(self, assignment: Assignment) -> None:
         """Workers of a round are about to start; nothing is left of those before."""
         for connection in list(self._connections.values()):
             self._close(connection)
         self._assignment = assignment
-        ranks = tuple(range(assignment.first_rank, assignment.first_rank + self._size))
-        place = assignment.group_rank, assignment.group_world_size, ranks, assignment.restore
-        self._handle(RoundBegins(assignment.round, *place))
+        self._handle(RoundBegins.of(assignment, self._size))
 
     def judge(self, kept: CommitId | None, void: CommitId | None) -> None:
         """Hear what became of the commits of the round that runs."""
         self._handle(Judged(kept, void))
 
-    async def close(self) -> None:
-        """Close everything. The memory is freed once no worker maps it."""
+    def close(self) -> None:
+        """Close everything; a buffer that is being made is closed once it is there.
+
+        The memory is freed once no worker maps it.
+        """
         for connection in list(self._connections.values()):
             self._close(connection)
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.gather(*self._making, return_exceptions=True)
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
+        self._sizes.clear()
 
     # -- the vault
 
@@ -127,11 +133,14 @@ class MemoryServer:
 
     def _carry_out(self, effect: VaultEffect) -> None:
         match effect:
-            case Grant(rank, step, buffer, divides):
+            # The vault answers only those who are here: who hangs up gives its save up.
+            case Grant(buffer=buffer, divides=divides, peer=peer):
                 given: dict[str, Any] = {"buffer": buffer, "size": self._sizes[buffer], "divides": divides}
-                self._answer(rank, step, {**given, "alive": list(self._sizes)}, buffer)
-            case Refuse(rank, step, reason):
-                self._answer(rank, step, {"refused": reason})
+                self._send(self._connections[peer], {**given, "alive": list(self._sizes)}, buffer)
+            case Stored(peer=peer):
+                self._send(self._connections[peer], {"ended": True})
+            case Refuse(reason=reason, peer=peer):
+                self._send(self._connections[peer], {"refused": reason})
             case MakeBuffer(buffer, size):
                 self._make(buffer, size)
             case DropBuffer(buffer):
@@ -141,43 +150,49 @@ class MemoryServer:
             case Hold(holdings):
                 self._on_holdings(holdings)
 
-    def _answer(self, rank: int, step: int, answer: dict[str, Any], buffer: int | None = None) -> None:
-        for connection in self._connections.values():
-            if connection.saving == step and self._rank(connection) == rank:
-                if buffer is None:
-                    connection.saving = None
-                self._send(connection, answer, buffer)
-                return
-        if buffer is not None:  # the worker has gone meanwhile
-            self._loop.call_soon(self._handle, WorkerGone(rank))
-
     # -- buffers
 
     def _make(self, buffer: int, size: int) -> None:
         room = free_bytes()
         untouched = sum(size for number, size in self._sizes.items() if number not in self._fds)
-        if room is None or size + untouched > room:
-            left = "an unknown number of" if room is None else max(0, room - untouched)
-            reason = f"{size} bytes are needed, and {left} bytes of memory can be taken"
-            self._loop.call_soon(self._handle, BufferRefused(buffer, reason))
+        if room is None:
+            self._miss(buffer, f"{size} bytes are needed, and the kernel does not say how many can be taken")
+            return
+        if size + untouched > room:
+            left = max(0, room - untouched)
+            self._miss(buffer, f"{size} bytes are needed, and {left} bytes of memory can be taken")
             return
         self._sizes[buffer] = size
-        done = self._loop.run_in_executor(None, make_buffer, size)
-        self._making.add(task := asyncio.ensure_future(self._made(buffer, done)))
-        task.add_done_callback(self._making.discard)
-
-    async def _made(self, buffer: int, done: asyncio.Future[int]) -> None:
         try:
-            fd = await done
+            self._loop.run_in_executor(None, self._fill, buffer, size)
+        except RuntimeError as error:
+            self._miss(buffer, f"the buffer cannot be made: {error}")
+
+    def _fill(self, buffer: int, size: int) -> None:
+        """Make a buffer, in a thread.
+
+        The loop is told of it here, not by what this returns: if no thread could be started for it, another
+        one may still come to it later, and nobody would close what it returns.
+        """
+        try:
+            made: int | OSError = make_buffer(size)
         except OSError as error:
-            self._sizes.pop(buffer, None)
-            self._handle(BufferRefused(buffer, f"the kernel gives no memory: {error.strerror}"))
-            return
-        if buffer not in self._sizes:  # it was dropped meanwhile
-            os.close(fd)
-            return
-        self._fds[buffer] = fd
-        self._handle(BufferMade(buffer))
+            made = error
+        self._loop.call_soon_threadsafe(self._made, buffer, made)
+
+    def _made(self, buffer: int, made: int | OSError) -> None:
+        if isinstance(made, OSError):
+            self._miss(buffer, f"the kernel gives no memory: {made.strerror}")
+        elif buffer not in self._sizes:  # it was refused meanwhile, or all is closed
+            os.close(made)
+        else:
+            self._fds[buffer] = made
+            self._handle(BufferMade(buffer))
+
+    def _miss(self, buffer: int, reason: str) -> None:
+        """Tell the vault that there will be no such buffer."""
+        self._sizes.pop(buffer, None)
+        self._loop.call_soon(self._handle, BufferRefused(buffer, reason))
 
     # -- connections
 
@@ -188,11 +203,13 @@ class MemoryServer:
             _, uid, _ = _CREDENTIALS.unpack(
                 channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             )
-            if uid != os.getuid() or len(self._connections) >= CONNECTIONS * self._size:
+            # as many as may be greeted, and some that have not said yet who they are
+            if uid != os.getuid() or len(self._connections) >= CONNECTIONS * (self._size + 1):
                 channel.close()
                 return
             channel.setblocking(False)
-            self._connections[channel.fileno()] = connection = Connection(channel)
+            connection = Connection(channel, next(self._numbers))
+            self._connections[connection.number] = connection
             self._loop.add_reader(channel, self._read, connection)
 
     def _read(self, connection: Connection) -> None:
@@ -214,31 +231,19 @@ class MemoryServer:
     def _hear(self, connection: Connection, message: dict[str, Any]) -> None:
         rank = self._rank(connection)
         match message:
-            case {"ask": "hello", "token": str(token), "local_rank": int(local_rank), "round": int(round_)}:
-                self._greet(connection, token, local_rank, round_)
+            case {"ask": "hello", "token": str(token), "local_rank": int(), "round": int()}:
+                self._greet(connection, token, _natural(message, "local_rank"), _natural(message, "round"))
             case _ if rank is None:
                 raise ValueError("it must begin with hello")
             case {"ask": "begin", "step": int(), "whole": int(), "share": int(), "contents": str()}:
                 sizes = _natural(message, "step"), _natural(message, "whole"), _natural(message, "share")
-                contents = _digest(message, "contents")
-                if any(
-                    each.saving is not None and self._rank(each) == rank
-                    for each in self._connections.values()
-                ):
-                    self._send(connection, {"refused": f"rank {rank} has begun a save that has not ended"})
-                    return
-                connection.saving = sizes[0]
-                self._handle(SaveBegins(rank, *sizes, contents))
+                self._handle(SaveBegins(rank, *sizes, _digest(message, "contents"), connection.number))
             case {"ask": "end", "step": int(), "length": int(), "digest": str(), "own": bool(own)}:
                 step, length = _natural(message, "step"), _natural(message, "length")
                 digest = _digest(message, "digest")
-                if connection.saving == step:
-                    connection.saving = None
-                self._handle(SaveEnds(rank, step, length, digest, own))
-                self._send(connection, {"ended": True})
+                self._handle(SaveEnds(rank, step, length, digest, own, connection.number))
             case {"ask": "give up"}:
-                connection.saving = None
-                self._handle(WorkerGone(rank))
+                self._handle(WorkerGone(rank, connection.number))
             case {"ask": "restore"}:
                 self._show(connection)
             case _:
@@ -250,15 +255,20 @@ class MemoryServer:
             raise ValueError("its token is another one")
         if given is None or round_ != given.round or not 0 <= local_rank < self._size:
             raise ValueError(f"no worker {local_rank} of round {round_} runs here")
-        connection.local_rank, connection.round = local_rank, round_
+        if connection.local_rank is not None:
+            raise ValueError("it has said hello before")
+        if sum(each.local_rank == local_rank for each in self._connections.values()) >= CONNECTIONS:
+            self._send(connection, {"refused": f"worker {local_rank} has {CONNECTIONS} connections already"})
+            self._close(connection)
+            return
+        connection.local_rank = local_rank
         restore = None if given.restore is None else [given.restore.round, given.restore.step]
         self._send(connection, {"restore": restore})
 
     def _rank(self, connection: Connection) -> int | None:
-        given = self._assignment
-        if given is None or connection.local_rank is None or connection.round != given.round:
+        if self._assignment is None or connection.local_rank is None:
             return None
-        return given.first_rank + connection.local_rank
+        return self._assignment.first_rank + connection.local_rank
 
     def _show(self, connection: Connection) -> None:
         """Hand out what this node has of the commit to restore, part after part."""
@@ -278,14 +288,13 @@ class MemoryServer:
             self._loop.call_soon(self._close, connection)
 
     def _close(self, connection: Connection) -> None:
-        number = connection.channel.fileno()
-        if self._connections.pop(number, None) is None:
+        if self._connections.pop(connection.number, None) is None:
             return
         self._loop.remove_reader(connection.channel)
         connection.channel.close()
         rank = self._rank(connection)
-        if connection.saving is not None and rank is not None:
-            self._handle(WorkerGone(rank))
+        if rank is not None:
+            self._handle(WorkerGone(rank, connection.number))
 
 
 def make_buffer(size: int) -> int:

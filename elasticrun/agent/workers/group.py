@@ -35,7 +35,7 @@ from elasticrun.core.recovery.own_failures import Stopping
 from elasticrun.errors import ElasticRunError
 
 if TYPE_CHECKING:
-    from elasticrun.agent.memory.gate import MemoryGate
+    from elasticrun.agent.memory.gate import MemoryGate, ShutGate
     from elasticrun.agent.workers.ps_backup_dirs import PsBackupDirs
 
 STDIN = 0
@@ -64,7 +64,7 @@ class WorkerGroup:
         cpus: CpuPlan,
         on_event: Callable[[WorkerFailed | WorkerFinished], None],
         watch: HangWatch | None = None,  # None: nobody asks for steps
-        memory: MemoryGate | None = None,  # None: workers cannot save their state in memory
+        memory: MemoryGate | ShutGate | None = None,  # None: workers save their state by themselves
         backup_dirs: PsBackupDirs | None = None,  # None: no ps keeps copies
         read_error: ReadError = read_at_once,
     ) -> None:

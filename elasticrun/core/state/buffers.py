@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum
 
 from elasticrun.core.protocol.commits import CommitId
-from elasticrun.core.state.events import DropBuffer, MakeBuffer
+from elasticrun.core.state.events import DropBuffer, MakeBuffer, SaveBegins
 from elasticrun.dataclass import dataclass
 
 
@@ -32,6 +32,7 @@ class Buffer:
     number: int
     size: int  # bytes
     rank: int = -1  # whose save it is made for, or whose part it holds
+    peer: int = -1  # the process that writes it
     stage: Stage = Stage.MAKING
     commit: CommitId | None = None
     length: int = 0  # bytes of the part
@@ -40,10 +41,10 @@ class Buffer:
     divides: bool = False  # it has only a share of what is shared
     own: bool = False  # it has shards of tensors, which no other rank has
 
-    def write(self, rank: int, commit: CommitId, contents: str, divides: bool) -> None:
+    def write(self, save: SaveBegins, round_: int, divides: bool) -> None:
         """A rank writes its part of a commit from now on."""
-        self.stage, self.rank, self.commit = Stage.WRITING, rank, commit
-        self.contents, self.divides = contents, divides
+        self.stage, self.rank, self.peer = Stage.WRITING, save.rank, save.peer
+        self.commit, self.contents, self.divides = CommitId(round_, save.step), save.contents, divides
 
     def store(self, length: int, digest: str, own: bool) -> None:
         """The part is complete."""
@@ -51,7 +52,7 @@ class Buffer:
 
     def free(self) -> None:
         """Nobody needs what it holds."""
-        self.stage, self.rank, self.commit = Stage.FREE, -1, None
+        self.stage, self.rank, self.peer, self.commit = Stage.FREE, -1, -1, None
         self.length, self.digest, self.contents, self.divides, self.own = 0, "", "", False, False
 
 

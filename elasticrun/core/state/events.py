@@ -1,8 +1,13 @@
-"""The events and effects of a vault (``core/state/vault.py``)."""
+"""The events and effects of a vault (``core/state/vault.py``).
+
+A ``peer`` is one process of a worker, by a number that nobody else on this node has: a worker may be several
+processes, and only the one that began a save can end it.
+"""
 
 from __future__ import annotations
 
 from elasticrun.core.protocol.commits import CommitId, Holding
+from elasticrun.core.protocol.messages import Assignment
 from elasticrun.dataclass import dataclass
 
 
@@ -16,27 +21,36 @@ class RoundBegins:
     ranks: tuple[int, ...]  # global ranks of this node's workers
     restore: CommitId | None = None
 
+    @classmethod
+    def of(cls, assignment: Assignment, local_world_size: int) -> RoundBegins:
+        """The round that an agent is told to start."""
+        ranks = tuple(range(assignment.first_rank, assignment.first_rank + local_world_size))
+        size = assignment.group_world_size
+        return cls(assignment.round, assignment.group_rank, size, ranks, assignment.restore)
+
 
 @dataclass(frozen=True, slots=True)
 class SaveBegins:
-    """A worker asks for a buffer."""
+    """A worker asks for a buffer. The answer is ``Grant`` or ``Refuse``."""
 
     rank: int
     step: int
     whole: int  # bytes of its part with all that is shared
     share: int  # bytes of its part with this rank's share of what is shared
     contents: str  # digest of the names and shapes of what is shared; "": nothing is
+    peer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SaveEnds:
-    """A worker has written its part. ``digest`` is that of the part."""
+    """A worker has written its part, which has this digest. The answer is ``Stored`` or ``Refuse``."""
 
     rank: int
     step: int
     length: int  # bytes of the buffer that are in use
     digest: str
     own: bool = False  # it has shards of tensors, which no other rank has
+    peer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +58,7 @@ class WorkerGone:
     """A worker has ended, or gave its save up."""
 
     rank: int
+    peer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +103,26 @@ class Grant:
     step: int
     buffer: int
     divides: bool = False
+    peer: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Tell a worker that its part is stored."""
+
+    rank: int
+    step: int
+    peer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Tell a worker that this save is not made."""
+    """Tell a worker that what it asked for is not done: its save is not made, or this was no end of one."""
 
     rank: int
     step: int
     reason: str
+    peer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +147,4 @@ class Hold:
     holdings: tuple[Holding, ...]
 
 
-VaultEffect = Grant | Refuse | MakeBuffer | DropBuffer | Hold
+VaultEffect = Grant | Stored | Refuse | MakeBuffer | DropBuffer | Hold

@@ -37,14 +37,17 @@ from elasticrun.core.state.events import (
     RoundBegins,
     SaveBegins,
     SaveEnds,
+    Stored,
     VaultEffect,
     VaultEvent,
     WorkerGone,
 )
 from elasticrun.dataclass import dataclass
 
-#: Seconds for which a save waits for a buffer, or the first save of a round for the other local ranks.
+#: Seconds for which a save waits for the verdict on the one before, or a round's first for other local ranks.
 PATIENCE = 5.0
+#: Seconds for which a save that waits for nobody else waits until its buffer is made.
+BUFFER_PATIENCE = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A save that waits for its buffer."""
+    """A save that waits: for others, and then for the buffer that is being made."""
 
     save: SaveBegins
     until: float
+    awaits_buffer: bool = False  # and for nothing else
 
 
 class Vault:
@@ -91,8 +95,8 @@ class Vault:
                 self._begin_save(event)
             case SaveEnds():
                 self._end_save(event)
-            case WorkerGone(rank):
-                self._give_up(rank)
+            case WorkerGone(rank, peer):
+                self._give_up(rank, peer)
             case BufferMade(buffer):
                 self._shelf.made(buffer)
             case BufferRefused(buffer, reason):
@@ -107,8 +111,7 @@ class Vault:
 
     def next_deadline(self) -> float | None:
         """When to send a tick, or None."""
-        waits = [wish.until for wish in self._wishes.values() if wish.until > self._now]
-        return min(waits, default=None)  # a wish beyond its time waits for a buffer that is being made
+        return min((wish.until for wish in self._wishes.values()), default=None)
 
     def stored(self, commit: CommitId) -> list[Buffer]:
         """The buffers of a commit that this node has told to hold; none otherwise."""
@@ -118,8 +121,10 @@ class Vault:
     # -- rounds
 
     def _begin_round(self, event: RoundBegins) -> None:
+        self._wishes.clear()
         for rank in self._ranks:
-            self._give_up(rank)
+            if (buffer := self._shelf.written_by(rank)) is not None:
+                buffer.free()
         self._round = event.round
         self._rounds[event.round] = Place(event.group_rank, event.size, event.ranks)
         self._contents.clear()
@@ -159,17 +164,22 @@ class Vault:
 
     def _end_save(self, event: SaveEnds) -> None:
         buffer = self._shelf.written_by(event.rank)
-        if buffer is not None and buffer.commit == CommitId(self._round, event.step):
-            if event.length > buffer.size:
-                buffer.free()
-                return
+        if buffer is None or (buffer.commit, buffer.peer) != (CommitId(self._round, event.step), event.peer):
+            self._refuse(event, f"rank {event.rank} does not write step {event.step} here")
+        elif event.length > buffer.size:
+            buffer.free()
+            self._refuse(event, f"{event.length} bytes are more than the {buffer.size} of the buffer")
+        else:
             buffer.store(event.length, event.digest, event.own)
             self._last[event.rank] = event.step
+            self._effects.append(Stored(event.rank, event.step, event.peer))
 
-    def _give_up(self, rank: int) -> None:
-        self._wishes.pop(rank, None)
-        buffer = self._shelf.written_by(rank)
-        if buffer is not None:
+    def _give_up(self, rank: int, peer: int) -> None:
+        """One process of a rank has gone: what another one of it saves goes on."""
+        wish, buffer = self._wishes.get(rank), self._shelf.written_by(rank)
+        if wish is not None and wish.save.peer == peer:
+            del self._wishes[rank]
+        if buffer is not None and buffer.peer == peer:
             buffer.free()
 
     def _miss(self, rank: int, reason: str) -> None:
@@ -180,16 +190,17 @@ class Vault:
 
     def _lose_patience(self) -> None:
         for rank, wish in list(self._wishes.items()):
-            if self._now < wish.until:
+            if wish.awaits_buffer or self._now < wish.until:
                 continue
             self._meets = False
             if not self._is_decided(rank):
                 del self._wishes[rank]
                 self._impatient.add(rank)
-                self._refuse(wish.save, f"not all ranks have saved step {self._last[rank]}")
+                saved = f"that all ranks have saved step {self._last[rank]}"
+                self._refuse(wish.save, f"the master has not confirmed within {PATIENCE:.0f} s {saved}")
 
-    def _refuse(self, save: SaveBegins, reason: str) -> None:
-        self._effects.append(Refuse(save.rank, save.step, reason))
+    def _refuse(self, asked: SaveBegins | SaveEnds, reason: str) -> None:
+        self._effects.append(Refuse(asked.rank, asked.step, reason, asked.peer))
 
     def _is_decided(self, rank: int) -> bool:
         """Whether the fate of all that a rank has stored in this round is known."""
@@ -204,9 +215,10 @@ class Vault:
         for rank, wish in list(self._wishes.items()):
             waits = self._meets and wish.save.contents and len(self._contents) < len(self._ranks)
             if not waits and self._is_decided(rank):
-                self._grant(wish.save)
+                self._grant(wish)
 
-    def _grant(self, save: SaveBegins) -> None:
+    def _grant(self, wish: Wish) -> None:
+        save = wish.save
         told = self._contents.values()
         divides = bool(save.contents) and len(told) == len(self._ranks) and len(set(told)) == 1
         need = save.share if divides else save.whole
@@ -214,10 +226,14 @@ class Vault:
         if buffer is not None:
             del self._wishes[save.rank]
             self._impatient.discard(save.rank)
-            buffer.write(save.rank, CommitId(self._round, save.step), save.contents, divides)
-            self._effects.append(Grant(save.rank, save.step, buffer.number, divides))
+            buffer.write(save, self._round, divides)
+            self._effects.append(Grant(save.rank, save.step, buffer.number, divides, save.peer))
             if len(self._shelf) < 2 * len(self._ranks):
                 self._shelf.take(need, save.rank)  # for the next save: its pages are there by then
+        elif not wish.awaits_buffer:
+            self._wishes[save.rank] = Wish(save, self._now + BUFFER_PATIENCE, awaits_buffer=True)
+        elif wish.until <= self._now:  # the buffer is free for whoever saves once it is there
+            self._miss(save.rank, f"no buffer of {need} bytes was ready within {BUFFER_PATIENCE:.0f} s")
         self._effects += self._shelf.effects
         self._shelf.effects.clear()
 
@@ -261,7 +277,7 @@ class Vault:
         place, parts = self._rounds[commit.round], self._shelf.parts(commit)
         kinds = {(buffer.contents, buffer.divides) for buffer in parts.values()}
         # some of what is shared may be missing
-        is_torn = len(kinds) > 1 and any(contents and divides for contents, divides in kinds)
+        is_torn = len(kinds) > 1 and any(divides for _, divides in kinds)
         if len(parts) < len(place.ranks) or is_torn:
             return None
         digests = ",".join(parts[rank].digest for rank in place.ranks)
