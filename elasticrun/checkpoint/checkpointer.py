@@ -5,6 +5,8 @@ afterwards never reaches the copy. The digests are computed by a thread, and onl
 the part is complete. No rank waits for another one: the master finds out which steps all ranks have saved,
 and the next round restores the newest of them on all ranks. So a step that one rank could not save is lost,
 and never half of it restored.
+
+``load`` has no rank raise alone, as the others would wait for it: all of them raise the same error.
 """
 
 from __future__ import annotations
@@ -13,15 +15,17 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
+import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 
 from elasticrun.checkpoint import exchange
 from elasticrun.checkpoint.agent_memory import AgentMemory, SaveRefused
-from elasticrun.checkpoint.memory import MemoryReader, finish_part, missing_tensors, save_part
-from elasticrun.checkpoint.parts import Layout
+from elasticrun.checkpoint.copying import misfit, missing_tensors
+from elasticrun.checkpoint.memory import MemoryReader, finish_part, save_part
+from elasticrun.checkpoint.parts import Item, Layout
 from elasticrun.checkpoint.states import put_back, states_of
 from elasticrun.errors import CheckpointError
 
@@ -31,32 +35,54 @@ State = MutableMapping[str, Any]
 
 
 class Loading:
-    """One attempt to plan how a state is restored from what a reader can read."""
+    """One attempt to restore a state from what a reader can read."""
 
     def __init__(self, reader: MemoryReader, state: State) -> None:
         self._reader = reader
         self._state = state
         self._planner = DefaultLoadPlanner()
-        self.obstacle = ""  # why it cannot be restored so, in a sentence
-        try:
-            metadata = reader.read_metadata()
-            self._gathered = states_of(state, metadata.state_dict_metadata)
-            self._planner.set_up_planner(self._gathered, metadata, is_coordinator=False)
-            self._plan = self._planner.create_local_plan()
-        except CheckpointError as error:
-            self.obstacle = str(error)
-        except (RuntimeError, ValueError, KeyError) as error:
-            self.obstacle = f"the saved state does not fit this model: {error}"
-        else:
-            if missing := missing_tensors(self._plan, self._planner.state_dict):
-                self.obstacle = (
-                    f"parts of the saved state are missing on this node, the first of {missing[0]}"
-                )
+        self.cause: Exception | None = None  # of what is in the way on this rank
 
-    def finish(self) -> None:
-        """Restore the state."""
-        self._reader.read_data(self._plan, self._planner)
+    def run(self) -> str:
+        """Restore the state. Returns what is in the way on any rank, in a sentence; "": it is restored.
+
+        The ranks that are connected all have to call it, and all get the same sentence.
+        """
+        return self._agree(self._try(self._plan)) or self._agree(self._try(self._fill))
+
+    def _plan(self) -> None:
+        metadata = self._reader.read_metadata()
+        self._gathered = states_of(self._state, metadata.state_dict_metadata)
+        self._planner.set_up_planner(self._gathered, metadata, is_coordinator=False)
+        if found := misfit(self._planner.state_dict, metadata):
+            raise ValueError(found)
+        self._filled = self._planner.create_local_plan()
+        if missing := missing_tensors(self._filled, self._planner.state_dict, metadata):
+            raise CheckpointError(f"parts of the saved state are missing, the first of {missing[0]}")
+
+    def _fill(self) -> None:
+        self._reader.read_data(self._filled, self._planner)
         put_back(self._state, self._gathered)
+
+    def _try(self, step: Callable[[], None]) -> str:
+        try:
+            step()
+        except CheckpointError as error:
+            self.cause = error
+            return str(error)
+        except Exception as error:  # noqa: BLE001 whatever it is, the other ranks must hear of it
+            self.cause = error
+            return f"the saved state does not fit this model: {error}"
+        return ""
+
+    def _agree(self, obstacle: str) -> str:
+        mine = obstacle, self._reader.faults
+        told = exchange.tell(mine) if exchange.is_possible() else [mine]
+        obstacles = [each for each, _ in told if each]
+        faults = [fault for _, them in told for fault in them]
+        if not obstacles:
+            return ""
+        return f"{faults[0]}; without it, {obstacles[0]}" if faults else obstacles[0]
 
 
 class Checkpointer:
@@ -83,28 +109,32 @@ class Checkpointer:
         """Restore ``state`` in place. Returns the step after which it was saved; 0: nothing was restored.
 
         Raises:
-            CheckpointError: the saved state is of another model, or damaged; the text names the key.
+            CheckpointError: the saved state is of another model, damaged or incomplete; the text says which
+                key. All ranks raise the same, so they may go on with another state; what is in ``state`` may
+                be restored in part.
         """
+        self.wait()
         if self._memory is None or self._memory.restore is None:
             return 0
-        reader = MemoryReader(self._memory)
+        reader = MemoryReader(self._memory, alone=True)
+        if exchange.is_possible() and exchange.is_astray(reader.own):
+            reader.widen()  # for the values that are each rank's own
         loading = Loading(reader, state)
-        if exchange.is_possible() and any(exchange.tell(loading.obstacle)):
+        obstacle = loading.run()
+        if obstacle and exchange.is_possible() and not reader.is_wide:
             reader.widen()
             loading = Loading(reader, state)
-            obstacles = [each for each in exchange.tell(loading.obstacle) if each]
-            if obstacles:
-                raise CheckpointError(obstacles[0])
-        if loading.obstacle:
-            raise CheckpointError(loading.obstacle)
-        loading.finish()
+            obstacle = loading.run()
+        if obstacle:
+            raise CheckpointError(obstacle) from loading.cause
         return self._memory.restore[1]
 
     def save(self, step: int, state: State) -> bool:
         """Save ``state`` as it is after ``step``, the number of steps done. Blocks for one copy.
 
-        Returns whether it was saved. False: there is no room, or another rank lags behind; a warning says so,
-        once. Until all ranks have saved this step, a restart restores an earlier one.
+        Returns whether it was copied. False: there is no room, another rank lags behind, or the agent does
+        not answer; a warning says so, once until a save is copied again. Until all ranks have saved this
+        step, a restart restores an earlier one.
 
         Raises:
             CheckpointError: the agent has gone.
@@ -126,8 +156,9 @@ class Checkpointer:
                 logger.warning("step %d is not saved: %s", step, refusal)
             self._told = True
             return False
+        self._told = False
         copied = save_part(self._memory, granted, layout, facts)
-        self._sealing = threading.Thread(target=self._seal, args=(step, *copied), name="elasticrun-seal")
+        self._sealing = threading.Thread(target=self._seal, args=(step, copied), name="elasticrun-seal")
         self._sealing.start()
         return True
 
@@ -144,10 +175,10 @@ class Checkpointer:
             self._memory.close()
             self._memory = None
 
-    def _seal(self, step: int, *copied: Any) -> None:
+    def _seal(self, step: int, copied: tuple[torch.Tensor, list[Item], dict[str, Any]]) -> None:
         assert self._memory is not None
         try:
-            finish_part(self._memory, step, *copied)
+            finish_part(self._memory, step, copied, own=any(item.is_shard for item in copied[1]))
         except CheckpointError as error:  # the training goes on without this save
             logger.warning("step %d is not saved: %s", step, error)
         except Exception:

@@ -49,21 +49,39 @@ def tell(value: Any) -> list[Any]:
     return told
 
 
+def is_astray(own: Sequence[Part]) -> bool:
+    """Whether any rank's own part is on another node than the rank. Every rank has to call it."""
+    told = tell([part.rank for part in own])
+    present = {rank for here in told for rank in here}
+    return any(rank in present and rank not in here for rank, here in enumerate(told))
+
+
 def others(own: Sequence[Part]) -> list[Remote]:
     """The parts that other ranks can send, and that are not among ``own``. Every rank has to call it.
 
-    A part that several ranks hold is asked of one of them; different ranks ask different ones.
+    A part that several ranks hold is asked of one of them; different ranks ask different ones. The ranks of
+    a node hold the same parts, so each part's facts are told by one of its holders, and these take turns:
+    what one rank tells takes as much room at all ranks as the longest that any rank tells.
     """
-    here, me = {part.rank for part in own}, dist.get_rank()
-    holders: dict[int, list[tuple[int, dict[str, Any]]]] = {}
-    for sender, told in enumerate(tell({part.rank: part.facts for part in own})):
-        for rank, facts in told.items():
-            holders.setdefault(rank, []).append((sender, facts))
-    found = []
-    for rank in sorted(holders.keys() - here):
-        sender, facts = holders[rank][me % len(holders[rank])]
-        found.append(Remote(rank, sender, facts, items_of(facts)))
-    return found
+    here, me = {part.rank: part for part in own}, dist.get_rank()
+    holders: dict[int, list[int]] = {}
+    for sender, ranks in enumerate(tell(list(here))):
+        for rank in ranks:
+            holders.setdefault(rank, []).append(sender)
+    scarce = {rank: them for rank, them in holders.items() if len(them) < dist.get_world_size()}
+    if not scarce:  # and all ranks know that
+        return []
+    facts: dict[int, dict[str, Any]] = {}
+    for told in tell({rank: here[rank].facts for rank, them in scarce.items() if _turn(rank, them) == me}):
+        facts.update(told)
+    return [
+        Remote(rank, _turn(me, scarce[rank]), facts[rank], items_of(facts[rank]))
+        for rank in sorted(scarce.keys() - here.keys())
+    ]
+
+
+def _turn(number: int, ranks: Sequence[int]) -> int:
+    return ranks[number % len(ranks)]
 
 
 def transfer(own: Sequence[Part], wanted: Mapping[Wanted, int]) -> Iterator[tuple[Wanted, torch.Tensor]]:

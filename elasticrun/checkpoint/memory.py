@@ -1,15 +1,16 @@
 """Reads and writes commits in the agent's memory, by the protocols of ``torch.distributed.checkpoint``.
 
 ``MemoryWriter`` and ``MemoryReader`` can be given to ``save`` and ``load`` of that library. Each rank then
-writes what its planner has decided, so nothing is left to divide. ``Checkpointer``
-(``checkpoint/checkpointer.py``) saves without talking to other ranks.
+writes what its planner has decided, so nothing is left to divide: each part has tensors and values that no
+other part has, and the commit is lost with it. ``Checkpointer`` (``checkpoint/checkpointer.py``) saves
+without talking to other ranks.
 """
 
 from __future__ import annotations
 
-import math
+import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,24 +20,17 @@ from torch.distributed.checkpoint.metadata import (
     MetadataIndex,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import (
-    LoadItemType,
-    LoadPlan,
-    LoadPlanner,
-    ReadItem,
-    SavePlan,
-    SavePlanner,
-)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
-from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from elasticrun.checkpoint.agent_memory import AgentMemory, Granted
-from elasticrun.checkpoint.exchange import Remote, Wanted, others, transfer
-from elasticrun.checkpoint.parts import Item, Layout, Part, seal, tensor_in, value_in, write
+from elasticrun.checkpoint.copying import Copies, Copying, missing_tensors
+from elasticrun.checkpoint.exchange import Remote, is_possible, others
+from elasticrun.checkpoint.parts import Item, Layout, Part, seal, write
 from elasticrun.errors import CheckpointError
 
-Place = tuple[Part | Remote, int]  # a part, and which of its items
+logger = logging.getLogger("elasticrun")
 
 
 def save_part(
@@ -52,10 +46,16 @@ def save_part(
 
 
 def finish_part(
-    memory: AgentMemory, step: int, target: torch.Tensor, items: Sequence[Item], facts: dict[str, Any]
+    memory: AgentMemory,
+    step: int,
+    copied: tuple[torch.Tensor, Sequence[Item], dict[str, Any]],
+    own: bool,
 ) -> None:
-    """Add digests and index to a part that was copied, and tell the agent that it is complete."""
-    memory.end(step, *seal(target, items, facts), any(item.is_shard for item in items))
+    """Add digests and index to a part that was copied, and tell the agent that it is complete.
+
+    ``own``: it has what no other rank has saved.
+    """
+    memory.end(step, *seal(*copied), own)
 
 
 class MemoryWriter(StorageWriter):
@@ -89,7 +89,9 @@ class MemoryWriter(StorageWriter):
         layout = Layout(planner, plan.items)
         granted = self._memory.begin(self._step, layout.room(False), layout.room(False), "")
         facts = {"mappings": {}, "step": self._step}
-        finish_part(self._memory, self._step, *save_part(self._memory, granted, layout, facts))
+        copied = save_part(self._memory, granted, layout, facts)
+        # torch has each tensor and each value saved by one rank only
+        finish_part(self._memory, self._step, copied, own=bool(plan.items))
         done: Future[list[WriteResult]] = Future()
         done.set_result([WriteResult(item.index, 0, None) for item in plan.items])
         return done
@@ -106,26 +108,42 @@ class MemoryWriter(StorageWriter):
 class MemoryReader(StorageReader):
     """Reads the commit that this round restores: ``dcp.load(state, storage_reader=MemoryReader())``."""
 
-    def __init__(self, memory: AgentMemory | None = None, rank: int | None = None) -> None:
-        """``rank``: whose own values are preferred; by default this worker's.
+    def __init__(
+        self, memory: AgentMemory | None = None, rank: int | None = None, alone: bool = False
+    ) -> None:
+        """``rank``: whose own values are preferred; by default this worker's. ``alone``: ask no other rank.
 
         Raises:
-            CheckpointError: nothing is there to restore, or this process is no worker of elastic-run.
+            CheckpointError: this process is no worker of elastic-run, or its agent cannot be reached.
         """
         self._memory = memory if memory is not None else connected()
         self._rank = int(os.environ.get("RANK", "0")) if rank is None else rank
-        self._places: dict[MetadataIndex, Place] = {}
+        self._alone = alone
+        self._copies = Copies()
         self._metadata: Metadata | None = None
         self._parts: list[Part] | None = None  # that this node has
-        self._is_wide = False  # other ranks send what is missing here
+        self._others: list[Remote] | None = None  # that other ranks send; None: they were not asked
+        self.faults: list[str] = []  # why parts of this node cannot be read, in words
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Read anew; the id means nothing here."""
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What the commit has, as far as this node holds it."""
+    # If there were an argument ``kwargs``, torch would ask once more, then without the other ranks.
+    def read_metadata(self) -> Metadata:
+        """What the commit has. Every rank has to call it, unless ``alone``: other ranks tell what they have.
+
+        Raises:
+            CheckpointError: nothing is there to restore.
+        """
         if self._metadata is None:
-            self._metadata = self._read()
+            if not self.is_wide and not self._alone and is_possible():
+                self.widen()
+            found = [*self.own, *(self._others or ())]
+            if not found:
+                where = "on any node" if self.is_wide else "on this node"
+                raise CheckpointError(f"no state is in memory {where} that this round could restore")
+            self._copies.arrange(found, self._rank)
+            self._metadata = _merge(sorted(found, key=lambda part: part.rank))
         return self._metadata
 
     def set_up_storage_reader(
@@ -142,16 +160,12 @@ class MemoryReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Copy everything that the plan asks for. CheckpointError if some of it is not here, or damaged."""
-        wanted: dict[Wanted, list[ReadItem]] = {}
-        for request in plan.items:
-            part, number = self._places[request.storage_index]
-            if isinstance(part, Remote):
-                wanted.setdefault(Wanted(part.sender, part.rank, number), []).append(request)
-            else:
-                _fill(planner, request, part.data(part.items[number]), part.items[number], part.rank)
-        if self._is_wide:
-            self._fetch(planner, wanted)
+        """Copy everything that the plan asks for. If one rank cannot, all of them raise the same error.
+
+        Raises:
+            CheckpointError: some of it is not here, or damaged.
+        """
+        Copying(self._copies, self.own, self.is_wide, planner).run(plan.items, self._lack(plan, planner))
         done: Future[None] = Future()
         done.set_result(None)
         return done
@@ -161,94 +175,62 @@ class MemoryReader(StorageReader):
         """No path names a commit in memory."""
         return False
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether other ranks send what this node does not have."""
+        return self._others is not None
+
     def widen(self) -> None:
         """Let other ranks send what this node does not have. Every rank has to call it, and then to read."""
-        self._is_wide = True
-        found: list[Part | Remote] = [*self._stored(), *others(self._stored())]
-        self._metadata = self._arrange(found)
+        self._others = others(self.own)
+        self._metadata = None
 
-    def _fetch(self, planner: LoadPlanner, wanted: Mapping[Wanted, list[ReadItem]]) -> None:
-        """Take what other ranks send, and send what they want."""
-        items: dict[Wanted, Item] = {}
-        for wish, requests in wanted.items():
-            part, number = self._places[requests[0].storage_index]
-            items[wish] = part.items[number]
-        lengths = {wish: item.length for wish, item in items.items()}
-        for wish, data in transfer(self._stored(), lengths):
-            for request in wanted[wish]:
-                _fill(planner, request, data, items[wish], wish.part)
+    def _lack(self, plan: LoadPlan, planner: LoadPlanner) -> str:
+        """Why a plan does not fill its tensors, in a sentence; "" if it does. torch would not tell."""
+        targets = getattr(planner, "state_dict", {})
+        missing = missing_tensors(plan, targets, self._metadata) if self._metadata is not None else []
+        return f"parts of the saved state are missing, the first of {missing[0]}" if missing else ""
 
-    def _stored(self) -> list[Part]:
+    @property
+    def own(self) -> list[Part]:
+        """The parts that this node has, as far as they can be read; other ranks may have what they cannot."""
         if self._parts is None:
-            stored = self._memory.stored()
-            self._parts = [Part(part.rank, memoryview(part.memory), part.digest) for part in stored]
+            self._parts = []
+            try:
+                for each in self._memory.stored():
+                    try:
+                        self._parts.append(Part(each.rank, memoryview(each.memory), each.digest))
+                    except CheckpointError as error:
+                        self._note(str(error))
+            except (CheckpointError, OSError) as error:
+                self._note(f"what this node has in memory cannot be read: {error}")
         return self._parts
 
-    def _read(self) -> Metadata:
-        if not self._stored():
-            raise CheckpointError("no state is in memory on this node that this round could restore")
-        return self._arrange(self._stored())
-
-    def _arrange(self, found: Sequence[Part | Remote]) -> Metadata:
-        """Note where each item is: our own copies first, then what this node has, then the others."""
-        self._places.clear()
-        for part in sorted(found, key=lambda part: (isinstance(part, Remote), part.rank != self._rank)):
-            for number, item in enumerate(part.items):
-                self._places.setdefault(item.index, (part, number))
-        return self._merge(sorted(found, key=lambda part: part.rank))
-
-    def _merge(self, found: Iterable[Part | Remote]) -> Metadata:
-        """The metadata of these parts together, in the order in which the items were saved."""
-        kinds: dict[str, Any] = {}
-        seen: set[MetadataIndex] = set()
-        mappings: dict[str, tuple[str | int, ...]] = {}
-        for part in found:
-            mappings |= {
-                name: tuple(path) for name, path in part.facts["mappings"].items() if name not in mappings
-            }
-            for item in part.items:
-                if item.index in seen:
-                    continue
-                seen.add(item.index)
-                if not item.dtype:
-                    kinds[item.name] = BytesStorageMetadata()
-                else:
-                    size = torch.Size(item.size)
-                    kind = kinds.setdefault(item.name, TensorStorageMetadata(item.properties, size, []))
-                    kind.chunks.append(item.chunk)
-        return Metadata(kinds, planner_data=mappings)
+    def _note(self, fault: str) -> None:
+        logger.warning("%s; another copy is taken if there is one", fault)
+        self.faults.append(fault)
 
 
-def _fill(planner: LoadPlanner, request: ReadItem, data: torch.Tensor, item: Item, rank: int) -> None:
-    """Copy one item, of which these are the bytes, to where it is wanted."""
-    if request.type is LoadItemType.BYTE_IO:
-        planner.load_bytes(request, value_in(data, item, rank))
-        return
-    source = tensor_in(data, item, rank)
-    for dim, (start, length) in enumerate(zip(request.storage_offsets, request.lengths, strict=True)):
-        source = source.narrow(dim, start, length)
-    target = planner.resolve_tensor(request).detach()
-    target.copy_(source)
-    planner.commit_tensor(request, target)
-
-
-def missing_tensors(plan: LoadPlan, targets: Mapping[str, Any]) -> list[str]:
-    """The names of tensors of which a plan fills only a part, or nothing."""
-    filled: dict[str, int] = {}
-    for request in plan.items:
-        if request.type is LoadItemType.TENSOR:
-            name = request.dest_index.fqn
-            filled[name] = filled.get(name, 0) + math.prod(request.lengths)
-    return [
-        name
-        for name, target in targets.items()
-        if isinstance(target, torch.Tensor) and filled.get(name, 0) < local_of(target).numel()
-    ]
-
-
-def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+def _merge(found: Iterable[Part | Remote]) -> Metadata:
+    """The metadata of these parts together, in the order in which the items were saved."""
+    kinds: dict[str, Any] = {}
+    seen: set[MetadataIndex] = set()
+    mappings: dict[str, tuple[str | int, ...]] = {}
+    for part in found:
+        mappings |= {
+            name: tuple(path) for name, path in part.facts["mappings"].items() if name not in mappings
+        }
+        for item in part.items:
+            if item.index in seen:
+                continue
+            seen.add(item.index)
+            if not item.dtype:
+                kinds[item.name] = BytesStorageMetadata()
+            else:
+                size = torch.Size(item.size)
+                kind = kinds.setdefault(item.name, TensorStorageMetadata(item.properties, size, []))
+                kind.chunks.append(item.chunk)
+    return Metadata(kinds, planner_data=mappings)
 
 
 def connected() -> AgentMemory:

@@ -5,9 +5,9 @@ index. The index has all that a reader needs to build the metadata of ``torch.di
 part is read by itself, and a commit is the union of its parts: no rank has to know what the others save.
 
 Which items: those of the save plan of ``torch.distributed.checkpoint``. A plain tensor is the same on all
-ranks, by the rule of that library, so the ranks of a node divide such tensors among them. Shards, and
-values that are no tensors, are each rank's own: a restored rank gets its own back, and a rank that is new
-gets another's.
+ranks, by the rule of that library, and a DTensor that is replicated in all dimensions of its mesh is so as
+well. The ranks of a node divide such tensors among them. Shards, and values that are no tensors, are each
+rank's own: a restored rank gets its own back, and a rank that is new gets another's.
 
 The digest of an item is the sum of its 64-bit words, modulo 2**64: any single flipped byte changes it, and
 it is computed as fast as memory is read. It does not resist somebody who wants to be taken for another:
@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import SavePlanner, WriteItem, WriteItemType
+from torch.distributed.tensor import DTensor, Replicate
 
 from elasticrun.errors import CheckpointError
 
@@ -39,6 +40,10 @@ ALIGNMENT = 64
 _FOOTER = struct.Struct("=Q")
 #: Room for the index's digests, which are known only later: each is written with this many digits.
 _DIGITS = 16
+
+
+class Damaged(CheckpointError):
+    """The bytes of an item have changed since it was saved."""
 
 
 @dataclass
@@ -89,7 +94,8 @@ class Layout:
                 self.own.append((Item(item.index.fqn, 0, len(data)), tensor))
             else:
                 assert isinstance(value, torch.Tensor)
-                described = _describe(item, value.detach())
+                whole = getattr(planner, "state_dict", {}).get(item.index.fqn)
+                described = _describe(item, value.detach(), not _is_alike(item, whole))
                 (self.own if described.is_shard else self.shared).append((described, value.detach()))
 
     @property
@@ -120,7 +126,16 @@ class Layout:
             seen += item.length
 
 
-def _describe(item: WriteItem, tensor: torch.Tensor) -> Item:
+def _is_alike(item: WriteItem, whole: object) -> bool:
+    """Whether all ranks have the same of a tensor, which is ``whole`` in the state of the planner."""
+    if item.type is WriteItemType.TENSOR:
+        return True
+    data = item.tensor_data
+    is_replicated = isinstance(whole, DTensor) and all(isinstance(it, Replicate) for it in whole.placements)
+    return is_replicated and data is not None and data.chunk.sizes == data.size
+
+
+def _describe(item: WriteItem, tensor: torch.Tensor, is_shard: bool) -> Item:
     data = item.tensor_data
     assert data is not None
     return Item(
@@ -131,7 +146,7 @@ def _describe(item: WriteItem, tensor: torch.Tensor) -> Item:
         tuple(data.size),
         tuple(data.chunk.offsets),
         tuple(data.chunk.sizes),
-        item.type is WriteItemType.SHARD,
+        is_shard,
     )
 
 
@@ -225,28 +240,28 @@ class Part:
         return self._memory[item.at : item.at + item.length]
 
     def tensor(self, item: Item) -> torch.Tensor:
-        """A tensor of this part, in place. CheckpointError if its bytes have changed."""
+        """A tensor of this part, in place. Damaged if its bytes have changed."""
         return tensor_in(self.data(item), item, self.rank)
 
     def value(self, item: Item) -> io.BytesIO:
-        """Anything else in this part, as bytes. CheckpointError if they have changed."""
+        """Anything else in this part, as bytes. Damaged if they have changed."""
         return value_in(self.data(item), item, self.rank)
 
 
 def tensor_in(data: torch.Tensor, item: Item, rank: int) -> torch.Tensor:
-    """The tensor that these bytes of the part of ``rank`` are. CheckpointError if they have changed."""
+    """The tensor that these bytes of the part of ``rank`` are. Damaged if they have changed."""
     return _checked(data, item, rank).view(dtype_of(item.dtype)).view(item.shape)
 
 
 def value_in(data: torch.Tensor, item: Item, rank: int) -> io.BytesIO:
-    """The value that these bytes of the part of ``rank`` are. CheckpointError if they have changed."""
+    """The value that these bytes of the part of ``rank`` are. Damaged if they have changed."""
     checked = _checked(data, item, rank)
     return io.BytesIO(ctypes.string_at(checked.data_ptr(), item.length))
 
 
 def _checked(data: torch.Tensor, item: Item, rank: int) -> torch.Tensor:
     if checksum(data) != item.sum:
-        raise CheckpointError(f"{item.name} is damaged in the part of rank {rank}: its bytes have changed")
+        raise Damaged(f"{item.name} is damaged in the part of rank {rank}: its bytes have changed")
     return data
 
 

@@ -8,7 +8,8 @@ shards, a state by a step that changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+import contextlib
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+from torch.optim import optimizer as hooked
 
 from elasticrun.errors import CheckpointError
 
@@ -82,7 +84,7 @@ def _state_of(name: str, value: Any, saved: Saved) -> Any:
         if mine and not numbered:
             numbered = _empty_state(mine, prefix)
         return {"state": numbered, "param_groups": tuple(found["param_groups"])}
-    if isinstance(saved.get(name), BytesStorageMetadata):
+    if isinstance(saved.get(name), BytesStorageMetadata) and not isinstance(value, torch.Tensor):
         return _closed(None)
     plain = value.state_dict() if hasattr(value, "state_dict") else value
     return plain if isinstance(value, nn.Module) or _has_tensors(plain) else _closed(plain)
@@ -111,9 +113,31 @@ def _give_state(optimizer: Optimizer, numbers: set[int]) -> None:
         rate = group["lr"]
         group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
     try:
-        optimizer.step()
+        with _unheard(optimizer):
+            type(optimizer).step(optimizer)  # the object's own ``step`` may count for a scheduler
     finally:
         for each, gradient in zip(parameters, gradients, strict=True):
             each.grad = gradient
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+
+
+@contextlib.contextmanager
+def _unheard(optimizer: Optimizer) -> Iterator[None]:
+    """Nobody hears of a step: it is none of the training, and hooks count steps, or end it.
+
+    The hooks are taken away, and not passed by: a class may call the ``step`` of its base, which calls them.
+    """
+    places = [
+        *((hooked, f"_global_optimizer_{when}_hooks") for when in ("pre", "post")),
+        *((optimizer, f"_optimizer_step_{when}_hooks") for when in ("pre", "post")),
+    ]
+    found: list[dict[int, Any]] = [getattr(holder, name, {}) for holder, name in places]
+    kept = [dict(hooks) for hooks in found]
+    for hooks in found:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, before in zip(found, kept, strict=True):
+            hooks.update(before)

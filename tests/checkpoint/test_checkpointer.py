@@ -1,11 +1,10 @@
-"""``Checkpointer`` against the memory of a real agent."""
+"""``Checkpointer`` of one worker, against the memory of a real agent."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,81 +12,20 @@ pytest.importorskip("torch", reason="needs torch: pip install 'elasticrun[torch]
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from elasticrun.agent.memory import server
 from elasticrun.agent.memory.gate import VARIABLE
-from elasticrun.checkpoint.agent_memory import SaveRefused, StoredPart
+from elasticrun.checkpoint import agent_memory
 from elasticrun.checkpoint.checkpointer import Checkpointer
-from elasticrun.checkpoint.memory import MemoryReader, MemoryWriter
+from elasticrun.checkpoint.memory import MemoryReader
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.errors import CheckpointError
+from tests.checkpoint.nodes import Node, picture
 from tests.support.memory_host import DEADLINE, MemoryHost
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning:torch")]
-
-T = TypeVar("T")
-
-#: Enough for every test, and so little that a bug cannot take the memory of the box.
-ROOM = 256 << 20
-
-
-@pytest.fixture(autouse=True)
-def _room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "free_bytes", lambda: ROOM)
-
-
-class Node:
-    """A node and its workers, all of them in this process."""
-
-    def __init__(self, host: MemoryHost, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.host = host
-        self._monkeypatch = monkeypatch
-        self._started: list[Checkpointer] = []
-
-    def worker(self, local_rank: int = 0) -> Checkpointer:
-        """Start a worker; what it reads from its environment is there until another one starts."""
-        for name, value in self.host.environment(local_rank).items():
-            self._monkeypatch.setenv(name, value)
-        self._started.append(made := Checkpointer())
-        return made
-
-    def restart(self, step: int) -> None:
-        """All workers end once this step is saved, and the next round restores it."""
-        self.stop()
-        saved = CommitId(self.host.round, step)
-        while saved not in [holding.commit for holding in self.host.holdings()]:
-            pass  # that was told before
-        self.host.begin(saved.round + 1, restore=saved)
-
-    def stop(self) -> None:
-        for worker in self._started:
-            worker.close()
-        self._started.clear()
-
-
-@pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    with MemoryHost() as host:
-        yield (node := Node(host, monkeypatch))
-        node.stop()
-
-
-@pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    """A node of two workers."""
-    with MemoryHost(2) as host:
-        yield (node := Node(host, monkeypatch))
-        node.stop()
-
-
-def at_once(*functions: Callable[[], T]) -> list[T]:
-    """What these return that run at the same time."""
-    with ThreadPoolExecutor(len(functions)) as pool:
-        return [each.result(DEADLINE) for each in [pool.submit(function) for function in functions]]
 
 
 class Training:
@@ -129,14 +67,6 @@ class Training:
         }
 
 
-def picture(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return str(value.dtype), tuple(value.shape), bytes(value.reshape(-1).view(torch.uint8).tolist())
-    if isinstance(value, dict):
-        return {key: picture(each) for key, each in value.items()}
-    return [picture(each) for each in value] if isinstance(value, list | tuple) else value
-
-
 def test_all_of_a_training_comes_back_bit_by_bit(node: Node) -> None:
     training, worker = Training(1), node.worker()
     assert worker.load(training.state) == 0
@@ -164,8 +94,7 @@ def test_what_the_loop_changes_after_a_save_does_not_reach_it(node: Node) -> Non
 
 
 def test_a_restored_training_goes_on_as_if_nothing_had_happened(node: Node) -> None:
-    calm, training = Training(1), Training(1)
-    worker = node.worker()
+    training, worker = Training(1), node.worker()
     training.train(2)
     training.state["random"] = torch.get_rng_state()
     assert worker.save(2, training.state)
@@ -229,6 +158,54 @@ def test_a_state_of_another_model_is_told_with_its_key(
         node.worker().load(other())
 
 
+@pytest.mark.parametrize(
+    ("saved", "here", "told"),
+    [
+        (
+            torch.ones(4),
+            torch.ones(3),
+            r"\[3\] here, and was saved as float32 of shape \[4\]",
+        ),
+        (
+            torch.ones(3),
+            torch.ones(4),
+            r"\[4\] here, and was saved as float32 of shape \[3\]",
+        ),
+        (torch.ones(4), torch.ones(2, 2), r"\[2, 2\] here, and was saved as float32 of shape \[4\]"),
+        (torch.ones(1), torch.ones(1).int(), r"int32 of shape \[1\] here, and was saved as float32"),
+        (torch.ones(1).long(), torch.ones(1).int(), r"int32 of shape \[1\] here, and was saved as int64"),
+        (torch.ones(1).int(), torch.ones(1).bool(), r"bool of shape \[1\] here, and was saved as int32"),
+        (
+            torch.ones(1, dtype=torch.complex64),
+            torch.ones(1),
+            r"float32 of .*, and was saved as complex64",
+        ),
+        (1.5, torch.ones(1), r"float32 of shape \[1\] here, and was saved as a plain value"),
+    ],
+    ids=str,
+)
+def test_a_tensor_that_cannot_take_what_was_saved_is_left_as_it_is(
+    node: Node, saved: object, here: torch.Tensor, told: str
+) -> None:
+    before = picture(here)
+    assert node.worker().save(1, {"weight": saved})
+    node.restart(1)
+    with pytest.raises(CheckpointError, match=rf"does not fit this model: weight is a tensor of .*{told}"):
+        node.worker().load({"weight": here})
+    assert picture(here) == before
+
+
+@pytest.mark.parametrize(
+    ("saved", "here"), [("float32", "bfloat16"), ("int32", "float32"), ("uint8", "int16"), ("bool", "int8")]
+)
+def test_a_tensor_may_have_another_precision(node: Node, saved: str, here: str) -> None:
+    assert node.worker().save(1, {"weight": torch.ones(3, dtype=getattr(torch, saved)), "gone": 5})
+    node.restart(1)
+    state = {"weight": torch.zeros(3, dtype=getattr(torch, here))}
+    assert node.worker().load(state) == 1, "what is not asked for is left out"
+    assert state["weight"].tolist() == [1, 1, 1]
+
+
 def test_a_state_of_many_long_names_comes_back(node: Node) -> None:
     names = [f"transformer.layers.{number}.self_attention.query.weight" for number in range(500)]
     assert node.worker().save(1, {"weights": {name: torch.ones(1) for name in names}})
@@ -268,22 +245,62 @@ def test_a_save_without_room_is_told_once_and_harms_nothing(
     node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     training, worker = Training(1), node.worker()
-    monkeypatch.setattr(server, "free_bytes", lambda: 1000)
-    with caplog.at_level(logging.WARNING, "elasticrun"):
+    with monkeypatch.context() as full:
+        full.setattr(server, "free_bytes", lambda: 1000)
         assert [worker.save(step, training.state) for step in (1, 2, 3)] == [False] * 3
     (told,) = caplog.messages
     assert told.startswith("step 1 is not saved: ")
     assert "1000 bytes of memory can be taken" in told
-    monkeypatch.setattr(server, "free_bytes", lambda: ROOM)
     assert worker.save(4, training.state)
     node.restart(4)
 
 
-def test_a_step_is_saved_once_only(node: Node) -> None:
+def test_a_step_is_saved_once_only_and_each_refusal_after_a_save_is_told(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     training, worker = Training(1), node.worker()
-    assert worker.save(5, training.state)
-    assert not worker.save(5, training.state)
-    assert not worker.save(4, training.state)
+    for step in (5, 7):
+        assert worker.save(step, training.state)
+        worker.wait()
+        node.host.holdings()
+        node.host.judge(kept=CommitId(1, step))
+        assert not worker.save(step, training.state)
+        assert not worker.save(step - 1, training.state)
+    assert caplog.messages == [
+        f"step {step} is not saved: step {step} must come after step {step}, which was saved last"
+        for step in (5, 7)
+    ]
+
+
+def test_a_save_whose_buffer_comes_too_late_is_left_out(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer that comes late must not be taken for that of the next save."""
+    training, worker, may_go_on = Training(1), node.worker(), threading.Event()
+
+    def slow(size: int) -> int:
+        assert may_go_on.wait(DEADLINE)
+        return make_buffer(size)
+
+    make_buffer = server.make_buffer
+    monkeypatch.setattr(server, "make_buffer", slow)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(agent_memory, "TIMEOUT", 0.05)
+        assert not worker.save(1, training.state)
+    assert caplog.messages == ["step 1 is not saved: the agent has not answered for 0.05 s"]
+    may_go_on.set()
+    training.train(1)
+    assert worker.save(2, training.state)
+    node.restart(2)
+    other = Training(2)
+    assert node.worker().load(other.state) == 2
+    assert other.everything == training.everything
+
+
+def test_a_node_whose_agent_has_no_socket_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "1:none")
+    with pytest.raises(CheckpointError, match=r"could not open its socket .* would start from step 0"):
+        Checkpointer()
 
 
 def test_a_save_whose_copy_fails_can_be_made_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,134 +347,3 @@ def test_damage_is_told_with_the_key(node: Node) -> None:
     state = {"first": torch.zeros(100), "second": torch.zeros(100)}
     with pytest.raises(CheckpointError, match=r"^second is damaged in the part of rank 0"):
         node.worker().load(state)
-
-
-# Two workers of a node
-
-
-def parts_of(node: Node) -> list[StoredPart]:
-    memory = node.host.connect()
-    found = sorted(memory.stored(), key=lambda part: part.rank)
-    memory.close()
-    return found
-
-
-def large(rank: int) -> dict[str, Any]:
-    """What all ranks have alike, and what is each rank's own. One part of all has 4 MiB."""
-    weights = {f"layer {number}": torch.full((1 << 18,), number + 1.0) for number in range(4)}
-    return {"weights": weights, "rank": rank, "note": {"of": [rank] * 3}}
-
-
-def blank() -> dict[str, Any]:
-    weights = {f"layer {number}": torch.zeros(1 << 18) for number in range(4)}
-    return {"weights": weights, "rank": -1, "note": {"of": []}}
-
-
-def save_on_both(pair: Node, step: int, *states: dict[str, Any]) -> None:
-    workers = [pair.worker(rank) for rank in range(2)]
-    saves = [
-        lambda worker=worker, state=state: worker.save(step, state)
-        for worker, state in zip(workers, states, strict=True)
-    ]
-    assert at_once(*saves) == [True, True]
-    for worker in workers:
-        worker.wait()
-
-
-def test_two_ranks_divide_what_they_have_alike(pair: Node) -> None:
-    save_on_both(pair, 1, large(0), large(1))
-    pair.restart(1)
-    parts = parts_of(pair)
-    assert [part.rank for part in parts] == [0, 1]
-    assert all(2 << 20 <= part.length < 3 << 20 for part in parts), "half of it each"
-    for rank in (0, 1):
-        state = blank()
-        assert pair.worker(rank).load(state) == 1
-        assert picture(state) == picture(large(rank)), "all that is shared, and its own"
-
-
-def test_a_rank_that_is_new_gets_anothers_values(pair: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_on_both(pair, 1, large(0), large(1))
-    pair.restart(1)
-    worker, state = pair.worker(), blank()
-    monkeypatch.setenv("RANK", "5")
-    assert worker.load(state) == 1
-    assert picture(state) in [picture(large(0)), picture(large(1))]
-
-
-def test_two_ranks_of_different_models_save_all_of_them(pair: Node) -> None:
-    states = {"weight": torch.ones(3)}, {"weight": torch.ones(3), "head": torch.ones(2)}
-    save_on_both(pair, 1, *states)
-    pair.restart(1)
-    state = {"weight": torch.zeros(3), "head": torch.zeros(2)}
-    assert pair.worker(1).load(state) == 1
-    assert picture(state) == picture(states[1])
-
-
-def test_a_step_that_one_rank_did_not_save_is_not_restored(pair: Node) -> None:
-    workers = [pair.worker(rank) for rank in range(2)]
-    saves = [
-        lambda worker=worker, rank=rank: worker.save(1, large(rank)) for rank, worker in enumerate(workers)
-    ]
-    assert at_once(*saves) == [True, True]
-    for worker in workers:
-        worker.wait()
-    (held,) = pair.host.holdings()
-    pair.host.judge(kept=held.commit)
-    assert workers[0].save(2, {**large(0), "rank": 77})
-    workers[0].wait()
-    assert pair.host.has_told_all()
-    pair.stop()
-    pair.host.begin(2, restore=held.commit)
-    for rank in (0, 1):
-        state = blank()
-        assert pair.worker(rank).load(state) == 1
-        assert picture(state) == picture(large(rank))
-
-
-def test_two_ranks_with_nothing_alike_need_not_save_at_once(pair: Node) -> None:
-    for rank in (0, 1):
-        worker = pair.worker(rank)
-        assert worker.save(1, {"rank": rank})
-        worker.wait()
-    pair.restart(1)
-    for rank in (0, 1):
-        state = {"rank": -1}
-        assert pair.worker(rank).load(state) == 1
-        assert state == {"rank": rank}
-
-
-def test_who_could_not_restore_what_is_damaged_can_save(pair: Node) -> None:
-    for rank in (0, 1):
-        memory = pair.host.connect(rank)
-        memory.begin(1, 100, 100, "")
-        memory.end(1, 50, "aa", own=False)
-        memory.close()
-    pair.host.begin(2, restore=CommitId(1, 1))
-    worker = pair.worker()
-    with pytest.raises(CheckpointError, match="is damaged: its index has changed"):
-        worker.load({"rank": -1})
-    assert worker.save(1, {"rank": 0})
-
-
-# torch's own way to save
-
-
-def test_torch_saves_and_loads_through_the_agents_memory(node: Node) -> None:
-    memory = node.host.connect()
-    saved = {"weight": torch.arange(6.0).reshape(2, 3), "nested": {"note": "text"}}
-    state_dict_saver.save(saved, storage_writer=MemoryWriter(4, memory), no_dist=True)
-    memory.close()
-    node.restart(4)
-    memory, state = node.host.connect(), {"weight": torch.zeros(2, 3), "nested": {"note": ""}}
-    state_dict_loader.load(state, storage_reader=MemoryReader(memory), no_dist=True)
-    assert picture(state) == picture(saved)
-    memory.close()
-
-
-def test_torch_hears_that_there_is_no_room(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "free_bytes", lambda: 1000)
-    memory = node.host.connect()
-    with pytest.raises((SaveRefused, CheckpointException)):
-        state_dict_saver.save({"weight": torch.ones(3)}, storage_writer=MemoryWriter(1, memory), no_dist=True)
-    memory.close()

@@ -15,7 +15,11 @@ from elasticrun.errors import CheckpointError
 pytest.importorskip("torch", reason="needs torch: pip install 'elasticrun[torch]'")
 
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from elasticrun.checkpoint.parts import ALIGNMENT, Item, Layout, Part, checksum, dtype_of, seal, write
 
@@ -284,6 +288,25 @@ def test_values_that_are_no_tensors_are_each_ranks_own() -> None:
     written = [{item.name for item, _ in layout_of(state, rank, 2).items(divides=True)} for rank in range(2)]
     assert all("position" in names for names in written)
     assert sum("weight" in names for names in written) == 1
+
+
+def test_what_is_replicated_along_all_of_a_mesh_is_alike_on_all_ranks() -> None:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("outer", "inner"))
+        state = {
+            name: distribute_tensor(torch.ones(2, 3), mesh, [outer, inner])
+            for name, outer, inner in (
+                ("replicated", Replicate(), Replicate()),
+                ("hybrid", Replicate(), Shard(0)),
+                ("sharded", Shard(0), Shard(1)),
+            )
+        }
+        layout = layout_of(state)
+    finally:
+        dist.destroy_process_group()
+    assert [(item.name, item.is_shard) for item, _ in layout.shared] == [("replicated", False)]
+    assert [(item.name, item.is_shard) for item, _ in layout.own] == [("hybrid", True), ("sharded", True)]
 
 
 def test_contents_name_what_all_ranks_have_alike() -> None:

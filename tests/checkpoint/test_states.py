@@ -29,6 +29,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
     StepLR,
 )
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from elasticrun.checkpoint.states import put_back, states_of
 from elasticrun.errors import CheckpointError
@@ -335,6 +336,37 @@ def test_a_new_optimizer_of_shards_gets_its_state(keep: Keep, name: str) -> None
     for key, value in mine.items():
         assert torch.equal(local(value), local(others[key])), key
         assert type(value) is type(others[key])
+
+
+class Derived(Adam):
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+@pytest.mark.usefixtures("alone")
+def test_nobody_hears_of_the_step_that_makes_the_state_of_shards(keep: Keep) -> None:
+    old, new = nn.Parameter(shards(torch.ones(4))), nn.Parameter(shards(torch.ones(4)))
+    trained, fresh = Derived([old]), Derived([new])
+    plan = StepLR(fresh, 2)
+    old.grad = shards(torch.ones(4))
+    trained.step()
+    heard: list[object] = []
+    hooks = [
+        register_optimizer_step_pre_hook(lambda *_: heard.append("before a step")),
+        register_optimizer_step_post_hook(lambda *_: heard.append("after a step")),
+        fresh.register_step_post_hook(lambda *_: heard.append("after a step of this one")),
+    ]
+    try:
+        keep({"optimizer": trained}, {"optimizer": fresh})
+        assert heard == []
+        with pytest.warns(UserWarning, match="`lr_scheduler.step\\(\\)` before `optimizer.step\\(\\)`"):
+            plan.step()
+        fresh.step()
+        assert len(heard) == 6, "of its class, and of the base of that"
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert torch.equal(local(trained.state[old]["exp_avg"]), local(fresh.state[new]["exp_avg"]))
 
 
 @pytest.mark.usefixtures("alone")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import pytest
 
@@ -17,15 +18,25 @@ INFO = {"LOGLEVEL": "INFO"}
 TWO = ("--standalone", "--nproc-per-node=2", "--max-restarts=3")
 
 
-def said(launcher: Launcher, what: str) -> set[tuple[str, ...]]:
-    """Round, step, samples seen and digest, of all ranks that have said so."""
-    return set(
-        re.findall(rf"round (\d+) rank \d+ {what} after step (\d+), seen (\d+), has (\w+)", launcher.out)
-    )
+class Said(NamedTuple):
+    """What a rank says of itself at some time."""
+
+    round: int
+    rank: int
+    step: int
+    seen: int
+    digest: str
 
 
-def digests(found: set[tuple[str, ...]]) -> set[str]:
-    return {digest for *_, digest in found}
+def said(what: str, *launchers: Launcher) -> list[Said]:
+    """All that ranks have said, sorted."""
+    form = rf"round (\d+) rank (\d+) {what} after step (\d+), seen (\d+), has (\w+)"
+    found = [each for launcher in launchers for each in re.findall(form, launcher.out)]
+    return sorted(Said(int(n), int(rank), int(step), int(seen), has) for n, rank, step, seen, has in found)
+
+
+def digests(found: list[Said]) -> set[str]:
+    return {each.digest for each in found}
 
 
 @pytest.mark.parametrize("how", [(), ("--sharded",)], ids=["replicated", "sharded"])
@@ -38,10 +49,12 @@ def test_killed_workers_go_on_with_the_step_after_their_last_one(
     assert killed.wait() == 0
     for round_, step in ((1, 4), (2, 9)):
         assert f"step {step} of round {round_ - 1} is restored from memory" in killed.err
-    places = sorted(place[:3] for place in said(killed, "starts"))
-    assert places == [("0", "0", "0"), ("1", "4", "16"), ("2", "9", "36")]
-    (end,) = digests(said(calm, "ends"))
-    assert digests(said(killed, "ends")) == {end}
+    places = [place[:4] for place in said("starts", killed)]
+    assert places == [(n, rank, *at) for n, at in enumerate(((0, 0), (4, 16), (9, 36))) for rank in (0, 1)]
+    ends = said("ends", calm), said("ends", killed)
+    assert [[end.rank for end in each] for each in ends] == [[0, 1]] * 2
+    assert digests(ends[0]) == digests(ends[1])
+    assert len(digests(ends[0])) == 1
 
 
 def test_a_lost_node_takes_nothing_with_it_that_others_have(cluster: Cluster) -> None:
@@ -54,10 +67,13 @@ def test_a_lost_node_takes_nothing_with_it_that_others_have(cluster: Cluster) ->
     first.wait_line("round 1 rank 0 waits after step 6")
     third = cluster.node("1:2", *plan)
     assert (first.wait(), third.wait()) == (0, 0)
-    waited, started = said(first, "waits"), said(first, "starts") | said(third, "starts")
-    assert {place[:2] for place in started} >= {("1", "3"), ("2", "6")}
-    assert {(step, digest) for _, step, _, digest in waited} <= {(s, d) for _, s, _, d in started}
-    assert len(digests(said(first, "ends") | said(third, "ends"))) == 1
+    waited, started = said("waits", first), said("starts", first, third)
+    places = [place[:3] for place in started if place.round > 0]
+    assert places == [(1, 0, 3), (2, 0, 6), (2, 1, 6)]
+    assert {(it.step, it.digest) for it in waited} == {(it.step, it.digest) for it in started if it.step}
+    ends = said("ends", first, third)
+    assert [end.rank for end in ends] == [0, 1]
+    assert len(digests(ends)) == 1
 
 
 def test_shards_move_to_a_node_that_joins(cluster: Cluster) -> None:
@@ -66,9 +82,9 @@ def test_shards_move_to_a_node_that_joins(cluster: Cluster) -> None:
     first.wait_line("round 0 rank 0 waits after step 3")
     second = cluster.node("1:2", *plan)
     assert (first.wait(), second.wait()) == (0, 0)
-    (whole,) = digests(said(first, "waits"))
-    resharded = {place for place in said(first, "starts") | said(second, "starts") if place[0] == "1"}
-    assert resharded == {("1", "3", "12", whole)}
+    (whole,) = digests(said("waits", first))
+    resharded = [place for place in said("starts", first, second) if place.round == 1]
+    assert resharded == [(1, rank, 3, 12, whole) for rank in (0, 1)]
 
 
 #: Waits, after some steps, for somebody to edit it.
