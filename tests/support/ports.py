@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import random
 import socket
+from collections.abc import Iterator
 
 #: Outside the ranges that kernels and agents choose from by themselves.
 FIRST, LAST = 6100, 9900
@@ -18,22 +21,29 @@ def _own_range() -> range:
     return range(FIRST + share * width, FIRST + (share + 1) * width)
 
 
+@functools.cache
+def _numbers() -> Iterator[int]:
+    """This process's own numbers in a random order, again and again: a number comes back late."""
+    numbers = list(_own_range())
+    random.SystemRandom().shuffle(numbers)
+    return itertools.cycle(numbers)
+
+
 def free_port() -> int:
-    """A port that nobody holds on any address, and that no other test of this run will draw."""
-    chooser, numbers = random.SystemRandom(), _own_range()
-    while True:
-        port = chooser.choice(numbers)
+    """A port that nobody holds on any address, and that no other test of this run will draw.
+
+    Two calls in one test give two ports, as each call goes on where the last one stopped.
+    """
+    for port in _numbers():
         with socket.socket() as probe:
             try:
                 probe.bind(("", port))
             except OSError:
                 continue
             return port
+    raise AssertionError("the numbers never end")
 
 
 def free_ports(number: int) -> list[int]:
     """So many such ports, each another one."""
-    found: set[int] = set()
-    while len(found) < number:
-        found.add(free_port())
-    return list(found)
+    return [free_port() for _ in range(number)]
