@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from elasticrun.core.protocol.messages import MAX_FAILURES, Failure, FailureKind
-from elasticrun.core.recovery.cause import root_cause
+from elasticrun.core.recovery import own_failures
+from elasticrun.core.recovery.cause import root_cause, was_failing
 from elasticrun.core.recovery.own_failures import Stopping, is_own, kept, sounds_like_echo
 
 TERM, KILL = 15, 9
@@ -56,6 +57,7 @@ def test_without_a_stop_signal_every_bad_end_is_its_own(code: int) -> None:
         (ended(-KILL, stopped=True), (TERM, KILL), False),  # the sweep
         (ended(-TERM, traceback("ValueError: bad"), stopped=True), (TERM,), True),
         (ended(1, traceback("ValueError: bad") + NOTES, stopped=True), (TERM,), True),
+        (ended(1, traceback("ValueError: bad") + f"[W] {PEER_LOST}", stopped=True), (TERM,), True),
         (ended(-KILL, traceback("ValueError: bad"), stopped=True), (TERM, KILL), True),
         (ended(-TERM, traceback("ValueError: bad", "step"), stopped=True), (TERM,), False),  # it was caught
         (ended(-TERM, "Traceback (most recent call last):\n...", stopped=True), (TERM,), False),
@@ -72,6 +74,18 @@ def test_without_a_stop_signal_every_bad_end_is_its_own(code: int) -> None:
 )
 def test_after_a_stop_signal_it_takes_evidence(failure: Failure, signals: tuple[int, ...], own: bool) -> None:
     assert is_own(failure, told(*signals)) is own
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank1]: "])
+@pytest.mark.parametrize("lost", own_failures._LOST_CONNECTION)
+def test_a_lost_connection_is_an_echo_with_the_tables_and_without(
+    lost: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = traceback(f"RuntimeError: {lost} [127.0.0.1]:4711").splitlines()
+    survivor = ended(-TERM, "\n".join(prefix + line for line in lines), stopped=True)
+    assert not was_failing(survivor)
+    monkeypatch.setattr("elasticrun.core.recovery.cause.was_failing", pytest.fail)
+    assert not is_own(survivor, told(TERM))
 
 
 def test_echoes_make_way_for_the_others() -> None:

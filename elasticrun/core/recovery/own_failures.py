@@ -10,7 +10,8 @@ evidence:
 * a signal that nobody sends to end a program in good order, and that we have not sent, is evidence enough;
 * so is an exception that ended the program, from an error file or at the end of stderr. It must not be the
   stop signal's own effect (a handler raised it, or it says so), nor a lost connection: that may be one to a
-  peer that we have stopped.
+  peer that we have stopped. After a lost node nearly every survivor says that, so it is told by a look at one
+  line, before the tables of all classes are loaded.
 
 An exit code alone is no evidence, as handlers of SIGTERM give any.
 
@@ -41,6 +42,14 @@ LOST_PEER = (
     "Timed out waiting",
     "collective operation timeout",
 )
+#: Those that ``faults.SAID`` also takes for an echo, whatever stands around them.
+_LOST_CONNECTION = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "Broken pipe",
+    "failed to recv, got 0 bytes",
+)
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -61,7 +70,7 @@ def is_own(failure: Failure, stopping: Stopping = NOT_STOPPED) -> bool:
         return True
     if -failure.exit_code in CRASHES - stopping.signals:
         return True
-    if failure.raised > stopping.since or not _has_words(failure):
+    if failure.raised > stopping.since or not _has_words(failure) or _raised_an_echo(failure):
         return False
     from elasticrun.core.recovery.cause import was_failing  # few stops need its tables
 
@@ -70,6 +79,17 @@ def is_own(failure: Failure, stopping: Stopping = NOT_STOPPED) -> bool:
 
 def _has_words(failure: Failure) -> bool:
     return bool(failure.error_file) or _TRACEBACK in failure.stderr_tail
+
+
+def _raised_an_echo(failure: Failure) -> bool:
+    """Whether the exception on stderr that ended it says that it lost a connection."""
+    if failure.error_file:
+        return False
+    for line in failure.stderr_tail.rpartition(_TRACEBACK)[2].splitlines()[1:]:
+        said = line.partition("]: ")[2] if line.startswith("[rank") else line
+        if said and not said[0].isspace():  # behind the frames
+            return any(lost in said for lost in _LOST_CONNECTION)
+    return False
 
 
 def kept(failures: Sequence[Failure], heard: Failure) -> tuple[Failure, ...]:
