@@ -149,10 +149,12 @@ def test_a_job_that_hangs_for_ever_does_not_fill_the_temporary_directory(
     dirs = LogDirs(log_dir, "job")
     for number in range(2 * ROUNDS_KEPT + 2):
         directory = Path(dirs.open_round(number, 1).directory)
+        dirs.tidy_up()
         if number % 2 == 0:
             (directory / "0/stacks_0.txt").write_text("x")
             (directory / "0/stdout.log").write_text("x")
     dirs.open_round(number + 1, 1)
+    dirs.tidy_up()
     hung = sorted(int(path.parts[-3].removeprefix("attempt_")) for path in Path(dirs.root).rglob("stacks_*"))
     assert hung == list(range(2 if log_dir is None else 0, number + 1, 2)), "a user's directory keeps all"
     assert (Path(dirs.root) / "attempt_0/0/stdout.log").exists(), "a log is never deleted"
@@ -162,6 +164,7 @@ def test_rounds_that_leave_nothing_take_no_room(temporary: Path) -> None:
     dirs = LogDirs(None, "job")
     for number in range(20):
         opened = dirs.open_round(number, 4)
+        dirs.tidy_up()
         assert all(Path(paths.error_file).parent.is_dir() for paths in opened.workers)
         if number == 7:
             Path(opened.workers[1].error_file).write_text("{}")
@@ -170,6 +173,7 @@ def test_rounds_that_leave_nothing_take_no_room(temporary: Path) -> None:
     assert left == [*newest, "attempt_7", "attempt_7/1"]
     for number in range(20, 20 + 2 * ROUNDS_KEPT):
         Path(dirs.open_round(number, 1).workers[0].error_file).write_text("{}")
+        dirs.tidy_up()
     assert len(list(Path(dirs.root).iterdir())) == ROUNDS_KEPT + 1
     dirs.close(failed=False)
     assert list(temporary.iterdir()) == []

@@ -11,8 +11,8 @@ Without a log directory the same tree lies in a private temporary directory. Aft
 if it holds something never shown (logs or the stacks of hangs), and the agent names it again. It keeps the
 stacks and error files of at most the newest ``ROUNDS_KEPT`` rounds that have any, however often a job hangs
 or fails. Each worker gets a directory for an error file, which few write; so the empty directories of a
-round are removed once the next round has its own. The spawner outlives a killed agent, and clears the
-temporary directory in its place.
+round are removed once the workers of the next round have been started, which need not wait for that. The
+spawner outlives a killed agent, and clears the temporary directory in its place.
 
 A wrong --log-dir is an error before anything starts. A later fault in it (a full disk) costs at most the
 logs, never the job.
@@ -103,6 +103,7 @@ class LogDirs:
         self._on_temporary = on_temporary
         self._kept: deque[Path] = deque()  # of rounds with stacks or error files, in the temporary directory
         self._newest: Path | None = None  # the directory of the newest round
+        self._over: list[Path] = []  # of earlier rounds, in the temporary directory, to be tidied up
         self._root: Path | None = None  # None: nothing is kept
         self._temporary: Path | None = None
         if log_dir == os.devnull:
@@ -120,8 +121,13 @@ class LogDirs:
         opened = self._open(number, local_world_size)
         self._newest = Path(opened.directory) if opened.directory else None
         if before is not None and self._temporary in before.parents:
-            self._tidy_up(before)
+            self._over.append(before)
         return opened
+
+    def tidy_up(self) -> None:
+        """Clean up after the rounds before the newest, if they lie in the temporary directory."""
+        while self._over:
+            self._tidy_up(self._over.pop(0))
 
     def close(self, failed: bool) -> str:
         """End the job's logs; return the directory worth naming to the user, "" if there is none.
@@ -143,7 +149,6 @@ class LogDirs:
         return self._root is not None and self._temporary in self._root.parents
 
     def _tidy_up(self, before: Path) -> None:
-        """Clean up after a round whose directory ``before`` is in the temporary one."""
         _remove_empty(before)
         if not _found(before):  # mostly there is not even the directory
             return
