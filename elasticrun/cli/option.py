@@ -7,9 +7,13 @@ from dataclasses import MISSING, fields
 from enum import Enum
 from typing import Any, Generic, TypeVar, cast
 
+from elasticrun.cli import values
 from elasticrun.dataclass import dataclass
 
 T_co = TypeVar("T_co", covariant=True)
+
+#: What a flag's environment variable may hold.
+SWITCH = "an integer, 0 for no and 1 for yes"
 
 
 class Group(Enum):
@@ -93,6 +97,19 @@ class Option(Generic[T_co]):
     @property
     def hidden(self) -> bool:
         return self.origin is Origin.LEGACY
+
+
+def flag(
+    name: str,
+    group: Group,
+    help: str,
+    short: str = "",
+    origin: Origin = Origin.TORCHRUN,
+    sets: type | None = None,
+    field: str = "",
+) -> Option[bool]:
+    """The row of an option that takes no value on the command line."""
+    return Option(name, group, values.switch, "", help, SWITCH, None, short, origin, sets=sets, field=field)
 
 
 def _default_of(kind: Any, name: str) -> object:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from elasticrun.cli import values
-from elasticrun.cli.option import Group, Option, Origin
+from elasticrun.cli.option import SWITCH, Group, Option, Origin, flag
 from elasticrun.config import (
     HealthCheckMode,
     HealthConfig,
@@ -27,22 +27,11 @@ from elasticrun.config import (
     WorkerConfig,
 )
 
-_INTEGER = "an integer, 0 for no and 1 for yes"
 _SECONDS = "a number of seconds, 0 or more"
 _STREAMS = "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:STREAMS,... such as 0:1,1:3"
 _FILTERS = "a comma list of words, ,, for a comma inside a word"
 _ENDPOINTS = "HOST, HOST:PORT or [IPV6]:PORT with a port from 0 to 65535, or a comma list of them"
 _SIGNAL = "the name of a signal that can be caught, such as SIGUSR1"
-
-
-def _flag(
-    name: str, group: Group, help: str, short: str = "", origin: Origin = Origin.TORCHRUN,
-    sets: type | None = None, field: str = "",
-) -> Option[bool]:
-    return Option(
-        name, group, values.switch, "", help, allowed=_INTEGER, short=short, origin=origin,
-        sets=sets, field=field,
-    )
 
 
 NNODES = Option(
@@ -62,7 +51,7 @@ NODE_UNIT = Option(
     allowed="a whole number of 1 or more", origin=Origin.OURS, sets=JobConfig,
 )
 
-STANDALONE = _flag(
+STANDALONE = flag(
     "standalone", Group.RENDEZVOUS,
     "One node with a master of its own and a random job id; --rdzv-backend, --rdzv-endpoint and --rdzv-id "
     "are ignored.",
@@ -145,7 +134,7 @@ SHUTDOWN_TIMEOUT = Option(
     allowed=_SECONDS, fallback_env="TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
     sets=WorkerConfig,
 )
-KILL_LEFTOVERS = _flag(
+KILL_LEFTOVERS = flag(
     "kill-leftovers", Group.RESTART,
     "Kill the processes that workers leave behind even if the job succeeds; after any other end they are "
     "always killed.",
@@ -185,7 +174,7 @@ HEALTH_CHECK_TIMEOUT = Option(
     "A node that takes longer than this for one step of a check is faulty.",
     allowed="a number of seconds above 0", origin=Origin.OURS, sets=HealthConfig, field="timeout",
 )
-HEALTH_CHECK_ONLY = _flag(
+HEALTH_CHECK_ONLY = flag(
     "health-check-only", Group.HEALTH,
     "Check the nodes, print a table and end with 0 if all are well; no script is needed.",
     origin=Origin.OURS, sets=HealthConfig, field="only",
@@ -195,7 +184,7 @@ STRAGGLER_RATIO = Option(
     "A node slower than the median by more than this factor is a straggler, which is reported.",
     allowed="a number above 1", origin=Origin.OURS, sets=HealthConfig,
 )
-EXCLUDE_STRAGGLERS = _flag(
+EXCLUDE_STRAGGLERS = flag(
     "exclude-stragglers", Group.HEALTH, "Exclude stragglers from the job, as faulty nodes are.",
     origin=Origin.OURS, sets=HealthConfig,
 )
@@ -204,7 +193,7 @@ POLICY = Option(
     "YAML file that says what is done about each class of failure; counts on the node that hosts the master.",
     allowed="the path of a YAML file", origin=Origin.OURS, blank=True,
 )
-NO_AUTO_PROGRESS = _flag(
+NO_AUTO_PROGRESS = flag(
     "no-auto-progress", Group.HEALTH,
     "Leave torch in workers as it is: optimizer steps are not watched, though elasticrun.report_step() still "
     "counts, ranks do not wait at the port of rank 0's store, and a second process group shares the store of "
@@ -228,13 +217,13 @@ TOKEN_FILE = Option(
 REQUIRE_TOKEN = Option(
     "require-token", Group.SECURITY, values.switch, "",
     "Do not run without a token, unless this node is alone (or ELASTICRUN_REQUIRE_TOKEN=1).",
-    allowed=_INTEGER, origin=Origin.OURS, fallback_env="ELASTICRUN_REQUIRE_TOKEN",
+    allowed=SWITCH, origin=Origin.OURS, fallback_env="ELASTICRUN_REQUIRE_TOKEN",
 )
-INSECURE_TOKEN = _flag(
+INSECURE_TOKEN = flag(
     "insecure-token", Group.SECURITY, "Take a token that can be guessed, of less than 128 bits.",
     origin=Origin.OURS,
 )
-NO_TOKEN = _flag(
+NO_TOKEN = flag(
     "no-token", Group.SECURITY, "Run without a token, even where one would be found.", origin=Origin.OURS,
 )
 TLS_CA = Option(
@@ -252,11 +241,11 @@ TLS_KEY = Option(
     allowed="the path of a PEM file", origin=Origin.OURS, blank=True,
 )
 
-MODULE = _flag(
+MODULE = flag(
     "module", Group.PROGRAM, "The script is the name of a module, started as python -m would.", short="m"
 )
-NO_PYTHON = _flag("no-python", Group.PROGRAM, "The script is a program of its own: no python in front of it.")
-RUN_PATH = _flag(
+NO_PYTHON = flag("no-python", Group.PROGRAM, "The script is a program of its own: no python in front of it.")
+RUN_PATH = flag(
     "run-path", Group.PROGRAM, "Run the script by runpy.run_path; goes before --module and --no-python."
 )
 START_METHOD = Option(
@@ -269,7 +258,7 @@ ROLE = Option(
     "Name of this node's workers in their environment and log lines; no role of TensorFlow (see --tf-role).",
     allowed="a name", blank=True, sets=WorkerConfig,
 )
-VIRTUAL_LOCAL_RANK = _flag(
+VIRTUAL_LOCAL_RANK = flag(
     "virtual-local-rank", Group.PROGRAM,
     "LOCAL_RANK is 0 for every worker, and each sees one CUDA device only.",
     sets=WorkerConfig,
@@ -380,14 +369,14 @@ LOGS_SPECS = Option(
     allowed="the name of an installed entry point", blank=True,
 )
 
-HELP = _flag("help", Group.ABOUT, "Show this text and exit.", short="h")
+HELP = flag("help", Group.ABOUT, "Show this text and exit.", short="h")
 PRINT_COMPLETION = Option(
     "print-completion", Group.ABOUT, values.one_of("bash", "zsh", "tcsh", "fish"), "SHELL",
     "Print a script that completes this command in bash, zsh, tcsh or fish, and exit.",
     allowed="bash, zsh, tcsh or fish",
 )
-VERSION = _flag("version", Group.ABOUT, "Show the version and exit.", origin=Origin.OURS)
-USE_ENV = _flag(
+VERSION = flag("version", Group.ABOUT, "Show the version and exit.", origin=Origin.OURS)
+USE_ENV = flag(
     "use-env", Group.PROGRAM, "What elastic-run does anyway: LOCAL_RANK is in the environment.",
     origin=Origin.LEGACY,
 )

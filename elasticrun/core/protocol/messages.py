@@ -22,11 +22,9 @@ from elasticrun.core.protocol.bounds import (
     PORTS,
     POSITIONS,
     RANKS,
-    ROUNDS,
     ROUNDS_HEARD,
     SEQUENCES,
     USED_PORTS,
-    WORLD_SIZES,
     Address,
     Counted,
     Epoch,
@@ -59,16 +57,16 @@ from elasticrun.core.protocol.stall import Stall as Stall
 from elasticrun.core.protocol.tasks import MAX_PORTS, MAX_TASKS, Cluster, Task, TaskReports, Tasks, misfit_of
 from elasticrun.core.protocol.trust import Trust as Trust
 from elasticrun.core.protocol.usage import TaskUsages
+from elasticrun.core.protocol.votes import MAX_NAMED_MEMBERS as MAX_NAMED_MEMBERS
+from elasticrun.core.protocol.votes import MAX_VOTES as MAX_VOTES
+from elasticrun.core.protocol.votes import Proposal as Proposal
+from elasticrun.core.protocol.votes import Vote as Vote
+from elasticrun.core.protocol.votes import World as World
 from elasticrun.dataclass import dataclass
 
-#: The most votes that a status carries.
-MAX_VOTES = 64
-#: The most members of a world that its votes name.
-MAX_NAMED_MEMBERS = 64
 #: The most failures that one message carries; the rest is counted in its reason.
 MAX_FAILURES = 8
 
-Members = Annotated[tuple[Name, ...], Length(MAX_NAMED_MEMBERS, keep=Keep.HEAD)]
 Failures = Annotated[tuple[Failure, ...], Length(MAX_FAILURES, keep=Keep.HEAD)]
 
 
@@ -103,41 +101,6 @@ class NodeInfo:
     program: SentenceEnd = ""  # what its workers run, with its path; "": unknown
     min_nodes: Annotated[int, COUNTS] = 0  # the bounds that it was started with
     max_nodes: Annotated[int, COUNTS] = 0  # 0: unknown
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """A world as votes name it; see ``core/membership/quorum.py``."""
-
-    round: Annotated[int, ROUNDS]
-    epoch: Epoch  # of the master that formed it
-    size: Annotated[int, WORLD_SIZES]  # number of nodes
-
-
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """A node's vote for a world, given when it starts its workers; see ``core/membership/quorum.py``."""
-
-    world: World
-    base: World | None  # the newest world known to have started everywhere; None: there is none before this
-    members: Members = ()  # the members' incarnations, if they are at most MAX_NAMED_MEMBERS
-
-    def contradiction(self) -> str:
-        """A contradiction between the two worlds, as a sentence; "" if there is none."""
-        if self.base is None or self.base.round <= self.world.round:
-            return ""
-        return f"base must be older: round {self.world.round} has {self.base.round}"
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """The world that one of its members is asked to vote for; see ``core/membership/quorum.py``."""
-
-    world: World
-    base: World | None  # as in Vote
-    # The member's last vote, as far as the master knows; a member that has voted since refuses.
-    prior: World | None
-    members: Members = ()  # as in Vote
 
 
 @dataclass(frozen=True, slots=True)
