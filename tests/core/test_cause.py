@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from elasticrun.core.protocol.messages import MAX_FAILURES, Failure, FailureKind
-from elasticrun.core.recovery import own_failures
 from elasticrun.core.recovery.cause import root_cause, was_failing
 from elasticrun.core.recovery.own_failures import Stopping, is_own, kept, sounds_like_echo
 
@@ -76,16 +75,47 @@ def test_after_a_stop_signal_it_takes_evidence(failure: Failure, signals: tuple[
     assert is_own(failure, told(*signals)) is own
 
 
-@pytest.mark.parametrize("prefix", ["", "[rank1]: "])
-@pytest.mark.parametrize("lost", own_failures._LOST_CONNECTION)
-def test_a_lost_connection_is_an_echo_with_the_tables_and_without(
-    lost: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+GLOO = (
+    "RuntimeError: [/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:4711: Connection reset by peer. "
+)
+
+
+def gloo(prefix: str = "", after: str = "", **changes: Any) -> Failure:
+    lines = traceback(GLOO).splitlines()
+    return ended(-TERM, "\n".join(prefix + line for line in lines) + after, stopped=True, **changes)
+
+
+@pytest.mark.parametrize(
+    "survivor", [gloo(), gloo("[rank1]: "), gloo(after="\n[W1123] destroy_process_group() was not called")]
+)
+def test_the_echo_of_gloo_is_told_with_the_tables_and_without(
+    survivor: Failure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = traceback(f"RuntimeError: {lost} [127.0.0.1]:4711").splitlines()
-    survivor = ended(-TERM, "\n".join(prefix + line for line in lines), stopped=True)
     assert not was_failing(survivor)
     monkeypatch.setattr("elasticrun.core.recovery.cause.was_failing", pytest.fail)
     assert not is_own(survivor, told(TERM))
+
+
+@pytest.mark.parametrize(
+    "stopped",
+    [
+        gloo(kernel_log=XID_79),
+        gloo(after="\nDataLoader worker (pid 7) is killed by signal: Killed", oom_kills=1),
+        gloo(after="\nDataLoader worker (pid 7) is killed by signal: Killed"),
+        gloo(after="\nand CUDA out of memory"),
+        gloo(error_file="/e", message="ValueError: bad"),
+        replace(gloo(), stopped=False),
+        replace(gloo(), exit_code=-6, stderr_tail=f"GPU is lost\n{traceback(GLOO)}"),
+        ended(
+            1, traceback("ConnectionError: Max retries exceeded with url: Connection refused"), stopped=True
+        ),
+        ended(1, traceback("torch.OutOfMemoryError: Connection reset by peer"), stopped=True),
+        ended(1, traceback(f"ValueError: bad\n{GLOO}"), stopped=True),
+        ended(1, "Traceback (most recent call last):", stopped=True),
+    ],
+)
+def test_whatever_else_is_known_of_a_stopped_worker_counts(stopped: Failure) -> None:
+    assert is_own(stopped, told(TERM, 6)) is was_failing(stopped)
 
 
 def test_echoes_make_way_for_the_others() -> None:

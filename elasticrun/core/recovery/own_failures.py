@@ -10,8 +10,8 @@ evidence:
 * a signal that nobody sends to end a program in good order, and that we have not sent, is evidence enough;
 * so is an exception that ended the program, from an error file or at the end of stderr. It must not be the
   stop signal's own effect (a handler raised it, or it says so), nor a lost connection: that may be one to a
-  peer that we have stopped. After a lost node nearly every survivor says that, so it is told by a look at one
-  line, before the tables of all classes are loaded.
+  peer that we have stopped. After a lost node nearly every survivor has gloo say that, so gloo's words are
+  told by a look at them, before the tables of all classes are loaded.
 
 An exit code alone is no evidence, as handlers of SIGTERM give any.
 
@@ -27,8 +27,9 @@ from collections.abc import Sequence
 from elasticrun.core.protocol.messages import MAX_FAILURES, Failure, FailureKind
 from elasticrun.dataclass import dataclass
 
+SIGABRT = 6
 #: Signals that tell of a crash or a kill: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV.
-CRASHES = frozenset({4, 6, 7, 8, 9, 11})
+CRASHES = frozenset({4, SIGABRT, 7, 8, 9, 11})
 
 #: Words of workers that lost a peer. Plain substrings: there may be thousands of such reports.
 LOST_PEER = (
@@ -42,14 +43,10 @@ LOST_PEER = (
     "Timed out waiting",
     "collective operation timeout",
 )
-#: Those that ``faults.SAID`` also takes for an echo, whatever stands around them.
-_LOST_CONNECTION = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Connection refused",
-    "Broken pipe",
-    "failed to recv, got 0 bytes",
-)
+#: How gloo says that a peer is gone: with its own source file in brackets.
+_GLOO = ("RuntimeError: [", "/gloo/transport/", ("Connection closed by peer", "Connection reset by peer"))
+#: What may stand on stderr if a child was killed for memory.
+_CHILD_KILLED = ("DataLoader worker", "BrokenProcessPool", "SIGKILL")
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -70,7 +67,7 @@ def is_own(failure: Failure, stopping: Stopping = NOT_STOPPED) -> bool:
         return True
     if -failure.exit_code in CRASHES - stopping.signals:
         return True
-    if failure.raised > stopping.since or not _has_words(failure) or _raised_an_echo(failure):
+    if failure.raised > stopping.since or not _has_words(failure) or _ends_as_gloo_does(failure):
         return False
     from elasticrun.core.recovery.cause import was_failing  # few stops need its tables
 
@@ -81,15 +78,31 @@ def _has_words(failure: Failure) -> bool:
     return bool(failure.error_file) or _TRACEBACK in failure.stderr_tail
 
 
-def _raised_an_echo(failure: Failure) -> bool:
-    """Whether the exception on stderr that ended it says that it lost a connection."""
-    if failure.error_file:
+def _ends_as_gloo_does(failure: Failure) -> bool:
+    """Whether a stopped worker's last words are gloo's that a peer is gone, and nothing else is known of it.
+
+    Then ``was_failing`` says no: no other text of ``faults.SAID`` is in these words.
+    """
+    facts = failure.kernel_log or failure.error_file or failure.oom_kills or failure.host_oom
+    if facts or not failure.stopped or failure.exit_code == -SIGABRT:
         return False
-    for line in failure.stderr_tail.rpartition(_TRACEBACK)[2].splitlines()[1:]:
-        said = line.partition("]: ")[2] if line.startswith("[rank") else line
-        if said and not said[0].isspace():  # behind the frames
-            return any(lost in said for lost in _LOST_CONNECTION)
-    return False
+    if any(killed in failure.stderr_tail for killed in _CHILD_KILLED):
+        return False
+    lines = [_unmarked(line) for line in failure.stderr_tail.rpartition(_TRACEBACK)[2].splitlines()[1:]]
+    said = [line for line in lines if line and not line[0].isspace()]  # behind the frames
+    start, source, lost = _GLOO
+    return (
+        bool(said)
+        and said[0].startswith(start)
+        and source in said[0]
+        and any(words in said[0] for words in lost)
+        and all(line.startswith("[") for line in said[1:])  # warnings, which do not belong to it
+    )
+
+
+def _unmarked(line: str) -> str:
+    """The line without ``[rank0]: ``, which torch puts in front."""
+    return line.partition("]: ")[2] if line.startswith("[rank") else line
 
 
 def kept(failures: Sequence[Failure], heard: Failure) -> tuple[Failure, ...]:
