@@ -130,6 +130,7 @@ class Processes:
                 self._ports.release()
                 self.group.start(assignment)
             adopt_orphans()  # here, while the spawner works and nothing waits
+            self.dirs.tidy_up()
         except Exception as error:
             self._sweep(assignment.round)  # some may have started; the others will never report an end
             if not isinstance(error, OSError | ElasticRunError):

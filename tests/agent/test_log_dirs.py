@@ -179,6 +179,16 @@ def test_rounds_that_leave_nothing_take_no_room(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
+def test_what_cannot_be_tidied_up_stays(temporary: Path) -> None:
+    dirs = LogDirs(None, "job")
+    for number in range(ROUNDS_KEPT + 3):
+        (
+            Path(dirs.open_round(number, 1).directory) / "0/error_1.json"
+        ).mkdir()  # nothing that can be unlinked
+        dirs.tidy_up()
+    assert (Path(dirs.root) / "attempt_0/0/error_1.json").exists()
+
+
 def test_the_users_directory_is_always_kept(tmp_path: Path) -> None:
     dirs = LogDirs(str(tmp_path), "job")
     dirs.open_round(0, 1)

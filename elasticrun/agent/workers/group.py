@@ -113,7 +113,6 @@ class WorkerGroup:
             self._memory.begin(assignment)
         for local_rank in assignment.local_ranks(size):
             self._start(local_rank)
-        self._dirs.tidy_up()
 
     def start_task(self, assignment: Assignment, local_rank: int) -> None:
         """Start one task of the round that runs: a further attempt, or a task that was added.
