@@ -86,6 +86,11 @@ class AgentMemory:
         made._open()
         return made
 
+    @property
+    def local_rank(self) -> int:
+        """This worker's place among those of its node. LOCAL_RANK may be virtual, or the script's own."""
+        return int(self._hello["local_rank"])
+
     def begin(self, step: int, whole: int, share: int, contents: str) -> Granted:
         """Ask for a buffer for a save. ``whole`` and ``share`` are in bytes; see ``core/state/vault.py``.
 

@@ -100,7 +100,6 @@ class Checkpointer:
             CheckpointError: the agent cannot be reached, or is of another version.
         """
         self._memory = AgentMemory.connect(os.environ)
-        self._local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self._local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._sealing: threading.Thread | None = None
         self._told = False  # that saves are refused
@@ -145,7 +144,7 @@ class Checkpointer:
         planner = DefaultSavePlanner()
         planner.set_up_planner(states_of(state), is_coordinator=False)
         plan = planner.create_local_plan()
-        layout = Layout(planner, plan.items, self._local_rank, self._local_size)
+        layout = Layout(planner, plan.items, self._memory.local_rank, self._local_size)
         facts = {"step": step, "mappings": plan.planner_data or {}}
         try:
             granted = self._memory.begin(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ pytest.importorskip("torch", reason="needs torch: pip install 'elasticrun[torch]
 import torch
 
 from elasticrun.checkpoint.agent_memory import StoredPart
+from elasticrun.checkpoint.checkpointer import Checkpointer
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.errors import CheckpointError
 from tests.checkpoint.nodes import Node, at_once, picture
@@ -57,6 +59,21 @@ def test_two_ranks_divide_what_they_have_alike(pair: Node) -> None:
         state = blank()
         assert pair.worker(rank).load(state) == 1
         assert picture(state) == picture(large(rank)), "all that is shared, and its own"
+
+
+def test_a_virtual_local_rank_is_not_a_share(pair: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = []
+    for rank in (0, 1):
+        for name, value in (pair.host.environment(rank) | {"LOCAL_RANK": "0"}).items():
+            monkeypatch.setenv(name, value)
+        workers.append(Checkpointer())
+    assert at_once(*(partial(it.save, 1, large(rank)) for rank, it in enumerate(workers))) == [True, True]
+    for worker in workers:
+        worker.close()
+    pair.restart(1)
+    state = blank()
+    assert pair.worker(1).load(state) == 1
+    assert picture(state) == picture(large(1))
 
 
 def test_a_rank_that_is_new_gets_anothers_values(pair: Node, monkeypatch: pytest.MonkeyPatch) -> None:
