@@ -381,6 +381,18 @@ def test_the_first_save_of_a_round_waits_for_all_ranks_which_then_divide_what_is
     assert keeper.granted(0), "the second one does not wait"
 
 
+def test_ranks_meet_again_when_what_they_share_has_changed() -> None:
+    keeper = Keeper(0, 1)
+    for step, contents in enumerate("aab", start=1):
+        keeper.begin(1, step, contents, whole=30, share=20)
+        keeper.begin(0, step, contents, whole=30, share=20)
+        assert all(grant.divides for grant in keeper.of(Grant))
+        keeper.end(0, step)
+        keeper.end(1, step)
+        assert keeper.steps()[-1] == step
+        keeper.judge(kept=step)
+
+
 def test_ranks_that_share_nothing_with_each_other_store_all_of_it() -> None:
     keeper = Keeper(0, 1)
     keeper.begin(0, 1, "a", whole=30, share=20)
@@ -420,7 +432,7 @@ def test_a_commit_of_which_something_may_be_missing_is_never_told() -> None:
     assert keeper.steps() == [1]
     keeper.begin(0, 3, "b")
     keeper.begin(1, 3, "b")
-    assert keeper.granted(1), "and nobody waits for a verdict on it"
+    assert keeper.granted(0, 1), "and nobody waits for a verdict on it"
     keeper.end(0, 3)
     keeper.end(1, 3)
     assert keeper.steps() == [1, 3]

@@ -13,9 +13,9 @@ takes the next one. A worker that saves faster than the job commits waits, for a
 without that save.
 
 What all ranks have alike is stored once on each node: the local ranks divide it among them if all of them
-name the same contents. The first save of a round waits until all local ranks ask for it, to find that out.
-Later ones do not wait; if the ranks then turn out to have named different contents, some of it may be
-missing, so the commit is never reported.
+name the same contents. To find that out, the first save of a round waits until all local ranks ask for it
+(``core/state/meeting.py``). Later ones do not wait, unless a rank names other contents than before. If the
+ranks then turn out to have named different ones, some of it may be missing, so the commit is never reported.
 
 Invariants, at each moment. No byte of a part that was reported changes until the master has said that
 nobody needs it. A commit is reported only if all local ranks of its round have stored it.
@@ -42,6 +42,7 @@ from elasticrun.core.state.events import (
     VaultEvent,
     WorkerGone,
 )
+from elasticrun.core.state.meeting import Meeting
 from elasticrun.dataclass import dataclass
 
 #: Seconds for which a save waits for the verdict on the one before, or a round's first for other local ranks.
@@ -78,9 +79,8 @@ class Vault:
         self._rounds: dict[int, Place] = {}
         self._round = -1
         self._wishes: dict[int, Wish] = {}  # by rank
-        self._contents: dict[int, str] = {}  # that each rank named last, in this round
+        self._meeting = Meeting()
         self._last: dict[int, int] = {}  # the step that each rank stored last, in this round
-        self._meets = True  # the first save waits for the other local ranks
         self._impatient: set[int] = set()  # ranks that waited in vain: not again before there is news
         self._kept: CommitId | None = None
         self._told: tuple[Holding, ...] = ()
@@ -127,10 +127,9 @@ class Vault:
                 buffer.free()
         self._round = event.round
         self._rounds[event.round] = Place(event.group_rank, event.size, event.ranks)
-        self._contents.clear()
         self._last.clear()
         self._impatient.clear()
-        self._meets = True
+        self._meeting = Meeting()
         if event.restore is not None:
             self._kept = event.restore
         for buffer in self._shelf.stored:  # no commit of an earlier round is made any more
@@ -158,7 +157,7 @@ class Vault:
         elif event.step <= last:
             self._refuse(event, f"step {event.step} must come after step {last}, which was saved last")
         else:
-            self._contents[event.rank] = event.contents
+            self._meeting.name(event.rank, event.step, event.contents)
             patience = 0.0 if event.rank in self._impatient else PATIENCE
             self._wishes[event.rank] = Wish(event, self._now + patience)
 
@@ -192,7 +191,7 @@ class Vault:
         for rank, wish in list(self._wishes.items()):
             if wish.awaits_buffer or self._now < wish.until:
                 continue
-            self._meets = False
+            self._meeting.break_up()
             if not self._is_decided(rank):
                 del self._wishes[rank]
                 self._impatient.add(rank)
@@ -213,14 +212,13 @@ class Vault:
     def _grant_all(self) -> None:
         """Grant the saves that need not wait for anything."""
         for rank, wish in list(self._wishes.items()):
-            waits = self._meets and wish.save.contents and len(self._contents) < len(self._ranks)
+            waits = wish.save.contents and self._meeting.awaits_some(len(self._ranks))
             if not waits and self._is_decided(rank):
                 self._grant(wish)
 
     def _grant(self, wish: Wish) -> None:
         save = wish.save
-        told = self._contents.values()
-        divides = bool(save.contents) and len(told) == len(self._ranks) and len(set(told)) == 1
+        divides = bool(save.contents) and self._meeting.is_unanimous(len(self._ranks))
         need = save.share if divides else save.whole
         buffer = self._shelf.take(need, save.rank)
         if buffer is not None:
