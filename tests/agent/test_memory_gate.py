@@ -54,7 +54,7 @@ def test_a_gate_that_cannot_be_opened_leaves_nothing_open(monkeypatch: pytest.Mo
         before = open_here()
         with pytest.raises(OSError, match="in use"):
             MemoryGate(1, lambda holdings: None)
-        assert open_here() == before
+        assert open_here() <= before
         first.close()
 
     asyncio.run(main())
