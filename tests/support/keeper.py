@@ -3,8 +3,8 @@
     keeper.py [--sharded] [kill=ROUND:RANK:STEP ...] [wait=ROUND:STEP ...]
 
 ``kill``: in that round that rank kills itself after that step, once all have saved it. ``wait``: in that
-round all ranks wait for ever after that step. Each rank prints a digest of the whole model and of the
-optimizer's state when it starts, waits and ends.
+round all ranks wait for ever after that step, once the master has confirmed it. Each rank prints a digest of
+the whole model and of the optimizer's state when it starts, waits and ends.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from elasticrun import Checkpointer
+from elasticrun.checkpoint.agent_memory import AgentMemory, SaveRefused
 
 STEPS = 12
 WIDTH = 32
@@ -62,12 +63,30 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         if f"wait={round_}:{step}" in sys.argv:
             keeper.wait()
+            until_judged(step)
             dist.barrier()
             say("waits after")
             signal.pause()
     keeper.close()
     say("ends after")
     dist.destroy_process_group()
+
+
+def until_judged(step: int) -> None:
+    """Return once the master has told this node that all nodes have saved a step.
+
+    The next save may not begin before that; this one is begun and given up.
+    """
+    memory = AgentMemory.connect(os.environ)
+    assert memory is not None
+    while True:
+        try:
+            memory.begin(step + 1, 1, 1, "")
+        except SaveRefused:  # it has taken longer than a training would wait
+            continue
+        memory.give_up()
+        memory.close()
+        return
 
 
 def digest(model: Any, optimizer: torch.optim.Optimizer) -> str:
