@@ -19,6 +19,11 @@ and anything else is a bug that deserves its traceback::
     │  └─ MisfitError           6  the job has other node bounds, or another framework
     ├─ NodeFaultError          10  this node cannot run workers (cannot be killed, no disk, no processes)
     ├─ OrderDeclinedError       1  the master declines an operator's order
+    ├─ CheckpointError          1  the state of the training cannot be saved or restored
+    ├─ DataError                1  the samples cannot be dealt as asked, or not go on as saved
+    │  └─ StreamError           1  a stream cannot be read, or its offsets not be committed
+    │     ├─ BrokerAwayError       its broker does not answer
+    │     └─ OffsetGoneError       records were removed before they were trained on
     └─ ProtocolError           11  a peer sent a message that breaks the protocol
     any other exception      70  a bug in elasticrun; its traceback is shown
     a signal            128 + n  the launcher was asked to stop and did; not an error
@@ -182,6 +187,28 @@ class NodeFaultError(ElasticRunError):
 
 class CheckpointError(ElasticRunError):
     """The state of the training cannot be saved or restored; the text says which part, and why."""
+
+
+class DataError(ElasticRunError):
+    """The samples of a dataset cannot be dealt as asked, or cannot go on as they were saved."""
+
+
+class StreamError(DataError):
+    """A stream cannot be read, or its offsets cannot be committed; the text says why."""
+
+
+class BrokerAwayError(StreamError):
+    """The broker of a stream does not answer; trying again may help."""
+
+
+class OffsetGoneError(StreamError):
+    """Records of a partition were removed before they were trained on."""
+
+    def __init__(self, text: str, partition: str, wanted: int, oldest: int) -> None:
+        super().__init__(text)
+        self.partition = partition
+        self.wanted = wanted  # the offset to go on at
+        self.oldest = oldest  # the first one that is left
 
 
 class ProtocolError(ElasticRunError):

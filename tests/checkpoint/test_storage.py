@@ -10,7 +10,7 @@ import torch
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
-from elasticrun.agent.memory import server
+from elasticrun.agent.memory import buffers
 from elasticrun.checkpoint.agent_memory import SaveRefused
 from elasticrun.checkpoint.memory import MemoryReader, MemoryWriter
 from tests.checkpoint.nodes import Node, picture
@@ -31,7 +31,7 @@ def test_torch_saves_and_loads_through_the_agents_memory(node: Node) -> None:
 
 
 def test_torch_hears_that_there_is_no_room(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "free_bytes", lambda: 1000)
+    monkeypatch.setattr(buffers, "free_bytes", lambda: 1000)
     memory = node.host.connect()
     with pytest.raises((SaveRefused, CheckpointException)):
         state_dict_saver.save({"weight": torch.ones(3)}, storage_writer=MemoryWriter(1, memory), no_dist=True)

@@ -1,0 +1,125 @@
+"""Whatever fsspec can reach as a store: object stores, and anything else that has a URL.
+
+There is no rename and nothing to sync: an object is there once its upload has ended. Where a file that is
+still written can be seen, the index and the marker that are written after it keep anybody from reading it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from datetime import datetime
+from typing import Any, BinaryIO, cast
+
+from fsspec.core import url_to_fs
+
+from elasticrun.errors import UsageError
+from elasticrun.storage.errors import explaining
+from elasticrun.storage.store import Entry, Sink
+
+
+class RemoteStore:
+    """The store at a URL."""
+
+    def __init__(self, url: str) -> None:
+        """UsageError if no file system is known for such a URL, or if its package is not installed."""
+        self.url = url.rstrip("/")
+        try:
+            self._files, root = url_to_fs(self.url)
+        except (ValueError, ImportError) as error:
+            raise UsageError(f"{url}: there is no storage of that kind: {error}") from None
+        self._root = str(root).rstrip("/")
+
+    def entries(self, folder: str = "") -> list[Entry]:
+        """What is in a folder. An object store has no empty folders: it always exists."""
+        return sorted(
+            Entry(str(info["name"]).rstrip("/").rsplit("/", 1)[-1], _size(info), info["type"] == "directory")
+            for info in self._listed(folder)
+        )
+
+    def make(self, folder: str) -> None:
+        """Make a folder, where there are such things."""
+        with self._explaining(f"make {folder}"):
+            self._files.makedirs(self._path(folder), exist_ok=True)
+
+    @contextlib.contextmanager
+    def writing(self, path: str) -> Iterator[Sink]:
+        """Write a file. What could be seen of it is removed if that fails."""
+        place, doing = self._path(path), f"write {path}"
+        with self._explaining(doing):
+            file = self._files.open(place, "wb")
+
+        def write(data: bytes | memoryview) -> None:
+            with self._explaining(doing):
+                _write(file, data)
+
+        try:
+            yield write
+            with self._explaining(doing):
+                file.close()
+        except BaseException:
+            for clean_up in (file.close, lambda: self._files.rm_file(place)):
+                with contextlib.suppress(Exception):
+                    clean_up()
+            raise
+
+    def open(self, path: str) -> BinaryIO:
+        """Read a file."""
+        with self._explaining(f"read {path}"):
+            return cast(BinaryIO, self._files.open(self._path(path), "rb"))
+
+    def read(self, path: str) -> bytes | None:
+        """All that a small file has."""
+        with self._explaining(f"read {path}"):
+            try:
+                return cast(bytes, self._files.cat_file(self._path(path)))
+            except FileNotFoundError:
+                return None
+
+    def remove(self, folder: str, names: Collection[str]) -> None:
+        """Remove files."""
+        with self._explaining(f"remove files of {folder}"):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    self._files.rm_file(self._path(f"{folder}/{name}"))
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder without files; in an object store it is gone with the last file."""
+        with self._explaining(f"remove {folder}"), contextlib.suppress(FileNotFoundError):
+            self._files.rmdir(self._path(folder))
+
+    def changed(self, folder: str) -> float | None:
+        """When a file in a folder changed last."""
+        times = []
+        for info in self._listed(folder):
+            with self._explaining(f"look at {folder}"), contextlib.suppress(NotImplementedError):
+                changed = self._files.modified(info["name"])
+                times.append(changed.timestamp() if isinstance(changed, datetime) else float(changed))
+        return max(times, default=None)
+
+    def _listed(self, folder: str) -> list[dict[str, Any]]:
+        with self._explaining(f"list {folder or 'commits'}"):
+            self._files.invalidate_cache()
+            try:
+                found = self._files.ls(self._path(folder), detail=True)
+            except FileNotFoundError:
+                return []
+        return [info for info in found if str(info["name"]).rstrip("/") != self._path(folder)]
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}".rstrip("/")
+
+    def _explaining(self, doing: str) -> contextlib.AbstractContextManager[None]:
+        # Each kind of storage has exceptions of its own.
+        return explaining(doing, self.url, Exception)
+
+
+def _size(info: dict[str, Any]) -> int:
+    return 0 if info["type"] == "directory" else int(info["size"] or 0)
+
+
+def _write(file: Any, data: bytes | memoryview) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = file.write(rest)
+        rest = rest[len(rest) if written is None else written :]
