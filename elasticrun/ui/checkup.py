@@ -5,17 +5,16 @@ Names and details come from other nodes, so they are taken as text: no markup, n
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from itertools import chain
 from typing import Literal
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from elasticrun.core.protocol.messages import NodeCheck
 from elasticrun.core.protocol.plain import one_line
+from elasticrun.ui.tables import GAP, render_table
 
 _STYLES = {"good": "green", "faulty": "bold red"} | dict.fromkeys(
     ("straggler", "undecided", "gone"), "yellow"
@@ -29,7 +28,6 @@ _COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("verdict", "left"),
     ("detail", "left"),
 )
-_GAP = 2  # columns of the terminal after each of ours
 _LEAST_FOLDED = 9
 _UNKNOWN = "-"
 Units = tuple[tuple[float, str], ...]
@@ -47,23 +45,12 @@ def render_checkup(rows: Sequence[NodeCheck], width: int, colour: bool = False) 
     """
     if not rows:
         return ""
-    table = _table([_cells(row) for row in rows])
-    out = io.StringIO()
-    # An empty environment: else rich would let variables override the caller.
-    console = Console(
-        file=out,
-        width=max(width, sum((column.min_width or 0) + _GAP for column in table.columns)),
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        _environ={},
-    )
-    console.print(table)
-    return "\n".join(line.rstrip() for line in out.getvalue().rstrip("\n").split("\n"))
+    return render_table(_table([_cells(row) for row in rows]), width, colour)
 
 
 def _table(cells: Sequence[Sequence[Text]]) -> Table:
     """Where room is scarce, names, engines and details are folded; the other columns stay whole."""
-    table = Table(box=None, padding=(0, _GAP, 0, 0))
+    table = Table(box=None, padding=(0, GAP, 0, 0))
     for number, (heading, justify) in enumerate(_COLUMNS):
         texts = [row[number] for row in cells]
         if heading == "detail" and not any(texts):
