@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from elasticrun.sim.ills import draw_health, draw_ills, draw_policy
+from elasticrun.sim.ills import Drain, Ill, Preempt, Scale, draw_health, draw_ills, draw_policy
 from elasticrun.sim.scenario import (
     NEVER,
     NO_CHECKS,
@@ -43,6 +43,32 @@ def generate(seed: int, nodes: int) -> Scenario:
     base = _with_imports(rng, base) if rng.random() < 0.5 else base
     rng = random.Random(f"steps {seed}")
     return replace(base, step=round(rng.uniform(0.2, 2.0), 2)) if rng.random() < 0.5 else base
+
+
+def generate_shrinking(seed: int, nodes: int) -> Scenario:
+    """A job that saves its state, and that nodes leave again and again, as ordered or as platforms ask."""
+    base = _plain(4 * seed, nodes)  # of those with one host
+    rng = random.Random(f"shrinking {seed}")
+    names = [spec.name for spec in base.nodes]
+    last = rng.choice((5.0, 15.0, 40.0))
+    leaves = [_leave(rng, names, base.node_unit, last) for _ in range(rng.randint(1, 4))]
+    faults = sorted((*(base.faults if rng.random() < 0.6 else ()), *leaves), key=lambda fault: fault.at)
+    return replace(
+        base,
+        faults=tuple(faults),
+        quiet_from=round(max([last, *(spec.joins for spec in base.nodes), *map(ends, faults)]), 2),
+        step=round(rng.uniform(0.2, 2.0), 2),
+        work=round(rng.uniform(3.0, 20.0), 2),
+        min_nodes=base.node_unit,
+    )
+
+
+def _leave(rng: random.Random, names: Sequence[str], unit: int, last: float) -> Ill:
+    at, kind = round(rng.uniform(1.0, last), 2), rng.randrange(5)
+    if kind <= 2:
+        high = max(unit, rng.randint(1, len(names)) // unit * unit)
+        return Scale(at, rng.randint(1, high), high)
+    return (Drain if kind == 3 else Preempt)(at, rng.choice(names))
 
 
 def _plain(seed: int, nodes: int) -> Scenario:

@@ -36,7 +36,7 @@ def _look(value: Any, seen: dict[int, int]) -> Any:
     if isinstance(value, list):
         return [_look(item, seen) for item in value]
     if isinstance(value, set):
-        return sorted(value)
+        return sorted(value, key=repr)
     if isinstance(value, Deadlines):
         due: dict[Any, float] = value._due
         return sorted((repr(name), at) for name, at in due.items() if name[0] != HEARTBEAT)

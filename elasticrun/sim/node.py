@@ -33,7 +33,7 @@ from elasticrun.core.protocol.messages import (
 )
 from elasticrun.sim.clinic import Visit
 from elasticrun.sim.link import MASTER_TIMEOUT
-from elasticrun.sim.saves import SimMemory
+from elasticrun.sim.memories import SimMemory
 from elasticrun.sim.scenario import NodeSpec
 from elasticrun.sim.workers import SimWorkers
 

@@ -7,100 +7,19 @@ over it since. What all ranks have saved is not lost while each agent that held 
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from elasticrun.core.agent.events import HoldingsChanged, PassJudgement
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.protocol.commits import CommitId
-from elasticrun.core.protocol.messages import Assignment
-from elasticrun.core.state.events import (
-    BufferMade,
-    BufferRefused,
-    DropBuffer,
-    Grant,
-    Hold,
-    Judged,
-    MakeBuffer,
-    Refuse,
-    RoundBegins,
-    SaveBegins,
-    SaveEnds,
-    Stored,
-    Tick,
-    VaultEvent,
-    WorkerGone,
-)
-from elasticrun.core.state.vault import Vault
+from elasticrun.core.state.events import SaveBegins, SaveEnds, WorkerGone
 from elasticrun.sim.kernel import require
+from elasticrun.sim.memories import SimMemory
 from elasticrun.sim.workers import Group
 from elasticrun.sim.world import World
 
 if TYPE_CHECKING:
     from elasticrun.sim.node import SimAgent
     from elasticrun.sim.simulator import Simulator
-
-Stamp = tuple[CommitId, int]  # what a buffer holds: whose state, and of which rank
-
-
-class SimMemory:
-    """The saved states of one node."""
-
-    def __init__(self, agent: SimAgent) -> None:
-        self.agent = agent
-        self.vault = Vault()
-        self.contents: dict[int, Stamp | None] = {}  # by buffer; None: nothing, or half of something
-        self._tick_at: float | None = None
-
-    def begin(self, assignment: Assignment) -> None:
-        """Workers of a round are about to start: what they restore must be there."""
-        if assignment.restore is not None:
-            for buffer in self.vault.stored(assignment.restore):
-                stamp = self.contents[buffer.number]
-                require(
-                    "what is restored is as it was saved", stamp == (buffer.commit, buffer.rank), str(stamp)
-                )
-        self.handle(RoundBegins.of(assignment, self.agent.spec.local_world_size))
-
-    def judge(self, effect: PassJudgement) -> None:
-        """Hear from the master what became of the commits."""
-        self.handle(Judged(effect.kept, effect.void))
-
-    def handle(self, event: VaultEvent) -> None:
-        """Feed the vault and carry out its effects."""
-        agent = self.agent
-        if agent.over or agent.park(self.handle, event):
-            return
-        effects = self.vault.handle(event, agent.kernel.now)
-        if agent.kernel.tracing:
-            agent.kernel.say(agent.incarnation, f"{event} -> {', '.join(map(str, effects)) or '-'}")
-        for effect in effects:
-            self._carry_out(effect)
-        deadline = self.vault.next_deadline()
-        if deadline is not None and deadline != self._tick_at:
-            self._tick_at = deadline
-            agent.kernel.at(deadline, self._tick, deadline)
-
-    def _tick(self, deadline: float) -> None:
-        if self._tick_at == deadline:
-            self._tick_at = None
-            self.handle(Tick())
-
-    def _carry_out(self, effect: Any) -> None:
-        saves = self.agent.sim.saves
-        match effect:
-            case Grant(rank, step, buffer):
-                self.contents[buffer] = None
-                saves.granted(self.agent, rank, step, buffer)
-            case Stored(rank, step) | Refuse(rank, step):
-                saves.answered(self.agent, rank, step)
-            case MakeBuffer(buffer):
-                made = saves.rng.random() > saves.shortage
-                done = BufferMade(buffer) if made else BufferRefused(buffer, "no room")
-                self.agent.kernel.after(saves.slowness * saves.rng.random(), self.handle, done)
-            case DropBuffer(buffer):
-                self.contents.pop(buffer, None)
-            case Hold(holdings):
-                self.agent.kernel.after(0.0, self.agent.handle, HoldingsChanged(holdings))
 
 
 class Saves:
@@ -114,9 +33,16 @@ class Saves:
         self.shortage = self.rng.choice((0.0, 0.0, 0.3))  # how likely it is that there is no room
         self.slowness = self.rng.choice((0.1, 0.1, 60.0))  # seconds that it takes at most to make a buffer
         self.own = self.rng.random() < 0.5  # ranks save shards, and not all the same
+        self.copies = self.own and self.rng.random() < 0.7  # nodes copy their parts to others
+        self.losses = self.rng.choice((0.0, 0.1))  # how likely it is that a part cannot be sent
+        self.inlets: dict[int, SimMemory] = {}  # by port
+        self._safe: dict[
+            CommitId, list[set[str]]
+        ] = {}  # the incarnations that had each part once it was safe
         self._saved: dict[CommitId, set[int]] = {}  # the ranks that have saved it
         self._ranks: dict[int, int] = {}  # how many ranks each round has
-        self._places: dict[int, dict[str, str]] = {}  # by round: the members' incarnations
+        #: By round: each member's group rank and incarnation.
+        self._places: dict[int, dict[str, tuple[int, str]]] = {}
         self._held: set[CommitId] = set()  # which all members told in time that they hold it
 
     # -- workers
@@ -177,26 +103,71 @@ class Saves:
         if restore is not None:
             saved, size = self._saved.get(restore, set()), self._ranks[restore.round]
             require("what is restored was saved by all", len(saved) == size, f"{restore}: {saved} of {size}")
-            is_here = not self.own or self._is_told(machine, restore)
-            require("each shard that is restored is here", is_here, str(restore))
-        self._keeps_what_can_be_kept(machine, restore)
+            is_here = not self.own or self._have_all(machine, restore, world)
+            require("each shard that is restored is at a member", is_here, str(restore))
+        self._keeps_what_can_be_kept(machine, restore, world)
         self._ranks[world.number] = next(iter(world.assignments.values())).world_size
         nodes = machine.state.members.nodes
-        self._places[world.number] = {name: nodes[name].info.incarnation for name in world.assignments}
+        self._places[world.number] = {
+            name: (given.group_rank, nodes[name].info.incarnation)
+            for name, given in world.assignments.items()
+        }
 
     def after_master(self, machine: JobMachine) -> None:
-        """Note which commits of the round that runs all its members hold."""
-        round_ = machine.state.round
+        """Note which commits of the round that runs all its members hold, and which one is safe."""
+        round_, safe = machine.state.round, machine.state.ledger.safe
         for commit in self._saved.keys() - self._held if round_ in self._places else ():
             if commit.round == round_ and self._is_told(machine, commit):
                 self._held.add(commit)
+        if safe is not None and safe not in self._safe and self.own and safe.round in self._places:
+            holders = [*self._holders(machine, safe).values()]
+            told = {agent.incarnation for agent in self.sim.agents if agent.memory.has_heard_of(safe)}
+            if all(names <= told for names in holders):  # else another master's word may come before
+                self._safe[safe] = holders
 
-    def _keeps_what_can_be_kept(self, machine: JobMachine, restore: CommitId | None) -> None:
-        """What all members of its round told in time is not lost while they are here and hold it."""
+    def buffer_time(self) -> float:
+        """How long it takes to make a buffer, in seconds."""
+        return self.slowness * self.rng.random()
+
+    def copy_time(self) -> float:
+        """How long it takes to copy a part to another node, in seconds."""
+        return self.rng.choice((0.1, 1.0, 10.0)) * self.rng.random()
+
+    def _keeps_what_can_be_kept(self, machine: JobMachine, restore: CommitId | None, world: World) -> None:
+        """What all members of its round told in time is not lost while some member now holds each part."""
         for commit in self._held:
             if restore is None or commit.age > restore.age:
-                lost = not self._is_told(machine, commit)
-                require("what all hold is restored", lost, f"{commit} and not {restore}")
+                is_here = (
+                    self._have_all(machine, commit, world)
+                    if self.own
+                    else self._is_told(machine, commit)
+                    and self._places[commit.round].keys() <= world.assignments.keys()
+                )
+                require("what all hold is restored", not is_here, f"{commit} and not {restore}")
+        here = self._incarnations(machine, world)
+        for commit, holders in self._safe.items():
+            if restore is None or commit.age > restore.age:
+                is_lost = any(not names & here for names in holders)
+                require("what was safe is restored", is_lost, f"{commit} and not {restore}")
+
+    def _holders(self, machine: JobMachine, commit: CommitId) -> dict[int, set[str]]:
+        """The incarnations that tell of each part of a commit, by group rank."""
+        found: dict[int, set[str]] = {rank: set() for rank, _ in self._places[commit.round].values()}
+        for node in machine.state.members.nodes.values():
+            for holding in node.status.holdings:
+                for part in holding.parts if holding.commit == commit else ():
+                    found[part.group_rank].add(node.info.incarnation)
+        return found
+
+    def _incarnations(self, machine: JobMachine, world: World) -> set[str]:
+        """Of a world's members."""
+        nodes = machine.state.members.nodes
+        return {nodes[name].info.incarnation for name in world.assignments}
+
+    def _have_all(self, machine: JobMachine, commit: CommitId, world: World) -> bool:
+        """Whether the members of a world tell of each part of a commit."""
+        members = self._incarnations(machine, world)
+        return all(names & members for names in self._holders(machine, commit).values())
 
     def _is_told(self, machine: JobMachine, commit: CommitId) -> bool:
         """Whether the master knows each member of a commit's round, and each one tells that it holds it."""
@@ -204,6 +175,11 @@ class Saves:
         return all(
             name in nodes
             and nodes[name].info.incarnation == incarnation
-            and any(holding.commit == commit for holding in nodes[name].status.holdings)
-            for name, incarnation in self._places[commit.round].items()
+            and any(
+                part.group_rank == rank
+                for holding in nodes[name].status.holdings
+                if holding.commit == commit
+                for part in holding.parts
+            )
+            for name, (rank, incarnation) in self._places[commit.round].items()
         )

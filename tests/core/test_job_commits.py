@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.core.job.events import Attached, Detached, MasterStarted, Reported, Send
+from elasticrun.core.job.state import UNJUDGED
 from elasticrun.core.protocol.commits import CommitId, Holding, JudgeCommits, Part
 from elasticrun.core.protocol.messages import AgentPhase, Failure, StartRound, Waiting
 from tests.core.build import Job, failure, running
@@ -184,7 +185,7 @@ def test_what_was_decided_in_a_round_says_nothing_about_the_next_one() -> None:
     holds(job, "b", 6)
     holds(job, "a", 5)
     restart(job)
-    assert job.machine.state.verdict == (None, None)
+    assert job.machine.state.verdict == UNJUDGED
     assert job.machine.state.ledger.newest_void() is None
     comes_back(job, "a", round_=1)
     assert not verdicts(job, "a")
@@ -272,7 +273,8 @@ def test_before_its_first_round_a_master_judges_nothing() -> None:
 
 def test_a_lost_kind_of_shared_contents_is_named() -> None:
     job = running("ab", min_nodes=1)
-    kept = tuple(Holding(CommitId(0, 5), 2, (Part(rank, f"d{rank}"),), f"kind {rank}") for rank in range(2))
+    saved = [Part(rank, f"d{rank}", False, f"kind {rank}") for rank in range(2)]
+    kept = tuple(Holding(CommitId(0, 5), 2, (part,)) for part in saved)
     tell(job, "a", RUNNING, kept[:1])
     tell(job, "b", RUNNING, kept[1:])
     job.do(Detached(job.sessions["b"], "silent"))

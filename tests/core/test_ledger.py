@@ -28,7 +28,7 @@ def part(
     own: bool = True,
 ) -> Holding:
     """A node's own part of a commit; its digest is that of the rank unless it is given."""
-    return Holding(CommitId(round_, step), size, (Part(rank, digest or f"d{rank}", own),), shared)
+    return Holding(CommitId(round_, step), size, (Part(rank, digest or f"d{rank}", own, shared),))
 
 
 def begun(*names: str, round_: int = 0) -> Ledger:
@@ -69,7 +69,18 @@ def test_a_commit_is_held_once_each_member_has_told_of_its_own_part() -> None:
     assert (ledger.newest_held(), ledger.newest_whole(), ledger.nodes) == (None, None, {"a"})
     ledger.hear("b", [part(1, 5)])
     assert ledger.newest_held() == ledger.newest_whole() == CommitId(0, 5)
-    assert (ledger.size(CommitId(0, 5)), ledger.missing(CommitId(0, 5))) == (2, 0)
+    assert (ledger.known(CommitId(0, 5)).size, ledger.known(CommitId(0, 5)).missing) == (2, 0)
+
+
+def test_members_restore_what_they_hold_without_the_help_of_others() -> None:
+    ledger = both_hold(5, 6)
+    ledger.hear("b", [part(1, 6)])
+    ledger.hear("c", [part(1, 5)])
+    assert ledger.newest_among(["a", "b"]) == CommitId(0, 6)
+    assert ledger.newest_among(["a", "c"]) == CommitId(0, 5)
+    assert ledger.newest_among(["a"]) is ledger.newest_among([]) is None
+    alike = both_hold(5, shared="x", own=False)
+    assert alike.newest_among(["b"]) == CommitId(0, 5)
 
 
 def test_the_newest_of_several_commits_counts() -> None:
@@ -114,7 +125,7 @@ def test_who_gives_a_known_commit_another_size_is_not_believed() -> None:
     ledger = both_hold(5)
     ledger.hear("b", [part(1, 5, size=3)])
     assert (ledger.newest_held(), ledger.newest_whole()) == (CommitId(0, 5), None)
-    assert ledger.missing(CommitId(0, 5)) == 1
+    assert ledger.known(CommitId(0, 5)).missing == 1
 
 
 def test_the_digest_of_a_held_part_is_fixed() -> None:
@@ -147,7 +158,7 @@ def test_a_replica_counts_if_it_is_as_the_parts_own_node_said() -> None:
     ledger.lose("a")
     assert ledger.newest_whole() == CommitId(0, 5)
     ledger.lose("z")
-    assert (ledger.newest_whole(), ledger.missing(CommitId(0, 5))) == (None, 1)
+    assert (ledger.newest_whole(), ledger.known(CommitId(0, 5)).missing) == (None, 1)
 
 
 def test_a_replica_may_be_there_before_the_commit_is_held() -> None:
@@ -171,38 +182,27 @@ def test_a_replica_keeps_the_digest_although_the_parts_own_node_is_gone() -> Non
 
 
 def test_one_copy_of_what_is_shared_is_enough_but_each_kind_is_needed() -> None:
+    for kinds, is_enough in (("xy", False), ("xx", True)):
+        ledger = begun("a", "b")
+        for rank, name in enumerate("ab"):
+            ledger.hear(name, [part(rank, 5, shared=kinds[rank], own=False)])
+        assert ledger.newest_whole() == CommitId(0, 5)
+        ledger.lose("b")
+        assert (ledger.newest_whole() is not None) is is_enough
+        assert ledger.newest_held() == CommitId(0, 5)
+
+
+def test_what_is_shared_is_as_the_parts_own_node_said() -> None:
     ledger = begun("a", "b")
-    ledger.hear("a", [part(0, 5, shared="x")])
-    ledger.hear("b", [part(1, 5, shared="y")])
-    assert ledger.newest_whole() == CommitId(0, 5)
-    ledger.hear("b", [part(1, 5)])
-    assert (ledger.newest_held(), ledger.newest_whole()) == (CommitId(0, 5), None)
-    same = both_hold(5, shared="x")
-    same.hear("b", [part(1, 5)])
-    same.hear("a", [part(0, 5, shared="x")])
-    assert same.newest_whole() == CommitId(0, 5)
-    same.hear("a", [part(0, 5, shared="y")])
-    assert same.newest_whole() is None
-    same.hear("b", [part(1, 5, shared="x")])
-    assert same.newest_whole() == CommitId(0, 5), "nobody needs a kind that came later"
-
-
-def test_before_a_commit_is_held_a_member_may_tell_anew_what_is_shared() -> None:
-    ledger = begun("a", "b")
-    ledger.hear("a", [part(0, 5, shared="wrong")])
-    ledger.hear("a", [part(0, 5, shared="x")])
-    ledger.hear("b", [part(1, 5, shared="x")])
-    assert ledger.newest_whole() == CommitId(0, 5)
-
-
-def test_nobody_holds_what_is_shared_but_who_holds_a_part_that_came_with_it() -> None:
-    ledger = begun("a", "b")
+    ledger.hear("a", [part(0, 5, shared="wrong", own=False)])
     ledger.hear("a", [part(0, 5, shared="x", own=False)])
     ledger.hear("b", [part(1, 5, own=False)])
-    assert ledger.newest_whole() == CommitId(0, 5)
     ledger.lose("a")
-    ledger.hear("b", [part(1, 5, shared="x", own=False)])
     assert ledger.newest_whole() is None
+    ledger.hear("b", [part(1, 5, shared="x", own=False)])
+    assert ledger.newest_whole() is None, "its part came without"
+    ledger.hear("b", [Holding(CommitId(0, 5), 2, (Part(0, "d0"),))])
+    assert ledger.newest_whole() == CommitId(0, 5), "a replica has what came with the part"
 
 
 # -- parts that nobody misses
@@ -211,9 +211,9 @@ def test_nobody_holds_what_is_shared_but_who_holds_a_part_that_came_with_it() ->
 def test_a_part_without_anything_of_its_own_is_not_missed() -> None:
     ledger = both_hold(5, shared="x", own=False)
     ledger.lose("b")
-    assert (ledger.newest_whole(), ledger.missing(CommitId(0, 5))) == (CommitId(0, 5), 0)
+    assert (ledger.newest_whole(), ledger.known(CommitId(0, 5)).missing) == (CommitId(0, 5), 0)
     ledger.lose("a")
-    assert (ledger.newest_whole(), ledger.missing(CommitId(0, 5))) == (None, 2)
+    assert (ledger.newest_whole(), ledger.known(CommitId(0, 5)).missing) == (None, 2)
 
 
 def test_but_each_member_has_to_save_it_first() -> None:
@@ -238,14 +238,14 @@ def test_a_commit_is_lost_with_a_part_of_it_and_back_with_its_node() -> None:
     assert (ledger.newest_held(), ledger.newest_whole()) == (CommitId(0, 6), CommitId(0, 5))
     ledger.lose("b")
     assert (ledger.newest_held(), ledger.newest_whole()) == (CommitId(0, 6), None)
-    assert ledger.missing(CommitId(0, 6)) == 2
+    assert ledger.known(CommitId(0, 6)).missing == 2
     ledger.begin(1, "a")
     for rank, name in enumerate("ab"):
         ledger.hear(name, [part(rank, 6)])
     assert ledger.newest_whole() == CommitId(0, 6)
 
 
-def test_only_the_newest_held_commit_may_come_back() -> None:
+def test_what_was_held_may_come_back_while_nothing_newer_is_whole() -> None:
     ledger = both_hold(5, 6)
     for name in "ab":
         ledger.lose(name)
@@ -253,7 +253,22 @@ def test_only_the_newest_held_commit_may_come_back() -> None:
     ledger.begin(1, "ab")
     for rank, name in enumerate("ab"):
         ledger.hear(name, [part(rank, 5)])
-    assert (ledger.newest_held(), ledger.newest_whole()) == (CommitId(0, 6), None)
+    assert (ledger.newest_held(), ledger.newest_whole()) == (CommitId(0, 6), CommitId(0, 5))
+    for rank, name in enumerate("ab"):
+        ledger.hear(name, [part(rank, 6)])
+    assert ledger.newest_whole() == CommitId(0, 6)
+    for rank, name in enumerate("ab"):
+        ledger.hear(name, [part(rank, 5)])
+    assert ledger.newest_whole() is None, "nobody needed it while a newer one was whole"
+
+
+def test_what_is_safe_may_come_back_although_a_newer_one_is_whole() -> None:
+    ledger = both_hold(5, 6)
+    ledger.safe = CommitId(0, 5)
+    for step in (6, 5):
+        for rank, name in enumerate("ab"):
+            ledger.hear(name, [part(rank, step)])
+    assert ledger.newest_whole() == CommitId(0, 5)
 
 
 def test_what_was_not_held_is_gone_with_its_round() -> None:
@@ -413,3 +428,18 @@ def test_it_says_what_does_not_hold() -> None:
     ledger = CommitLedger()
     ledger.hear("a", [part(7, 5, size=1)])  # the codec refuses such a number
     assert ledger.check() == ["parts are numbered below their number"]
+
+
+# -- who could write it
+
+
+def test_each_part_is_told_with_all_who_have_it_its_own_node_first() -> None:
+    ledger = both_hold(5, shared="x")
+    ledger.hear("b", [Holding(CommitId(0, 5), 2, (*part(0, 5).parts, *part(1, 5).parts))])
+    ledger.hear("a", [])
+    ledger.hear("a", [Holding(CommitId(0, 5), 2, part(0, 5, shared="x").parts)])
+    assert ledger.parts(CommitId(0, 5)) == {0: ["a", "b"], 1: ["b"]}
+    assert ledger.known(CommitId(0, 5)).here == {0: "x", 1: "x"}
+    ledger.lose("b")
+    assert ledger.parts(CommitId(0, 5)) == {0: ["a"]}
+    assert ledger.known(CommitId(0, 5)).here == {0: "x"}

@@ -17,6 +17,7 @@ from elasticrun.core.state.events import (
     Hold,
     Judged,
     MakeBuffer,
+    Pinned,
     Refuse,
     RoundBegins,
     SaveBegins,
@@ -42,6 +43,7 @@ class Keeper:
         self.asked: list[MakeBuffer] = []  # that nobody has answered
         self.said: list[VaultEffect] = []  # by the newest event, and the answers to what it asked for
         self.held: tuple[Holding, ...] = ()
+        self._sizes: dict[int, int] = {}
         self.begin_round(0, *ranks)
 
     def do(self, event: VaultEvent) -> list[VaultEffect]:
@@ -51,13 +53,20 @@ class Keeper:
             self.said += effects
             for effect in effects:
                 match effect:
-                    case MakeBuffer(buffer) if self.makes:
+                    case MakeBuffer(buffer, size) if self.makes:
+                        self._sizes[buffer] = size
                         events.append(BufferMade(buffer))
+                    case DropBuffer(buffer):
+                        self._sizes.pop(buffer, None)
                     case MakeBuffer():
                         self.asked.append(effect)
                     case Hold(holdings):
                         self.held = holdings
         return self.said
+
+    def sizes(self) -> list[int]:
+        """The sizes of all buffers that there are, in bytes."""
+        return list(self._sizes.values())
 
     def begin_round(self, round_: int, *ranks: int, restore: CommitId | None = None) -> None:
         """As the second of three nodes."""
@@ -122,7 +131,7 @@ def test_a_stored_part_is_told_of_with_the_place_of_this_node() -> None:
     keeper.save(4, 1)
     [holding] = keeper.held
     [part] = holding.parts
-    assert (holding.commit, holding.size, part.group_rank, holding.shared) == (CommitId(0, 1), 3, 1, "")
+    assert (holding.commit, holding.size, part.group_rank, part.shared) == (CommitId(0, 1), 3, 1, "")
     [buffer] = keeper.vault.stored(CommitId(0, 1))
     assert (buffer.stage, buffer.rank, buffer.length, buffer.digest) == (Stage.STORED, 4, 9, "d")
 
@@ -252,6 +261,19 @@ def test_the_time_to_make_a_buffer_begins_when_others_need_not_be_waited_for_any
     assert keeper.refused() == "no buffer of 10 bytes was ready within 30 s"
 
 
+def test_who_waits_for_a_buffer_waits_for_no_new_meeting() -> None:
+    """Another rank names other contents meanwhile; nobody would break that meeting up."""
+    keeper = Keeper(0, 1, makes=False)
+    keeper.begin(0, 1, "a")
+    keeper.wait(PATIENCE)
+    keeper.begin(1, 1, "a")
+    keeper.do(WorkerGone(0))
+    keeper.begin(0, 2)
+    for made in list(keeper.asked):
+        keeper.do(BufferMade(made.buffer))
+    assert keeper.vault.next_deadline() is None, "both have one"
+
+
 def test_a_buffer_that_is_made_too_late_is_free_for_the_next_save() -> None:
     keeper = Keeper(0, makes=False)
     keeper.begin(0, 1, whole=50)
@@ -375,7 +397,7 @@ def test_the_first_save_of_a_round_waits_for_all_ranks_which_then_divide_what_is
     keeper.end(1, 1)
     assert keeper.steps() == [1]
     [holding] = keeper.held
-    assert holding.shared
+    assert holding.parts[0].shared
     keeper.judge(kept=1)
     keeper.begin(0, 2, "a")
     assert keeper.granted(0), "the second one does not wait"
@@ -604,3 +626,67 @@ def test_a_buffer_is_free_for_any_rank_once_it_is_made() -> None:
     keeper.do(BufferMade(0))
     keeper.begin(1, 1)
     assert [grant.buffer for grant in keeper.of(Grant)] == [0]
+
+
+def test_buffers_that_are_far_too_large_are_not_kept() -> None:
+    """Here rank 1 was late for the first save, so both stored what they share whole."""
+    keeper = Keeper(0, 1)
+    keeper.begin(0, 1, "a", whole=800, share=100)
+    keeper.now = PATIENCE
+    keeper.do(Tick())
+    keeper.begin(1, 1, "a", whole=800, share=100)
+    for step in range(1, 4):
+        for rank in (0, 1):
+            keeper.begin(rank, step, "a", whole=800, share=100)
+            keeper.end(rank, step)
+        keeper.do(Judged(CommitId(0, step), None))
+    assert sorted(keeper.sizes()) == [100, 100, 100, 100]
+
+
+def test_no_buffer_is_too_large_while_some_rank_may_need_it() -> None:
+    keeper = Keeper(0, 1)
+    for step in (1, 2, 3):
+        keeper.begin(0, step, whole=800)
+        keeper.end(0, step)
+        keeper.begin(1, step, whole=10)
+        keeper.end(1, step)
+        keeper.do(Judged(CommitId(0, step), None))
+    kept = keeper.sizes()
+    keeper.begin_round(1, 0, 1, restore=CommitId(0, 3))
+    keeper.begin(1, 4, whole=10)
+    assert keeper.sizes() == kept
+
+
+# -- what is written to the storage
+
+
+def test_what_is_written_to_the_storage_stays_until_it_need_not() -> None:
+    keeper = Keeper(0)
+    keeper.save(0, 1)
+    keeper.judge(kept=1)
+    keeper.do(Pinned(CommitId(0, 1)))
+    for step in (2, 3):
+        keeper.save(0, step)
+        keeper.judge(kept=step)
+        assert keeper.steps() == [1, step]
+    keeper.do(Pinned(CommitId(0, 3)))
+    assert keeper.steps() == [3], "nobody needs the first one any more"
+    keeper.do(Pinned(None))
+    assert keeper.steps() == [3], "it is kept"
+
+
+def test_what_is_written_to_the_storage_outlives_its_round() -> None:
+    keeper = Keeper(0)
+    for step in (1, 2):
+        keeper.save(0, step)
+        keeper.judge(kept=step)
+        keeper.do(Pinned(CommitId(0, 1)))
+    keeper.save(0, 3)
+    keeper.judge(kept=2, void=3)
+    keeper.begin_round(1, 0, restore=CommitId(0, 2))
+    assert keeper.steps() == [1, 2]
+    keeper.do(Pinned(CommitId(0, 2)))
+    assert keeper.steps() == [2]
+    keeper.begin_round(2, 0, restore=None)
+    assert keeper.steps() == [2]
+    assert [buffer.rank for buffer in keeper.vault.stored(CommitId(0, 2))] == [0]

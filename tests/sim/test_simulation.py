@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +16,16 @@ from elasticrun.core.health.checkup import HealthBook
 from elasticrun.core.health.verdicts import judge
 from elasticrun.core.job import growing
 from elasticrun.core.job.attendance import Attendance
+from elasticrun.core.job.commits import Commits
 from elasticrun.core.job.formation import Formation
 from elasticrun.core.job.world import Decision, Step
 from elasticrun.core.membership import rendezvous
 from elasticrun.core.membership.quorum import Quorum, longest_stay, walk
 from elasticrun.core.membership.seniority import Seniority
+from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import Outcome
 from elasticrun.sim import ills, run, scenario
-from elasticrun.sim.draw import generate
+from elasticrun.sim.draw import generate, generate_shrinking
 from elasticrun.sim.failover import simulator
 from elasticrun.sim.kernel import Violation
 from elasticrun.sim.literal import literal
@@ -78,6 +80,34 @@ def test_seeds_without_a_token(first: int) -> None:
     """Masters of other hosts have no copy of the journal, and rank 0 is one of the oldest."""
     for seed in range(first, first + 16):
         hold_every_rule(replace(generate(seed, 8), cautious=True))
+
+
+@pytest.mark.parametrize("first", range(0, 200, CHUNK))
+def test_seeds_of_jobs_that_nodes_leave(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        hold_every_rule(generate_shrinking(seed, 4))
+
+
+def test_nodes_that_leave_send_what_only_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else worlds of these seeds would go back to an older state."""
+    older: list[bool] = []
+    choose = Commits.choose
+
+    def noting(commits: Commits, members: Sequence[str]) -> CommitId | None:
+        chosen = choose(commits, members)
+        older.append(chosen != commits._state.ledger.newest_whole())
+        return chosen
+
+    def worlds_that_go_back() -> int:
+        older.clear()
+        for seed in (53, 71, 85, 90):
+            simulator(generate_shrinking(seed, 4)).run()
+        return sum(older)
+
+    monkeypatch.setattr(Commits, "choose", noting)
+    assert worlds_that_go_back() == 0
+    monkeypatch.setattr(Commits, "collect", lambda *_: False)
+    assert worlds_that_go_back() == 4
 
 
 def test_without_seniority_a_late_node_would_be_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,29 @@
-"""The job's saved states: what becomes of each commit, and which one the next round restores.
+"""The job's saved states: what becomes of each commit, which one is copied, and which one a round restores.
 
 ``CommitLedger`` knows who holds what. This part tells the members of the round once a commit is whole, so
-that they may overwrite older ones, and once a commit is void, so that they may overwrite that.
+that they may overwrite older ones, and once a commit is void, so that they may overwrite that. It has them
+copy what only one host has to another one (``core/state/replication.py``).
 
 Invariant: what nodes were told to be whole was so when it was told; what a round restores is whole when the
-round is formed. A verdict names its round, so one that comes late means nothing to the next round.
+round is formed, and its members have all of it. A verdict names its round, so one that comes late means
+nothing to the next round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from elasticrun.core.job.outbox import Outbox
-from elasticrun.core.job.state import JobState
+from elasticrun.core.job.state import COLLECTING, UNJUDGED, JobState
 from elasticrun.core.membership.nodes import Node
-from elasticrun.core.protocol.commits import CommitId
+from elasticrun.core.protocol.commits import MAX_COPIES, CommitId, Copy
 from elasticrun.core.protocol.messages import JudgeCommits
+from elasticrun.core.state.placement import Transfer, is_spread, plan, plan_gathering
+from elasticrun.core.state.replication import Transport
+
+#: Seconds for which a world waits for parts that nodes outside it send to its members. Senders tell when they
+#: are done or have failed, so this only bounds the wait for one that does neither.
+COLLECTING_TIMEOUT = 300.0
 
 
 class Commits:
@@ -30,53 +38,154 @@ class Commits:
         ledger, holdings = self._state.ledger, node.status.holdings
         if holdings or node.info.node in ledger.nodes:
             ledger.hear(node.info.node, holdings)
+            replication = self._state.replication
+            if replication.hear(node.info.node, holdings, node.status.copied):
+                self._note_safe(replication.copying)
             self._judge()
 
     def lose(self, name: str) -> None:
         """A node is gone, and all that it held."""
         if name in self._state.ledger.nodes:
             self._state.ledger.lose(name)
+        self._state.replication.lose(name)
 
     def greet(self, node: Node) -> None:
         """Tell a node that has come, or come back, what was decided about the commits of its round."""
-        verdict = self._state.verdict
-        if verdict != (None, None) and node.session is not None:
-            self._outbox.send(node.session, JudgeCommits(self._state.epoch, self._state.round, *verdict))
+        if self._state.verdict != UNJUDGED:
+            self._tell(node)
 
-    def choose(self) -> CommitId | None:
-        """The commit that the next world restores; None if the nodes that are here hold none."""
+    def collect(self, members: Sequence[str]) -> bool:
+        """Whether parts of the newest whole commit are on their way to the members of the next world.
+
+        A node that is here and will be no member may be the only one that has a part: after a scale-in, or
+        if it was lost, came back, and its place was taken.
+        """
+        state = self._state
+        newest = state.ledger.newest_whole()
+        if newest is None or newest == state.ledger.newest_among(members):
+            return False
+        if newest != state.replication.gathered:
+            self._collect(newest, members)
+        return state.replication.is_arriving and (COLLECTING, "") in state.timers
+
+    def choose(self, members: Sequence[str]) -> CommitId | None:
+        """The commit that the next world restores; None: members have none, or the storage a newer one."""
         ledger = self._state.ledger
-        whole, held = ledger.newest_whole(), ledger.newest_held()
+        chosen, whole, held = ledger.newest_among(members), ledger.newest_whole(), ledger.newest_held()
+        why = ""
         if held is not None and held != whole:
-            missing = ledger.missing(held)
-            lost = (
-                f"{missing} of its {ledger.size(held)} parts" if missing else "a part of what its ranks share"
-            )
-            lost = f"{held} is lost: nobody here has {lost}"
-            self._outbox.decide(lost)
-            self._outbox.tell_all([f"{lost}; {'nothing' if whole is None else whole} is restored"])
-        if whole is not None:
-            self._outbox.decide(f"{whole} is restored from memory")
-        return whole
+            lost = ledger.known(held)
+            some = f"{lost.missing} of its {lost.size} parts"
+            parts = some if lost.missing else "a part of what its ranks share"
+            why = f"{held} is lost: nobody here has {parts}"
+        elif whole != chosen:
+            why = f"{whole} cannot be restored: only nodes outside the new world have some parts of it"
+        if why:
+            self._outbox.decide(why)
+        durable = self._state.storing.durable
+        if durable is not None and (chosen is None or chosen.age < durable.age):
+            source = f"{durable} is restored from {self._state.config.state_storage}"
+            self._outbox.decide(source)
+            self._outbox.tell_all([f"{why}; {source}"])  # it was in memory, else it would not be there
+            return None
+        if why:
+            self._outbox.tell_all([f"{why}; {'nothing' if chosen is None else chosen} is restored"])
+        if chosen is not None:
+            self._outbox.decide(f"{chosen} is restored from memory")
+        return chosen
 
     def begin(self, order: Sequence[str]) -> None:
         """A round begins whose members are these, by group rank."""
         self._state.ledger.begin(self._state.round, order)
-        self._state.verdict = None, None
+        self._state.replication.stop()
+        self._state.timers.cancel((COLLECTING, ""))
+        self._state.verdict = UNJUDGED
 
     def _judge(self) -> None:
         state = self._state
         if state.round < 0:  # nobody runs a round that this master knows
             return
-        verdict = state.ledger.newest_whole(), state.ledger.newest_void()
+        whole, void = state.ledger.newest_whole(), state.ledger.newest_void()
+        if whole is not None and whole != state.replication.considered and not state.replication.is_busy:
+            self._copy(whole)
+        verdict = whole, void, state.ledger.safe, state.replication.copying
         if verdict == state.verdict:
             return
         state.verdict = verdict
-        message = JudgeCommits(state.epoch, state.round, *verdict)
         for name in state.current.assignments:
-            node = state.members.nodes.get(name)
-            if node is not None and node.session is not None:
-                self._outbox.send(node.session, message)
+            if (node := state.members.nodes.get(name)) is not None:
+                self._tell(node)
+
+    def _tell(self, node: Node) -> None:
+        if node.session is not None:
+            state = self._state
+            copies = state.replication.orders(node.info.node)
+            number = state.replication.number
+            verdict = JudgeCommits(state.epoch, state.round, *state.verdict, copies=copies, number=number)
+            self._outbox.send(node.session, verdict)
+
+    def _copy(self, commit: CommitId) -> None:
+        """Have what too few hosts have of a commit sent to others."""
+        state = self._state
+        state.replication.considered = commit
+        hosts = self._hosts()
+        holders = state.ledger.holders(commit).values()
+        if not self._order(commit, plan(holders, hosts, 1 + state.config.state_copies)):
+            self._note_safe(commit)
+
+    def _collect(self, commit: CommitId, members: Sequence[str]) -> None:
+        """Have other nodes send to the members of the next world what these lack of a commit."""
+        state, nodes = self._state, self._state.members.nodes
+        holders = state.ledger.holders(commit).values()
+        exchanging = {name for name, node in nodes.items() if node.status.inlet is not None}
+        transfers = plan_gathering(holders, members, exchanging)
+        state.replication.gathered = state.replication.considered = commit
+        senders = self._order(commit, transfers)
+        if not senders:
+            return
+        state.timers.set((COLLECTING, ""), state.now + COLLECTING_TIMEOUT)
+        self._outbox.decide(f"{', '.join(senders)}: parts of {commit} go to the next world's members first")
+        for name in dict.fromkeys((*senders, *members)):
+            session, round_ = nodes[name].session, max(0, nodes[name].status.round)
+            assert session is not None, "no world is formed while somebody is away"
+            verdict = None, None, state.ledger.safe, commit
+            copies, number = state.replication.orders(name), state.replication.number
+            self._outbox.send(
+                session, JudgeCommits(state.epoch, round_, *verdict, copies=copies, number=number)
+            )
+
+    def _order(self, commit: CommitId, transfers: Iterable[Transfer]) -> list[str]:
+        """Give the orders for these transfers, as far as the protocol allows. Returns the senders."""
+        nodes = self._state.members.nodes
+        orders: dict[str, list[Transport]] = {}
+        for rank, sender, receiver in transfers:
+            target, inlet = nodes[receiver], nodes[receiver].status.inlet
+            # who takes nothing in cannot send either, and would never tell that it is done
+            can_send = nodes[sender].status.inlet is not None
+            if can_send and inlet is not None and len(orders.get(sender, ())) < MAX_COPIES:
+                copy = Copy(rank, target.info.address, inlet)
+                orders.setdefault(sender, []).append((receiver, copy))
+        if orders:
+            self._state.replication.begin(commit, orders)
+        return list(orders)
+
+    def _note_safe(self, commit: CommitId | None) -> None:
+        """Call a commit safe if each part of it is on enough hosts."""
+        state, hosts = self._state, self._hosts()
+        assert commit is not None
+        copies = 1 + state.config.state_copies
+        safe = state.ledger.safe
+        is_newer = (safe is None or safe.age < commit.age) and state.ledger.is_whole(commit)
+        if is_newer and is_spread(state.ledger.holders(commit).values(), hosts, copies):
+            state.ledger.safe = commit
+            found = min(copies, len(set(hosts.values())))
+            if found > 1:
+                self._outbox.decide(f"{commit} is safe: {found} hosts have each part of it")
+
+    def _hosts(self) -> dict[str, str]:
+        """The hosts of the members that are here, by group rank."""
+        nodes = self._state.members.nodes
+        return {name: nodes[name].info.host for name in self._state.current.assignments if name in nodes}
 
     def check(self) -> list[str]:
         """Which invariants do not hold, in words."""

@@ -10,7 +10,9 @@ from typing import Annotated
 from elasticrun.core.protocol.bounds import (
     RANKS,
     ROUNDS,
+    USED_PORTS,
     WORLD_SIZES,
+    Address,
     Counted,
     Distinct,
     Epoch,
@@ -23,6 +25,9 @@ from elasticrun.dataclass import dataclass
 MAX_HOLDINGS = 8
 #: The most parts of one commit that a node holds: its own, and replicas for other nodes.
 MAX_PARTS = 17
+#: The most parts of one commit that a node is told to copy.
+MAX_COPIES = 16
+KEY_BYTES = 32
 SAVED_STEPS = Range(0, 2**53)
 
 Digest = Annotated[str, Length(64)]  # in hex; "": none
@@ -46,11 +51,12 @@ class CommitId:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one node of a round saved, apart from what is shared."""
+    """What one node of a round saved."""
 
     group_rank: Annotated[int, RANKS]
     digest: Digest = ""  # of its contents, as its node computed it
     own: bool = False  # it has shards of tensors that no other part has; else the others do without it
+    shared: Digest = ""  # of the names and shapes of what is shared and is in it; "": nothing is
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,6 @@ class Holding:
     commit: CommitId
     size: Annotated[int, WORLD_SIZES]  # how many parts the commit has: the nodes of its round
     parts: Annotated[tuple[Part, ...], Length(MAX_PARTS), Distinct("group_rank")]
-    shared: Digest = ""  # of the names and shapes of what is shared; "": nothing is
 
     def contradiction(self) -> str:
         """A contradiction between its numbers, as a sentence; "" if there is none."""
@@ -72,6 +77,36 @@ Holdings = Annotated[tuple[Holding, ...], Length(MAX_HOLDINGS), Distinct("commit
 
 
 @dataclass(frozen=True, slots=True)
+class Inlet:
+    """Where a node takes copies of other nodes' parts in."""
+
+    port: Annotated[int, USED_PORTS]
+    key: Annotated[bytes, Length(KEY_BYTES, KEY_BYTES)]  # who knows it, may send some
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """An order to send one part to another node."""
+
+    group_rank: Annotated[int, RANKS]  # of the part
+    address: Address  # of the node that takes it in
+    inlet: Inlet
+
+
+Copies = Annotated[tuple[Copy, ...], Length(MAX_COPIES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A node is done with the copies that it was told to send at a time."""
+
+    commit: CommitId
+    number: Counted  # of ``JudgeCommits``: a commit may be copied again, to other nodes
+    #: Places, in the order, of copies that could not be sent. The others are there.
+    missed: Annotated[tuple[Annotated[int, Range(0, MAX_COPIES - 1)], ...], Length(MAX_COPIES)] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class JudgeCommits:
     """What became of the commits of ``round``: which one is whole, and which ones never will be."""
 
@@ -79,3 +114,7 @@ class JudgeCommits:
     round: Counted
     kept: CommitId | None = None  # the newest whole one: no node needs an older one
     void: CommitId | None = None  # a member went on without it; it and older ones are whole now or never
+    safe: CommitId | None = None  # on so many hosts that one may be lost: no node needs older copies
+    copying: CommitId | None = None  # nobody writes over it: some nodes send their parts of it to others
+    copies: Copies = ()  # of parts of ``copying``, that this node sends
+    number: Counted = 0  # of this order to copy, among all of the job

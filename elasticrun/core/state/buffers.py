@@ -9,11 +9,16 @@ holds a part.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
+from typing import NamedTuple
 
 from elasticrun.core.protocol.commits import CommitId
-from elasticrun.core.state.events import DropBuffer, MakeBuffer, SaveBegins
+from elasticrun.core.state.events import DropBuffer, Judged, MakeBuffer, SaveBegins
 from elasticrun.dataclass import dataclass
+
+#: How many times as large as needed a buffer may be. To make a new one takes as long as a few copies into it.
+WASTE = 2
 
 
 class Stage(Enum):
@@ -23,6 +28,25 @@ class Stage(Enum):
     FREE = "free"
     WRITING = "writing"
     STORED = "stored"
+
+
+class Pins(NamedTuple):
+    """What the master wants to stay as it is."""
+
+    safe: CommitId | None = None
+    copying: CommitId | None = None
+    storing: CommitId | None = None
+
+    def has(self, commit: CommitId | None) -> bool:
+        """Whether a commit has to stay."""
+        return commit is not None and commit in self
+
+    def after(self, verdict: Judged) -> Pins:
+        """What has to stay after a verdict. One without a safe commit may come of a master that forgot it."""
+        safe = self.safe
+        if verdict.safe is not None and (safe is None or safe.age < verdict.safe.age):
+            safe = verdict.safe
+        return Pins(safe, verdict.copying, self.storing)
 
 
 @dataclass(slots=True)
@@ -82,6 +106,10 @@ class Shelf:
         found = [b for b in self._buffers.values() if b.stage is Stage.WRITING and b.rank == rank]
         return found[0] if found else None
 
+    def of(self, commit: CommitId, stage: Stage) -> list[Buffer]:
+        """The buffers of a commit that are in one stage."""
+        return [it for it in self._buffers.values() if it.stage is stage and it.commit == commit]
+
     def newest_steps(self, round_: int) -> dict[int, int]:
         """The newest step of each rank that writes or has stored something in a round."""
         newest: dict[int, int] = {}
@@ -96,13 +124,20 @@ class Shelf:
         if fits := [buffer for buffer in free if size <= buffer.size]:
             return min(fits, key=lambda buffer: buffer.size)
         if not any(b.stage is Stage.MAKING and b.rank == rank for b in self._buffers.values()):
-            for small in free:  # their room is needed
-                del self._buffers[small.number]
-                self.effects.append(DropBuffer(small.number))
+            self._drop(free)  # their room is needed
             self._buffers[self._next] = Buffer(self._next, size, rank)
             self.effects.append(MakeBuffer(self._next, size))
             self._next += 1
         return None
+
+    def drop_wide(self, need: int) -> None:
+        """Drop the free buffers that are far larger than the largest ``need``, in bytes."""
+        self._drop([b for b in self._buffers.values() if b.stage is Stage.FREE and b.size > WASTE * need])
+
+    def _drop(self, buffers: Iterable[Buffer]) -> None:
+        for buffer in buffers:
+            del self._buffers[buffer.number]
+            self.effects.append(DropBuffer(buffer.number))
 
     def made(self, number: int) -> None:
         """A buffer that was asked for is there."""

@@ -1,4 +1,4 @@
-"""The events and effects of a vault (``core/state/vault.py``).
+"""The events and effects of a vault (``core/state/vault.py``), and of the replicas beside it.
 
 A ``peer`` is one process of a worker, by a number that nobody else on this node has: a worker may be several
 processes, and only the one that began a save can end it.
@@ -6,7 +6,10 @@ processes, and only the one that began a save can end it.
 
 from __future__ import annotations
 
-from elasticrun.core.protocol.commits import CommitId, Holding
+from typing import Annotated
+
+from elasticrun.core.protocol.bounds import RANKS, WORLD_SIZES, Range
+from elasticrun.core.protocol.commits import CommitId, Digest, Holding, Part
 from elasticrun.core.protocol.messages import Assignment
 from elasticrun.dataclass import dataclass
 
@@ -82,6 +85,15 @@ class Judged:
 
     kept: CommitId | None  # as safe as the job wants it: older ones are not needed
     void: CommitId | None  # this one and older ones will never be whole unless they are by now
+    safe: CommitId | None = None  # the newest that several hosts have: it stays as it is
+    copying: CommitId | None = None  # sent to other hosts now: it stays as it is
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """This commit is written to the storage, and stays as it is; None: none has to."""
+
+    commit: CommitId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +101,9 @@ class Tick:
     """Time has passed."""
 
 
-VaultEvent = RoundBegins | SaveBegins | SaveEnds | WorkerGone | BufferMade | BufferRefused | Judged | Tick
+VaultEvent = (
+    RoundBegins | SaveBegins | SaveEnds | WorkerGone | BufferMade | BufferRefused | Judged | Pinned | Tick
+)
 
 
 # Effects
@@ -148,3 +162,78 @@ class Hold:
 
 
 VaultEffect = Grant | Stored | Refuse | MakeBuffer | DropBuffer | Hold
+
+
+# Replicas: copies of other nodes' parts (``core/state/replicas.py``)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one rank saved, of a part."""
+
+    rank: Annotated[int, RANKS]
+    length: Annotated[int, Range(0, 2**53)]  # bytes
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A part that another node would send."""
+
+    commit: CommitId
+    size: Annotated[int, WORLD_SIZES]  # how many parts the commit has
+    part: Part
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """Another node offers a part. The answer is ``Accept`` or ``Decline``."""
+
+    offer: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A part that was accepted is here."""
+
+    commit: CommitId
+    group_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A part that was accepted does not come."""
+
+    commit: CommitId
+    group_rank: int
+
+
+ReplicaEvent = Offered | Arrived | Interrupted | BufferMade | BufferRefused | Judged | Pinned | RoundBegins
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Take a part in, each piece into one of these buffers."""
+
+    commit: CommitId
+    group_rank: int
+    buffers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """Tell the other node that its part is not taken in."""
+
+    commit: CommitId
+    group_rank: int
+    reason: str
+    is_here: bool = False  # the same is here already
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesChanged:
+    """This node has other parts for others than before."""
+
+
+ReplicaEffect = Accept | Decline | CopiesChanged | MakeBuffer | DropBuffer

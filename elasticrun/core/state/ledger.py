@@ -21,7 +21,7 @@ Hearing one node costs time in proportion to what that node holds, whatever the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 
 from elasticrun.core.protocol.commits import CommitId, Holding, Part
@@ -34,8 +34,7 @@ class Commit:
 
     def __init__(self, size: int) -> None:
         self.size = size  # how many parts it has
-        #: By group rank, what a part's own node said of it, and its kind of shared contents.
-        self.origins: dict[int, tuple[Part, str]] = {}
+        self.origins: dict[int, Part] = {}  # by group rank, as a part's own node told it
         self.copies: dict[Need, int] = {}  # of each part and kind; no zeros
         self.parts = 0  # how many parts somebody holds
         self.own: set[int] = set()  # parts that a restore needs; fixed once it is held
@@ -48,9 +47,24 @@ class Commit:
         """Whether it can be restored from the memory of the nodes that are here."""
         return self.is_held and not self.absent and self.parts > 0
 
+    def is_enough(self, here: Set[Need]) -> bool:
+        """Whether it can be restored from this."""
+        return self.is_held and self.own <= here and self.kinds <= here
+
     def needs(self, need: Need) -> bool:
         """Whether a restore needs this."""
         return need in (self.own if isinstance(need, int) else self.kinds)
+
+    def in_claim(self, claim: Holding) -> Iterator[Need]:
+        """The parts that a claim names, and the kinds of shared contents that came with them."""
+        for part in claim.parts:
+            yield from self.in_part(part.group_rank)
+
+    def in_part(self, rank: int) -> Iterator[Need]:
+        """A part, and the kind of shared contents that came with it."""
+        yield rank
+        if kind := self.origins[rank].shared:
+            yield kind
 
     def add(self, need: Need) -> None:
         """One more node holds this."""
@@ -70,9 +84,20 @@ class Commit:
     def hold(self) -> None:
         """Each part is there: what its nodes said is fixed from now on."""
         self.is_held = True
-        self.own = {part.group_rank for part, _ in self.origins.values() if part.own}
-        self.kinds = {kind for _, kind in self.origins.values() if kind}
+        self.own = {part.group_rank for part in self.origins.values() if part.own}
+        self.kinds = {part.shared for part in self.origins.values() if part.shared}
         self.absent = self.count_absent()
+
+    @property
+    def missing(self) -> int:
+        """How many parts are needed, and nobody holds them."""
+        needed = self.own if self.parts else range(self.size)
+        return sum(rank not in self.copies for rank in needed)
+
+    @property
+    def here(self) -> dict[int, str]:
+        """What is shared in each part that somebody holds, by group rank."""
+        return {rank: part.shared for rank, part in self.origins.items() if rank in self.copies}
 
     def count_absent(self) -> int:
         """How many of what a restore needs nobody holds."""
@@ -90,9 +115,14 @@ class CommitLedger:
         self._round = -1  # the newest, whose members may make commits
         self._group_ranks: dict[str, int] = {}  # of its members
         self._commits: dict[CommitId, Commit] = {}
+        # Some of them, so that no node's word takes time in proportion to all:
+        self._held: set[CommitId] = set()
+        self._open: set[CommitId] = set()  # of the newest round, neither held nor void
+        self._empty: set[CommitId] = set()  # nobody has any part of these
         self._told: dict[str, tuple[Holding, ...]] = {}  # by node: the claims that were counted
         self._highest = -1  # the highest step that a member of the newest round has told of
         self._void = -1  # commits of the newest round up to this step are held by now, or never
+        self.safe: CommitId | None = None  # the newest that was on enough hosts; it may come back
 
     def begin(self, round_: int, order: Sequence[str]) -> None:
         """Take up a new round whose members are, by group rank, those of ``order``."""
@@ -109,6 +139,7 @@ class CommitLedger:
             for node, claims in self._told.items()
             if (kept := tuple(claim for claim in claims if claim.commit in self._commits))
         }
+        self._open, self._empty = set(), {name for name in self._empty if name in self._commits}
         self._highest = self._void = -1
 
     def hear(self, node: str, holdings: Sequence[Holding]) -> None:
@@ -136,25 +167,59 @@ class CommitLedger:
 
     def newest_held(self) -> CommitId | None:
         """The newest commit that all members of its round have saved."""
-        return _newest(name for name, commit in self._commits.items() if commit.is_held)
+        return _newest(self._held)
 
     def newest_whole(self) -> CommitId | None:
-        """The commit to restore; None if the nodes that are here hold none."""
-        return _newest(name for name, commit in self._commits.items() if commit.is_whole)
+        """The newest commit that the nodes that are here hold all of; None if there is none."""
+        return _newest(name for name in self._held if self._commits[name].is_whole)
+
+    def newest_among(self, members: Iterable[str]) -> CommitId | None:
+        """The newest commit that ``members`` hold all of, without the help of other nodes."""
+        found: dict[CommitId, set[Need]] = {}
+        for claim in (claim for member in members for claim in self._told.get(member, ())):
+            found.setdefault(claim.commit, set()).update(self._commits[claim.commit].in_claim(claim))
+        return _newest(name for name, here in found.items() if self._commits[name].is_enough(here))
+
+    def is_whole(self, commit: CommitId) -> bool:
+        """Whether a commit can be restored from the memory of the nodes that are here."""
+        return commit in self._commits and self._commits[commit].is_whole
 
     def newest_void(self) -> CommitId | None:
         """The newest commit of this round that can never be held, as a member went on without it."""
         return CommitId(self._round, self._void) if self._void >= 0 else None
 
-    def size(self, commit: CommitId) -> int:
-        """How many parts a known commit has."""
-        return self._commits[commit].size
+    def holders(self, commit: CommitId) -> dict[Need, dict[str, int]]:
+        """Who has what a restore of a commit needs: by node, the part that has it; its own node comes first.
 
-    def missing(self, commit: CommitId) -> int:
-        """How many parts of a known commit are needed, and nobody holds them."""
+        The commit is a known one. Takes time in proportion to all that nodes hold.
+        """
+        found: dict[Need, dict[str, int]] = {}
         known = self._commits[commit]
-        needed = known.own if known.parts else range(known.size)
-        return sum(rank not in known.copies for rank in needed)
+        for node, claims in self._told.items():
+            owned = self._group_ranks.get(node) if commit.round == self._round else None
+            for part in (part for claim in claims if claim.commit == commit for part in claim.parts):
+                rank = part.group_rank
+                for need in filter(known.needs, known.in_part(rank)):
+                    others = found.get(need, {})
+                    found[need] = {node: rank, **others} if rank == owned else {**others, node: rank}
+        return found
+
+    def parts(self, commit: CommitId) -> dict[int, list[str]]:
+        """The nodes that have each part of a known commit, by group rank; its own node comes first.
+
+        Takes time in proportion to all that nodes hold.
+        """
+        found: dict[int, list[str]] = {}
+        for node, claims in self._told.items():
+            owned = self._group_ranks.get(node) if commit.round == self._round else None
+            for part in (part for claim in claims if claim.commit == commit for part in claim.parts):
+                nodes = found.setdefault(part.group_rank, [])
+                nodes.insert(0 if part.group_rank == owned else len(nodes), node)
+        return found
+
+    def known(self, commit: CommitId) -> Commit:
+        """What is known of a commit; KeyError if nothing is. To be read only."""
+        return self._commits[commit]
 
     # -- claims
 
@@ -168,7 +233,7 @@ class CommitLedger:
                 return None
             commit = Commit(holding.size)
             if owner is not None and name.step < self._highest:
-                self._void = max(self._void, name.step)  # a member was further before anybody told of this
+                self._pass(name.step)  # a member was further before anybody told of this
         if holding.size != commit.size:
             return None
         if owner is not None and name.step <= self._void and not commit.is_held:
@@ -177,10 +242,15 @@ class CommitLedger:
         if not claim.parts:
             return None
         self._commits[name] = commit
-        for need in _needs(claim):
+        self._empty.discard(name)
+        for need in commit.in_claim(claim):
             commit.add(need)
         if not commit.is_held and commit.parts == commit.size:
             commit.hold()
+            self._held.add(name)
+            self._open.discard(name)
+        elif not commit.is_held and name.round == self._round and name.step > self._void:
+            self._open.add(name)
         return claim
 
     def _adopts(self, commit: CommitId) -> bool:
@@ -190,8 +260,10 @@ class CommitLedger:
 
     def _discount(self, claim: Holding) -> None:
         commit = self._commits[claim.commit]
-        for need in _needs(claim):
+        for need in commit.in_claim(claim):
             commit.remove(need)
+        if not commit.copies:
+            self._empty.add(claim.commit)
         if not commit.is_held:
             for part in claim.parts:
                 if part.group_rank not in commit.copies:
@@ -204,24 +276,42 @@ class CommitLedger:
         has = {claim.commit for claim in self._told.get(node, ()) if claim.commit.round == self._round}
         newest = max((commit.step for commit in has), default=-1)
         self._highest = max(self._highest, newest)
-        for name, commit in self._commits.items():
-            if name.round == self._round and name.step < newest and name not in has and not commit.is_held:
-                self._void = max(self._void, name.step)
+        self._pass(max((it.step for it in self._open - has if it.step < newest), default=-1))
+
+    def _pass(self, step: int) -> None:
+        """Commits up to this step are held by now, or never."""
+        if step > self._void:
+            self._void = step
+            self._open = {name for name in self._open if name.step > step}
 
     def _forget_lost(self) -> None:
-        """Drop commits that nobody holds any part of; but the newest one may come back with its nodes."""
-        last = self.newest_held()
-        for name in [name for name, commit in self._commits.items() if not commit.copies and name != last]:
-            del self._commits[name]
+        """Drop commits that nobody holds any part of, if nobody needs them should their nodes come back.
+
+        What is as new as the newest whole one may be needed then, and what is safe, and the newest that was
+        held. So few are kept: whoever makes new ones has a whole one.
+        """
+        kept, whole = (self.safe, self.newest_held()), self.newest_whole()
+        for name in [*self._empty]:
+            is_old = whole is not None and name.age < whole.age
+            if name not in kept and (is_old or name not in self._held):
+                del self._commits[name]
+                self._empty.discard(name)
+                self._held.discard(name)
+                self._open.discard(name)
 
     def check(self) -> list[str]:
         """Which invariants do not hold, in words."""
         told: dict[CommitId, dict[Need, int]] = {name: {} for name in self._commits}
         for claims in self._told.values():
             for claim in claims:
-                for need in _needs(claim):
+                for need in self._commits[claim.commit].in_claim(claim):
                     told[claim.commit][need] = told[claim.commit].get(need, 0) + 1
-        commits = self._commits.values()
+        commits, round_ = self._commits.values(), self._round
+        open_ = {
+            name
+            for name, commit in self._commits.items()
+            if not commit.is_held and name.round == round_ and name.step > self._void
+        }
         rules = {
             "copies are those that nodes told of": all(
                 commit.copies == told[name] for name, commit in self._commits.items()
@@ -231,6 +321,11 @@ class CommitLedger:
             ),
             "who is held was told of whole": all(
                 len(commit.origins) == commit.size for commit in commits if commit.is_held
+            ),
+            "what is held, open or empty is listed": (
+                self._held == {name for name, commit in self._commits.items() if commit.is_held}
+                and self._empty == {name for name, commit in self._commits.items() if not commit.copies}
+                and self._open == open_
             ),
             "what is absent is counted": all(commit.absent == commit.count_absent() for commit in commits),
         }
@@ -243,18 +338,11 @@ def _newest(names: Iterable[CommitId]) -> CommitId | None:
 
 def _believed(commit: Commit, holding: Holding, owner: int | None, adopts: bool) -> Holding:
     """What of a claim is believed. Of the part of ``owner`` its node is, and what it says is noted."""
-    parts, shared = [], ""
+    parts = []
     for part in holding.parts:
         rank = part.group_rank
         if rank not in commit.origins and (rank == owner or adopts):
-            commit.origins[rank] = part, holding.shared
-        known, kind = commit.origins.get(rank, (None, ""))
-        if known is not None and known.digest == part.digest:
+            commit.origins[rank] = part
+        if rank in commit.origins and commit.origins[rank].digest == part.digest:
             parts.append(part)
-            shared = shared or (kind if kind == holding.shared else "")
-    return replace(holding, parts=tuple(parts), shared=shared)
-
-
-def _needs(claim: Holding) -> list[Need]:
-    parts: list[Need] = [part.group_rank for part in claim.parts]
-    return [*parts, claim.shared] if claim.shared else parts
+    return replace(holding, parts=tuple(parts))

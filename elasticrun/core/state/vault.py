@@ -26,13 +26,14 @@ from __future__ import annotations
 import hmac
 
 from elasticrun.core.protocol.commits import CommitId, Holding, Part
-from elasticrun.core.state.buffers import Buffer, Shelf
+from elasticrun.core.state.buffers import Buffer, Pins, Shelf
 from elasticrun.core.state.events import (
     BufferMade,
     BufferRefused,
     Grant,
     Hold,
     Judged,
+    Pinned,
     Refuse,
     RoundBegins,
     SaveBegins,
@@ -81,9 +82,12 @@ class Vault:
         self._wishes: dict[int, Wish] = {}  # by rank
         self._meeting = Meeting()
         self._last: dict[int, int] = {}  # the step that each rank stored last, in this round
+        self._needs: dict[int, int] = {}  # the bytes that each rank needed last, in this round
         self._impatient: set[int] = set()  # ranks that waited in vain: not again before there is news
         self._kept: CommitId | None = None
-        self._told: tuple[Holding, ...] = ()
+        self._void: CommitId | None = None
+        self.pins = Pins()
+        self.told: dict[CommitId, Holding] = {}  # what this node has told to hold, the oldest first
 
     def handle(self, event: VaultEvent, now: float) -> list[VaultEffect]:
         """Take in one event and return what to do, in order."""
@@ -101,7 +105,7 @@ class Vault:
                 self._shelf.made(buffer)
             case BufferRefused(buffer, reason):
                 self._miss(self._shelf.refused(buffer), reason)
-            case Judged():
+            case Judged() | Pinned():
                 self._judge(event)
         self._lose_patience()
         self._drop_useless()
@@ -115,8 +119,7 @@ class Vault:
 
     def stored(self, commit: CommitId) -> list[Buffer]:
         """The buffers of a commit that this node has told to hold; none otherwise."""
-        is_told = any(holding.commit == commit for holding in self._told)
-        return list(self._shelf.parts(commit).values()) if is_told else []
+        return list(self._shelf.parts(commit).values()) if commit in self.told else []
 
     # -- rounds
 
@@ -128,12 +131,13 @@ class Vault:
         self._round = event.round
         self._rounds[event.round] = Place(event.group_rank, event.size, event.ranks)
         self._last.clear()
+        self._needs.clear()
         self._impatient.clear()
         self._meeting = Meeting()
         if event.restore is not None:
             self._kept = event.restore
         for buffer in self._shelf.stored:  # no commit of an earlier round is made any more
-            if buffer.commit != self._kept:
+            if buffer.commit != self._kept and not self.pins.has(buffer.commit):
                 buffer.free()
         self._forget_rounds()
 
@@ -204,7 +208,7 @@ class Vault:
     def _is_decided(self, rank: int) -> bool:
         """Whether the fate of all that a rank has stored in this round is known."""
         return all(
-            buffer.commit == self._kept
+            buffer.commit == self._kept or self.pins.has(buffer.commit)
             for buffer in self._shelf.stored
             if buffer.rank == rank and buffer.commit is not None and buffer.commit.round == self._round
         )
@@ -212,14 +216,17 @@ class Vault:
     def _grant_all(self) -> None:
         """Grant the saves that need not wait for anything."""
         for rank, wish in list(self._wishes.items()):
-            waits = wish.save.contents and self._meeting.awaits_some(len(self._ranks))
+            may_meet = bool(wish.save.contents) and not wish.awaits_buffer
+            waits = may_meet and self._meeting.awaits_some(len(self._ranks))
             if not waits and self._is_decided(rank):
                 self._grant(wish)
 
     def _grant(self, wish: Wish) -> None:
         save = wish.save
         divides = bool(save.contents) and self._meeting.is_unanimous(len(self._ranks))
-        need = save.share if divides else save.whole
+        need = self._needs[save.rank] = save.share if divides else save.whole
+        if len(self._needs) == len(self._ranks):  # else one that is to come may need more
+            self._shelf.drop_wide(max(self._needs.values()))
         buffer = self._shelf.take(need, save.rank)
         if buffer is not None:
             del self._wishes[save.rank]
@@ -237,15 +244,21 @@ class Vault:
 
     # -- commits
 
-    def _judge(self, event: Judged) -> None:
-        self._impatient.clear()
-        if event.kept is not None and (self._kept is None or event.kept.age > self._kept.age):
-            self._kept = event.kept
+    def _judge(self, event: Judged | Pinned) -> None:
+        """Free what is older than what is kept, or void, and not pinned."""
+        if isinstance(event, Pinned):
+            self.pins = self.pins._replace(storing=event.commit)
+        else:
+            self._impatient.clear()
+            if event.kept is not None and (self._kept is None or event.kept.age > self._kept.age):
+                self._kept = event.kept
+            self.pins, self._void = self.pins.after(event), event.void
         for buffer in self._shelf.stored:
             assert buffer.commit is not None
-            is_void = event.void is not None and buffer.commit.age <= event.void.age
+            is_void = self._void is not None and buffer.commit.age <= self._void.age
             is_old = self._kept is not None and buffer.commit.age < self._kept.age
-            if buffer.commit != self._kept and (is_void or is_old):
+            is_pinned = buffer.commit == self._kept or self.pins.has(buffer.commit)
+            if not is_pinned and (is_void or is_old):
                 buffer.free()
         self._forget_rounds()
 
@@ -254,8 +267,7 @@ class Vault:
         newest = self._shelf.newest_steps(self._round)
         for rank, wish in self._wishes.items():
             newest[rank] = max(newest.get(rank, -1), wish.save.step)
-        reported = {holding.commit for holding in self._told}
-        for commit in {buffer.commit for buffer in self._shelf.stored if buffer.commit} - reported:
+        for commit in {buffer.commit for buffer in self._shelf.stored if buffer.commit} - self.told.keys():
             parts = self._shelf.parts(commit)
             is_passed = any(step > commit.step and rank not in parts for rank, step in newest.items())
             if is_passed or (len(parts) == len(self._ranks) and self._holding(commit) is None):
@@ -265,10 +277,10 @@ class Vault:
     def _tell(self) -> None:
         commits = {buffer.commit for buffer in self._shelf.stored if buffer.commit is not None}
         found = [self._holding(commit) for commit in sorted(commits, key=lambda each: each.age)]
-        holdings = tuple(holding for holding in found if holding is not None)
-        if holdings != self._told:
-            self._told = holdings
-            self._effects.append(Hold(holdings))
+        told = {holding.commit: holding for holding in found if holding is not None}
+        if told != self.told:
+            self.told = told
+            self._effects.append(Hold(tuple(told.values())))
 
     def _holding(self, commit: CommitId) -> Holding | None:
         """What to tell of a commit; None unless all local ranks of its round have stored it whole."""
@@ -280,8 +292,9 @@ class Vault:
             return None
         digests = ",".join(parts[rank].digest for rank in place.ranks)
         shared = ",".join(sorted({contents for contents, _ in kinds}))
-        part = Part(place.group_rank, _digest(digests), any(buffer.own for buffer in parts.values()))
-        return Holding(commit, place.size, (part,), shared and _digest(shared))
+        own = any(buffer.own for buffer in parts.values())
+        part = Part(place.group_rank, _digest(digests), own, shared and _digest(shared))
+        return Holding(commit, place.size, (part,))
 
 
 def _digest(text: str) -> str:
