@@ -6,12 +6,14 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from elasticrun.agent.memory import server
-from elasticrun.agent.memory.server import MAX_MESSAGE, make_buffer
+from elasticrun.agent.memory import buffers
+from elasticrun.agent.memory.buffers import make_buffer
+from elasticrun.agent.memory.server import MAX_MESSAGE
 from elasticrun.checkpoint.agent_memory import ROUND, AgentMemory, SaveRefused
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.state import vault
@@ -28,7 +30,7 @@ def test_a_save_that_is_too_large_for_the_box_is_refused_at_once(host: MemoryHos
 
 
 def test_no_room_is_told_with_both_numbers(host: MemoryHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "free_bytes", lambda: 1000)
+    monkeypatch.setattr(buffers, "free_bytes", lambda: 1000)
     memory = host.connect()
     with pytest.raises(SaveRefused, match=r"2000 bytes are needed, and 1000 bytes of memory can be taken"):
         memory.begin(1, 2000, 2000, "")
@@ -37,10 +39,10 @@ def test_no_room_is_told_with_both_numbers(host: MemoryHost, monkeypatch: pytest
 
 
 def test_a_kernel_without_memory_refuses_the_save(host: MemoryHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(size: int) -> int:
+    def fail(size: int, is_wanted: Callable[[], bool]) -> int:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(server, "make_buffer", fail)
+    monkeypatch.setattr(buffers, "make_buffer", fail)
     memory = host.connect()
     with pytest.raises(SaveRefused, match="the kernel gives no memory: Cannot allocate memory"):
         memory.begin(1, 2000, 2000, "")
@@ -50,7 +52,7 @@ def test_a_kernel_without_memory_refuses_the_save(host: MemoryHost, monkeypatch:
 def test_without_a_word_from_the_kernel_about_its_memory_nothing_is_saved(
     host: MemoryHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "free_bytes", lambda: None)
+    monkeypatch.setattr(buffers, "free_bytes", lambda: None)
     memory = host.connect()
     with pytest.raises(SaveRefused, match="10 bytes are needed, and the kernel does not say how many can be"):
         memory.begin(1, 10, 10, "")
@@ -62,11 +64,11 @@ def test_a_buffer_that_comes_too_late_is_there_for_the_next_save(
 ) -> None:
     clear = threading.Event()
 
-    def make_late(size: int) -> int:
+    def make_late(size: int, is_wanted: Callable[[], bool]) -> int:
         assert clear.wait(DEADLINE)
         return make_buffer(size)
 
-    monkeypatch.setattr(server, "make_buffer", make_late)
+    monkeypatch.setattr(buffers, "make_buffer", make_late)
     before = open_here()
     with MemoryHost() as host, Client(host) as client:
         client.hello()
@@ -84,7 +86,7 @@ def test_a_buffer_that_is_there_after_all_was_closed_is_closed_too(
 ) -> None:
     is_making, clear = threading.Event(), threading.Event()
 
-    def make_late(size: int) -> int:
+    def make_late(size: int, is_wanted: Callable[[], bool]) -> int:
         is_making.set()
         assert clear.wait(DEADLINE)
         return make_buffer(size)
@@ -93,7 +95,7 @@ def test_a_buffer_that_is_there_after_all_was_closed_is_closed_too(
         assert client.is_hung_up
         clear.set()
 
-    monkeypatch.setattr(server, "make_buffer", make_late)
+    monkeypatch.setattr(buffers, "make_buffer", make_late)
     before = open_here()
     with ThreadPoolExecutor(1) as pool:
         with MemoryHost() as host:
@@ -107,6 +109,37 @@ def test_a_buffer_that_is_there_after_all_was_closed_is_closed_too(
     assert open_here() <= before
 
 
+def test_the_end_does_not_wait_for_the_rest_of_a_large_buffer(
+    room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strides: list[int] = []
+    is_making, clear = threading.Event(), threading.Event()
+
+    def make_slowly(fd: int, start: int, size: int) -> None:
+        strides.append(start)
+        is_making.set()
+        assert clear.wait(DEADLINE)
+
+    def clear_at_the_end(client: Client) -> None:
+        assert client.is_hung_up
+        clear.set()
+
+    monkeypatch.setattr(buffers, "_STRIDE", 10)
+    monkeypatch.setattr(os, "posix_fallocate", make_slowly)
+    before = open_here()
+    with ThreadPoolExecutor(1) as pool:
+        with MemoryHost() as host:
+            client = Client(host)
+            client.hello()
+            client.tell("begin", step=1, whole=100, share=100, contents="")
+            assert is_making.wait(DEADLINE)
+            done = pool.submit(clear_at_the_end, client)
+        done.result(DEADLINE)
+    client.channel.close()
+    assert strides == [0]
+    assert open_here() <= before
+
+
 def test_a_box_without_threads_refuses_the_save_and_loses_no_memory(
     room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,13 +148,13 @@ def test_a_box_without_threads_refuses_the_save_and_loses_no_memory(
 
     made: list[tuple[int, int]] = []
 
-    def make(size: int) -> int:
+    def make(size: int, is_wanted: Callable[[], bool]) -> int:
         fd = make_buffer(size)
         about = os.fstat(fd)
         made.append((about.st_dev, about.st_ino))
         return fd
 
-    monkeypatch.setattr(server, "make_buffer", make)
+    monkeypatch.setattr(buffers, "make_buffer", make)
     with MemoryHost() as host, Client(host) as client:
         client.hello()
         with monkeypatch.context() as exhausted:

@@ -13,7 +13,7 @@ from elasticrun.agent.memory.gate import VARIABLE, MemoryGate, ShutGate
 from elasticrun.agent.services import Services
 from elasticrun.checkpoint.agent_memory import AgentMemory
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
-from elasticrun.core.protocol.messages import Assignment
+from elasticrun.core.protocol.messages import Assignment, JudgeCommits
 from elasticrun.errors import CheckpointError
 from tests.support.memory_client import open_here
 from tests.support.memory_host import MemoryHost
@@ -23,7 +23,7 @@ ASSIGNMENT = Assignment(1, 0, 1, 0, 1, 0, 1, "127.0.0.1", 1, 0, 3)
 
 def services(*roles: TaskRole) -> Services:
     config = WorkerConfig(Entrypoint(EntrypointKind.SCRIPT, "train.py"), 1, roles=roles)
-    return Services(config, dict, str, lambda round_, stall: None, lambda holdings: None)
+    return Services(config, dict, str, lambda round_, stall: None, lambda *stock: None)
 
 
 def test_a_script_outside_of_a_job_has_no_agent() -> None:
@@ -50,10 +50,10 @@ def test_a_gate_that_cannot_be_opened_leaves_nothing_open(monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "urandom", bytes)  # so the name is in use
 
     async def main() -> None:
-        first = MemoryGate(1, lambda holdings: None)
+        first = MemoryGate(1, lambda *stock: None)
         before = open_here()
         with pytest.raises(OSError, match="in use"):
-            MemoryGate(1, lambda holdings: None)
+            MemoryGate(1, lambda *stock: None)
         assert open_here() <= before
         first.close()
 
@@ -76,7 +76,7 @@ def test_workers_hear_of_a_gate_that_cannot_be_opened(
         with pytest.raises(CheckpointError):
             AgentMemory.connect(memory.environment(0))
         memory.begin(ASSIGNMENT)
-        memory.judge(None, None)
+        memory.judge(JudgeCommits(1, 1))
         await opened.close()
 
     with caplog.at_level(logging.WARNING):

@@ -260,12 +260,21 @@ class Hosts:
         return launcher
 
     def node(
-        self, index: int, nnodes: str, *args: str | Path, script: Path = WORKER, **rest: Any
+        self,
+        index: int,
+        nnodes: str,
+        *args: str | Path,
+        script: Path = WORKER,
+        words: Sequence[str] = (),
+        **rest: Any,
     ) -> Launcher:
-        """A launcher on a host that meets the others at host 0, of remote-controlled workers by default."""
+        """A launcher on a host that meets the others at host 0, of remote-controlled workers by default.
+
+        ``words``: the arguments of the script.
+        """
         endpoint = ("--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}", "--rdzv-id=job")
         own = (f"--nnodes={nnodes}", f"--node-rank={index}")
-        return self.launch(index, *endpoint, *own, *args, script, **rest)
+        return self.launch(index, *endpoint, *own, *args, script, *words, **rest)
 
     def master(self, index: int = 0) -> int:
         """The pid of the master that runs on a host."""

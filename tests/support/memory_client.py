@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from elasticrun.agent.memory.buffers import MEMFD
 from elasticrun.agent.memory.gate import VARIABLE
-from elasticrun.agent.memory.server import MAX_MESSAGE, MEMFD
+from elasticrun.agent.memory.server import MAX_MESSAGE
 from elasticrun.checkpoint.agent_memory import AgentMemory
 from tests.support.memory_host import DEADLINE, MemoryHost
 
@@ -88,4 +89,14 @@ def open_here() -> set[tuple[int, int]]:
             about = each.stat()
             if MEMFD in str(each.readlink()) or stat.S_ISSOCK(about.st_mode):
                 found.add((about.st_dev, about.st_ino))
+    return found
+
+
+def memory_files_here() -> list[int]:
+    """The memory file of each descriptor of this process that is open on one."""
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if MEMFD in str(each.readlink()):
+                found.append(each.stat().st_ino)
     return found

@@ -7,12 +7,15 @@ import queue
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from elasticrun.agent.memory.gate import MemoryGate
+from elasticrun.agent.memory.peering import OnStock, Peering
+from elasticrun.agent.memory.relay import DataRelay
+from elasticrun.agent.memory.storage_access import StorageAccess
 from elasticrun.checkpoint.agent_memory import ROUND, AgentMemory
-from elasticrun.core.protocol.commits import CommitId, Holding
-from elasticrun.core.protocol.messages import Assignment
+from elasticrun.core.protocol.commits import CommitId, Copy, Holding, Inlet, JudgeCommits, Sent
+from elasticrun.core.protocol.messages import Assignment, StoreReport
 
 T = TypeVar("T")
 
@@ -20,13 +23,26 @@ T = TypeVar("T")
 DEADLINE = 60.0
 
 
-class MemoryHost:
-    """The agent's side, on a node that is the only one of its job."""
+class Stock(NamedTuple):
+    """What an agent tells of the states that it holds."""
 
-    def __init__(self, local_world_size: int = 1, round_: int = 1) -> None:
-        self.size = local_world_size
+    holdings: tuple[Holding, ...]
+    inlet: Inlet | None
+    copied: Sent | None
+    stored: StoreReport | None = None
+
+
+class MemoryHost:
+    """The agent's side, on one node."""
+
+    def __init__(self, local_world_size: int = 1, round_: int = 1, nodes: int = 1, rank: int = 0) -> None:
+        """``rank``: of this node among those of its world."""
+        self.size, self.nodes, self.rank = local_world_size, nodes, rank
+        self.peering: Peering | None = Peering("127.0.0.1", expects_others=nodes > 1)
+        self.relay: DataRelay | None = None
+        self.storage: StorageAccess | None = None
         self.round = round_
-        self._told: queue.Queue[tuple[Holding, ...]] = queue.Queue()
+        self._told: queue.Queue[Stock] = queue.Queue()
         self._faults: list[dict[str, Any]] = []
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(lambda _, fault: self._faults.append(fault))
@@ -34,7 +50,8 @@ class MemoryHost:
 
     def __enter__(self) -> MemoryHost:
         self._thread.start()
-        self.gate = self.call(lambda: MemoryGate(self.size, self._told.put))
+        tell: OnStock = lambda *stock: self._told.put(Stock(*stock))  # noqa: E731
+        self.gate = self.call(lambda: MemoryGate(self.size, tell, self.peering, self.relay, self.storage))
         self.begin(self.round)
         return self
 
@@ -53,15 +70,30 @@ class MemoryHost:
 
     def begin(self, round_: int, restore: CommitId | None = None) -> None:
         """A round starts on this node alone."""
-        size, self.round = self.size, round_
-        given = Assignment(round_, 0, 1, 0, size, 0, size, "127.0.0.1", 1, 0, 3, restore=restore)
+        size, nodes, self.round = self.size, self.nodes, round_
+        first, world = self.rank * size, nodes * size
+        place = self.rank, nodes, first, world, first, world
+        given = Assignment(round_, *place, "127.0.0.1", 1, 0, 3, restore=restore)
         self.call(lambda: self.gate.begin(given))
 
-    def judge(self, kept: CommitId | None = None, void: CommitId | None = None) -> None:
-        self.call(lambda: self.gate.judge(kept, void))
+    def judge(
+        self,
+        kept: CommitId | None = None,
+        void: CommitId | None = None,
+        safe: CommitId | None = None,
+        copying: CommitId | None = None,
+        copies: tuple[Copy, ...] = (),
+        number: int = 1,
+    ) -> None:
+        verdict = JudgeCommits(1, self.round, kept, void, safe, copying, copies, number)
+        self.call(lambda: self.gate.judge(verdict))
 
     def holdings(self) -> tuple[Holding, ...]:
         """What this node tells next about its commits."""
+        return self.stock().holdings
+
+    def stock(self) -> Stock:
+        """What this node tells next of what it holds."""
         return self._told.get(timeout=DEADLINE)
 
     def has_told_all(self) -> bool:
@@ -74,7 +106,7 @@ class MemoryHost:
         return {
             **self.gate.environment(local_rank),
             ROUND: str(self.round),
-            "RANK": str(local_rank),
+            "RANK": str(self.rank * self.size + local_rank),
             "LOCAL_RANK": str(local_rank),
             "LOCAL_WORLD_SIZE": str(self.size),
         }

@@ -10,13 +10,16 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elasticrun.core.protocol.messages import Assignment, CommitId, Holding
+from elasticrun.agent.memory.peering import OnStock, Peering
+from elasticrun.core.protocol.messages import Assignment, JudgeCommits
 
 if TYPE_CHECKING:
+    from elasticrun.agent.memory.relay import DataRelay
     from elasticrun.agent.memory.server import MemoryServer
+    from elasticrun.agent.memory.storage_access import StorageAccess
+    from elasticrun.core.protocol.storing import StoreOrder
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +43,11 @@ class ShutGate:
     def begin(self, assignment: Assignment) -> None:
         """No worker comes."""
 
-    def judge(self, kept: CommitId | None, void: CommitId | None) -> None:
+    def judge(self, verdict: JudgeCommits) -> None:
         """Nothing is saved."""
+
+    def store(self, order: StoreOrder | None) -> None:
+        """Nothing is here to be written."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -50,10 +56,25 @@ class ShutGate:
 class MemoryGate:
     """Listens for the workers of one node. Made inside the running loop; OSError if it cannot listen."""
 
-    def __init__(self, local_world_size: int, on_holdings: Callable[[tuple[Holding, ...]], None]) -> None:
-        """``on_holdings`` is called from the loop with all that this node holds, whenever that changes."""
+    def __init__(
+        self,
+        local_world_size: int,
+        on_stock: OnStock,
+        peering: Peering | None = None,
+        relay: DataRelay | None = None,
+        storage: StorageAccess | None = None,
+    ) -> None:
+        """``on_stock`` is called from the loop with what this node holds, where it takes copies in, with
+        which order to copy it is done, and how its order for the storage fares, whenever that changes.
+
+        ``peering``: None for no copies. ``relay``: for what workers ask about shared data. ``storage``: None
+        if the job has none.
+        """
         self._size = local_world_size
-        self._on_holdings = on_holdings
+        self._on_stock = on_stock
+        self._peering = peering
+        self._relay = relay
+        self._storage = storage
         self._loop = asyncio.get_running_loop()
         self._assignment: Assignment | None = None
         self._server: MemoryServer | None = None
@@ -79,10 +100,17 @@ class MemoryGate:
         if self._server is not None:
             self._server.begin(assignment)
 
-    def judge(self, kept: CommitId | None, void: CommitId | None) -> None:
+    def judge(self, verdict: JudgeCommits) -> None:
         """Hear what became of the commits of the round that runs."""
         if self._server is not None:
-            self._server.judge(kept, void)
+            self._server.judge(verdict)
+
+    def store(self, order: StoreOrder | None) -> None:
+        """Hear what has to be written to the storage from now on."""
+        if self._server is None and order is not None:
+            self._open()
+        if self._server is not None:
+            self._server.store(order)
 
     def close(self) -> None:
         """Close everything. The memory is freed once no worker maps it."""
@@ -94,15 +122,21 @@ class MemoryGate:
             self._server.close()
 
     def _knocked(self) -> None:
-        if self._server is None:
-            from elasticrun.agent.memory.server import MemoryServer
-
-            self._server = MemoryServer(self._size, self._token, self._on_holdings)
-            if self._assignment is not None:
-                self._server.begin(self._assignment)
+        server = self._server or self._open()
         try:
-            self._server.accept(self._listener)
+            server.accept(self._listener)
         except OSError as error:  # no descriptor is left: look again later, as the worker still waits
             logger.warning("a worker that wants to save its state has to wait: %s", error.strerror)
             self._loop.remove_reader(self._listener)
             self._later = self._loop.call_later(_PAUSE, self._loop.add_reader, self._listener, self._knocked)
+
+    def _open(self) -> MemoryServer:
+        from elasticrun.agent.memory.server import MemoryServer
+
+        made = MemoryServer(
+            self._size, self._token, self._on_stock, self._peering, self._relay, self._storage
+        )
+        self._server = made
+        if self._assignment is not None:
+            made.begin(self._assignment)
+        return made

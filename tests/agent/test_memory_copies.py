@@ -1,0 +1,389 @@
+"""Agents' memories that copy parts to one another, and peers of theirs that fail, lie or are slow."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from elasticrun.agent.memory import copies, transfer
+from elasticrun.agent.memory.peering import Peering
+from elasticrun.core.protocol.commits import CommitId, Copy, Inlet, Sent
+from tests.support.copy_peer import Receiver, Sender, part_of
+from tests.support.memory_client import open_here, save
+from tests.support.memory_host import MemoryHost
+
+STEP, LATER = CommitId(1, 7), CommitId(1, 8)
+SENT = Sent(STEP, 1)
+#: More than two kernels take in for a connection whose receiver reads nothing.
+LARGE = 32 << 20
+
+
+@pytest.fixture
+def nodes() -> Iterator[tuple[MemoryHost, MemoryHost]]:
+    """Two nodes of one worker each, of the same world."""
+    with MemoryHost(nodes=2) as first, MemoryHost(nodes=2, rank=1) as second:
+        yield first, second
+
+
+@pytest.fixture
+def node(nodes: tuple[MemoryHost, MemoryHost]) -> MemoryHost:
+    return nodes[0]
+
+
+def inlet(host: MemoryHost) -> Inlet:
+    """Where a node takes copies in, as it tells once its worker has come."""
+    host.connect().close()
+    found = host.stock().inlet
+    assert found is not None
+    return found
+
+
+def saved(host: MemoryHost, data: bytes, step: int = 7) -> None:
+    memory = host.connect()
+    save(memory, step, data)
+    memory.close()
+    assert host.stock().holdings[-1].commit.step == step
+
+
+def saved_much(host: MemoryHost, step: int = 7) -> None:
+    """Save ``LARGE`` bytes."""
+    memory = host.connect()
+    memory.begin(step, LARGE, LARGE, "")
+    memory.end(step, LARGE, "digest", own=True)
+    memory.close()
+    assert host.stock().holdings[-1].commit.step == step
+
+
+def ordered(sender: MemoryHost, *copies: Copy, commit: CommitId = STEP, number: int = 1) -> None:
+    """The master tells a node to send these."""
+    sender.judge(kept=commit, copying=commit, copies=copies, number=number)
+
+
+def parts(host: MemoryHost) -> list[tuple[CommitId, int]]:
+    """What a node tells next of the parts that it has."""
+    told = [(each.commit, part.group_rank) for each in host.stock().holdings for part in each.parts]
+    return sorted(told, key=lambda each: (each[0].age, each[1]))
+
+
+# -- as it should be
+
+
+def test_a_part_is_copied_and_restored_on_the_other_node(nodes: tuple[MemoryHost, MemoryHost]) -> None:
+    first, second = nodes
+    there, _ = inlet(second), inlet(first)
+    saved(first, b"left")
+    saved(second, b"right")
+    ordered(first, Copy(0, "127.0.0.1", there))
+    assert parts(second) == [(STEP, 0), (STEP, 1)]
+    assert first.stock().copied == SENT
+    second.begin(2, restore=STEP)
+    memory = second.connect()
+    found = {part.rank: bytes(part.memory[: part.length]) for part in memory.stored()}
+    assert found == {0: b"left", 1: b"right"}
+    memory.close()
+
+
+def test_who_has_a_copy_sends_it_on(nodes: tuple[MemoryHost, MemoryHost]) -> None:
+    first, second = nodes
+    there, _ = inlet(second), inlet(first)
+    saved(first, b"left")
+    ordered(first, Copy(0, "127.0.0.1", there))
+    assert parts(second) == [(STEP, 0)]
+    with Receiver() as receiver:
+        ordered(second, receiver.copy(0), receiver.copy(5))
+        reception, offer = receiver.greet()
+        assert (offer.part.group_rank, [piece.length for piece in offer.pieces]) == (0, [4])
+        target = bytearray(4)
+        reception.take([memoryview(target)])
+        reception.confirm()
+    assert target == b"left"
+    assert second.stock().copied == Sent(STEP, 1, (1,)), "it does not have part 5"
+
+
+def test_a_part_that_is_there_already_is_not_sent_again(nodes: tuple[MemoryHost, MemoryHost]) -> None:
+    first, second = nodes
+    there, _ = inlet(second), inlet(first)
+    saved(first, b"left")
+    copies = Copy(0, "127.0.0.1", there), Copy(0, "localhost", there)
+    ordered(first, *copies)
+    assert parts(second) == [(STEP, 0)]
+    done = first.stock().copied
+    assert done in [Sent(STEP, 1, missed) for missed in ((), (0,), (1,))], "twice at once is refused"
+    ordered(first, *copies)
+    assert first.has_told_all()
+    assert second.has_told_all()
+
+
+def test_a_commit_is_sent_to_another_node_later_and_what_is_under_way_not_twice(
+    nodes: tuple[MemoryHost, MemoryHost],
+) -> None:
+    """The members of the next world may be others than those that have copies."""
+    first, second = nodes
+    there, _ = inlet(second), inlet(first)
+    saved(first, b"left")
+    with Receiver() as receiver:
+        ordered(first, receiver.copy(0))
+        reception, _ = receiver.greet()
+        ordered(first, receiver.copy(0), Copy(0, "127.0.0.1", there), number=2)
+        assert parts(second) == [(STEP, 0)], "nobody waits for the first one to arrive"
+        reception.take([memoryview(bytearray(4))])
+        reception.confirm()
+    assert first.stock().copied == Sent(STEP, 2)
+    assert first.has_told_all()
+
+
+def test_alone_or_without_copies_nobody_listens() -> None:
+    for nodes in (1, 2):
+        with MemoryHost(nodes=nodes) as host:
+            host.gate._peering = None
+            saved(host, b"here")
+            ordered(host)
+    with MemoryHost() as host:
+        saved(host, b"here")
+
+
+def test_who_trains_alone_listens_if_others_may_join() -> None:
+    """Else it could not send its shards when it is asked to leave."""
+    alone = MemoryHost()
+    alone.peering = Peering("127.0.0.1")
+    with alone as host:
+        assert inlet(host).port
+
+
+def test_a_node_that_cannot_listen_says_so_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(socket, "create_server", fail)
+    with MemoryHost(nodes=2) as host:
+        saved(host, b"here")
+        assert "no socket can be made (Too many open files)" in caplog.text
+
+
+@pytest.mark.parametrize("host", ["", "localhost", "no.such.host", "192.0.2.1"])
+def test_a_name_or_an_address_of_somebody_else_means_all_addresses(host: str) -> None:
+    listener = copies._listen(host)
+    with listener, socket.create_connection(("127.0.0.1", port(listener))):
+        pass
+
+
+def test_an_address_of_this_host_is_the_only_one() -> None:
+    listener = copies._listen("127.0.0.2")
+    with listener, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port(listener)))
+
+
+def port(listener: socket.socket) -> int:
+    found: int = listener.getsockname()[1]
+    return found
+
+
+# -- senders that fail
+
+
+def test_a_part_that_is_cut_off_in_the_middle_is_not_kept(node: MemoryHost) -> None:
+    there = inlet(node)
+    with Sender(there) as sender:
+        assert sender.offer(part_of(STEP, 1, b"0123456789")) == {"taken": True}
+        sender.channel.sendall(b"01234")
+        sender.channel.shutdown(socket.SHUT_WR)
+        assert sender.is_hung_up
+    with Sender(there) as sender:
+        assert sender.offer(part_of(STEP, 1, b"0123456789")) == {"taken": True}
+        sender.channel.sendall(b"0123456789")
+        sender.prove(b"0123456789")
+        assert parts(node) == [(STEP, 1)]
+        assert sender.hear() == {"stored": True}
+
+
+def test_who_sends_more_than_it_said_is_not_believed(node: MemoryHost) -> None:
+    with Sender(inlet(node)) as sender:
+        sender.offer(part_of(STEP, 1, b"0123456789"))
+        sender.channel.sendall(b"0123456789 and more")
+        sender.prove(b"0123456789 and more")
+        assert sender.is_hung_up
+    assert node.has_told_all()
+
+
+def test_a_byte_that_changes_on_the_way_is_found(node: MemoryHost) -> None:
+    with Sender(inlet(node)) as sender:
+        sender.offer(part_of(STEP, 1, b"0123456789"))
+        sender.channel.sendall(b"012345678!")
+        sender.prove(b"0123456789")
+        assert sender.is_hung_up
+    assert node.has_told_all()
+
+
+def test_a_stranger_sends_nothing(node: MemoryHost) -> None:
+    with Sender(inlet(node), key=b"x" * 32) as stranger, pytest.raises(ConnectionError):
+        stranger.offer(part_of(STEP, 1, b"data"))
+    assert node.has_told_all()
+
+
+def test_strangers_that_say_nothing_keep_nobody_out(
+    node: MemoryHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "STRANGERS", 8)
+    there = inlet(node)
+    silent = [Sender(there) for _ in range(12)]
+    with Sender(there) as sender:
+        assert sender.offer(part_of(STEP, 1, b"data")) == {"taken": True}
+        sender.channel.sendall(b"data")
+        sender.prove(b"data")
+        assert parts(node) == [(STEP, 1)]
+    assert [each.is_hung_up for each in silent[:5]] == [True] * 5, "the oldest make room"
+    for each in silent:
+        each.channel.close()
+
+
+def test_a_stranger_that_says_nothing_is_left_after_a_while(
+    node: MemoryHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "PATIENCE", 0.01)
+    with Sender(inlet(node)) as silent:
+        assert silent.is_hung_up
+
+
+def test_a_peer_that_stops_in_the_middle_is_left_after_a_while(
+    node: MemoryHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = inlet(node)
+    with Sender(there) as sender:
+        monkeypatch.setattr(transfer, "PATIENCE", 0.01)
+        sender.offer(part_of(STEP, 1, b"0123456789"))
+        assert sender.is_hung_up
+
+
+def test_a_part_for_which_there_is_no_room_is_refused_with_the_reason(node: MemoryHost) -> None:
+    there = inlet(node)
+    with Sender(there) as sender:
+        offer = part_of(STEP, 1, b"data")
+        (piece,) = offer.pieces
+        huge = type(offer)(offer.commit, offer.size, offer.part, (type(piece)(1, 2**53, "d"),))
+        assert f"{2**53} bytes are needed" in sender.offer(huge)["refused"]
+    with Sender(there) as sender:
+        assert "round 9 has not begun here" in sender.offer(part_of(CommitId(9, 1), 1, b"data"))["refused"]
+
+
+# -- receivers that fail
+
+
+def test_a_sender_is_cut_off_once_its_memory_may_be_written(node: MemoryHost) -> None:
+    inlet(node)
+    saved_much(node)
+    with Receiver() as receiver:
+        ordered(node, receiver.copy(0))
+        reception, offer = receiver.greet()
+        assert [piece.length for piece in offer.pieces] == [LARGE]
+        reception._answer({"taken": True})
+        node.judge(kept=LATER, copying=LATER)
+        assert receiver.rest() < LARGE, "without the end nobody stores it"
+    stock = node.stock()
+    assert (stock.holdings, stock.copied) == ((), None), "nobody was told that it was sent"
+
+
+def test_a_new_round_cuts_a_sender_off(node: MemoryHost) -> None:
+    inlet(node)
+    saved_much(node)
+    with Receiver() as receiver:
+        ordered(node, receiver.copy(0))
+        reception, _ = receiver.greet()
+        reception._answer({"taken": True})
+        node.begin(2, restore=STEP)
+        assert receiver.rest() < LARGE
+
+
+def test_a_slow_receiver_holds_up_no_other_one(
+    nodes: tuple[MemoryHost, MemoryHost], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = nodes
+    there, _ = inlet(second), inlet(first)
+    saved_much(first)
+    with Receiver() as slow:
+        ordered(first, slow.copy(0), Copy(0, "127.0.0.1", there))
+        reception, _ = slow.greet()
+        reception._answer({"taken": True})
+        assert parts(second) == [(STEP, 0)]
+        assert first.has_told_all()
+    assert first.stock().copied == Sent(STEP, 1, (0,)), "it is done with all that it could"
+    assert "no copy of step 7 of round 1 could be sent to 127.0.0.1" in caplog.text
+
+
+def test_a_receiver_that_says_nothing_is_left_after_a_while(
+    node: MemoryHost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    inlet(node)
+    saved(node, b"data")
+    monkeypatch.setattr(transfer, "PATIENCE", 0.01)
+    with Receiver() as silent:
+        ordered(node, silent.copy(0))
+        assert node.stock().copied == Sent(STEP, 1, (0,))
+    assert "nothing has moved for" in caplog.text
+
+
+def test_a_receiver_that_refuses_is_named(node: MemoryHost, caplog: pytest.LogCaptureFixture) -> None:
+    inlet(node)
+    saved(node, b"data")
+    with Receiver() as receiver:
+        ordered(node, receiver.copy(0))
+        reception, _ = receiver.greet()
+        reception.refuse("no room", False)
+        assert node.stock().copied == Sent(STEP, 1, (0,))
+    assert "no copy of step 7 of round 1 could be sent to 127.0.0.1" in caplog.text
+    assert "it refuses: no room" in caplog.text
+
+
+def test_a_receiver_that_is_gone_is_named(node: MemoryHost, caplog: pytest.LogCaptureFixture) -> None:
+    inlet(node)
+    saved(node, b"data")
+    with Receiver() as receiver:
+        gone = receiver.copy(0)
+    ordered(node, gone, Copy(0, "no.such.host.invalid", gone.inlet))
+    assert node.stock().copied == Sent(STEP, 1, (0, 1))
+    assert f"127.0.0.1 port {gone.inlet.port}: Connection refused" in caplog.text
+    assert "no.such.host.invalid" in caplog.text
+
+
+def test_no_state_is_sent_to_who_does_not_know_the_key(
+    node: MemoryHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    inlet(node)
+    saved(node, b"data")
+    with Receiver(key=b"x" * 32) as stranger:
+        ordered(node, stranger.copy(0))
+        with pytest.raises(transfer.TransferError):
+            stranger.greet()
+        assert stranger.channel is not None
+        reception = transfer.Reception(stranger.channel, b"x" * 32)
+        reception._answer({"taken": True})
+        assert stranger.rest() == 0
+        assert node.stock().copied == Sent(STEP, 1, (0,))
+    assert "the peer does not belong to this job" in caplog.text
+
+
+# -- the end
+
+
+@pytest.mark.parametrize("moment", ["greeted", "taking", "sending"])
+def test_a_node_that_closes_in_the_middle_leaves_nothing_open(moment: str) -> None:
+    before = open_here()
+    with Receiver() as receiver:
+        with MemoryHost(nodes=2) as host:
+            there = inlet(host)
+            sender = Sender(there)
+            if moment == "taking":
+                sender.offer(part_of(STEP, 1, b"data"))
+            if moment == "sending":
+                saved_much(host)
+                ordered(host, receiver.copy(0))
+                reception, _ = receiver.greet()
+                reception._answer({"taken": True})
+        assert sender.is_hung_up
+        sender.channel.close()
+        if moment == "sending":
+            assert receiver.rest() < LARGE
+    assert open_here() <= before
