@@ -290,7 +290,7 @@ class WorkerGroup:
             stdout=fds.stdout,
             stderr=fds.stderr,
             cpus=self._cpus[local_rank] if local_rank < len(self._cpus) else None,
-            warm=self._warm.of(local_rank) if is_script else None,
+            warm=self._warm.of(local_rank) if is_script else self._warm.servers,
             alone=task is not None,
         )
 

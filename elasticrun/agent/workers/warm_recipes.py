@@ -3,6 +3,8 @@
 A warm parent's environment is what all rounds have in common: whatever is read while modules are imported
 (PYTHON*, LD_*, OMP_*, CUDA_VISIBLE_DEVICES and so on) is in it and part of the key, while ranks, ports and
 files of a round are not. Local ranks share a parent unless one of these, or the CPUs, differ.
+
+The servers of a TensorFlow job run another program than the script, so they have a parent of their own.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ from dataclasses import replace
 from elasticrun.agent.programs import INJECTED
 from elasticrun.agent.spawner.client import WarmRecipe
 from elasticrun.agent.workers.env import common_environment, worker_argv
-from elasticrun.config import WorkerConfig
+from elasticrun.config import Entrypoint, WorkerConfig
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 STDIN = 0
 #: Imported once the first workers run: torch itself does so, at the first step of an optimizer.
 LATER = {"torch": "torch._dynamo"}
+#: The key of the parent of servers; those of others are numbers.
+SERVERS = "servers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class WarmKeys:
 
     first: tuple[str, ...]  # by local rank; none if workers start cold
     added: str | None  # of those that are added while a round runs
+    servers: str | None = None  # of tasks that run ``WorkerConfig.servers``
 
     def of(self, local_rank: int) -> str | None:
         """The key for a local rank; None: it starts cold."""
@@ -43,16 +48,29 @@ def warm_keys(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> WarmKeys:
     """
     keys = tuple(recipe.key for recipe in warm_recipes(config, cpus))
     is_alike = bool(keys) and not cpus and not config.virtual_local_rank
-    return WarmKeys(keys, keys[0] if is_alike else None)
+    servers = SERVERS if server_recipe(config, cpus) is not None else None
+    return WarmKeys(keys, keys[0] if is_alike else None, servers)
+
+
+def server_recipe(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> WarmRecipe | None:
+    """The recipe of the servers' warm parent; None if they start cold.
+
+    One parent is for all local ranks, so there is none where these see other CPUs or devices.
+    """
+    is_alike = not cpus and not config.virtual_local_rank
+    if config.servers is None or config.server_imports is None or not is_alike or not _is_injectable():
+        return None
+    return replace(_recipe(config, config.servers, cpus, 0, config.server_imports), key=SERVERS)
 
 
 def warm_recipes(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> list[WarmRecipe]:
     """The recipe of each local rank's warm parent; none if workers start cold."""
-    if config.warm_imports is None or not os.path.isdir(INJECTED) or os.pathsep in INJECTED:
+    imports = config.warm_imports
+    if imports is None or not _is_injectable():
         return []
     try:
         recipes = [
-            _recipe(config, cpus, rank, config.warm_imports) for rank in range(config.local_world_size)
+            _recipe(config, config.entrypoint, cpus, rank, imports) for rank in range(config.local_world_size)
         ]
     except UsageError:
         return []  # the start of the workers says what is wrong
@@ -62,14 +80,22 @@ def warm_recipes(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> list[W
     return [replace(recipe, key=str(keys.index(key))) for recipe, key in zip(first, keys, strict=True)]
 
 
+def _is_injectable() -> bool:
+    return os.path.isdir(INJECTED) and os.pathsep not in INJECTED
+
+
 def _recipe(
-    config: WorkerConfig, cpus: Sequence[frozenset[int]], local_rank: int, imports: Sequence[str]
+    config: WorkerConfig,
+    entrypoint: Entrypoint,
+    cpus: Sequence[frozenset[int]],
+    local_rank: int,
+    imports: Sequence[str],
 ) -> WarmRecipe:
     env = common_environment(config, local_rank)
     before = env.get("PYTHONPATH")
     return WarmRecipe(
         key="",
-        argv=worker_argv(config.entrypoint, local_rank),
+        argv=worker_argv(entrypoint, local_rank),
         env={**env, "PYTHONPATH": os.pathsep.join(filter(None, (INJECTED, before)))},
         cpus=cpus[local_rank] if cpus else None,
         terms=":".join(
