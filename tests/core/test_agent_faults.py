@@ -255,9 +255,19 @@ def test_only_a_verdict_on_the_round_that_runs_counts() -> None:
     agent = ready_agent()
     agent.do(Directed(start(3, epoch=2)))
     kept, void = CommitId(3, 5), CommitId(3, 4)
-    assert agent.do(Directed(JudgeCommits(2, 3, kept, void))) == [PassJudgement(kept, void)]
+    verdict = JudgeCommits(2, 3, kept, void)
+    assert agent.do(Directed(verdict)) == [PassJudgement(verdict)]
     assert not agent.do(Directed(JudgeCommits(1, 3, kept, void))), "of a master that was replaced"
     assert not agent.do(Directed(JudgeCommits(2, 2, kept, void))), "of the round before"
+
+
+def test_a_verdict_that_comes_after_a_newer_one_does_not_count() -> None:
+    agent = ready_agent()
+    agent.do(Directed(start(3, epoch=2)))
+    kept = CommitId(3, 5)
+    for number, epoch, counts in ((4, 2, True), (4, 2, True), (3, 2, False), (5, 2, True), (1, 3, True)):
+        verdict = JudgeCommits(epoch, 3, kept, number=number)
+        assert agent.do(Directed(verdict)) == ([PassJudgement(verdict)] if counts else [])
 
 
 def test_stacks_are_saved_while_workers_run() -> None:

@@ -67,6 +67,7 @@ class Contact:
             self._outbox.warn(f"lost the master ({event.reason}){goes_on}")
         self._timers.set_default(MASTER, state.now + self._terms.master_timeout)
         state.search = state.search.lose(state.now)
+        self._leaving.release()
 
     def miss(self) -> None:
         """The master has been away for long: leave, unless workers are of use without it."""

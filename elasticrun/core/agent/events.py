@@ -9,16 +9,20 @@ from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
     Assignment,
-    CommitId,
     Failure,
     Holding,
+    Inlet,
+    JudgeCommits,
     MasterMessage,
     NodeCheck,
     Outcome,
     ProbeReport,
     RejectCode,
+    Sent,
     Stall,
     StartProbe,
+    StoreOrder,
+    StoreReport,
 )
 from elasticrun.core.recovery.own_failures import NOT_STOPPED, Stopping
 from elasticrun.dataclass import dataclass
@@ -80,6 +84,7 @@ class AgentTerms:
     drain_signal: int = 15  # for workers that stop because another node leaves with grace
     join_timeout: float = 600.0  # from one master to the next, while none of them can lead
     endpoints: int = 1  # hosts that may run the master
+    flush_timeout: float = 0.0  # for which a leaving node stays until its state is in the storage; 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +209,9 @@ class HoldingsChanged:
     """What this node has in memory of the job's saved states is now this."""
 
     holdings: tuple[Holding, ...]
+    inlet: Inlet | None = None
+    copied: Sent | None = None
+    stored: StoreReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +316,14 @@ class DumpStacks:
 class PassJudgement:
     """Tell those who keep the saved states what became of the commits of the round that runs."""
 
-    kept: CommitId | None  # no node needs an older one
-    void: CommitId | None  # it and older ones are whole by now, or never
+    verdict: JudgeCommits
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """What those who keep the saved states have to write to the storage from now on; None: nothing."""
+
+    order: StoreOrder | None
 
 
 class Level(Enum):
@@ -349,6 +363,7 @@ AgentEffect = (
     | RunProbe
     | DumpStacks
     | PassJudgement
+    | Store
     | Say
     | Finish
 )

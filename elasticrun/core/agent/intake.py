@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from elasticrun.core.agent.departure import Departure
 from elasticrun.core.agent.desired import Directive
-from elasticrun.core.agent.events import STOPPABLE, DumpStacks, PassJudgement
+from elasticrun.core.agent.events import STOPPABLE, DumpStacks, PassJudgement, Store
 from elasticrun.core.agent.leave import Leaving
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.state import AgentState
@@ -33,6 +33,7 @@ from elasticrun.core.protocol.messages import (
     StartRound,
     StopRound,
     Waiting,
+    WriteState,
 )
 
 
@@ -51,15 +52,20 @@ class Intake:
             case StartRound() | StopRound() | StartProbe() | JobEnded():
                 self._hear_directive(message)
             case Rejected():
-                if message.code is RejectCode.DRAINED:
+                if message.code is RejectCode.DRAINED and state.departure is None:
                     self._outbox.warn(f"this node leaves: {message.message}")
                 self._leaving.depart(Departure.refused(message))
+                self._leaving.release()
             case Waiting() if message.epoch >= state.desired.epoch:
                 self._outbox.warn(message.text)
             case SaveStacks() if message.epoch >= state.desired.epoch and state.phase is AgentPhase.RUNNING:
                 self._outbox.put(DumpStacks())
             case JudgeCommits() if message.epoch >= state.desired.epoch and message.round == state.round:
-                self._outbox.put(PassJudgement(message.kept, message.void))
+                if (place := (message.epoch, message.number)) >= state.judged:  # else it comes late
+                    state.judged = place
+                    self._outbox.put(PassJudgement(message))
+            case WriteState() if message.epoch >= state.desired.epoch:
+                self._outbox.put(Store(message.order))
 
     def _hear_directive(self, message: Directive) -> None:
         state = self._state
@@ -73,6 +79,7 @@ class Intake:
             case JobEnded():
                 program = state.info.program or "its program"
                 self._leaving.depart(Departure.job_over(message, program, state.assignment is not None))
+                self._leaving.release()
             case StopRound() if state.round <= message.round and state.phase in STOPPABLE:
                 self._outbox.warn(f"round {message.round} stops: {message.reason}")
 

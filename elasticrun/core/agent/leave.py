@@ -4,39 +4,65 @@ A departure is decided once, as later reasons are mostly its consequences; only 
 stuck goes at once, and says why. A farewell is said as soon as it is decided, and again on each new stream;
 the node goes when nothing runs any more.
 
-Invariant: a departing node is idle for no longer than one event.
+A node that is taken away with grace may hold the only copy of a saved state. If the job has a storage, it
+*lingers*: it stops its workers, and tells the master that it will leave. The master lets it go once what it
+holds is elsewhere. It waits for a bounded time, for as long as there is a master, and until it is told again.
+
+Invariant: a departing node is idle for no longer than one event, unless it lingers, which has a deadline.
 """
 
 from __future__ import annotations
 
 from elasticrun.core.agent.departure import Departure
-from elasticrun.core.agent.events import ENDING, IDLE, AgentTerms, Broken, Preempted, StopSignal
+from elasticrun.core.agent.events import ENDING, IDLE, STOPPABLE, AgentTerms, Broken, Preempted, StopSignal
 from elasticrun.core.agent.group import Group
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.state import AgentState
 from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.timers import Deadlines
+
+LINGER = "linger"
 
 
 class Leaving:
     """Decides that this node leaves, and says when it has left."""
 
-    def __init__(self, state: AgentState, group: Group, outbox: Outbox, terms: AgentTerms) -> None:
+    def __init__(
+        self, state: AgentState, group: Group, outbox: Outbox, terms: AgentTerms, timers: Deadlines[str]
+    ) -> None:
         self._state = state
         self._group = group
         self._outbox = outbox
         self._terms = terms
+        self._timers = timers
 
     def depart(self, departure: Departure) -> None:
         """Leave once the workers are gone; what was decided first stands."""
-        if self._state.departure is None:
-            self._state.departure = departure
+        state = self._state
+        if state.departure is not None:
+            return
+        state.departure = departure
+        may_linger = departure.drains and departure.is_farewell and bool(state.stock.holdings)
+        if may_linger and self._terms.flush_timeout and not state.search.is_lost:
+            state.lingers = True
+            self._timers.set(LINGER, state.now + self._terms.flush_timeout)
+            self._outbox.report()
+        self._outbox.say_farewell()
+
+    def release(self) -> None:
+        """Wait for the master no longer: it let us go, there is none, or the time is over."""
+        if self._state.lingers:
+            self._state.lingers = False
+            self._timers.cancel(LINGER)
             self._outbox.say_farewell()
 
     def stop_signalled(self, event: StopSignal) -> None:
         """The launcher was told to stop; told again, it kills the workers at once."""
         if self._state.departure is None:
             self.depart(Departure.stopped(event.signum))
-        elif self._state.phase in ENDING and not self._group.is_swept:
+            return
+        self.release()
+        if self._state.phase in ENDING and not self._group.is_swept:
             self._outbox.warn("asked to stop again: killing the workers now")
             self._group.sweep()
 
@@ -48,6 +74,7 @@ class Leaving:
     def broken(self, event: Broken) -> None:
         """The launcher cannot go on."""
         self.depart(Departure.broken(event.exit_status, event.reason))
+        self.release()
 
     def lose_patience(self) -> None:
         """Leave, because a single task survives SIGKILL."""
@@ -55,6 +82,7 @@ class Leaving:
 
     def give_up(self) -> None:
         """Leave at once, because workers survive SIGKILL."""
+        self.release()
         self._state.departure = Departure.stuck(self._terms.kill_timeout)
         self._outbox.say_farewell()
         self.conclude()
@@ -62,14 +90,17 @@ class Leaving:
     def conclude(self) -> bool:
         """Nothing runs: finish if this node is to leave. Returns whether it is."""
         departure = self._state.departure
-        if departure is not None:
+        if departure is not None and not self._state.lingers:
             self._state.is_done = True
             self._outbox.put(departure.finish)
-        return departure is not None
+        return self._state.is_done
 
     def check(self) -> None:
         """Raise AssertionError unless the invariant holds."""
         state = self._state
-        if state.departure is not None:
+        assert state.lingers == (LINGER in self._timers), "a node lingers without a deadline, or the reverse"
+        if state.lingers:
+            assert state.phase not in STOPPABLE, "its workers were not told"
+        elif state.departure is not None:
             assert state.phase not in IDLE, "this node wants to go, and nothing keeps it"
             assert state.phase in ENDING or state.phase is AgentPhase.CHECKING, "its workers were not told"

@@ -40,7 +40,7 @@ from elasticrun.core.agent.events import (
 )
 from elasticrun.core.agent.group import GRACE, KILL, Group
 from elasticrun.core.agent.intake import Intake
-from elasticrun.core.agent.leave import Leaving
+from elasticrun.core.agent.leave import LINGER, Leaving
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.phases import Phases
 from elasticrun.core.agent.probe import PROBE, Probes
@@ -78,7 +78,7 @@ class AgentMachine:
         self._outbox = outbox = Outbox(state, job_id, version)
         phases = Phases(state, outbox, TRANSITIONS)
         self.group = group = Group(state, outbox, terms, timers)
-        self._leaving = leaving = Leaving(state, group, outbox, terms)
+        self._leaving = leaving = Leaving(state, group, outbox, terms, timers)
         self._intake = Intake(state, outbox, leaving)
         self._contact = contact = Contact(state, outbox, leaving, terms, timers)
         self._readiness = Readiness(state, group, outbox, phases)
@@ -102,6 +102,7 @@ class AgentMachine:
             ECHO: workers.take_echoes,
             PROBE: probes.run_out,
             MASTER: contact.miss,
+            LINGER: leaving.release,
         }
 
     def handle(self, event: AgentEvent, now: float) -> list[AgentEffect]:

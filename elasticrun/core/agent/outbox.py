@@ -2,7 +2,8 @@
 
 Effects are collected in the order in which they are to happen. A status always tells all facts, so that the
 newest one is enough, and each one has a higher sequence than those before. No report follows a farewell,
-because it could call a leaving node ready.
+because it could call a leaving node ready. A node that *lingers* has not said its farewell: it tells in each
+status that it will leave, so the master takes it for no world, and lets it go.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ class Outbox:
         """Send the status to the master, unless it has heard a farewell."""
         state = self._state
         state.sequence += 1
-        if state.departure is None or not state.departure.is_farewell:
+        if state.departure is None or not state.departure.is_farewell or state.lingers:
             self._told = state.sequence
             self.put(Transmit(Report(state.info.incarnation, self.status())))
 
     def say_farewell(self) -> None:
         """Tell the master that this node leaves, if that is so and the job may go on."""
         state = self._state
-        if state.departure is not None and state.departure.is_farewell:
+        if state.departure is not None and state.departure.is_farewell and not state.lingers:
             self.put(Transmit(Leave(state.info.incarnation, state.departure.finish.reason)))
 
     def hello(self) -> Hello:
@@ -79,7 +80,11 @@ class Outbox:
             ports=offer.ports,
             tasks=state.scope.reports,
             hosts_store=is_ready and offer.hosts_store,
-            holdings=state.holdings,
+            holdings=state.stock.holdings,
+            inlet=state.stock.inlet,
+            copied=state.stock.copied,
+            stored=state.stock.stored,
+            leaving=state.departure.finish.reason if state.departure is not None and state.lingers else "",
         )
 
     def check(self) -> None:

@@ -37,7 +37,11 @@ class Probes:
     def start(self) -> bool:
         """Nothing runs: start the probe that is wanted, unless it was answered. Returns whether it did."""
         wanted, last = self._state.desired.probe, self._state.probe
-        if wanted is None or (last is not None and last.check == wanted.check):
+        if (
+            self._state.departure is not None
+            or wanted is None
+            or (last is not None and last.check == wanted.check)
+        ):
             return False
         self._running = wanted
         self._timers.set(PROBE, self._state.now + wanted.timeout)

@@ -55,7 +55,7 @@ class Readiness:
 
     def holdings_changed(self, event: HoldingsChanged) -> None:
         """Workers have saved their state here, or older states were dropped."""
-        self._state.holdings = event.holdings
+        self._state.stock = event
         self._outbox.report()
 
     def imports_seen(self, event: ImportsSeen) -> None:

@@ -50,7 +50,7 @@ class Rounds:
         """Nothing runs: start the round that is wanted. Returns whether there is one."""
         state = self._state
         wanted = state.desired.next_round(state.round)
-        if wanted is None:
+        if wanted is None or state.departure is not None:
             return False
         assignment = wanted.assignment
         state.round = assignment.round
@@ -121,7 +121,8 @@ class Rounds:
         if state.phase in STOPPABLE:
             assert not desired.outdates(state.round), f"round {state.round} should have made way"
         elif state.phase is AgentPhase.READY:
-            assert desired.next_round(state.round) is None, "a round waits to be started"
+            is_wanted = state.departure is None and desired.next_round(state.round) is not None
+            assert not is_wanted, "a round waits to be started"
             assert desired.stop_through <= state.round, "a stop waits to be acknowledged"
 
 

@@ -40,6 +40,11 @@ class Search:
     lost_at: float | None = None  # None: it is there
     is_over: bool = False
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether there is no master now."""
+        return self.lost_at is not None
+
     def begin(self, now: float) -> Search:
         """Begin the count: from now on nothing runs here."""
         return replace(self, since=now, is_over=False)

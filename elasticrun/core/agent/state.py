@@ -9,13 +9,13 @@ from dataclasses import field
 
 from elasticrun.core.agent.departure import Departure
 from elasticrun.core.agent.desired import Desired
+from elasticrun.core.agent.events import HoldingsChanged
 from elasticrun.core.agent.scope import RestartScope, WholeWorld
 from elasticrun.core.agent.search import Search
 from elasticrun.core.protocol.messages import (
     AgentPhase,
     Assignment,
     Failure,
-    Holding,
     NodeInfo,
     ProbeReport,
     Stall,
@@ -52,9 +52,11 @@ class AgentState:
     imports: bool = False  # a worker that started now would wait for them
     desired: Desired = field(default_factory=Desired)
     votes: tuple[Vote, ...] = ()
-    holdings: tuple[Holding, ...] = ()  # of the job's saved states, in this node's memory
+    stock: HoldingsChanged = HoldingsChanged(())  # of the job's saved states, in this node's memory
+    judged: tuple[int, int] = (0, 0)  # epoch and number of the newest word about these states
     sequence: int = 0  # of the newest status
     departure: Departure | None = None
+    lingers: bool = False  # it leaves once the master lets it go, for a bounded time
     is_done: bool = False  # Finish was said
 
     @property

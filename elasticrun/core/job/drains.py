@@ -1,0 +1,65 @@
+"""How a node leaves that an operator drains, or that says so itself.
+
+Theory. What only the drained node has of the saved states goes with it. So while the next world may need
+that, the node stays: its round stops as any other does, its workers may save once more, its parts go to the
+members of the next world, and then it is dismissed. A world that runs needs nobody outside it. If too few
+nodes are left for a world, and the job has a storage, the newest commit is written there before.
+
+Invariant: a node that leaves is no candidate, and is gone before the next world is formed.
+"""
+
+from __future__ import annotations
+
+from elasticrun.core.job.attendance import Attendance
+from elasticrun.core.job.outbox import Outbox
+from elasticrun.core.job.state import JobState
+from elasticrun.core.membership.nodes import Node
+from elasticrun.core.protocol.messages import RejectCode, Rejected
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.recovery.budget import StopCause
+
+
+class Drains:
+    """The nodes that are asked to leave."""
+
+    def __init__(self, state: JobState, outbox: Outbox, attendance: Attendance) -> None:
+        self._state = state
+        self._outbox = outbox
+        self._attendance = attendance
+
+    def hear(self, node: Node) -> None:
+        """Let a node go that says that it wants to."""
+        reason = node.status.leaving
+        if node.info.node not in self._state.leaving and not self._state.ended:
+            self.drain(node, f"leaving: {reason}")
+
+    def drain(self, node: Node, reason: str) -> None:
+        """Have a node leave: at once, or once nobody needs what it holds."""
+        state, name = self._state, node.info.node
+        goes_on = state.phase in (JobPhase.GATHERING, JobPhase.STOPPING)
+        may_be_needed = name in state.current.pending or goes_on
+        if not may_be_needed or name not in state.ledger.nodes:
+            self._dismiss(node, reason)
+            return
+        state.leaving[name] = reason
+        self._attendance.withdraw(node)
+        self._outbox.decide(f"{name} is {reason}; it goes once nobody needs what it holds")
+        if name in state.current.pending:
+            state.current.must_stop(StopCause.MEMBER_LEFT, f"{name} {reason}")
+
+    def see_off(self) -> None:
+        """Dismiss the nodes that have stayed until now."""
+        for name, reason in [*self._state.leaving.items()]:
+            self._dismiss(self._state.members.nodes[name], reason)
+
+    def _dismiss(self, node: Node, reason: str) -> None:
+        self._attendance.dismiss(node, Rejected(RejectCode.DRAINED, reason), reason)
+
+    def check(self) -> list[str]:
+        """Which invariants do not hold, in words."""
+        state, leaving = self._state, self._state.leaving.keys()
+        rules = {
+            "who leaves is here": leaving <= state.members.nodes.keys(),
+            "who leaves is no candidate": state.ready.keys().isdisjoint(leaving),
+        }
+        return [rule for rule, holds in rules.items() if not holds]
