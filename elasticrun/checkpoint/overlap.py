@@ -1,0 +1,135 @@
+"""Copies what only an optimizer changes while the next step computes: ``Checkpointer(overlap=True)``.
+
+Theory. From one step of an optimizer to the next, its parameters and its own state stay as they are: forward
+and backward passes only read them. So a thread copies these tensors, and the next step of any optimizer waits
+for it, by a hook that torch calls. Everything else that is saved is copied at once.
+
+A loop may change such a tensor in another way. Torch counts the changes of each tensor; one that is not as it
+was when its copy ends is found, and that save is given up. What changes memory behind torch's back, as
+``tensor.data`` or numpy do, is not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from elasticrun.checkpoint.parts import Item
+from elasticrun.errors import CheckpointError
+
+Placed = tuple[Item, torch.Tensor]  # an item with its place in a part, and what to copy there
+
+
+class Changed(CheckpointError):
+    """A tensor was changed while it was copied."""
+
+
+def steady_tensors(state: Mapping[str, Any]) -> frozenset[int]:
+    """Where the memory of all tensors begins that only the optimizers in ``state`` change."""
+    tensors = (each for value in state.values() if isinstance(value, Optimizer) for each in _of(value))
+    return frozenset(_address(each) for each in tensors)
+
+
+def is_steady(tensor: torch.Tensor, steady: frozenset[int]) -> bool:
+    """Whether a tensor lies in the memory of one of these."""
+    return tensor.numel() > 0 and _address(tensor) in steady
+
+
+def _of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+    for entry in optimizer.state.values():
+        yield from (each for each in entry.values() if isinstance(each, torch.Tensor))
+
+
+def _address(tensor: torch.Tensor) -> int:
+    here = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return here.untyped_storage().data_ptr()
+
+
+class Later:
+    """Tensors that are still to be copied, as they are now."""
+
+    def __init__(self, placed: Iterable[Placed]) -> None:
+        self._placed = [(item, tensor, tensor._version) for item, tensor in placed]
+        self._devices = _Devices(tensor for _, tensor, _ in self._placed)
+        self._done = threading.Event()
+
+    def copy(self, write: Callable[[list[Placed]], object]) -> None:
+        """Copy all, by ``write``. Called by the thread.
+
+        Raises:
+            Changed: one of them was changed meanwhile.
+        """
+        try:
+            with self._devices.beside():
+                for item, tensor, version in self._placed:
+                    write([(item, tensor)])
+                    if tensor._version != version:
+                        raise Changed(
+                            f"{item.name} was changed while it was copied: with overlap=True only the step of"
+                            " an optimizer may change what the optimizer has; save without it"
+                        )
+        finally:
+            self._done.set()
+
+    def give_up(self) -> None:
+        """Nobody will copy them: let the next step go."""
+        self._done.set()
+
+    def wait(self) -> float:
+        """Wait until all are copied. Returns for how many seconds."""
+        if self._done.is_set():
+            return 0.0
+        began = time.monotonic()
+        self._done.wait()
+        return time.monotonic() - began
+
+
+class Overlap:
+    """Has the next step of any optimizer wait for the copies that are under way."""
+
+    def __init__(self, waited: Callable[[float], None]) -> None:
+        """``waited``: hears for how many seconds a step was held up."""
+        self._waited = waited
+        self._later: Later | None = None
+        self._hook = register_optimizer_step_pre_hook(self._before_step)
+
+    def begin(self, placed: Iterable[Placed]) -> Later:
+        """Take these tensors up. Whoever calls it has to call ``Later.copy`` in a thread, or to give up."""
+        self._later = Later(placed)
+        return self._later
+
+    def close(self) -> None:
+        """Let optimizers alone."""
+        self._hook.remove()
+
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._later is not None:
+            self._waited(self._later.wait())
+            self._later = None
+
+
+class _Devices:
+    """The GPUs that tensors are on, and what was queued there when they were to be copied."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        found = {each.device for each in tensors if each.is_cuda}
+        self._queued = {device: torch.cuda.current_stream(device).record_event() for device in found}
+
+    def beside(self) -> Any:
+        """A context in which copies run beside the training's own work, and after what was queued before."""
+        stack = contextlib.ExitStack()
+        for device, queued in self._queued.items():
+            stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            stream.wait_event(queued)
+            stack.enter_context(torch.cuda.stream(stream))
+        return stack
