@@ -1,0 +1,192 @@
+"""Proves that each record of shards is in a model's history once, from what each rank wrote down.
+
+Theory. With each saved step a rank writes what it has trained on since the step before (its *trail*), and
+what is left of the data by the ledger. The two come from different hands: the trail from the rank's loop, the
+rest from the ledger that all ranks share. For the final model, what was due is all that was dealt, without
+what is left. What was trained on is the sum of the trails in its history. Both are ranges of records; they
+are sorted, and compared. Nothing is concluded from rules.
+
+A trail covers all that its rank did since the one before, so all steps of a round count that a rank wrote
+down until the one that was restored, also those that were no commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from elasticrun.core.data.audit import NAMED, Audit, EpochAudit, Wrong
+from elasticrun.core.data.leases import Failed, Ledger
+from elasticrun.core.data.record import is_number
+from elasticrun.core.data.shards import ENDLESS, Plan
+from elasticrun.dataclass import dataclass
+from elasticrun.errors import DataError
+
+Range = tuple[int, int]
+Place = tuple[int, str]  # an epoch and a name
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """What one rank wrote down about one dataset with one step."""
+
+    trained: tuple[tuple[int, str, int, int], ...]  # epoch, name, first record, and the one after the last
+    is_lost: bool  # something before it was not kept
+    left: Mapping[str, Any]  # as ``Ledger.state`` has it; its plan may be missing if it is the one before
+
+
+def is_shards(state: Any) -> bool:
+    """Whether this is the state of a ``ShardedDataset``, as far as its form tells."""
+    return isinstance(state, Mapping) and isinstance(state.get("leases"), Mapping)
+
+
+def to_line(state: Mapping[str, Any], trail: Mapping[str, Any], known: object) -> dict[str, Any]:
+    """What is written down. ``known``: the plan that was written down last, which need not come again."""
+    left = dict(state["leases"])
+    if left.get("plan") == known:
+        del left["plan"]
+    return {"left": left, **trail}
+
+
+def from_line(line: Any) -> Trail:
+    """What ``to_line`` made. DataError: it is damaged."""
+    try:
+        left, trained, is_lost = line["left"], line["trained"], line["lost"]
+        found = tuple((epoch, str(name), start, stop) for epoch, name, start, stop in trained)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"what was trained on is damaged: {error!r}") from None
+    is_whole = all(
+        is_number(epoch, 0) and is_number(start, 0) and is_number(stop, start + 1)
+        for epoch, _, start, stop in found
+    )
+    if not is_whole or not isinstance(left, Mapping):
+        raise DataError("what was trained on is damaged: it has no ranges of records")
+    return Trail(found, bool(is_lost), left)
+
+
+def joined(one: Trail, other: Trail) -> Trail:
+    """Two trails of one rank, the later one last."""
+    plan = {"plan": one.left["plan"]} if "plan" in one.left else {}
+    left = {**plan, **other.left}
+    return Trail(one.trained + other.trained, one.is_lost or other.is_lost, left)
+
+
+def audit_shards(trails: Sequence[Trail], final: Sequence[Trail]) -> Audit:
+    """Check the history of a model. ``trails``: all in it; ``final``: those of the last step, by rank."""
+    plans = [each.left["plan"] for each in (*trails, *final) if "plan" in each.left]
+    if not plans:
+        return Audit((), ("nobody wrote down what the data were",))
+    problems = [
+        text
+        for text, holds in (
+            ("the data were not the same in all rounds", any(each != plans[0] for each in plans)),
+            ("the ranks of the last step do not agree on what is left", not _agree(final)),
+            ("something that was trained on was not written down", any(each.is_lost for each in trails)),
+        )
+        if holds
+    ]
+    try:
+        plan = Plan.of_identity(plans[0])
+        ledger = Ledger.of_state(plan, {**final[0].left, "plan": plan.identity})
+    except DataError as error:
+        return Audit((), (*problems, str(error)))
+    problems += map(_left_out, ledger.failed)
+    due, taken = _due(plan, ledger), _sorted(trails)
+    epochs = sorted({epoch for epoch, _ in (*due, *taken)})
+    return Audit(tuple(_check(epoch, due, taken) for epoch in epochs), tuple(problems))
+
+
+def _agree(final: Sequence[Trail]) -> bool:
+    lefts = [{**each.left, "plan": None} for each in final]
+    return all(each == lefts[0] for each in lefts)
+
+
+def _left_out(failed: Failed) -> str:
+    records = _named(failed.shard.name, failed.shard.start, failed.shard.stop)
+    return f"left out: {records} of epoch {failed.piece.epoch} ({failed.reason})"
+
+
+def _due(plan: Plan, ledger: Ledger) -> dict[Place, list[Range]]:
+    """What was dealt, and is neither left nor left out; ranges of a name do not touch one another."""
+    epoch, place = ledger.cursor
+    dealt: dict[Place, list[Range]] = {}
+    for each in range(epoch):
+        for extent in plan.extents:
+            dealt.setdefault((each, extent.name), []).append((extent.start, extent.stop))
+    for shard in (plan.shard(epoch, each) for each in range(place)):
+        dealt.setdefault((epoch, shard.name), []).append((shard.start, shard.stop))
+    gone: dict[Place, list[Range]] = {}
+    for piece in (*ledger.left(), *(each.piece for each in ledger.failed)):
+        name = plan.shard(piece.epoch, piece.place).name
+        gone.setdefault((piece.epoch, name), []).append((piece.start, piece.stop))
+    return {key: _without(sorted(ranges), sorted(gone.get(key, []))) for key, ranges in dealt.items()}
+
+
+def _sorted(trails: Iterable[Trail]) -> dict[Place, list[Range]]:
+    found: dict[Place, list[Range]] = {}
+    for epoch, name, start, stop in (each for trail in trails for each in trail.trained):
+        found.setdefault((epoch, name), []).append((start, stop))
+    return {key: sorted(ranges) for key, ranges in found.items()}
+
+
+def _check(epoch: int, due: Mapping[Place, list[Range]], taken: Mapping[Place, list[Range]]) -> EpochAudit:
+    samples, missing, repeated = 0, Wrong(), Wrong()
+    for name in sorted({name for at, name in (*due, *taken) if at == epoch}):
+        wanted, found = due.get((epoch, name), []), taken.get((epoch, name), [])
+        once, twice = _overlaps(found)
+        wanted = [(start, _end(stop, once)) for start, stop in wanted]
+        samples += sum(stop - start for start, stop in wanted)
+        missing = _more(missing, name, _without(wanted, once))
+        # What is left as well will be trained on again.
+        repeated = _more(repeated, name, [*twice, *_without(once, wanted)])
+    return EpochAudit(epoch, samples, 0, 0, missing, repeated)
+
+
+def _end(stop: int, taken: Sequence[Range]) -> int:
+    """The end of what has no known one: there the last one stopped who read it."""
+    return stop if stop < ENDLESS else max((last for _, last in taken), default=0)
+
+
+def _overlaps(ranges: Sequence[Range]) -> tuple[list[Range], list[Range]]:
+    """What sorted ranges cover, and what they cover more than once."""
+    once, twice, end = list[Range](), list[Range](), -1
+    for start, stop in ranges:
+        if start < end:
+            twice.append((start, min(stop, end)))
+        if stop > end:
+            once.append((max(start, end), stop))
+        end = max(end, stop)
+    return once, twice
+
+
+def _without(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+    """Sorted ranges without what is in other sorted ones."""
+    edges = sorted(
+        [(at, 0, side) for each in ranges for at, side in ((each[0], 1), (each[1], -1))]
+        + [(at, 1, side) for each in others for at, side in ((each[0], 1), (each[1], -1))]
+    )
+    depth, found = [0, 0], list[Range]()
+    for (at, which, side), (after, _, _) in pairwise([*edges, (0, 0, 0)]):
+        depth[which] += side
+        if depth[0] and not depth[1] and after > at:
+            if found and found[-1][1] == at:
+                found[-1] = (found[-1][0], after)
+            else:
+                found.append((at, after))
+    return found
+
+
+def _more(wrong: Wrong, name: str, ranges: Sequence[Range]) -> Wrong:
+    first = ranges[: NAMED - len(wrong.first)]
+    return Wrong(
+        wrong.count + sum(stop - start for start, stop in ranges),
+        (*wrong.first, *(_named(name, start, stop) for start, stop in first)),
+        (wrong.named or 0) + sum(stop - start for start, stop in first),
+    )
+
+
+def _named(name: str, start: int, stop: int) -> str:
+    end = "the end" if stop >= ENDLESS else str(stop - 1)
+    numbers = str(start) if end == str(start) else f"{start} to {end}"
+    return f"{numbers} of {name}" if name else numbers
