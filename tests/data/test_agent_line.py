@@ -1,0 +1,143 @@
+"""A worker's asks about shared data over the socket of a real agent, which a master's rule answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from elasticrun.agent.memory.relay import DataRelay
+from elasticrun.core.data.desk import Desks
+from elasticrun.core.data.leases import Progress
+from elasticrun.core.protocol.data import AskData, OpenData
+from elasticrun.data import Plan
+from elasticrun.data.agent_line import VARIABLE, AgentLine
+from elasticrun.data.shared_leases import SharedLeases
+from elasticrun.errors import DataError
+from tests.support.memory_host import MemoryHost
+
+pytestmark = pytest.mark.torch
+DEADLINE = 60.0
+
+
+class Master:
+    """Answers the only rank there is, in the agent's loop."""
+
+    def __init__(self) -> None:
+        self.desks = Desks()
+        self.is_away = False
+        self.asked: list[OpenData | AskData] = []
+        self.relay = DataRelay("me", self.hear)
+
+    def hear(self, ask: OpenData | AskData) -> None:
+        self.asked.append(ask)
+        if self.is_away:
+            return
+        told = self.desks.open(0, ask) if isinstance(ask, OpenData) else self.desks.ask(0, ask, 0.0)
+        for _, answer in told:
+            self.relay.answered(answer)
+
+
+def hosted(master: Master | None = None) -> MemoryHost:
+    host = MemoryHost()
+    host.relay = None if master is None else master.relay
+    return host
+
+
+def line_to(host: MemoryHost) -> Callable[[float], AgentLine]:
+    return lambda patience: AgentLine.connect(host.environment(), patience)
+
+
+def test_an_epoch_over_the_socket() -> None:
+    master, plan = Master(), Plan.of_samples(10_000, 1, shuffle=False)
+    with hosted(master) as host:
+        it = SharedLeases(plan, "data", 1, connect=line_to(host))
+        leases = [lease for _ in range(3000) for lease in it.take(0)]
+        assert [each.shard.start for each in leases] == [*range(3000)]
+        it.consume({lease.id: Progress(lease.shard.stop) for lease in leases[::2]})
+        state = json.loads(json.dumps(it.state()))
+        assert len(state["free"]) >= 1500, "so long that it is compressed on its way"
+        other = SharedLeases(plan, "data", 1, connect=line_to(host))
+        with pytest.raises(DataError, match="rank 0 reads data twice in this round"):
+            other.take(0)
+        again = SharedLeases(plan, "again", 1, connect=line_to(host))
+        again.load(state)
+        assert again.take(0)[0].shard.start == 1
+        assert {each.reader.round for each in master.asked} == {1}
+
+
+def test_a_master_that_is_away_answers_when_it_is_back() -> None:
+    master = Master()
+    with hosted(master) as host:
+        it = SharedLeases(Plan.of_samples(8, 4), "data", 1, connect=line_to(host))
+        master.is_away = True
+        it._call += 1
+        it._send(OpenData("", it._reader(), 1, it._digest, 2, 1, 60.0))
+        host.settle()
+        assert not it._line.has_answer  # type: ignore[union-attr]
+        master.is_away = False
+        host.call(master.relay.attached)
+        assert it._hear() is not None
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"ask": "data", "kind": "Hello", "body": {}}, "it asks for nothing that is known: 'Hello'"),
+        ({"ask": "data", "kind": "AskData", "body": "abc"}, "makes no sense"),
+        ({"ask": "data", "kind": "AskData", "body": 3}, "it asks for nothing that is known"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(message: Any, said: str) -> None:
+    with hosted(Master()) as host:
+        line = line_to(host)(DEADLINE)
+        line._send(message)
+        with pytest.raises(DataError, match=said):
+            line.answer()
+
+
+def test_an_agent_that_passes_nothing_on_says_so() -> None:
+    with hosted() as host:
+        line = line_to(host)(DEADLINE)
+        line.ask("AskData", {})
+        with pytest.raises(DataError, match="nobody answers that here"):
+            line.answer()
+
+
+def test_an_agent_that_has_gone() -> None:
+    with hosted(Master()) as host:
+        line, environment = line_to(host)(DEADLINE), host.environment()
+    with pytest.raises(DataError, match=r"has hung up without an answer|does not answer"):
+        line.answer()
+    with pytest.raises(DataError, match="the agent has gone"):
+        line.ask("AskData", {})
+    with pytest.raises(DataError, match="the agent cannot be reached"):
+        AgentLine.connect(environment, DEADLINE)
+
+
+def test_an_agent_that_does_not_answer_in_time() -> None:
+    master = Master()
+    master.is_away = True
+    with hosted(master) as host:
+        it = SharedLeases(Plan.of_samples(8, 4), "data", 1, connect=line_to(host))
+        it._connect = lambda _: line_to(host)(0.01)
+        with pytest.raises(DataError, match="the agent has not answered: is the job's master away"):
+            it.take(0)
+
+
+@pytest.mark.parametrize("value", ["", "1:none", "2:name:token:0"])
+def test_without_an_agent(value: str) -> None:
+    with pytest.raises(DataError, match="start the script with elastic-run"):
+        AgentLine.connect({VARIABLE: value}, 1.0)
+
+
+def test_a_child_cannot_ask() -> None:
+    with hosted(Master()) as host:
+        line = line_to(host)(DEADLINE)
+        line._process -= 1  # as in a child
+        with pytest.raises(DataError, match="a process that was forked cannot read shared data"):
+            line.ask("AskData", {})

@@ -1,0 +1,124 @@
+"""Equally many steps on all ranks, in which each record weighs the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+from elasticrun.core.data.batches import Part  # noqa: E402
+from elasticrun.data import Plan, ShardedDataset  # noqa: E402
+from elasticrun.data import in_step as in_step  # noqa: E402
+from elasticrun.errors import DataError  # noqa: E402
+
+pytestmark = pytest.mark.torch
+DEADLINE = 60.0
+
+
+class Agreement:
+    """Adds up over threads."""
+
+    def __init__(self, world: int) -> None:
+        self._told: list[int] = []
+        self._total = 0
+        self._all = threading.Barrier(world, self._add_up, timeout=DEADLINE)
+
+    def _add_up(self) -> None:
+        self._total, self._told = sum(self._told), []
+
+    def added_up(self, number: int) -> int:
+        self._told.append(number)
+        self._all.wait()
+        return self._total
+
+
+def steps(monkeypatch: pytest.MonkeyPatch, *ranks: list[list[int]]) -> list[list[tuple[Any, Part]]]:
+    """What each rank gets that has these batches."""
+    monkeypatch.setattr(dist, "get_world_size", lambda: len(ranks))
+    agreement: Any = Agreement(len(ranks))
+
+    def run(batches: list[list[int]]) -> list[tuple[Any, Part]]:
+        sized = iter([(each, len(each)) for each in batches])
+        return list(in_step.in_step(sized, lambda: "padding", agreement))
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return [each.result(DEADLINE) for each in [pool.submit(run, batches) for batches in ranks]]
+
+
+def test_ranks_have_equally_many_steps_and_each_record_weighs_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    long, short, none = steps(monkeypatch, [[1, 2], [3], [4]], [[5]], [])
+    assert [batch for batch, _ in long] == [[1, 2], [3], [4]]
+    assert [batch for batch, _ in short] == [[5], [5], [5]], "what it had last is its padding"
+    assert [batch for batch, _ in none] == ["padding"] * 3
+    scales = [[part.scale for _, part in each] for each in (long, short, none)]
+    assert scales == [[2.0, 3.0, 3.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    assert long[0][1] == Part(2, 2.0, True)
+
+
+def test_an_epoch_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert steps(monkeypatch, [], []) == [[], []]
+
+
+class World:
+    """A process group of one, which takes itself for one of ``size``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+        monkeypatch.setattr(dist, "is_initialized", lambda: True)
+        monkeypatch.setattr(dist, "get_world_size", lambda: size)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "readers", "goes"), [(None, 2, True), (None, 1, False), (True, 2, True), (False, 2, False)]
+)
+def test_when_ranks_go_in_step(
+    monkeypatch: pytest.MonkeyPatch, wanted: bool | None, readers: int, goes: bool
+) -> None:
+    World(monkeypatch, 2)
+    assert in_step.goes_in_step(wanted, readers) is goes
+
+
+def test_ranks_that_cannot_agree_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"call torch.distributed.init_process_group before, .*\(readers=2\)"):
+        in_step.goes_in_step(True, 2)
+    assert in_step.goes_in_step(True, 1) is False
+    World(monkeypatch, 3)
+    with pytest.raises(DataError, match=r"have all ranks read the data \(readers=2\)"):
+        in_step.goes_in_step(True, 2)
+
+
+def lone(monkeypatch: pytest.MonkeyPatch, read: Any) -> Iterator[Any]:
+    """A rank that has nothing, in a world where another one has two steps."""
+    World(monkeypatch, 1)
+    data = ShardedDataset(read, Plan.of_samples(4, 4), 2, readers=1)
+    monkeypatch.setattr(data, "_hand_out", lambda iteration: iter(()))
+    totals = iter([2, 2, 0])
+    monkeypatch.setattr(data._agreement, "added_up", lambda count: next(totals))
+    return data._in_steps(data._iteration)
+
+
+def test_a_rank_without_records_is_padded_with_those_of_the_first_shard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = list(lone(monkeypatch, lambda shard: range(shard.start, shard.stop)))
+    assert [len(each) for each in found] == [2, 2]
+
+
+def test_padding_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="nothing can be read of the dataset, to fill a step"):
+        list(lone(monkeypatch, lambda shard: ()))
+
+
+def test_a_real_group_adds_up(tmp_path: Any) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        assert in_step.Agreement().added_up(5) == 5
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,32 @@
+"""What a rank has trained on, for the audit."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from elasticrun.data import trail as module  # noqa: E402
+from elasticrun.data.trail import Trail  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def test_what_follows_is_one_piece_and_is_told_once() -> None:
+    trail = Trail()
+    for piece in [(0, "a", 0, 2), (0, "a", 2, 4), (0, "b", 4, 5), (1, "b", 5, 6), (1, "b", 7, 8)]:
+        trail.add(*piece)
+    assert trail.taken() == {
+        "trained": [[0, "a", 0, 4], [0, "b", 4, 5], [1, "b", 5, 6], [1, "b", 7, 8]],
+        "lost": False,
+    }
+    assert trail.taken() == {"trained": [], "lost": False}
+
+
+def test_what_nobody_asks_for_has_an_end_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    trail = Trail()
+    for start in (0, 2, 4):
+        trail.add(0, "a", start, start + 1)
+    assert trail.taken() == {"trained": [[0, "a", 4, 5]], "lost": True}
+    assert trail.taken()["lost"] is False
