@@ -3,6 +3,8 @@
 * ``python -m elasticrun.tf.server`` is what workers and parameter servers run.
 * ``ChiefSession`` is for the chief of a job with parameter servers: it paces the steps, saves, and goes on
   from what was saved, whatever the number of parameter servers is now.
+* ``ElasticDataset`` gives the chief batches, and goes on with the samples that the restored model has not
+  seen.
 * ``ShardedAdagrad`` and ``ShardedAdam`` keep their slots as sharded variables, so that these are restored
   with the rest.
 * ``PeerBackup`` keeps copies of the variables in the memory of several parameter servers, and restores them
@@ -20,11 +22,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from elasticrun.tf.backup import PeerBackup, Restored, Saved
     from elasticrun.tf.chief import ChiefSession, Resumed
+    from elasticrun.tf.dataset import ElasticDataset
     from elasticrun.tf.optimizers import ShardedAdagrad, ShardedAdam
     from elasticrun.tf.telemetry import Telemetry
 
 __all__ = [
     "ChiefSession",
+    "ElasticDataset",
     "PeerBackup",
     "Restored",
     "Resumed",
@@ -36,6 +40,7 @@ __all__ = [
 
 _HOMES = {
     "ChiefSession": "elasticrun.tf.chief",
+    "ElasticDataset": "elasticrun.tf.dataset",
     "PeerBackup": "elasticrun.tf.backup",
     "Restored": "elasticrun.tf.backup",
     "Resumed": "elasticrun.tf.chief",

@@ -11,7 +11,8 @@ go would wait for all of them, and a failure would surface an hour later. So the
 in flight, and waits for the oldest before it sends another.
 
 Invariants. A step counts as done once its result is there; its number is what a checkpoint holds and what is
-reported to the launcher. Nothing is in flight when a checkpoint is made. A second request to go changes
+reported to the launcher. Nothing is in flight when a checkpoint is made, so positions in data that are saved
+with it (``positions.py``) are those that the variables were trained on. A second request to go changes
 nothing. All slots and variables that exist are restored, or the session refuses to go on.
 """
 
@@ -31,7 +32,9 @@ from elasticrun import checkpointing, drain_requested, report_step
 from elasticrun.core.tensorflow.role_recovery import SAVED_STATUS
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
+from elasticrun.tf.dataset import ElasticDataset
 from elasticrun.tf.links import devices_of, wait_for_links
+from elasticrun.tf.positions import SavedPositions
 
 if TYPE_CHECKING:
     from elasticrun.tf.backup import PeerBackup
@@ -39,6 +42,10 @@ if TYPE_CHECKING:
 
 #: The source of a state that was not read from the checkpoint's files.
 COPIES = "copies of the parameter servers"
+#: The name of the positions in data, in a checkpoint.
+_POSITIONS = "positions"
+#: Names in a checkpoint that are the session's.
+_OWN = frozenset({"step", _POSITIONS})
 #: Steps in flight for each worker: one runs while the next is on its way.
 _STEPS_AHEAD = 2
 
@@ -67,6 +74,10 @@ class ChiefSession:
     ``peers``: keep copies of each checkpoint in the memory of this many other parameter servers, and restore
     from these first (see ``PeerBackup``); None: none are kept.
 
+    An ``ElasticDataset`` among the objects goes on with the samples that the restored model has not seen: its
+    position is in the same checkpoint. ``records``: a directory in which each chief records these positions,
+    for ``elastic-ctl audit``.
+
     Each step that is done is reported to the launcher; by ``telemetry``, if given, which may draw curves too.
     """
 
@@ -80,14 +91,22 @@ class ChiefSession:
         through_chief: bool = False,
         peers: int | None = None,
         telemetry: Telemetry | None = None,
+        records: str | Path | None = None,
         **objects: Any,
     ) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise UsageError("make a ChiefSession in the main thread, as only that one can handle SIGTERM")
         if steps_in_flight is not None and steps_in_flight < 1:
             raise UsageError(f"steps_in_flight={steps_in_flight}: give 1 or more, or leave it to the session")
-        if "step" in objects or not objects:
-            raise UsageError('name what has to be saved, as in model=model; the name "step" is taken')
+        if not _OWN.isdisjoint(objects) or not objects:
+            raise UsageError(
+                f"name what has to be saved, as in model=model; the names {', '.join(sorted(_OWN))} are taken"
+            )
+        data = {name: it for name, it in objects.items() if isinstance(it, ElasticDataset)}
+        if records is not None and not data:
+            raise UsageError(
+                "records= has nothing to record: give the session an ElasticDataset, as in data=data"
+            )
         self.coordinator = coordinator
         self.newest: Any = None  # the result of the newest step done
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)  # on the chief itself: no scope
@@ -99,7 +118,11 @@ class ChiefSession:
         self._report = telemetry.on_step if telemetry is not None else report_step
         device = "/job:chief/task:0/device:CPU:0" if through_chief else None
         self._options = tf.train.CheckpointOptions(experimental_io_device=device)
-        self.checkpoint = tf.train.Checkpoint(step=self._step, **objects)
+        self._positions = SavedPositions(data, records) if data else None
+        saved = {name: it for name, it in objects.items() if name not in data}
+        if self._positions is not None:
+            saved[_POSITIONS] = self._positions.variable
+        self.checkpoint = tf.train.Checkpoint(step=self._step, **saved)
         self.manager = tf.train.CheckpointManager(self.checkpoint, str(directory), max_to_keep=max_to_keep)
         self._backup = _backup(self.checkpoint, peers)
         tf.get_logger().addFilter(_is_news)
@@ -120,10 +143,14 @@ class ChiefSession:
         if path is None:
             if self._backup:
                 self._backup.forget()
+            if self._positions is not None:
+                self._positions.begin_anew()
             return Resumed(0, "")
         step = _step_of(path)
         with checkpointing():
             resumed = self._restore(step, path)
+            if self._positions is not None:
+                self._positions.restored()
         self._done = self._saved = step
         return resumed
 
@@ -165,6 +192,8 @@ class ChiefSession:
         if self._saved == self._done:
             return str(self.manager.latest_checkpoint)  # not to be written over: it may be the only one
         self._step.assign(self._done)
+        if self._positions is not None:
+            self._positions.save(self._done)
         with checkpointing():
             path = str(self.manager.save(checkpoint_number=self._done, options=self._options))
             if self._backup:

@@ -1,10 +1,10 @@
 """Whether the workers reach the parameter servers, before a chief sends them steps.
 
 A worker outlives the chiefs and parameter servers that it works with, and so do its connections. Its
-connection to a parameter server that has just come back is still down: gRPC tries again only every second
-(TensorFlow's setting), and until then fails at once. A step that meets this ends the chief, which takes it
-for the loss of a parameter server. So a chief first has each worker ask each parameter server for something
-small, again and again until there is an answer.
+connection to a parameter server that has just come back is still down: gRPC tries again after 0.1 seconds or
+more (the launcher's setting; TensorFlow's is a second), and until then fails at once. A step that meets this
+ends the chief, which takes it for the loss of a parameter server. So a chief first has each worker ask each
+parameter server for something small, again and again until there is an answer.
 
 A worker that cannot be reached, or gets no answer, is left to the coordinator, as it may be lost as well: the
 wait is bounded, and a failed connection raises nothing.
@@ -20,7 +20,7 @@ import tensorflow as tf
 
 #: Seconds to wait for all connections, several times what gRPC needs for one.
 PATIENCE = 5.0
-_PAUSE = 0.1
+_PAUSE = 0.02
 
 
 def devices_of(role: str) -> list[str]:
@@ -41,20 +41,20 @@ def wait_for_links(patience: float = PATIENCE) -> list[str]:
                 answers.append(tf.random.uniform([]))  # no constant: it has to run there
         return tf.add_n(answers)
 
-    deadline = time.monotonic() + patience
-    return [worker for worker in devices_of("worker") if servers and not _gets(ask_all, worker, deadline)]
+    missing = devices_of("worker") if servers else []
+    deadline, pause = time.monotonic() + patience, threading.Event()
+    while missing := [worker for worker in missing if not _gets(ask_all, worker)]:
+        if time.monotonic() >= deadline:
+            break
+        pause.wait(_PAUSE)  # nothing signals that gRPC has tried again
+    return missing
 
 
-def _gets(ask: Any, worker: str, deadline: float) -> bool:
-    """Whether a worker gets its answers before the deadline on the monotonic clock."""
-    pause = threading.Event()
-    while True:
-        try:
-            with tf.device(worker):
-                ask()
-        except (tf.errors.UnavailableError, tf.errors.AbortedError):
-            if time.monotonic() >= deadline:
-                return False
-            pause.wait(_PAUSE)  # nothing signals that gRPC has tried again
-        else:
-            return True
+def _gets(ask: Any, worker: str) -> bool:
+    """Whether a worker gets its answers."""
+    try:
+        with tf.device(worker):
+            ask()
+    except (tf.errors.UnavailableError, tf.errors.AbortedError):
+        return False
+    return True

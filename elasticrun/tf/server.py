@@ -1,11 +1,11 @@
 """``python -m elasticrun.tf.server``: a worker or a parameter server that needs only TF_CONFIG.
 
 Theory. With parameter servers only the chief runs a program: the others serve the operations that it sends
-them, until a signal ends them. They need one object of tensorflow's, and most of what ``import tensorflow``
-takes (seconds, and 300 MB for each server) would be spent on Keras and on an API that nobody here calls. So
-tensorflow is imported without the code of its topmost package, where that works. Where it does not, this
-program starts again and imports all of it, as a partial import cannot be completed in the same process. All
-of it is also imported where a plug-in for another device has to be loaded.
+them, until a signal ends them. They need one object of tensorflow's, which ``imports.py`` gets for them. If a
+part of tensorflow does not stand alone, this program starts again and imports all of it.
+
+A server that comes back is waited for by the whole job. So where it can, the launcher forks it from a process
+that has imported tensorflow (``preload.py``): then the import takes no time.
 
 Invariant. What this program sets about threads, and a worker's GPUs, yields to the environment; a
 parameter server never sees a GPU. The exit status is 2 if TF_CONFIG or the installation is wrong, 10 if the
@@ -20,20 +20,15 @@ import signal
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from importlib import import_module
-from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from elasticrun.core.tensorflow.cluster import CONFIG_VARIABLE
-from elasticrun.errors import ElasticRunError, NodeFaultError, UsageError
+from elasticrun.errors import ElasticRunError, NodeFaultError
 from elasticrun.tf.cluster import ClusterTask, parse_server
+from elasticrun.tf.imports import PartsNeedWhole, import_server_lib
 
 PROGRAM = "elasticrun.tf.server"
-_LIBRARY = "tensorflow"
 _WHOLE = "--whole"
-#: A folder beside tensorflow; what lies there is loaded by its topmost package.
-_PLUGINS = "tensorflow-plugins"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +63,7 @@ def serve(task: ClusterTask, environ: MutableMapping[str, str], whole: bool = Fa
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     prepare(task, environ)
-    server_lib = _import_server_lib(environ, whole)
+    server_lib = _import(environ, whole)
     cores = len(os.sched_getaffinity(0))
     try:
         server = server_lib.Server(
@@ -112,6 +107,13 @@ def threads(cores: int, environ: Mapping[str, str]) -> tuple[int, int]:
     return within, between
 
 
+def _import(environ: Mapping[str, str], whole: bool) -> Any:
+    try:
+        return import_server_lib(environ, whole)
+    except PartsNeedWhole:
+        return os.execv(sys.executable, [sys.executable, "-m", PROGRAM, _WHOLE])
+
+
 def _number(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() else 0
 
@@ -122,53 +124,6 @@ def _settings(counts: tuple[int, int]) -> Any:
     return config_pb2.ConfigProto(
         intra_op_parallelism_threads=within, inter_op_parallelism_threads=between, allow_soft_placement=True
     )
-
-
-# -- importing as little as possible
-
-
-def _import_server_lib(environ: Mapping[str, str], whole: bool) -> Any:
-    """The module that has tensorflow's Server, and ``errors``; raises UsageError if there is none."""
-    spec = PathFinder.find_spec(_LIBRARY)
-    if spec is None:
-        raise UsageError(
-            f"tensorflow is not installed for {sys.executable}; install elasticrun[tensorflow] there, or "
-            "start this task with a Python that has it"
-        )
-    if whole or not _is_plain(spec, environ):
-        return _import_all()
-    try:
-        return _import_bare(spec)
-    except (ImportError, AttributeError, TypeError):  # another release, whose parts do not stand alone
-        return os.execv(sys.executable, [sys.executable, "-m", PROGRAM, _WHOLE])
-
-
-def _is_plain(spec: ModuleSpec, environ: Mapping[str, str]) -> bool:
-    """Whether no plug-in needs the topmost package."""
-    folders = spec.submodule_search_locations or ()
-    plugged = any((Path(folder).parent / _PLUGINS).exists() for folder in folders)
-    return bool(folders) and not plugged and not environ.get("TF_PLUGGABLE_DEVICE_LIBRARY_PATH")
-
-
-def _import_bare(spec: ModuleSpec) -> Any:
-    """Import the module below an empty stand-in for the topmost package."""
-    package = ModuleType(_LIBRARY)
-    package.__spec__ = spec
-    package.__path__ = list(spec.submodule_search_locations or ())
-    sys.modules[_LIBRARY] = package
-    return import_module("tensorflow.python.training.server_lib")
-
-
-def _import_all() -> Any:
-    try:
-        tensorflow: Any = import_module(_LIBRARY)
-    except ImportError as error:
-        raise UsageError(
-            f"tensorflow cannot be imported by {sys.executable} ({error}); install it there again"
-        ) from None
-    names = ModuleType("server_lib")
-    vars(names).update(Server=tensorflow.distribute.Server, errors=tensorflow.errors)
-    return names
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ This is the chief's program. Workers and parameter servers run `python -m elasti
 script as well (`--tf-servers script`). It is a custom loop, because `fit` of Keras 3 does not work with
 ParameterServerStrategy. What makes it fit for servers that come and go:
 
-* A new chief restores variables and the optimizer's slots, on as many parameter servers as there are then.
+* A new chief restores variables and the optimizer's slots, on as many parameter servers as there are then,
+  and goes on with the flights that these variables have not seen.
 * SIGTERM makes it finish the steps under way, save and exit with 42, which costs none of the restarts.
 * A lost worker is no event at all: its steps are done by the others.
 """
@@ -34,7 +35,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from elasticrun.tf import ChiefSession, ShardedAdagrad
+from elasticrun.tf import ChiefSession, ElasticDataset, ShardedAdagrad
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -67,6 +68,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--peers", type=int, default=1, help="parameter servers that keep copies of another's"
     )
+    parser.add_argument("--records", type=Path, help="record the data here, for elastic-ctl audit")
     parser.add_argument("--log-every", type=int, default=100, help="steps between printed losses")
     parser.add_argument(
         "--dir",
@@ -89,7 +91,7 @@ def launch_dir() -> Path:
     return Path(error_file).parents[2] if error_file else Path(tempfile.mkdtemp(prefix="flights-"))
 
 
-# -- data: read once, then kept as files that workers can read without any Python of ours
+# -- data: read once, then kept as files
 
 
 def read_table(name: str) -> tuple[list[str], list[list[str]]]:
@@ -187,17 +189,16 @@ def minutes(clock: Array) -> Array:
     return result
 
 
-def batches(path: str, size: int) -> Any:
-    """An endless data set of (features, labels); a worker makes and runs it with nothing but tensorflow."""
-    data = tf.data.FixedLengthRecordDataset(path, record_bytes=4 * WIDTH)
-    data = data.shuffle(20_000).repeat().batch(size, drop_remainder=True)
-    return data.map(decode).prefetch(2)
+def elastic(path: Path, size: int) -> ElasticDataset:
+    """Batches of (features, labels), in another order in each epoch."""
+    table = np.memmap(path, "<i4", mode="r").reshape(-1, WIDTH)
 
+    def read(indices: list[int]) -> tuple[Array, Array]:
+        rows = table[indices]
+        return rows[:, :-1], rows[:, -1].astype(np.float32)
 
-def decode(records: Any) -> tuple[Any, Any]:
-    """(features, labels) of some records."""
-    table = tf.reshape(tf.io.decode_raw(records, tf.int32), [-1, WIDTH])
-    return table[:, :-1], tf.cast(table[:, -1], tf.float32)
+    signature = (tf.TensorSpec([None, WIDTH - 1], tf.int32), tf.TensorSpec([None], tf.float32))
+    return ElasticDataset(len(table), size, read, signature, seed=SPLIT_SEED)
 
 
 # -- model
@@ -277,14 +278,20 @@ def lead(args: argparse.Namespace, resolver: Any) -> None:
     with strategy.scope():
         model = WideAndDeep(rows)
         optimizer = ShardedAdagrad(model.trained(), args.lr)
+    flights = elastic(folder / "data" / "train.bin", args.batch_size)
     session = ChiefSession(
-        coordinator, folder / "checkpoints", peers=args.peers, model=model, optimizer=optimizer
+        coordinator,
+        folder / "checkpoints",
+        peers=args.peers,
+        records=args.records,
+        model=model,
+        optimizer=optimizer,
+        flights=flights,
     )
     say(f"chief: pid {os.getpid()}, {servers} ps, {session.restore_or_start()}")
 
-    @tf.function  # type: ignore[untyped-decorator]
-    def step(data: Any) -> Any:
-        features, labels = next(data)
+    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
+    def step(features: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
             losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, model(features))
             loss = tf.reduce_mean(losses)
@@ -292,10 +299,9 @@ def lead(args: argparse.Namespace, resolver: Any) -> None:
         optimizer.apply(tape.gradient(loss, optimizer.parts))
         return loss
 
-    path = str(folder / "data" / "train.bin")
-    data = iter(coordinator.create_per_worker_dataset(lambda: batches(path, args.batch_size)))
+    batches = iter(flights)
     for number in session.steps(args.steps, save_every=args.save_every):
-        session.schedule(step, args=(data,))
+        session.schedule(step, args=next(batches))
         if number % args.log_every == 0:
             say(f"step {session.step} loss {session.newest:.4f}")
     say(evaluate(model, folder / "data" / "test.bin"))

@@ -6,6 +6,7 @@ One job goes through everything, because each process takes seconds to import te
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from glob import glob
@@ -18,10 +19,11 @@ from tests.support.cluster import Cluster
 from tests.support.director import Worker
 from tests.support.launcher import ROOT, Launcher
 from tests.support.orders import TOKEN, Orders
-from tests.support.processes import TORCH_DEADLINE, tasks, wait_end
+from tests.support.processes import TORCH_DEADLINE, listener, wait_end
 
 TRAINER = ROOT / "tests" / "support" / "tf_trainer.py"
 Task = tuple[str, int]
+SHARED = 10_000  # kB; what the import leaves is four times that
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -64,8 +66,27 @@ class Job:
         return [home for home in found if home.is_dir()]
 
     def servers(self) -> dict[Task, tuple[int, int]]:
-        """The pid and the attempt of each server."""
-        return {task: seat for task, seat in tasks(self._launcher.mark).items() if task[0] != "chief"}
+        """The pid and the attempt of each server that the chief knows."""
+        return {
+            (role, index): self._seat(role, index, int(address.rpartition(":")[2]))
+            for role, addresses in self.chief.tf_cluster.items()
+            for index, address in enumerate(addresses)
+            if role != "chief"
+        }
+
+    def _seat(self, role: str, index: int, port: int) -> tuple[int, int]:
+        """Each attempt says its pid in one line."""
+        pid = listener(port)
+        line = rf"^{role} {index}: pid (\d+), serves at "
+        self._launcher.wait_lines(line.replace(r"\d+", str(pid)), 1)
+        attempts = [int(match[1]) for _, text in self._launcher.lines if (match := re.search(line, text))]
+        return pid, attempts.index(pid)
+
+    def is_forked(self, pid: int) -> bool:
+        """Whether a server has not imported tensorflow itself: its pages are its parent's."""
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        shared = int(rollup.partition("Shared_Dirty:")[2].split()[0])  # kB that only a fork can share
+        return shared > SHARED
 
     def wait_start(self, task: Task, attempt: int) -> None:
         """Return once an attempt of a server serves; each of them says so in one line."""
@@ -100,6 +121,7 @@ def test_what_is_lost_comes_back_and_what_is_counted_anew_is_moved(cluster: Clus
     again = job.servers()
     assert again.keys() == first.keys()
     assert {task: again[task][1] for task in first if again[task] != now[task]} == {("ps", 0): 1}
+    assert job.is_forked(again["ps", 0][0])
     assert job.train(10) == 30
 
     # The chief.

@@ -15,9 +15,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from elasticrun.errors import UsageError
-from elasticrun.tf import ChiefSession, ShardedAdagrad, ShardedAdam
+from elasticrun.errors import DataError, ElasticRunError, UsageError
+from elasticrun.tf import ChiefSession, ElasticDataset, ShardedAdagrad, ShardedAdam
 from elasticrun.tf.optimizers import all_parts, parts_of
+from elasticrun.tf.positions import SavedPositions
 
 ROWS, WIDTH = 11, 3  # the rows divide evenly into neither 2 nor 3 shards
 
@@ -137,6 +138,81 @@ def compare() -> None:
         tell(optimizer=kind.__name__, difference=float(difference))
 
 
+def learn(directory: str, last: int, length: int = 21, records: str | None = None, **options: Any) -> None:
+    """Add up the samples of an elastic data set in a variable of a parameter server, to step ``last``.
+
+    What the variable holds is what it was trained on, whatever the position says. Ends without a save if it
+    is killed at step ``die``; tells the batches that were taken and how often each sample counted.
+    """
+    die, prefetch = options.pop("die", 0), options.pop("prefetch", 8)
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        counts = tf.Variable(tf.zeros([length], tf.int64))
+    table = [[float(number), 1.0] for number in range(length)]
+    signature = tf.TensorSpec([None, 2], tf.float32)
+    data = ElasticDataset(
+        length, 4, lambda indices: [table[index] for index in indices], signature, seed=3, prefetch=prefetch
+    )
+    session = ChiefSession(coordinator, directory, counts=counts, data=data, records=records, **options)
+    resumed = session.restore_or_start()
+    tell(resumed=resumed.step, source=resumed.source, counts=counts.numpy().tolist(), samples=data.samples)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step(rows: Any) -> Any:
+        ids = tf.cast(rows[:, :1], tf.int32)
+        counts.scatter_nd_add(ids, tf.ones(tf.shape(ids)[0], tf.int64))
+        return tf.shape(ids)[0]
+
+    batches = iter(data)
+    for number in session.steps(last, save_every=3):
+        session.schedule(step, args=(next(batches),))
+        if number == die:
+            session.join()
+            os._exit(9)
+    tell(done=session.step, counts=counts.numpy().tolist(), samples=data.samples, epoch=data.epoch)
+
+
+def refuse_data() -> None:
+    """What an elastic data set and a session say of what cannot be, and what a position may say."""
+    attempts: dict[str, Any] = {
+        "empty": lambda: ElasticDataset(0, 4),
+        "batch": lambda: ElasticDataset(4, 0),
+        "small": lambda: ElasticDataset(3, 4, drop_last=True),
+        "half": lambda: ElasticDataset(3, 1, read=len),
+        "prefetch": lambda: ElasticDataset(3, 1, prefetch=-1),
+        "records": lambda: ChiefSession(None, "d", steps_in_flight=1, v=tf.Variable(1), records="r"),
+        "name": lambda: ChiefSession(None, "d", steps_in_flight=1, positions=tf.Variable(1)),
+    }
+    for text in (b"", b"{", b"[" * 100_000, b'{"format":1,"commit":[1],"data":{}}', b" " * (2 << 20)):
+        attempts[f"text {text[:3]!r} {len(text)}"] = lambda text=text: restored(text)
+    attempts["absurd"] = lambda: restored(b'{"format":1,"commit":[-1,1],"data":{}}')
+    attempts["other"] = lambda: restored(b'{"format":1,"commit":null,"data":{"b":{}}}')
+    attempts["none"] = lambda: restored(b'{"format":1,"commit":[1,2],"data":{"a":{}}}')
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except ElasticRunError as error:
+            tell(what=name, kind=type(error).__name__, text=str(error))
+    data = ElasticDataset(5, 2)
+    old = iter(data)
+    found = [next(old).numpy().tolist() for _ in range(2)]
+    new = iter(data)
+    found.append(next(new).numpy().tolist())
+    try:
+        next(old)
+    except DataError as error:
+        tell(what="old", found=found, kind="DataError", text=str(error))
+
+
+def restored(text: bytes) -> None:
+    """A checkpoint has these positions."""
+    positions = SavedPositions({"a": ElasticDataset(5, 2)}, None)
+    positions.variable.assign(text)
+    positions.restored()
+
+
 def main() -> None:
     """Run each attempt that stdin tells of, one after another."""
     for line in sys.stdin:
@@ -151,6 +227,10 @@ def main() -> None:
                     refuse(**order)
                 case "compare":
                     compare()
+                case "learn":
+                    learn(**order)
+                case "refuse_data":
+                    refuse_data()
             sys.exit(0)
         tell(status=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
