@@ -6,6 +6,7 @@ imports neither grpc nor torch, nor the worker library, whose names it offers to
 
 TYPE_CHECKING = False  # importing typing would cost more than all the rest
 if TYPE_CHECKING:
+    from elasticrun import data as data
     from elasticrun.checkpoint.checkpointer import Checkpointer
     from elasticrun.checkpoint.random_state import RandomState
     from elasticrun.worker import checkpointing, drain_requested, on_drain, report_step
@@ -16,6 +17,10 @@ __all__ = ["Checkpointer", "RandomState", "checkpointing", "drain_requested", "o
 
 def __getattr__(name: str) -> object:
     """The worker library's functions, imported when one is first used."""
+    if name == "data":
+        import elasticrun.data
+
+        return elasticrun.data
     if name not in __all__:
         raise AttributeError(f"module 'elasticrun' has no attribute {name!r}")
     if name == "Checkpointer":

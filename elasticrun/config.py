@@ -12,6 +12,9 @@ from elasticrun.dataclass import dataclass
 from elasticrun.faults import Action as Action
 from elasticrun.faults import FailureClass as FailureClass
 
+#: Far below what a node can tell of (``core/protocol/commits.py``): nodes may be spread unevenly over hosts.
+MAX_STATE_COPIES = 8
+
 
 class Std(IntFlag):
     """Which of a worker's standard streams; the digits of ``--redirects`` and ``--tee``."""
@@ -146,11 +149,13 @@ class WorkerConfig:
     hang_timeout: float | None = None  # seconds without a step that count as a hang; None: learnt, 0: never
     drain_signal: int = 15  # what workers get when another node leaves with grace
     preemption_file: str | None = None  # the node leaves with grace once this file exists
+    state_copy_rate: float = 0.0  # of copies to other nodes, the most bytes a second; 0: no bound
     warm_imports: tuple[str, ...] | None = None  # what a warm parent imports; None: workers start cold
     warm_later: bool = True  # it imports torch's compiler as well, once workers run
     keeps_warm: bool = False  # even if the script changes what that import reads
     roles: tuple[TaskRole, ...] = ()  # of TensorFlow tasks by local rank; (): no TensorFlow job
     servers: Entrypoint | None = None  # what ps, and the workers beside them, run; None: the entrypoint
+    server_imports: tuple[str, ...] | None = None  # as ``warm_imports``, of a warm parent for ``servers``
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +178,12 @@ class JobConfig:
     finish_timeout: float = 60.0  # TensorFlow job: seconds to end after the leading task has
     endpoints: int = 1  # how many hosts may host the master, one after the other
     tag: str = field(default="", compare=False)  # random; for names that only the job's members can foresee
+    state_copies: int = 1  # how many other hosts keep a copy of what only one has of a saved state
+    state_storage: str | None = None  # directory or URL where saved states are written; None: nowhere
+    state_storage_every: float = 300.0  # seconds between two that are written, at least
+    state_keep: int | None = None  # how many written ones stay, the newest; None: this rule keeps all
+    state_keep_for: float = 0.0  # those stay that are younger than so many seconds; 0: no such rule
+    state_flush_timeout: float = 60.0  # seconds that an end without success waits until the newest is written
     cautious: bool = False  # no token, so strangers may join: see ``core/membership/seniority.py``
 
 

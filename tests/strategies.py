@@ -9,6 +9,18 @@ from hypothesis import strategies as st
 
 from elasticrun.config import TaskRole
 from elasticrun.core.protocol.commits import MAX_HOLDINGS, MAX_PARTS, Part
+from elasticrun.core.protocol.data import (
+    AskData,
+    DataAnswer,
+    DataLeft,
+    DataReader,
+    FailedPiece,
+    OpenData,
+    ShardFault,
+    ShardLease,
+    ShardPiece,
+    ShardProgress,
+)
 from elasticrun.core.protocol.messages import (
     MAX_FAILURES,
     MAX_NAMED_MEMBERS,
@@ -44,11 +56,15 @@ from elasticrun.core.protocol.messages import (
     StartProbe,
     StartRound,
     StopRound,
+    StoreOrder,
+    StoreReport,
     Vote,
     Waiting,
     Welcome,
     World,
+    WriteState,
 )
+from elasticrun.core.protocol.storing import MAX_RUN, StorePart, StoreStage
 from elasticrun.core.protocol.tasks import MAX_PORTS, MAX_TASKS, Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
 
@@ -192,8 +208,36 @@ def holdings(draw: st.DrawFn) -> Holding:
     size = draw(st.integers(1, 1000))
     ranks = draw(st.sets(st.integers(0, size - 1), max_size=MAX_PARTS))
     digests = st.text("0123456789abcdef", max_size=64)
-    parts = tuple(Part(rank, draw(digests), draw(st.booleans())) for rank in ranks)
-    return Holding(draw(commit_ids), size, parts, draw(digests))
+    parts = tuple(Part(rank, draw(digests), draw(st.booleans()), draw(digests)) for rank in ranks)
+    return Holding(draw(commit_ids), size, parts)
+
+
+store_reports = st.builds(
+    StoreReport,
+    number=numbers,
+    run=st.text("0123456789abcdef", max_size=MAX_RUN),
+    stage=st.sampled_from(StoreStage),
+    reason=st.just("") | names.map(lambda name: name[:100]),
+)
+store_orders = st.builds(
+    StoreOrder,
+    number=numbers,
+    run=st.text("0123456789abcdef", max_size=MAX_RUN),
+    commit=commit_ids,
+    parts=st.lists(
+        st.builds(
+            StorePart,
+            group_rank=counts,
+            number=counts,
+            which=st.integers(0, 7),
+            of=st.integers(1, 8),
+        ),
+        max_size=MAX_PARTS,
+    ).map(tuple),
+    files=st.integers(1, 2**20),
+    partial=st.booleans(),
+    urgent=st.booleans(),
+)
 
 
 @st.composite
@@ -224,6 +268,8 @@ def _statuses(draw: st.DrawFn) -> AgentStatus:
         tasks=_carried(draw(_some_of(task_reports)), len(failed)),
         hosts_store=draw(st.booleans()),
         holdings=states,
+        stored=draw(st.none() | store_reports),
+        leaving=draw(st.just("") | names.map(lambda name: name[:100])),
     )
 
 
@@ -294,11 +340,56 @@ hellos = st.builds(
     proof=tokens,
 )
 
+readers = st.builds(
+    DataReader, round=numbers, local_rank=st.integers(0, 2**14 - 1), name=names, instance=names, load=numbers
+)
+records = st.integers(0, 2**62)
+pieces = st.builds(ShardPiece, epoch=numbers, place=numbers, start=records, stop=records)
+causes = st.text(max_size=20)
+
+
+def _few(each: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(each, max_size=3).map(tuple)
+
+
+lefts = st.builds(
+    DataLeft,
+    epoch=numbers,
+    place=numbers,
+    free=_few(pieces),
+    failed=_few(st.builds(FailedPiece, piece=pieces, reason=causes)),
+)
+
 agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
     hellos,
     st.builds(Report, incarnation=names, status=statuses),
     st.builds(Heartbeat, incarnation=names, usage=_some_of(usages)),
     st.builds(Leave, incarnation=names, reason=texts),
+    st.builds(
+        OpenData,
+        incarnation=names,
+        reader=readers,
+        call=numbers,
+        plan=names,
+        shards=st.integers(1, 2**62),
+        readers=st.integers(1, 2**20),
+        patience=seconds,
+        state=names,
+        left=st.none() | lefts,
+    ),
+    st.builds(
+        AskData,
+        incarnation=names,
+        reader=readers,
+        call=numbers,
+        epoch=numbers,
+        wanted=st.integers(0, 256),
+        progress=_few(
+            st.builds(ShardProgress, lease=numbers, upto=records, is_over=st.booleans(), stop=records)
+        ),
+        faults=_few(st.builds(ShardFault, lease=numbers, at=records, reason=causes)),
+        saves=st.booleans(),
+    ),
 )
 
 master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
@@ -332,6 +423,7 @@ master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
         kept=st.none() | commit_ids,
         void=st.none() | commit_ids,
     ),
+    st.builds(WriteState, epoch=numbers, order=st.none() | store_orders),
     st.builds(JournalCopy, epoch=numbers, first=numbers, lines=st.lists(texts, max_size=3).map(tuple)),
     st.builds(Waiting, epoch=numbers, text=texts),
     st.builds(
@@ -345,6 +437,17 @@ master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
         other_program=st.just("") | names.map(lambda name: name[:100]),
     ),
     st.builds(Rejected, code=st.sampled_from(RejectCode), message=texts, proof=tokens),
+    st.builds(
+        DataAnswer,
+        epoch=numbers,
+        round=numbers,
+        instance=names,
+        call=numbers,
+        refused=causes,
+        needs_left=st.booleans(),
+        leases=_few(st.builds(ShardLease, id=numbers, piece=pieces)),
+        left=st.none() | lefts,
+    ),
 )
 
 

@@ -25,7 +25,7 @@ MAX_METHODS = 20
 #: libraries for scripts run in the user's program, where nobody could hand anything to them.
 ENVIRONMENT_READERS = (
     *("elasticrun/cli/", "elasticrun/probe/main.py"),
-    *("elasticrun/worker/", "elasticrun/checkpoint/", "elasticrun/tf/"),
+    *("elasticrun/worker/", "elasticrun/checkpoint/", "elasticrun/data/", "elasticrun/tf/"),
 )
 ENVIRONMENT_NAMES = frozenset({"environ", "environb", "getenv", "getenvb"})
 SLEEPERS = frozenset({"time", "asyncio", "trio", "anyio"})

@@ -25,8 +25,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "faults"),
     ("config", "clock"),
     ("core",),
-    ("rpc", "sim"),
-    ("agent", "master", "worker", "checkpoint", "probe", "tf", "control"),
+    ("rpc", "sim", "storage"),
+    ("agent", "master", "worker", "checkpoint", "data", "probe", "tf", "control"),
     ("ui", "platforms"),
     ("cli",),
     ("__main__",),
@@ -45,8 +45,14 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("protocol", "timers"),
         ("membership", "progress", "hangs"),
         ("recovery",),
-        ("health", "tensorflow", "state"),
+        ("health", "tensorflow", "state", "data"),
         ("job", "agent"),
+    ),
+    "storage": (
+        ("errors", "priority"),
+        ("store", "records"),
+        ("disk", "remote", "catalog", "verifying"),
+        ("opening",),
     ),
     "rpc": (
         ("elastic_pb2", "text", "slack", "outbox", "stream", "records", "claims"),
@@ -58,7 +64,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 #: What the package offers under its own name, and imports only when that is used.
-FACADE = ("elasticrun.worker", "elasticrun.checkpoint")
+FACADE = ("elasticrun.worker", "elasticrun.checkpoint", "elasticrun.data")
 
 #: Third-party package -> the only modules (with all below them) that may import it.
 HOMES: dict[str, tuple[str, ...]] = {
@@ -68,8 +74,11 @@ HOMES: dict[str, tuple[str, ...]] = {
     "cryptography": ("elasticrun.cli.authority",),
     "yaml": ("elasticrun.cli",),
     "rich": ("elasticrun.ui",),
-    "torch": ("elasticrun.worker", "elasticrun.checkpoint", "elasticrun.probe"),
+    "torch": ("elasticrun.worker", "elasticrun.checkpoint", "elasticrun.data", "elasticrun.probe"),
     "tensorflow": ("elasticrun.tf",),
+    "fsspec": ("elasticrun.storage",),
+    "confluent_kafka": ("elasticrun.data.streams.kafka",),
+    "redis": ("elasticrun.data.streams.redis",),
 }
 
 #: Generated protobuf code -> the only modules that may import it; generated modules may import each other.

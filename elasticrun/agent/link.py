@@ -28,6 +28,7 @@ from elasticrun.core.agent.events import Broken, Directed, HelloSent, LinkDown, 
 from elasticrun.core.membership.quorum import TAKEOVER_DELAY
 from elasticrun.core.protocol.messages import (
     AgentMessage,
+    DataAnswer,
     Heartbeat,
     Hello,
     JournalCopy,
@@ -78,6 +79,16 @@ class Attachable(Protocol):
         """The first message of a new stream."""
 
 
+class Relay(Protocol):
+    """What workers ask the master about shared data."""
+
+    def attached(self) -> None:
+        """There is a new stream."""
+
+    def answered(self, answer: DataAnswer) -> None:
+        """The master has answered."""
+
+
 class Link:
     """Keeps one stream to the master open and tells ``on_event`` what happens to it."""
 
@@ -90,8 +101,11 @@ class Link:
         on_event: Callable[[HelloSent | LinkUp | LinkDown | Directed | Broken], None],
         security: SecurityConfig,
         usage: Callable[[], tuple[TaskUsage, ...]] = tuple,
+        relay: Relay | None = None,
     ) -> None:
-        """``usage``: the figures of running tasks for each heartbeat; by default none."""
+        """``usage``: the figures of running tasks for each heartbeat; by default none. ``relay``: hears of
+        each new stream, and gets the answers about shared data.
+        """
         self._host = host
         self._machine = machine
         self._incarnation = incarnation
@@ -99,6 +113,7 @@ class Link:
         self._on_event = on_event
         self._security = security
         self._usage = usage
+        self._relay = relay
         self._stream: Stream | None = None
         self._tickets: Tickets | None = None  # of the masters that welcomed us through the network
         self._was_up = False
@@ -240,11 +255,17 @@ class Link:
         self._host.resume = True
         self._on_event(LinkUp(stream.welcome.epoch))
         self._arm_heartbeat(stream.welcome.heartbeat_interval)
+        if self._relay is not None:
+            self._relay.attached()
         reason = "the stream ended"
         try:
             async for message in stream:
                 if isinstance(message, JournalCopy):
                     self._host.keep_copy(message)
+                    continue
+                if isinstance(message, DataAnswer):
+                    if self._relay is not None:
+                        self._relay.answered(message)
                     continue
                 if isinstance(message, StartRound) and self._tickets is not None:
                     self._tickets.rely()

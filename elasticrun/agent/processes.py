@@ -57,6 +57,7 @@ from elasticrun.errors import ElasticRunError, ExitCode
 
 if TYPE_CHECKING:
     from elasticrun.agent.workers.ps_backup_dirs import PsBackupDirs
+    from elasticrun.agent.workers.storage_writers import StorageWriters
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +107,18 @@ class Processes:
             self._errors.read,
         )
         self._store = RoundStore(workers, node, self._spawner, post)
+        self._writers: StorageWriters | None = None
+        self._config = workers
         self._probe = ProbeRunner(workers, node, self._spawner, lambda report: post(ProbeEnded(report)))
+
+    @property
+    def writers(self) -> StorageWriters:
+        """Whoever starts the processes that write saved states; most jobs have none."""
+        if self._writers is None:
+            from elasticrun.agent.workers.storage_writers import StorageWriters
+
+            self._writers = StorageWriters(self._config, self._spawner)
+        return self._writers
 
     # -- requests
 
@@ -158,7 +170,8 @@ class Processes:
 
     def _sweep(self, round_: int, spares_detached: bool = False) -> None:
         self._sweeps.append(round_)
-        self.group.sweep(spares_detached, self._store.end_round())
+        spared = self._writers.numbers if self._writers is not None else ()
+        self.group.sweep(spares_detached, (*self._store.end_round(), *spared))
 
     def _offer_ports(self) -> None:
         ports = self._ports.news()
@@ -173,10 +186,12 @@ class Processes:
                 if not self._store.on_started(event):
                     self.group.on_started(event)
             case SpawnFailed():
-                if not (self._store.on_spawn_failed(event) or self._probe.on_spawn_failed(event)):
+                others = self._store, self._writers, self._probe
+                if not any(other.on_spawn_failed(event) for other in others if other is not None):
                     self.group.on_spawn_failed(event)
             case Exited(worker):
-                if not (self._store.on_exited(event) or self._probe.on_exited(event)):
+                parts = self._store, self._writers, self._probe
+                if not any(part.on_exited(event) for part in parts if part is not None):
                     self._services.forget(self.group.pid_of(worker))
                     self.group.on_exited(event)
             case Swept(_, left) if self._sweeps:  # otherwise it is from the spawner's own end, in ``close``
@@ -185,6 +200,8 @@ class Processes:
             case WarmNews():
                 report(event)
                 self._store.on_warm_news(event)
+                if self._writers is not None:
+                    self._writers.on_warm_news(event)
             case LeftAlone():
                 report(event)
             case Imports(under_way):
@@ -220,6 +237,8 @@ class Processes:
         """Let the spawner kill what is left, for a bounded time."""
         self._ports.close()
         self._store.close()
+        if self._writers is not None:
+            self._writers.close()
         try:
             await asyncio.wait_for(self._spawner.close(), KILL_TIMEOUT)
         except asyncio.TimeoutError:

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from elasticrun import __version__
 from elasticrun.agent.events import EventLog
 from elasticrun.agent.link import Link
 from elasticrun.agent.logs.router import LogRouter
 from elasticrun.agent.master_host.hosting import MasterHost
+from elasticrun.agent.memory.peering import Peering
+from elasticrun.agent.memory.relay import DataRelay
 from elasticrun.agent.processes import Processes
 from elasticrun.agent.recorder import Recorder
 from elasticrun.agent.services import Services
@@ -27,7 +31,7 @@ from elasticrun.agent.signals import SignalInbox
 from elasticrun.agent.spawner.client import SpawnerHandle
 from elasticrun.agent.workers.group import CpuPlan
 from elasticrun.clock import MonotonicClock
-from elasticrun.config import LaunchConfig
+from elasticrun.config import JobConfig, LaunchConfig
 from elasticrun.core.agent.events import (
     AgentEffect,
     AgentEvent,
@@ -49,12 +53,16 @@ from elasticrun.core.agent.events import (
     StartTask,
     StartWorkers,
     StopSignal,
+    Store,
     SweepWorkers,
     Transmit,
 )
 from elasticrun.core.agent.machine import AgentMachine
 from elasticrun.core.protocol.messages import NodeInfo, Report
 from elasticrun.errors import ExitCode
+
+if TYPE_CHECKING:
+    from elasticrun.agent.memory.storage_access import StorageAccess, Writers
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +76,26 @@ def _terms(config: LaunchConfig) -> AgentTerms:
         drain_signal=config.workers.drain_signal,
         join_timeout=config.job.join_timeout,
         endpoints=config.job.endpoints,
+        flush_timeout=config.job.state_flush_timeout if config.job.state_storage else 0.0,
     )
+
+
+def _peering(config: LaunchConfig) -> Peering | None:
+    if not config.job.state_copies:
+        return None
+    address, rate = config.rendezvous.local_addr or "", config.workers.state_copy_rate
+    return Peering(address, rate, expects_others=config.job.max_nodes > 1)
+
+
+def _storage(job: JobConfig, writers: Callable[[], Writers]) -> StorageAccess | None:
+    """How this node writes to the job's storage; None: there is none."""
+    url = job.state_storage
+    if not url:
+        return None
+    from elasticrun.agent.memory.storage_access import StorageAccess
+
+    place = url if "://" in url or "::" in url else os.path.abspath(url)
+    return StorageAccess(place, job.state_keep, job.state_keep_for or None, writers)
 
 
 class Agent:
@@ -96,12 +123,16 @@ class Agent:
         self._timer: asyncio.TimerHandle | None = None
         self._finished: asyncio.Future[Finish] = self._loop.create_future()
         self._machine = AgentMachine(config.job.job_id, __version__, node, _terms(config))
+        self._relay = DataRelay(node.incarnation, lambda ask: self._link.send(ask))
         self._services = Services(
             config.workers,
             lambda: self._processes.group.pids,
             lambda: self._machine.state.phase.value,
             lambda round_, stall: self._post(StallSeen(round_, stall)),
-            lambda holdings: self._post(HoldingsChanged(holdings)),
+            lambda *stock: self._post(HoldingsChanged(*stock)),
+            _peering(config),
+            self._relay,
+            _storage(config.job, lambda: self._processes.writers),
         )
         self._processes = Processes(
             config, node, spawner, router, cpus, self._services, self._post, lambda: host.pids
@@ -116,6 +147,7 @@ class Agent:
             self._post,
             config.security,
             self._services.usage,
+            self._relay,
         )
 
     async def run(self, inbox: SignalInbox) -> int:
@@ -205,9 +237,12 @@ class Agent:
                 self._processes.run_probe(effect)
             case DumpStacks():
                 self._services.save_stacks()
-            case PassJudgement(kept, void):
+            case PassJudgement(verdict):
                 if self._services.memory is not None:
-                    self._services.memory.judge(kept, void)
+                    self._services.memory.judge(verdict)
+            case Store(order):
+                if self._services.memory is not None:
+                    self._services.memory.store(order)
             case Say(level, text):
                 logger.log(LEVELS[level], "%s", text)
             case Finish():

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 from elasticrun.agent.monitors.progress import HangWatch
 from elasticrun.config import EntrypointKind, WorkerConfig
 from elasticrun.core.progress.silence import HangTerms
-from elasticrun.core.protocol.messages import Holding, Stall
+from elasticrun.core.protocol.messages import Stall
 
 if TYPE_CHECKING:
     from elasticrun.agent.memory.gate import MemoryGate, ShutGate
+    from elasticrun.agent.memory.peering import OnStock, Peering
+    from elasticrun.agent.memory.relay import DataRelay
+    from elasticrun.agent.memory.storage_access import StorageAccess
     from elasticrun.agent.monitors.liveness import HealthServer
     from elasticrun.agent.monitors.notice import PreemptionNotice
     from elasticrun.agent.monitors.timer import FileTimer
@@ -37,11 +40,18 @@ class Services:
         pids: Callable[[], Mapping[int, int]],
         phase: Callable[[], str],
         on_stall: Callable[[int, Stall | None], None],
-        on_holdings: Callable[[tuple[Holding, ...]], None],
+        on_stock: OnStock,
+        peering: Peering | None = None,
+        relay: DataRelay | None = None,
+        storage: StorageAccess | None = None,
     ) -> None:
-        """``pids``: of workers that run, by local rank. ``phase``: what the health check answers."""
+        """``pids``: of workers that run, by local rank. ``phase``: what the health check answers.
+
+        ``peering``: how copies of saved states are exchanged; None: not at all. ``relay``: for
+        what workers ask about shared data. ``storage``: where the saved states are written; None: nowhere.
+        """
         self.watch = _open_watch(config, on_stall)
-        self.memory = _open_memory(config, on_holdings)
+        self.memory = _open_memory(config, on_stock, peering, relay, storage)
         #: What the tasks use, for the next heartbeat; nothing is measured without roles.
         self.usage: Callable[[], tuple[TaskUsage, ...]] = (
             _open_sampler(pids, self.watch).sample if config.roles else tuple
@@ -100,7 +110,11 @@ def _open_watch(config: WorkerConfig, on_stall: Callable[[int, Stall | None], No
 
 
 def _open_memory(
-    config: WorkerConfig, on_holdings: Callable[[tuple[Holding, ...]], None]
+    config: WorkerConfig,
+    on_stock: OnStock,
+    peering: Peering | None,
+    relay: DataRelay | None,
+    storage: StorageAccess | None,
 ) -> MemoryGate | ShutGate | None:
     """Where workers save their state; None for tasks of TensorFlow, which save by themselves."""
     if config.roles:
@@ -108,7 +122,7 @@ def _open_memory(
     from elasticrun.agent.memory.gate import MemoryGate, ShutGate
 
     try:
-        return MemoryGate(config.local_world_size, on_holdings)
+        return MemoryGate(config.local_world_size, on_stock, peering, relay, storage)
     except OSError as error:
         logger.warning(
             "workers cannot save their state in memory: no socket can be made (%s)", error.strerror

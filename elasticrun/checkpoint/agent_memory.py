@@ -6,6 +6,7 @@ descriptors. Needs the standard library only.
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -55,6 +56,7 @@ class AgentMemory:
     def __init__(self, name: str, hello: dict[str, Any]) -> None:
         """``name``: of the agent's socket. ``hello``: what the agent has to hear first."""
         self.restore: tuple[int, int] | None = None  # round and step of the commit that this round restores
+        self.storage: str | None = None  # where the job's saved states are written
         self._name = name
         self._hello = hello
         self._channel: socket.socket | None = None
@@ -104,7 +106,11 @@ class AgentMemory:
             raise SaveRefused(str(silence)) from None
         for dropped in self._maps.keys() - set(answer["alive"]):
             del self._maps[dropped]  # else its memory would never be free
-        return Granted(self._map(answer["buffer"], answer["size"], fd), answer["divides"])
+        try:
+            return Granted(self._map(answer["buffer"], answer["size"], fd), answer["divides"])
+        except OSError as error:
+            self.give_up()  # else the agent would take the next save for one that comes during this one
+            raise SaveRefused(f"the agent's buffer cannot be mapped: {_words(error)}") from None
 
     def end(self, step: int, length: int, digest: str, own: bool) -> None:
         """Tell that a part is complete: ``length`` bytes of the buffer, with this digest.
@@ -126,8 +132,11 @@ class AgentMemory:
         answer, fd = self._ask({"ask": "restore"})
         while answer["left"] >= 0:
             length = answer["length"]
-            memory = mmap.mmap(_expect(fd), length, mmap.MAP_SHARED | _POPULATE, mmap.PROT_READ)
-            os.close(_expect(fd))
+            try:
+                memory = _mapped(fd, length, mmap.PROT_READ)
+            except OSError as error:
+                self._hang_up()  # further answers are on their way
+                raise CheckpointError(f"what is restored cannot be mapped: {_words(error)}") from None
             yield StoredPart(answer["rank"], memory, length, answer["digest"])
             if not answer["left"]:
                 return
@@ -157,6 +166,7 @@ class AgentMemory:
             self._hang_up()
             raise
         self.restore = tuple(answer["restore"]) if answer.get("restore") is not None else None
+        self.storage = answer.get("storage")
 
     def _hang_up(self) -> None:
         if self._channel is not None:
@@ -165,8 +175,9 @@ class AgentMemory:
 
     def _map(self, buffer: int, size: int, fd: int | None) -> mmap.mmap:
         if buffer not in self._maps:
-            self._maps[buffer] = mmap.mmap(_expect(fd), size, mmap.MAP_SHARED | _POPULATE)
-        os.close(_expect(fd))
+            self._maps[buffer] = _mapped(fd, size, mmap.PROT_READ | mmap.PROT_WRITE)
+        elif fd is not None:
+            os.close(fd)
         return self._maps[buffer]
 
     def _ask(self, message: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
@@ -216,10 +227,14 @@ class AgentMemory:
 _POPULATE = mmap.MAP_POPULATE
 
 
-def _expect(fd: int | None) -> int:
-    if fd is None:
-        raise CheckpointError("the agent sent no descriptor: are all descriptors in use (ulimit -n)?")
-    return fd
+def _mapped(fd: int | None, size: int, protection: int) -> mmap.mmap:
+    """Map what a descriptor names, and close it. OSError: it cannot be, or did not come."""
+    if fd is None:  # the kernel drops a descriptor for which there is no room
+        raise OSError(errno.EMFILE, "no descriptor came: are all in use (ulimit -n)?")
+    try:
+        return mmap.mmap(fd, size, mmap.MAP_SHARED | _POPULATE, protection)
+    finally:
+        os.close(fd)
 
 
 def _words(error: OSError) -> str:

@@ -1,12 +1,13 @@
 """``Checkpointer``: saves the state of a training after a step, and restores it after a restart.
 
 Theory. ``save`` copies the state into memory that the agent owns, and returns: what the loop changes
-afterwards never reaches the copy. The digests are computed by a thread, and only then the agent hears that
-the part is complete. No rank waits for another one: the master finds out which steps all ranks have saved,
-and the next round restores the newest of them on all ranks. So a step that one rank could not save is lost,
-and never half of it restored.
+afterwards never reaches the copy. A thread computes the digests, after it has copied what ``save`` left to
+it (``checkpoint/overlap.py``), and only then the agent hears that the part is complete. No rank waits for
+another one: the master finds out which steps all ranks have saved, and the next round restores the newest of
+them on all ranks. So a step that one rank could not save is lost, and never half of it restored.
 
-``load`` has no rank raise alone, as the others would wait for it: all of them raise the same error.
+``load`` has no rank raise alone, as the others would wait for it: all of them raise the same error. What is
+in memory is newer than what is in the job's storage, else the master names nothing to restore.
 """
 
 from __future__ import annotations
@@ -15,74 +16,30 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, MutableMapping
-from typing import Any
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
 
-import torch
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from elasticrun.checkpoint import exchange
-from elasticrun.checkpoint.agent_memory import AgentMemory, SaveRefused
-from elasticrun.checkpoint.copying import misfit, missing_tensors
-from elasticrun.checkpoint.memory import MemoryReader, finish_part, save_part
-from elasticrun.checkpoint.parts import Item, Layout
-from elasticrun.checkpoint.states import put_back, states_of
+from elasticrun.checkpoint.agent_memory import ROUND, AgentMemory, SaveRefused
+from elasticrun.checkpoint.loading import Loading, State
+from elasticrun.checkpoint.memory import MemoryReader, Writing
+from elasticrun.checkpoint.overlap import Changed, Later, Overlap, is_steady, steady_tensors
+from elasticrun.checkpoint.parts import Layout, digest_of_tensors
+from elasticrun.checkpoint.records import DataRecord
+from elasticrun.checkpoint.rhythm import timing_of
+from elasticrun.checkpoint.states import fixed_names, plain_values, states_of
+from elasticrun.core.data.shard_audit import is_shards
+from elasticrun.core.protocol.commits import CommitId
+from elasticrun.core.state.interval import History, oldest
+from elasticrun.core.state.sameness import Sameness
 from elasticrun.errors import CheckpointError
 
 logger = logging.getLogger("elasticrun")
 
-State = MutableMapping[str, Any]
-
-
-class Loading:
-    """One attempt to restore a state from what a reader can read."""
-
-    def __init__(self, reader: MemoryReader, state: State) -> None:
-        self._reader = reader
-        self._state = state
-        self._planner = DefaultLoadPlanner()
-        self.cause: Exception | None = None  # of what is in the way on this rank
-
-    def run(self) -> str:
-        """Restore the state. Returns what is in the way on any rank, in a sentence; "": it is restored.
-
-        The ranks that are connected all have to call it, and all get the same sentence.
-        """
-        return self._agree(self._try(self._plan)) or self._agree(self._try(self._fill))
-
-    def _plan(self) -> None:
-        metadata = self._reader.read_metadata()
-        self._gathered = states_of(self._state, metadata.state_dict_metadata)
-        self._planner.set_up_planner(self._gathered, metadata, is_coordinator=False)
-        if found := misfit(self._planner.state_dict, metadata):
-            raise ValueError(found)
-        self._filled = self._planner.create_local_plan()
-        if missing := missing_tensors(self._filled, self._planner.state_dict, metadata):
-            raise CheckpointError(f"parts of the saved state are missing, the first of {missing[0]}")
-
-    def _fill(self) -> None:
-        self._reader.read_data(self._filled, self._planner)
-        put_back(self._state, self._gathered)
-
-    def _try(self, step: Callable[[], None]) -> str:
-        try:
-            step()
-        except CheckpointError as error:
-            self.cause = error
-            return str(error)
-        except Exception as error:  # noqa: BLE001 whatever it is, the other ranks must hear of it
-            self.cause = error
-            return f"the saved state does not fit this model: {error}"
-        return ""
-
-    def _agree(self, obstacle: str) -> str:
-        mine = obstacle, self._reader.faults
-        told = exchange.tell(mine) if exchange.is_possible() else [mine]
-        obstacles = [each for each, _ in told if each]
-        faults = [fault for _, them in told for fault in them]
-        if not obstacles:
-            return ""
-        return f"{faults[0]}; without it, {obstacles[0]}" if faults else obstacles[0]
+Said = tuple[Mapping[str, Any], Mapping[str, Any]]  # for the record: plain values, and trails
 
 
 class Checkpointer:
@@ -93,13 +50,42 @@ class Checkpointer:
     elastic-run nothing is kept.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        every: int | Literal["auto"] = 1,
+        records: str | os.PathLike[str] | None = None,
+        overlap: bool = False,
+    ) -> None:
         """Connect to this worker's agent, if there is one.
 
+        ``every``: how many steps lie between two that ``save`` saves. "auto": as many as lose the least time,
+        by what a save and a step take and how often the job fails (``core/state/interval.py``). With it all
+        ranks have to be connected by ``torch.distributed``, and to call ``save`` after the same steps.
+
+        ``records``: a directory in which each rank records the positions in the data that it saves, for
+        ``elastic-ctl audit``; one for each job. It may be shared by nodes.
+
+        ``overlap``: what the optimizers in ``state`` have is copied while the next step computes, and the
+        next ``step`` of an optimizer waits for it. Nothing else may change these tensors before that.
+
         Raises:
-            CheckpointError: the agent cannot be reached, or is of another version.
+            CheckpointError: the agent cannot be reached, or is of another version; or ``records`` cannot be
+                written, or is that of another job.
         """
+        self._round = int(os.environ.get(ROUND, "0"))
+        self._history = History().failed(self._round)
+        self._began = time.monotonic()
+        self._timing = timing_of(every, self._history_now, os.environ, time.monotonic)
+        self._sameness = Sameness()
         self._memory = AgentMemory.connect(os.environ)
+        self._record: DataRecord | None = None
+        if self._memory is not None and records is not None:
+            try:
+                self._record = DataRecord.open(records, os.environ)
+            except CheckpointError:
+                self._memory.close()
+                raise
+        self._overlap = Overlap(self._timing.held_up) if overlap and self._memory is not None else None
         self._local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._sealing: threading.Thread | None = None
         self._told = False  # that saves are refused
@@ -113,8 +99,10 @@ class Checkpointer:
                 be restored in part.
         """
         self.wait()
-        if self._memory is None or self._memory.restore is None:
+        if self._memory is None:
             return 0
+        if self._memory.restore is None:
+            return self._load_stored(self._memory.storage, state)
         reader = MemoryReader(self._memory, alone=True)
         if exchange.is_possible() and exchange.is_astray(reader.own):
             reader.widen()  # for the values that are each rank's own
@@ -126,26 +114,66 @@ class Checkpointer:
             obstacle = loading.run()
         if obstacle:
             raise CheckpointError(obstacle) from loading.cause
-        return self._memory.restore[1]
+        commit = CommitId(*self._memory.restore)
+        rounds = max(1, self._round - commit.round)
+        self._history = oldest(map(History.of, reader.facts)).failed(rounds)
+        self._timing.restored(commit.step, rounds, reader.facts)
+        self._restored(commit)
+        return commit.step
 
-    def save(self, step: int, state: State) -> bool:
+    def _load_stored(self, storage: str | None, state: State) -> int:
+        """Restore what the storage has, if there is one: nothing is in memory, or only what is older."""
+        commit = None
+        if storage is not None:
+            from elasticrun.checkpoint.from_storage import load_stored  # and what reads files and URLs
+
+            commit = load_stored(storage, state, int(os.environ.get("RANK", "0")))
+        self._restored(commit)
+        return 0 if commit is None else commit.step
+
+    def is_due(self, step: int) -> bool:
+        """Whether ``save`` would save this step: by ``every``, and only as a worker of elastic-run.
+
+        With ``every="auto"``, all ranks have to ask about the same steps.
+        """
+        return self._memory is not None and self._timing.is_due(step)
+
+    def save(self, step: int, state: State, always: bool = False) -> bool:
         """Save ``state`` as it is after ``step``, the number of steps done. Blocks for one copy.
 
-        Returns whether it was copied. False: there is no room, another rank lags behind, or the agent does
-        not answer; a warning says so, once until a save is copied again. Until all ranks have saved this
-        step, a restart restores an earlier one.
+        ``always``: also if this step is not due. Then all ranks have to say so.
+
+        Returns whether it was copied. False: it is not due, there is no room, another rank lags behind, or
+        the agent does not answer; a warning says so unless it is not due, once until a save is copied again.
+        Until all ranks have saved this step, a restart restores an earlier one.
 
         Raises:
-            CheckpointError: the agent has gone.
+            CheckpointError: the agent has gone; or ranks that are not connected cannot agree on the steps.
         """
+        if not self.is_due(step) and not always:
+            return False
+        began = time.monotonic()
+        try:
+            return self._save(step, state)
+        finally:
+            self._timing.stalled(time.monotonic() - began)
+
+    def _save(self, step: int, state: State) -> bool:
         self.wait()
         if self._memory is None:
             return False
         planner = DefaultSavePlanner()
-        planner.set_up_planner(states_of(state), is_coordinator=False)
+        gathered = states_of(state)
+        planner.set_up_planner(gathered, is_coordinator=False)
         plan = planner.create_local_plan()
         layout = Layout(planner, plan.items, self._memory.local_rank, self._local_size)
-        facts = {"step": step, "mappings": plan.planner_data or {}}
+        facts = {
+            "step": step,
+            "mappings": plan.planner_data or {},
+            **self._history_now().facts,
+            **self._timing.facts,
+        }
+        said = self._positions(state, gathered)
         try:
             granted = self._memory.begin(
                 step, layout.room(False, facts), layout.room(True, facts), layout.contents
@@ -154,11 +182,25 @@ class Checkpointer:
             if not self._told:
                 logger.warning("step %d is not saved: %s", step, refusal)
             self._told = True
+            self._note_unsaved(step, said)
             return False
         self._told = False
-        copied = save_part(self._memory, granted, layout, facts)
-        self._sealing = threading.Thread(target=self._seal, args=(step, copied), name="elasticrun-seal")
-        self._sealing.start()
+        writing = Writing(self._memory, granted, layout, facts)
+        steady = steady_tensors(state) if self._overlap is not None else frozenset[int]()
+        writing.copy(each for each in writing.placed if not is_steady(each[1], steady))
+        later = None
+        if self._overlap is not None:
+            later = self._overlap.begin(each for each in writing.placed if is_steady(each[1], steady))
+        given = step, writing, later, fixed_names(state), said
+        thread = threading.Thread(target=self._seal, args=given, name="elasticrun-seal")
+        try:
+            thread.start()
+        except BaseException:
+            self._memory.give_up()
+            if later is not None:
+                later.give_up()
+            raise
+        self._sealing = thread
         return True
 
     def wait(self) -> None:
@@ -170,14 +212,66 @@ class Checkpointer:
     def close(self) -> None:
         """Complete the last save, and hang up. What was saved stays with the agent."""
         self.wait()
+        if self._overlap is not None:
+            self._overlap.close()
+            self._overlap = None
         if self._memory is not None:
             self._memory.close()
             self._memory = None
+        if self._record is not None:
+            self._record.close()
 
-    def _seal(self, step: int, copied: tuple[torch.Tensor, list[Item], dict[str, Any]]) -> None:
+    def _positions(self, state: State, gathered: Mapping[str, Any]) -> Said:
+        """What is recorded with this step: plain values, and what was trained on since the last one.
+
+        An object in the state tells the latter if it has a method ``audit_trail``, as ``ShardedDataset``.
+        """
+        if self._record is None:
+            return {}, {}
+        plain = plain_values(gathered)
+        told = {name: value for name, value in state.items() if is_shards(plain.get(name))}
+        return plain, {
+            name: value.audit_trail() for name, value in told.items() if hasattr(value, "audit_trail")
+        }
+
+    def _note_unsaved(self, step: int, said: Said) -> None:
+        """What was trained on counts all the same, once a later step is saved."""
+        if self._record is not None:
+            self._record.save(step, *said, was_kept=False)
+
+    def _history_now(self) -> History:
+        return self._history.after(time.monotonic() - self._began)
+
+    def _restored(self, commit: CommitId | None) -> None:
+        if self._record is not None:
+            self._record.begin(commit)
+
+    def _seal(
+        self,
+        step: int,
+        writing: Writing,
+        later: Later | None,
+        fixed: Collection[str],
+        said: Said,
+    ) -> None:
         assert self._memory is not None
         try:
-            finish_part(self._memory, step, copied, own=any(item.is_shard for item in copied[1]))
+            if later is not None:
+                try:
+                    later.copy(writing.copy)
+                except BaseException:
+                    self._note_unsaved(step, said)
+                    raise
+            if self._record is not None:  # before the part is complete: what is restored was recorded
+                self._record.save(step, *said)
+            writing.finish(step, own=any(item.is_shard for item in writing.items))
+            self._sameness = self._sameness.after(step, digest_of_tensors(writing.items, fixed))
+            if self._sameness.warns:
+                logger.warning("%s", self._sameness.warning(step))
+        except Changed as change:
+            logger.warning("step %d is not saved: %s", step, change)
+            with contextlib.suppress(CheckpointError):
+                self._memory.give_up()
         except CheckpointError as error:  # the training goes on without this save
             logger.warning("step %d is not saved: %s", step, error)
         except Exception:

@@ -49,6 +49,13 @@ def tell(value: Any) -> list[Any]:
     return told
 
 
+def largest(numbers: Sequence[float]) -> list[float]:
+    """The largest that any rank tells of each number, the same on all ranks. Every rank has to call it."""
+    told = torch.tensor(numbers, dtype=torch.float64, device=_device())
+    dist.all_reduce(told, dist.ReduceOp.MAX)
+    return [float(each) for each in told.tolist()]
+
+
 def is_astray(own: Sequence[Part]) -> bool:
     """Whether any rank's own part is on another node than the rank. Every rank has to call it."""
     told = tell([part.rank for part in own])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -27,35 +27,36 @@ from torch.futures import Future
 from elasticrun.checkpoint.agent_memory import AgentMemory, Granted
 from elasticrun.checkpoint.copying import Copies, Copying, missing_tensors
 from elasticrun.checkpoint.exchange import Remote, is_possible, others
-from elasticrun.checkpoint.parts import Item, Layout, Part, seal, write
+from elasticrun.checkpoint.parts import Item, Layout, Part, place, seal, write
 from elasticrun.errors import CheckpointError
 
 logger = logging.getLogger("elasticrun")
 
 
-def save_part(
-    memory: AgentMemory, granted: Granted, layout: Layout, facts: dict[str, Any]
-) -> tuple[torch.Tensor, list[Item], dict[str, Any]]:
-    """Copy what a layout says into a buffer; ``finish_part`` completes it."""
-    target = torch.frombuffer(granted.memory, dtype=torch.uint8)
-    try:
-        return target, write(target, layout.items(granted.divides)), facts
-    except BaseException:
-        memory.give_up()
-        raise
+class Writing:
+    """One part on its way into a buffer: all of it is copied, then it is completed."""
 
+    def __init__(self, memory: AgentMemory, granted: Granted, layout: Layout, facts: dict[str, Any]) -> None:
+        self._memory = memory
+        self._target = torch.frombuffer(granted.memory, dtype=torch.uint8)
+        self._facts = facts
+        self.placed = layout.items(granted.divides)
+        self.items = place(self.placed)
 
-def finish_part(
-    memory: AgentMemory,
-    step: int,
-    copied: tuple[torch.Tensor, Sequence[Item], dict[str, Any]],
-    own: bool,
-) -> None:
-    """Add digests and index to a part that was copied, and tell the agent that it is complete.
+    def copy(self, placed: Iterable[tuple[Item, torch.Tensor]]) -> None:
+        """Copy some of ``placed``. If that fails, the agent hears that the save is given up."""
+        try:
+            write(self._target, placed)
+        except BaseException:
+            self._memory.give_up()
+            raise
 
-    ``own``: it has what no other rank has saved.
-    """
-    memory.end(step, *seal(*copied), own)
+    def finish(self, step: int, own: bool) -> None:
+        """Add digests and index, and tell the agent that the part is complete.
+
+        ``own``: it has what no other rank has saved.
+        """
+        self._memory.end(step, *seal(self._target, self.items, self._facts), own)
 
 
 class MemoryWriter(StorageWriter):
@@ -89,9 +90,9 @@ class MemoryWriter(StorageWriter):
         layout = Layout(planner, plan.items)
         granted = self._memory.begin(self._step, layout.room(False), layout.room(False), "")
         facts = {"mappings": {}, "step": self._step}
-        copied = save_part(self._memory, granted, layout, facts)
-        # torch has each tensor and each value saved by one rank only
-        finish_part(self._memory, self._step, copied, own=bool(plan.items))
+        writing = Writing(self._memory, granted, layout, facts)
+        writing.copy(writing.placed)
+        writing.finish(self._step, own=bool(plan.items))  # torch has each item saved by one rank only
         done: Future[list[WriteResult]] = Future()
         done.set_result([WriteResult(item.index, 0, None) for item in plan.items])
         return done
@@ -123,6 +124,7 @@ class MemoryReader(StorageReader):
         self._metadata: Metadata | None = None
         self._parts: list[Part] | None = None  # that this node has
         self._others: list[Remote] | None = None  # that other ranks send; None: they were not asked
+        self.facts: list[dict[str, Any]] = []  # of each part, once the metadata was read
         self.faults: list[str] = []  # why parts of this node cannot be read, in words
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -143,6 +145,7 @@ class MemoryReader(StorageReader):
                 where = "on any node" if self.is_wide else "on this node"
                 raise CheckpointError(f"no state is in memory {where} that this round could restore")
             self._copies.arrange(found, self._rank)
+            self.facts = [part.facts for part in found]
             self._metadata = _merge(sorted(found, key=lambda part: part.rank))
         return self._metadata
 

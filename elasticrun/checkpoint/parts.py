@@ -23,7 +23,7 @@ import io
 import json
 import struct
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,20 +161,25 @@ def dtype_of(name: str) -> torch.dtype:
 # Writing
 
 
-def write(memory: torch.Tensor, items: Sequence[tuple[Item, torch.Tensor]]) -> list[Item]:
-    """Copy all items into ``memory``, bytes of a buffer, and return where each one is."""
-    at, written = 0, []
-    for item, tensor in items:
+def place(items: Iterable[tuple[Item, torch.Tensor]]) -> list[Item]:
+    """Give each item its place in a part, one behind the other. Returns them."""
+    at, placed = 0, []
+    for item, _ in items:
         item.at = at
+        at += _aligned(item.length)
+        placed.append(item)
+    return placed
+
+
+def write(memory: torch.Tensor, items: Iterable[tuple[Item, torch.Tensor]]) -> None:
+    """Copy items to their places in ``memory``, the bytes of a buffer."""
+    for item, tensor in items:
         if item.length:
-            target = memory[at : at + item.length]
+            target = memory[item.at : item.at + item.length]
             if item.dtype:
                 target.view(tensor.dtype).view(tensor.shape).copy_(tensor)
             else:
                 target.copy_(tensor)
-        written.append(item)
-        at += _aligned(item.length)
-    return written
 
 
 def seal(memory: torch.Tensor, items: Sequence[Item], facts: dict[str, Any]) -> tuple[int, str]:
@@ -194,6 +199,12 @@ def checksum(data: torch.Tensor) -> str:
     total = int(data[:whole].view(torch.int64).sum()) if whole else 0
     rest = bytes(data[whole:].tolist())
     return f"{(total + int.from_bytes(rest, 'little')) % 2**64:0{_DIGITS}x}"
+
+
+def digest_of_tensors(items: Sequence[Item], fixed: Collection[str] = ()) -> str:
+    """A digest of the tensors among these items, by their digests; "" if none is left without ``fixed``."""
+    sums = [(item.name, item.offset, item.sum) for item in items if item.dtype and item.name not in fixed]
+    return digest_of(repr(sums).encode()) if sums else ""
 
 
 def digest_of(index: bytes) -> str:
@@ -222,6 +233,7 @@ class Part:
     def __init__(self, rank: int, memory: memoryview, digest: str) -> None:
         """``memory`` is the part's bytes. CheckpointError unless its index has this ``digest``."""
         self.rank = rank
+        self.digest = digest
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the buffer is read-only: nothing writes to it
             self._memory = (

@@ -45,6 +45,22 @@ def put_back(state: MutableMapping[str, Any], restored: Mapping[str, Any]) -> No
             state[name] = _opened(restored[name])
 
 
+def fixed_names(state: Mapping[str, Any]) -> set[str]:
+    """The names of saved tensors that training may leave as they are: frozen parameters, and buffers."""
+    modules = [(name, value) for name, value in state.items() if isinstance(value, nn.Module)]
+    return {
+        f"{name}.{key}"
+        for name, module in modules
+        for key, each in [*module.named_parameters(), *module.named_buffers()]
+        if not each.requires_grad
+    }
+
+
+def plain_values(gathered: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what ``states_of`` has made, the entries that are saved in one piece, as they were."""
+    return {name: _opened(value) for name, value in gathered.items() if isinstance(value, tuple)}
+
+
 def _load(name: str, value: Any, restored: Any) -> None:
     try:
         value.load_state_dict(restored)

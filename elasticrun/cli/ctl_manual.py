@@ -15,6 +15,7 @@ TOPICS = (
     "health-check",
     "hangs",
     "state",
+    "data",
     "warm-start",
     "options",
     "exit-codes",

@@ -246,13 +246,14 @@ def _plan_cpus(config: LaunchConfig) -> CpuPlan:
 
 def _start_warm_parents(config: LaunchConfig, cpus: CpuPlan, spawner: SpawnerHandle) -> None:
     """Start them this early so that they import while we do, and while the nodes meet."""
-    if config.workers.warm_imports is None:
+    if config.workers.warm_imports is None and config.workers.server_imports is None:
         return
     from elasticrun.agent.spawner.client import start_warm_parents
-    from elasticrun.agent.workers.warm_recipes import STDIN, warm_recipes
+    from elasticrun.agent.workers.warm_recipes import STDIN, server_recipe, warm_recipes
 
     recipes = {recipe.key: recipe for recipe in warm_recipes(config.workers, cpus)}
-    start_warm_parents(spawner, recipes.values(), STDIN)
+    servers = server_recipe(config.workers, cpus)
+    start_warm_parents(spawner, [*recipes.values(), *filter(None, [servers])], STDIN)
 
 
 if __name__ == "__main__":

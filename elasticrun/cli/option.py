@@ -22,6 +22,7 @@ class Group(Enum):
     SIZE = "Size of the job"
     RENDEZVOUS = "How the nodes find one another"
     RESTART = "Restarts, waiting and stopping"
+    STATE = "Saved state"
     HEALTH = "Health and failures"
     SECURITY = "Security"
     PROGRAM = "How the training program is started"

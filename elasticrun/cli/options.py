@@ -15,6 +15,7 @@ from typing import Any
 
 from elasticrun.cli import values
 from elasticrun.cli.option import SWITCH, Group, Option, Origin, flag
+from elasticrun.cli.state_options import STATE_OPTIONS
 from elasticrun.config import (
     HealthCheckMode,
     HealthConfig,
@@ -381,6 +382,6 @@ USE_ENV = flag(
     origin=Origin.LEGACY,
 )
 
-OPTIONS: tuple[Option[Any], ...] = tuple(
-    row for row in tuple(globals().values()) if isinstance(row, Option)
+OPTIONS: tuple[Option[Any], ...] = (
+    *(row for row in tuple(globals().values()) if isinstance(row, Option)), *STATE_OPTIONS,
 )

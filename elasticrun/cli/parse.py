@@ -196,6 +196,10 @@ def _counted(
     env = without_token(environ)
     if roles is None:
         _settle_openmp(env, size, notes)
+    else:
+        from elasticrun.cli.roles import settle_grpc
+
+        settle_grpc(env)
     return replace(workers, local_world_size=size, env=tuple(env.items()))
 
 

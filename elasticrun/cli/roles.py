@@ -12,7 +12,7 @@ from dataclasses import replace
 from elasticrun.cli import checks, options
 from elasticrun.cli.arguments import Given
 from elasticrun.cli.rendezvous import Notes
-from elasticrun.cli.warm import TENSORFLOW, choose
+from elasticrun.cli.warm import TENSORFLOW, choose, is_python
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
 from elasticrun.core.protocol.tasks import MAX_TASKS
 from elasticrun.core.tensorflow.cluster import SINGLE, count_roles, expand, impossible
@@ -21,6 +21,13 @@ from elasticrun.errors import UsageError
 
 #: What ``--tf-servers ready`` runs.
 SERVER_MODULE = "elasticrun.tf.server"
+#: What a warm parent of these imports.
+PRELOAD_MODULE = "elasticrun.tf.preload"
+#: Settings of all gRPC connections of a TensorFlow task. Its own are used if it has any.
+_GRPC_VARIABLE = "TF_GRPC_DEFAULT_OPTIONS"
+#: A task that does not reach another one tries again after so long, then after 1.6 times that and so on, up
+#: to a second. gRPC would wait a second at once, but a server that was lost is back before that.
+_GRPC_OPTIONS = "grpc.initial_reconnect_backoff_ms=100"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +86,8 @@ def prepare(
 ) -> WorkerConfig:
     """Add the program of tasks that only serve, and the warm parent of the others.
 
-    Raises UsageError if TensorFlow is missing where the tasks run. The ready-made server is never forked. It
-    imports a fraction of tensorflow, and tasks that lost its predecessor try again about once a second, so a
-    fork would hardly be noticed; and it decides before its import which devices it sees.
+    Raises UsageError if TensorFlow is missing where the tasks run. Only a node with parameter servers has a
+    warm parent for servers: the job waits for a ps that was lost, but does without a worker.
     """
     entrypoint = workers.entrypoint
     server = None
@@ -90,8 +96,14 @@ def prepare(
     needs_server = server is not None and TaskRole.PS in (roles.listed or (roles.each,))
     checks.check_tensorflow(roles.source, entrypoint, environ, needs_server=needs_server)
     only_serves = needs_server and not roles.listed
-    workers = replace(workers, servers=server)
+    is_warm = needs_server and given.get(options.WARM) != "off" and is_python(entrypoint.python, environ)
+    workers = replace(workers, servers=server, server_imports=(PRELOAD_MODULE,) if is_warm else None)
     return workers if only_serves else choose(workers, given, environ, notes, TENSORFLOW)
+
+
+def settle_grpc(env: dict[str, str]) -> None:
+    """Have tasks that do not reach one another try again soon, unless the user has settings of his own."""
+    env.setdefault(_GRPC_VARIABLE, _GRPC_OPTIONS)
 
 
 def roles_by_rank(roles: Roles, given: Given, workers: int, max_nodes: int) -> tuple[TaskRole, ...]:

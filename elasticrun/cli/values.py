@@ -24,9 +24,14 @@ E = TypeVar("E", bound=Enum)
 #: Counts travel in 32-bit fields of the protocol.
 MAX_COUNT = 2**31 - 1
 MAX_PORT = 2**16 - 1
+#: Slower transfers between nodes would look like peers that have died.
+MIN_RATE = 1_000_000
 #: The master's port where none is given.
 DEFAULT_PORT = 29400
 
+_BYTES = {"": 1, "MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNIT_LETTERS = "BGKMTbgikmt"
 _HOST = re.compile(r"[\w.:%-]+")
 _WORD = re.compile(r"[A-Za-z]\w*")
 _UNCATCHABLE = ("SIGKILL", "SIGSTOP")
@@ -115,6 +120,34 @@ def some_seconds(text: str) -> float:
 def seconds_or_off(text: str) -> float:
     """A finite number of seconds above 0; ``off`` is 0."""
     return 0.0 if text == "off" else some_seconds(text)
+
+
+def duration(text: str) -> float:
+    """A finite time above 0 in seconds: a number, alone or with s, m, h or d."""
+    factor = _SECONDS.get(text[-1:])
+    number = _number(text if factor is None else text[:-1]) * (factor or 1)
+    if not 0 < number < math.inf:
+        raise ValueError
+    return number
+
+
+def duration_or_off(text: str) -> float:
+    """A finite time above 0 in seconds; ``off`` is 0."""
+    return 0.0 if text == "off" else duration(text)
+
+
+def byte_rate(text: str) -> float:
+    """Bytes a second, ``MIN_RATE`` or more; ``off`` is 0. What could mean bits is refused."""
+    if text == "off":
+        return 0.0
+    number = text.rstrip(_UNIT_LETTERS)
+    unit = text[len(number) :]
+    if unit not in _BYTES:
+        raise ValueError(f"{unit!r} is no unit of bytes")
+    rate = _number(number) * _BYTES[unit]
+    if not MIN_RATE <= rate < math.inf:
+        raise ValueError
+    return rate
 
 
 def ratio(text: str) -> float:

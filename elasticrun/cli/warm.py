@@ -95,14 +95,15 @@ def _unfit(entrypoint: Entrypoint, environ: Mapping[str, str]) -> str:
         return "each local rank runs another program"
     if entrypoint.kind is EntrypointKind.SCRIPT and entrypoint.target == "-":
         return "the program comes from stdin"
-    if not _is_python(entrypoint.python, environ):
+    if not is_python(entrypoint.python, environ):
         return (
             f"{entrypoint.python} is not certain to be a Python interpreter (it may be a script around one)"
         )
     return ""
 
 
-def _is_python(program: str, environ: Mapping[str, str]) -> bool:
+def is_python(program: str, environ: Mapping[str, str]) -> bool:
+    """Whether this is certain to be a plain Python binary."""
     path = shutil.which(program, path=environ.get("PATH", os.defpath))
     if path is None or not os.path.basename(os.path.realpath(path)).startswith("python"):
         return False

@@ -25,6 +25,8 @@ from elasticrun.core.job.events import (
     Answered,
     Attached,
     Beat,
+    DataAsked,
+    DataOpened,
     Decided,
     Detached,
     Drop,
@@ -42,10 +44,12 @@ from elasticrun.core.job.state import JobState
 from elasticrun.core.membership.plausible import heeded
 from elasticrun.core.protocol.messages import (
     AgentStatus,
+    AskData,
     AttachedMessage,
     Heartbeat,
     Hello,
     Leave,
+    OpenData,
     RejectCode,
     Rejected,
     Report,
@@ -165,6 +169,10 @@ class MasterLoop:
                 self._handle(Beat(session.id))
             case Leave(_, reason):
                 self._handle(Left(session.id, reason))
+            case OpenData():
+                self._handle(DataOpened(session.id, message))
+            case AskData():
+                self._handle(DataAsked(session.id, message))
 
     def detached(self, session: Session, why: str) -> None:
         """A stream is over."""

@@ -31,7 +31,7 @@ from elasticrun.dataclass import dataclass, is_frozen
 from elasticrun.rpc.records import RecordError, from_json, to_json
 
 #: Who can read a snapshot. The number counts changes of the state's shape within one version.
-WRITER = f"{__version__}, shape 7"
+WRITER = f"{__version__}, shape 11"
 _PACKAGE = "elasticrun."
 _MODULES = ("elasticrun.core.", "elasticrun.config.")
 #: Attributes that are not kept: the next event ignores them, or they are counted anew when asked for.
@@ -96,6 +96,8 @@ class _Writer:
             return {"enum": [_name(kind), value.value]}
         if _is_record(kind):
             return {"record": [_name(kind), to_json(value)]}
+        if issubclass(kind, tuple):  # with names
+            return {"named": [_name(kind), [self.dump(item) for item in value]]}
         if id(value) in self._seen:
             return {"same": self._seen[id(value)]}
         self._seen[id(value)] = len(self._seen)
@@ -133,6 +135,8 @@ class _Reader:
                 return _class(body[0], Enum)(body[1])
             case "record":
                 return from_json(_class(body[0]), body[1])
+            case "named":
+                return _class(body[0], tuple)(*(self.load(item) for item in body[1]))
             case "same":
                 return self._made[body]
             case _:

@@ -26,6 +26,13 @@ class AgentPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_PHASE_STOPPING: _ClassVar[AgentPhase]
     AGENT_PHASE_CHECKING: _ClassVar[AgentPhase]
 
+class StoreStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STORE_STAGE_UNSPECIFIED: _ClassVar[StoreStage]
+    STORE_STAGE_WRITING: _ClassVar[StoreStage]
+    STORE_STAGE_WRITTEN: _ClassVar[StoreStage]
+    STORE_STAGE_FAILED: _ClassVar[StoreStage]
+
 class Evidence(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     EVIDENCE_UNSPECIFIED: _ClassVar[Evidence]
@@ -94,6 +101,10 @@ AGENT_PHASE_FAILED: AgentPhase
 AGENT_PHASE_FINISHED: AgentPhase
 AGENT_PHASE_STOPPING: AgentPhase
 AGENT_PHASE_CHECKING: AgentPhase
+STORE_STAGE_UNSPECIFIED: StoreStage
+STORE_STAGE_WRITING: StoreStage
+STORE_STAGE_WRITTEN: StoreStage
+STORE_STAGE_FAILED: StoreStage
 EVIDENCE_UNSPECIFIED: Evidence
 EVIDENCE_STILL: Evidence
 EVIDENCE_LAST_BOUND: Evidence
@@ -137,19 +148,23 @@ JOB_PHASE_HOPELESS: JobPhase
 JOB_PHASE_UNHEALTHY: JobPhase
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "report", "heartbeat", "leave")
+    __slots__ = ("hello", "report", "heartbeat", "leave", "open_data", "ask_data")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    OPEN_DATA_FIELD_NUMBER: _ClassVar[int]
+    ASK_DATA_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
     heartbeat: Heartbeat
     leave: Leave
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    open_data: OpenData
+    ask_data: AskData
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., open_data: _Optional[_Union[OpenData, _Mapping]] = ..., ask_data: _Optional[_Union[AskData, _Mapping]] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("welcome", "rejected", "start_round", "stop_round", "waiting", "job_ended", "goodbye", "start_probe", "save_stacks", "journal_copy", "judge_commits", "more")
+    __slots__ = ("welcome", "rejected", "start_round", "stop_round", "waiting", "job_ended", "goodbye", "start_probe", "save_stacks", "journal_copy", "judge_commits", "data_answer", "write_state", "more")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
     START_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +176,8 @@ class MasterMessage(_message.Message):
     SAVE_STACKS_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_COPY_FIELD_NUMBER: _ClassVar[int]
     JUDGE_COMMITS_FIELD_NUMBER: _ClassVar[int]
+    DATA_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    WRITE_STATE_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     rejected: Rejected
@@ -173,8 +190,10 @@ class MasterMessage(_message.Message):
     save_stacks: SaveStacks
     journal_copy: JournalCopy
     judge_commits: JudgeCommits
+    data_answer: DataAnswer
+    write_state: WriteState
     more: _containers.RepeatedCompositeFieldContainer[MasterMessage]
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., start_round: _Optional[_Union[StartRound, _Mapping]] = ..., stop_round: _Optional[_Union[StopRound, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., job_ended: _Optional[_Union[JobEnded, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., start_probe: _Optional[_Union[StartProbe, _Mapping]] = ..., save_stacks: _Optional[_Union[SaveStacks, _Mapping]] = ..., journal_copy: _Optional[_Union[JournalCopy, _Mapping]] = ..., judge_commits: _Optional[_Union[JudgeCommits, _Mapping]] = ..., more: _Optional[_Iterable[_Union[MasterMessage, _Mapping]]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., start_round: _Optional[_Union[StartRound, _Mapping]] = ..., stop_round: _Optional[_Union[StopRound, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., job_ended: _Optional[_Union[JobEnded, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., start_probe: _Optional[_Union[StartProbe, _Mapping]] = ..., save_stacks: _Optional[_Union[SaveStacks, _Mapping]] = ..., journal_copy: _Optional[_Union[JournalCopy, _Mapping]] = ..., judge_commits: _Optional[_Union[JudgeCommits, _Mapping]] = ..., data_answer: _Optional[_Union[DataAnswer, _Mapping]] = ..., write_state: _Optional[_Union[WriteState, _Mapping]] = ..., more: _Optional[_Iterable[_Union[MasterMessage, _Mapping]]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("job_id", "version", "info", "status", "epoch", "nonce", "proof", "returning")
@@ -236,6 +255,144 @@ class Leave(_message.Message):
     reason: str
     def __init__(self, incarnation: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class DataReader(_message.Message):
+    __slots__ = ("round", "local_rank", "name", "instance", "load")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    local_rank: int
+    name: str
+    instance: str
+    load: int
+    def __init__(self, round: _Optional[int] = ..., local_rank: _Optional[int] = ..., name: _Optional[str] = ..., instance: _Optional[str] = ..., load: _Optional[int] = ...) -> None: ...
+
+class ShardPiece(_message.Message):
+    __slots__ = ("epoch", "place", "start", "stop")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    place: int
+    start: int
+    stop: int
+    def __init__(self, epoch: _Optional[int] = ..., place: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ...) -> None: ...
+
+class FailedPiece(_message.Message):
+    __slots__ = ("piece", "reason")
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    piece: ShardPiece
+    reason: str
+    def __init__(self, piece: _Optional[_Union[ShardPiece, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class DataLeft(_message.Message):
+    __slots__ = ("epoch", "place", "free", "failed")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    place: int
+    free: _containers.RepeatedCompositeFieldContainer[ShardPiece]
+    failed: _containers.RepeatedCompositeFieldContainer[FailedPiece]
+    def __init__(self, epoch: _Optional[int] = ..., place: _Optional[int] = ..., free: _Optional[_Iterable[_Union[ShardPiece, _Mapping]]] = ..., failed: _Optional[_Iterable[_Union[FailedPiece, _Mapping]]] = ...) -> None: ...
+
+class ShardLease(_message.Message):
+    __slots__ = ("id", "piece")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    piece: ShardPiece
+    def __init__(self, id: _Optional[int] = ..., piece: _Optional[_Union[ShardPiece, _Mapping]] = ...) -> None: ...
+
+class ShardProgress(_message.Message):
+    __slots__ = ("lease", "upto", "is_over", "stop")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    UPTO_FIELD_NUMBER: _ClassVar[int]
+    IS_OVER_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    lease: int
+    upto: int
+    is_over: bool
+    stop: int
+    def __init__(self, lease: _Optional[int] = ..., upto: _Optional[int] = ..., is_over: bool = ..., stop: _Optional[int] = ...) -> None: ...
+
+class ShardFault(_message.Message):
+    __slots__ = ("lease", "at", "reason")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    lease: int
+    at: int
+    reason: str
+    def __init__(self, lease: _Optional[int] = ..., at: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class OpenData(_message.Message):
+    __slots__ = ("incarnation", "reader", "call", "plan", "shards", "readers", "patience", "state", "left")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    READER_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    reader: DataReader
+    call: int
+    plan: str
+    shards: int
+    readers: int
+    patience: float
+    state: str
+    left: DataLeft
+    def __init__(self, incarnation: _Optional[str] = ..., reader: _Optional[_Union[DataReader, _Mapping]] = ..., call: _Optional[int] = ..., plan: _Optional[str] = ..., shards: _Optional[int] = ..., readers: _Optional[int] = ..., patience: _Optional[float] = ..., state: _Optional[str] = ..., left: _Optional[_Union[DataLeft, _Mapping]] = ...) -> None: ...
+
+class AskData(_message.Message):
+    __slots__ = ("incarnation", "reader", "call", "epoch", "wanted", "progress", "faults", "saves")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    READER_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    SAVES_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    reader: DataReader
+    call: int
+    epoch: int
+    wanted: int
+    progress: _containers.RepeatedCompositeFieldContainer[ShardProgress]
+    faults: _containers.RepeatedCompositeFieldContainer[ShardFault]
+    saves: bool
+    def __init__(self, incarnation: _Optional[str] = ..., reader: _Optional[_Union[DataReader, _Mapping]] = ..., call: _Optional[int] = ..., epoch: _Optional[int] = ..., wanted: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[ShardProgress, _Mapping]]] = ..., faults: _Optional[_Iterable[_Union[ShardFault, _Mapping]]] = ..., saves: bool = ...) -> None: ...
+
+class DataAnswer(_message.Message):
+    __slots__ = ("epoch", "round", "instance", "call", "refused", "needs_left", "leases", "left")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    round: int
+    instance: str
+    call: int
+    refused: str
+    needs_left: bool
+    leases: _containers.RepeatedCompositeFieldContainer[ShardLease]
+    left: DataLeft
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., instance: _Optional[str] = ..., call: _Optional[int] = ..., refused: _Optional[str] = ..., needs_left: bool = ..., leases: _Optional[_Iterable[_Union[ShardLease, _Mapping]]] = ..., left: _Optional[_Union[DataLeft, _Mapping]] = ...) -> None: ...
+
 class NodeInfo(_message.Message):
     __slots__ = ("node", "incarnation", "host", "address", "local_world_size", "role", "node_rank", "pid", "position", "roles", "program", "min_nodes", "max_nodes")
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -267,7 +424,7 @@ class NodeInfo(_message.Message):
     def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., local_world_size: _Optional[int] = ..., role: _Optional[str] = ..., node_rank: _Optional[int] = ..., pid: _Optional[int] = ..., position: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[TaskRole, str]]] = ..., program: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ...) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("sequence", "phase", "round", "failures", "store_port", "probe", "stall", "votes", "warming", "ports", "tasks", "hosts_store", "holdings")
+    __slots__ = ("sequence", "phase", "round", "failures", "store_port", "probe", "stall", "votes", "warming", "ports", "tasks", "hosts_store", "holdings", "inlet", "copied", "stored", "leaving")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -281,6 +438,10 @@ class AgentStatus(_message.Message):
     TASKS_FIELD_NUMBER: _ClassVar[int]
     HOSTS_STORE_FIELD_NUMBER: _ClassVar[int]
     HOLDINGS_FIELD_NUMBER: _ClassVar[int]
+    INLET_FIELD_NUMBER: _ClassVar[int]
+    COPIED_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     phase: AgentPhase
     round: int
@@ -294,7 +455,51 @@ class AgentStatus(_message.Message):
     tasks: _containers.RepeatedCompositeFieldContainer[TaskReport]
     hosts_store: bool
     holdings: _containers.RepeatedCompositeFieldContainer[Holding]
-    def __init__(self, sequence: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., round: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., store_port: _Optional[int] = ..., probe: _Optional[_Union[ProbeReport, _Mapping]] = ..., stall: _Optional[_Union[Stall, _Mapping]] = ..., votes: _Optional[_Iterable[_Union[Vote, _Mapping]]] = ..., warming: bool = ..., ports: _Optional[_Iterable[int]] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., hosts_store: bool = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ...) -> None: ...
+    inlet: Inlet
+    copied: Sent
+    stored: StoreReport
+    leaving: str
+    def __init__(self, sequence: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., round: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., store_port: _Optional[int] = ..., probe: _Optional[_Union[ProbeReport, _Mapping]] = ..., stall: _Optional[_Union[Stall, _Mapping]] = ..., votes: _Optional[_Iterable[_Union[Vote, _Mapping]]] = ..., warming: bool = ..., ports: _Optional[_Iterable[int]] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., hosts_store: bool = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., inlet: _Optional[_Union[Inlet, _Mapping]] = ..., copied: _Optional[_Union[Sent, _Mapping]] = ..., stored: _Optional[_Union[StoreReport, _Mapping]] = ..., leaving: _Optional[str] = ...) -> None: ...
+
+class StoreReport(_message.Message):
+    __slots__ = ("number", "run", "stage", "reason")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    run: str
+    stage: StoreStage
+    reason: str
+    def __init__(self, number: _Optional[int] = ..., run: _Optional[str] = ..., stage: _Optional[_Union[StoreStage, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Inlet(_message.Message):
+    __slots__ = ("port", "key")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    key: bytes
+    def __init__(self, port: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class Copy(_message.Message):
+    __slots__ = ("group_rank", "address", "inlet")
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    INLET_FIELD_NUMBER: _ClassVar[int]
+    group_rank: int
+    address: str
+    inlet: Inlet
+    def __init__(self, group_rank: _Optional[int] = ..., address: _Optional[str] = ..., inlet: _Optional[_Union[Inlet, _Mapping]] = ...) -> None: ...
+
+class Sent(_message.Message):
+    __slots__ = ("commit", "number", "missed")
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    commit: CommitId
+    number: int
+    missed: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, commit: _Optional[_Union[CommitId, _Mapping]] = ..., number: _Optional[int] = ..., missed: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CommitId(_message.Message):
     __slots__ = ("round", "step")
@@ -305,26 +510,26 @@ class CommitId(_message.Message):
     def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Part(_message.Message):
-    __slots__ = ("group_rank", "digest", "own")
+    __slots__ = ("group_rank", "digest", "own", "shared")
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     OWN_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     group_rank: int
     digest: str
     own: bool
-    def __init__(self, group_rank: _Optional[int] = ..., digest: _Optional[str] = ..., own: bool = ...) -> None: ...
+    shared: str
+    def __init__(self, group_rank: _Optional[int] = ..., digest: _Optional[str] = ..., own: bool = ..., shared: _Optional[str] = ...) -> None: ...
 
 class Holding(_message.Message):
-    __slots__ = ("commit", "size", "parts", "shared")
+    __slots__ = ("commit", "size", "parts")
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
-    SHARED_FIELD_NUMBER: _ClassVar[int]
     commit: CommitId
     size: int
     parts: _containers.RepeatedCompositeFieldContainer[Part]
-    shared: str
-    def __init__(self, commit: _Optional[_Union[CommitId, _Mapping]] = ..., size: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., shared: _Optional[str] = ...) -> None: ...
+    def __init__(self, commit: _Optional[_Union[CommitId, _Mapping]] = ..., size: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
 class TaskReport(_message.Message):
     __slots__ = ("local_rank", "attempt", "ended", "failure")
@@ -619,16 +824,62 @@ class SaveStacks(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class JudgeCommits(_message.Message):
-    __slots__ = ("epoch", "round", "kept", "void")
+    __slots__ = ("epoch", "round", "kept", "void", "safe", "copying", "copies", "number")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
     VOID_FIELD_NUMBER: _ClassVar[int]
+    SAFE_FIELD_NUMBER: _ClassVar[int]
+    COPYING_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
     kept: CommitId
     void: CommitId
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., kept: _Optional[_Union[CommitId, _Mapping]] = ..., void: _Optional[_Union[CommitId, _Mapping]] = ...) -> None: ...
+    safe: CommitId
+    copying: CommitId
+    copies: _containers.RepeatedCompositeFieldContainer[Copy]
+    number: int
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., kept: _Optional[_Union[CommitId, _Mapping]] = ..., void: _Optional[_Union[CommitId, _Mapping]] = ..., safe: _Optional[_Union[CommitId, _Mapping]] = ..., copying: _Optional[_Union[CommitId, _Mapping]] = ..., copies: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., number: _Optional[int] = ...) -> None: ...
+
+class WriteState(_message.Message):
+    __slots__ = ("epoch", "order")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    order: StoreOrder
+    def __init__(self, epoch: _Optional[int] = ..., order: _Optional[_Union[StoreOrder, _Mapping]] = ...) -> None: ...
+
+class StoreOrder(_message.Message):
+    __slots__ = ("number", "run", "commit", "parts", "files", "partial", "urgent")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    URGENT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    run: str
+    commit: CommitId
+    parts: _containers.RepeatedCompositeFieldContainer[StorePart]
+    files: int
+    partial: bool
+    urgent: bool
+    def __init__(self, number: _Optional[int] = ..., run: _Optional[str] = ..., commit: _Optional[_Union[CommitId, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[StorePart, _Mapping]]] = ..., files: _Optional[int] = ..., partial: bool = ..., urgent: bool = ...) -> None: ...
+
+class StorePart(_message.Message):
+    __slots__ = ("group_rank", "number", "which", "of")
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    WHICH_FIELD_NUMBER: _ClassVar[int]
+    OF_FIELD_NUMBER: _ClassVar[int]
+    group_rank: int
+    number: int
+    which: int
+    of: int
+    def __init__(self, group_rank: _Optional[int] = ..., number: _Optional[int] = ..., which: _Optional[int] = ..., of: _Optional[int] = ...) -> None: ...
 
 class JournalCopy(_message.Message):
     __slots__ = ("epoch", "first", "lines", "whole")

@@ -23,7 +23,13 @@ _PLAIN = frozenset({str, int, float, bool, types.NoneType})
 #: Former names of fields, so that journals of earlier versions can be read.
 _FORMER_NAMES = {"seats": "votes", "roll": "members", "life": "attempt"}
 #: Fields that records of earlier versions lack; each has a default.
-_LATER = frozenset({"holdings", "restore"})
+_LATER = frozenset(
+    {
+        *("holdings", "restore", "inlet", "copied", "stored", "leaving"),
+        *("state_copies", "state_storage", "state_storage_every", "state_keep", "state_keep_for"),
+        "state_flush_timeout",
+    }
+)
 
 
 class RecordError(ValueError):
@@ -93,10 +99,7 @@ def _ranges(kind: type) -> dict[str, tuple[Any, ...]]:
 
 
 def _ranges_of(hint: Any) -> tuple[Any, ...]:
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        hint = typing.get_args(hint)[0]
-    limits = hint.__metadata__ if typing.get_origin(hint) is typing.Annotated else ()
-    return tuple(limit for limit in limits if isinstance(limit, Range))
+    return tuple(limit for limit in _limits_of(hint) if isinstance(limit, Range))
 
 
 @cache
@@ -180,3 +183,33 @@ def _expect(kind: Any, data: Any) -> Any:
     if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
         raise RecordError(f"{data!r} is no {getattr(kind, '__name__', kind)}")
     return data
+
+
+def misfit(value: Any) -> str:
+    """Which limit of its annotations a value from ``from_json`` exceeds, as a sentence; "" if it fits all."""
+    if isinstance(value, tuple):
+        return next((fault for each in value if (fault := misfit(each))), "")
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return ""
+    for name, limits in _limits(type(value)).items():
+        item = getattr(value, name)
+        if item is None:
+            continue
+        for limit in limits:
+            if fault := limit.fault(item):
+                return f"{name} {fault}"
+        if fault := misfit(item):
+            return f"{name}.{fault}"
+    return ""
+
+
+@cache
+def _limits(kind: type) -> dict[str, tuple[Any, ...]]:
+    return {name: _limits_of(hint) for name, hint in _fields(kind).items()}
+
+
+def _limits_of(hint: Any) -> tuple[Any, ...]:
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        hint = typing.get_args(hint)[0]
+    found = hint.__metadata__ if typing.get_origin(hint) is typing.Annotated else ()
+    return tuple(limit for limit in found if hasattr(limit, "fault"))

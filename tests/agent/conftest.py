@@ -15,9 +15,9 @@ ROOM = 64 << 20
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> int:
     """The memory that can be taken here."""
-    from elasticrun.agent.memory import server
+    from elasticrun.agent.memory import buffers
 
-    monkeypatch.setattr(server, "free_bytes", lambda: ROOM)
+    monkeypatch.setattr(buffers, "free_bytes", lambda: ROOM)
     return ROOM
 
 

@@ -110,6 +110,7 @@ class Bench:
         role: str = "trainer",
         servers: Entrypoint | None = None,
         imports: tuple[str, ...] | None = None,
+        server_imports: tuple[str, ...] | None = None,
     ) -> None:
         self.starter = FakeStarter()
         self.router = FakeRouter()
@@ -122,6 +123,7 @@ class Bench:
             env=(("HOME", "/home"),),
             servers=servers,
             warm_imports=imports,
+            server_imports=server_imports,
         )
         self.group = WorkerGroup(
             config,
@@ -325,7 +327,7 @@ def test_tasks_start_by_their_local_ranks(roles: Bench) -> None:
 
 @pytest.mark.parametrize("has_servers", [True, False])
 def test_all_tasks_that_run_the_script_are_forked(tmp_path: Path, has_servers: bool) -> None:
-    """Those that serve by another program are not, and who is added later is as good as the first."""
+    """Those that serve by another program are not; who is added later is as good as the first."""
     servers = Entrypoint(EntrypointKind.MODULE, "serve", python="py") if has_servers else None
     bench = Bench(tmp_path, role="default", servers=servers, imports=("tensorflow",))
     assert bench.group.is_warm
@@ -333,6 +335,14 @@ def test_all_tasks_that_run_the_script_are_forked(tmp_path: Path, has_servers: b
     bench.group.start_task(tasks(*SEATS, ADDED), ADDED.local_rank)
     found = [command.warm for _, command in bench.starter.spawned]
     assert found == (["0", None, None] if has_servers else ["0", "0", "0"])
+
+
+def test_servers_are_forked_from_a_parent_of_their_own(tmp_path: Path) -> None:
+    servers = Entrypoint(EntrypointKind.MODULE, "serve", python="py")
+    bench = Bench(tmp_path, role="default", servers=servers, server_imports=("serve.ahead",))
+    bench.group.start(tasks(*SEATS))
+    bench.group.start_task(tasks(*SEATS, ADDED), ADDED.local_rank)
+    assert [command.warm for _, command in bench.starter.spawned] == [None, "servers", "servers"]
 
 
 def test_workers_of_a_node_without_roles_are_not_alone(bench: Bench) -> None:

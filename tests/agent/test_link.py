@@ -20,6 +20,7 @@ from elasticrun.core.protocol.messages import (
     AgentMessage,
     AgentPhase,
     AgentStatus,
+    DataAnswer,
     Heartbeat,
     Hello,
     JournalCopy,
@@ -145,6 +146,7 @@ class Bench:
         on_event: Callable[[Event], None] | None = None,
         host: FakeHost | None = None,
         usage: Callable[[], tuple[TaskUsage, ...]] = tuple,
+        relay: Any = None,
     ) -> None:
         self.host = host or FakeHost()
         self.machine = FakeMachine()
@@ -162,7 +164,9 @@ class Bench:
         monkeypatch.setattr(module, "LONGEST_DELAY", 0.002)
         monkeypatch.setattr(MasterStream, "open", self._open)
         self.link = Link(
-            cast("MasterHost", self.host), self.machine, "i", connect_timeout, self._hear, SECURITY, usage
+            *(cast("MasterHost", self.host), self.machine, "i", connect_timeout, self._hear, SECURITY),
+            usage,
+            relay,
         )
 
     async def _open(
@@ -205,6 +209,42 @@ class Bench:
     async def events_until(self, count: int) -> list[Event]:
         await self.until(lambda: len(self.events) >= count)
         return self.events
+
+
+class FakeRelay:
+    """Counts streams, and keeps answers."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+        self.answers: list[DataAnswer] = []
+
+    def attached(self) -> None:
+        self.streams += 1
+
+    def answered(self, answer: DataAnswer) -> None:
+        self.answers.append(answer)
+
+
+def test_answers_about_data_go_to_the_relay_which_hears_of_each_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        first, second, relay = FakeStream(), FakeStream(), FakeRelay()
+        bench = Bench(monkeypatch, first, second, relay=relay)
+        answer = DataAnswer(7, 0, "reader", 1)
+        first.said.put_nowait(answer)
+        first.said.put_nowait(BROKEN)
+        assert await bench.events_until(3) == [LinkUp(7), LinkDown("it broke"), LinkUp(7)]
+        assert (relay.streams, relay.answers) == (2, [answer])
+        await bench.link.close()
+        unheard = FakeStream()
+        unheard.said.put_nowait(answer)
+        unheard.said.put_nowait(BROKEN)
+        alone = Bench(monkeypatch, unheard, FakeStream())
+        await alone.events_until(3)
+        await alone.link.close()
+
+    run(main())
 
 
 def test_up_down_and_up_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from elasticrun.checkpoint.agent_memory import SaveRefused
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.errors import CheckpointError
-from tests.support.memory_client import Client, at_once, save
+from tests.support.memory_client import Client, at_once, memory_files_here, save
 from tests.support.memory_host import DEADLINE, MemoryHost
 
 # What is saved
@@ -27,8 +30,8 @@ def test_the_next_round_restores_what_was_saved(host: MemoryHost) -> None:
     assert list(memory.stored()) == []
     save(memory, 7, b"state")
     (held,) = host.holdings()
-    assert (held.commit, held.size, held.shared) == (CommitId(1, 7), 1, "")
-    assert [part.group_rank for part in held.parts] == [0]
+    assert (held.commit, held.size) == (CommitId(1, 7), 1)
+    assert [(part.group_rank, part.shared) for part in held.parts] == [(0, "")]
     host.judge(kept=held.commit)
     memory.close()
     host.begin(2, restore=held.commit)
@@ -138,7 +141,7 @@ def test_local_ranks_divide_what_all_have_alike(pair: MemoryHost) -> None:
     divides = at_once(lambda: save(ranks[0], 1, b"left", "same"), lambda: save(ranks[1], 1, b"right", "same"))
     assert divides == [True, True]
     (held,) = pair.holdings()
-    assert held.shared
+    assert held.parts[0].shared
     for memory in ranks:
         memory.close()
     pair.begin(2, restore=held.commit)
@@ -338,4 +341,60 @@ def test_a_new_round_hangs_up_on_the_workers_of_the_one_before(host: MemoryHost)
     memory = host.connect()
     save(memory, 1, b"state")
     assert [holding.commit for holding in host.holdings()] == [CommitId(2, 1)]
+    memory.close()
+
+
+def test_a_buffer_that_cannot_be_mapped_costs_that_save_only(
+    host: MemoryHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    memory = host.connect()
+    with monkeypatch.context() as full:
+        full.setattr(mmap, "mmap", fail)
+        with pytest.raises(SaveRefused, match="the agent's buffer cannot be mapped: Cannot allocate memory"):
+            memory.begin(1, 100, 100, "")
+    opened = memory_files_here()
+    assert len(opened) == len(set(opened)), "what was not mapped is closed here: only the agent has it open"
+    save(memory, 2, b"two")
+    assert host.holdings()[0].commit == CommitId(1, 2)
+    memory.close()
+
+
+def test_a_descriptor_that_does_not_come_costs_that_save_only(
+    host: MemoryHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = socket.recv_fds
+
+    def lose(*args: Any) -> Any:
+        data, fds, flags, address = receive(*args)
+        for fd in fds:  # as the kernel does if this process can have no more
+            os.close(fd)
+        return data, [], flags, address
+
+    memory = host.connect()
+    with monkeypatch.context() as full:
+        full.setattr(socket, "recv_fds", lose)
+        with pytest.raises(SaveRefused, match="no descriptor came"):
+            memory.begin(1, 100, 100, "")
+    save(memory, 2, b"two")
+    assert host.holdings()[0].commit == CommitId(1, 2)
+    memory.close()
+
+
+def test_what_cannot_be_mapped_is_not_restored(host: MemoryHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    memory = host.connect()
+    save(memory, 1, b"one")
+    memory.close()
+    host.begin(2, CommitId(1, 1))
+    memory = host.connect()
+    with monkeypatch.context() as full:
+        full.setattr(mmap, "mmap", fail)
+        with pytest.raises(CheckpointError, match="what is restored cannot be mapped: Cannot allocate"):
+            memory.stored()
+    assert [part.length for part in memory.stored()] == [3], "it can be asked again"
     memory.close()

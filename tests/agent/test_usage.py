@@ -144,7 +144,7 @@ def test_nothing_is_measured_on_a_node_without_roles(
     async def main() -> None:
         config = WorkerConfig(Entrypoint(EntrypointKind.SCRIPT, "train.py", ()), 1, roles=roles)
         services = Services(
-            config, lambda: {0: task.process.pid}, str, lambda round_, stall: None, lambda holdings: None
+            config, lambda: {0: task.process.pid}, str, lambda round_, stall: None, lambda *stock: None
         )
         assert [usage.local_rank for usage in services.usage()] == measured
         await services.close()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from elasticrun.agent.programs import INJECTED
 from elasticrun.agent.workers.env import common_environment, worker_environment
-from elasticrun.agent.workers.warm_recipes import probe_key, warm_keys, warm_recipes
+from elasticrun.agent.workers.warm_recipes import probe_key, server_recipe, warm_keys, warm_recipes
 from elasticrun.config import Entrypoint, EntrypointKind, TaskRole, WorkerConfig
 from elasticrun.core.protocol.messages import Assignment
 
@@ -85,6 +85,36 @@ def test_the_probe_is_forked_where_torch_is_imported_in_its_environment() -> Non
         replace(CONFIG, warm_imports=None),
     ):
         assert probe_key(other) is None
+
+
+SERVED = replace(
+    CONFIG,
+    servers=Entrypoint(EntrypointKind.MODULE, "serve", python="/bin/python"),
+    server_imports=("serve.ahead",),
+)
+
+
+def test_servers_have_a_parent_of_their_own() -> None:
+    recipe = server_recipe(SERVED, ())
+    assert recipe is not None
+    assert recipe.argv == ["/bin/python", "-u", "-m", "serve"]
+    assert recipe.terms == "unset:serve.ahead:auto"
+    assert recipe.env == warm_recipes(SERVED, ())[0].env
+    found = warm_keys(SERVED, ())
+    assert found.servers == recipe.key
+    assert recipe.key not in found.first
+    assert warm_keys(replace(SERVED, warm_imports=None), ()).servers == recipe.key  # the script may be cold
+
+
+def test_servers_that_see_different_devices_or_cpus_start_cold() -> None:
+    bound = (frozenset({0}), frozenset({0}), frozenset({0}))
+    assert warm_keys(SERVED, bound).servers is None
+    for other in (
+        replace(SERVED, virtual_local_rank=True),
+        replace(SERVED, server_imports=None),
+        replace(SERVED, servers=None),
+    ):
+        assert warm_keys(other, ()).servers is None
 
 
 def test_no_recipe() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from elasticrun.agent.memory import server
+from elasticrun.agent.memory import buffers
 from tests.support.memory_host import MemoryHost
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ ROOM = 256 << 20
 
 @pytest.fixture(autouse=True)
 def _room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "free_bytes", lambda: ROOM)
+    monkeypatch.setattr(buffers, "free_bytes", lambda: ROOM)
 
 
 @pytest.fixture

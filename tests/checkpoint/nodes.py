@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import pytest
 import torch
@@ -24,11 +25,17 @@ class Node:
         self._monkeypatch = monkeypatch
         self._started: list[Checkpointer] = []
 
-    def worker(self, local_rank: int = 0) -> Checkpointer:
+    def worker(
+        self,
+        local_rank: int = 0,
+        every: int | Literal["auto"] = 1,
+        records: Path | None = None,
+        overlap: bool = False,
+    ) -> Checkpointer:
         """Start a worker; what it reads from its environment is there until another one starts."""
         for name, value in self.host.environment(local_rank).items():
             self._monkeypatch.setenv(name, value)
-        self._started.append(made := Checkpointer())
+        self._started.append(made := Checkpointer(every, records, overlap))
         return made
 
     def restart(self, step: int) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from elasticrun.agent.memory import server
+from elasticrun.agent.memory import buffers
 from elasticrun.agent.memory.gate import VARIABLE
 from elasticrun.checkpoint import agent_memory
 from elasticrun.checkpoint.checkpointer import Checkpointer
@@ -246,7 +246,7 @@ def test_a_save_without_room_is_told_once_and_harms_nothing(
 ) -> None:
     training, worker = Training(1), node.worker()
     with monkeypatch.context() as full:
-        full.setattr(server, "free_bytes", lambda: 1000)
+        full.setattr(buffers, "free_bytes", lambda: 1000)
         assert [worker.save(step, training.state) for step in (1, 2, 3)] == [False] * 3
     (told,) = caplog.messages
     assert told.startswith("step 1 is not saved: ")
@@ -278,12 +278,12 @@ def test_a_save_whose_buffer_comes_too_late_is_left_out(
     """The answer that comes late must not be taken for that of the next save."""
     training, worker, may_go_on = Training(1), node.worker(), threading.Event()
 
-    def slow(size: int) -> int:
+    def slow(size: int, is_wanted: Callable[[], bool]) -> int:
         assert may_go_on.wait(DEADLINE)
         return make_buffer(size)
 
-    make_buffer = server.make_buffer
-    monkeypatch.setattr(server, "make_buffer", slow)
+    make_buffer = buffers.make_buffer
+    monkeypatch.setattr(buffers, "make_buffer", slow)
     with monkeypatch.context() as impatient:
         impatient.setattr(agent_memory, "TIMEOUT", 0.05)
         assert not worker.save(1, training.state)

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from elasticrun.checkpoint.parts import ALIGNMENT, Item, Layout, Part, checksum, dtype_of, seal, write
+from elasticrun.checkpoint.parts import ALIGNMENT, Item, Layout, Part, checksum, dtype_of, place, seal, write
 
 pytestmark = pytest.mark.torch
 
@@ -62,7 +62,10 @@ def saved(layout: Layout, divides: bool = False, **facts: object) -> tuple[bytea
     """The bytes of a part, and its digest."""
     facts = {"mappings": {}, **facts}
     memory = torch.full((layout.room(divides, facts),), 0xAA, dtype=torch.uint8)  # what was there before
-    length, digest = seal(memory, write(memory, layout.items(divides)), facts)
+    items = layout.items(divides)
+    placed = place(items)
+    write(memory, items)
+    length, digest = seal(memory, placed, facts)
     return bytearray(memory[:length].tolist()), digest
 
 
@@ -152,7 +155,9 @@ def test_what_changes_after_the_copy_does_not_reach_the_part() -> None:
     weight = torch.arange(5.0)
     layout = layout_of({"weight": weight})
     memory = torch.zeros(layout.room(False), dtype=torch.uint8)
-    items = write(memory, layout.items(False))
+    given = layout.items(False)
+    items = place(given)
+    write(memory, given)
     weight += 100
     length, digest = seal(memory, items, {"mappings": {}})
     part = Part(0, memoryview(bytes(memory[:length].tolist())), digest)

@@ -116,10 +116,41 @@ def test_tensorflow_jobs_are_forked_once_tensorflow_is_imported(
     assert not [sentence for _, sentence in config.notes if "cold" in sentence]
 
 
+@pytest.mark.parametrize(
+    ("argv", "is_warm"),
+    [
+        (["--role-counts=chief=1,worker=2,ps=2"], True),
+        (["--role-counts=chief=1,worker=2,ps=2", "--warm=off"], False),
+        (["--role-counts=chief=1,worker=2,ps=2", "--tf-servers=script"], False),
+        (["--role-counts=chief=1,worker=2"], False),
+        ([*SEVERAL, "--tf-role=ps"], True),
+        ([*SEVERAL, "--tf-role=worker"], False),  # the job does without a lost worker
+        ([TF], False),
+    ],
+)
+def test_where_a_ps_may_be_lost_servers_are_forked(argv: list[str], is_warm: bool, parse: Parse) -> None:
+    imports = ("elasticrun.tf.preload",) if is_warm else None
+    assert parse(*argv).workers.server_imports == imports
+
+
+def test_servers_of_what_may_be_no_python_start_cold(script: str) -> None:
+    argv = ["--no-python", *SEVERAL, "--tf-role=ps", "true"]
+    environ = {"PATH": "/usr/bin:/bin", "PYTHON_EXEC": "/opt/python"}
+    assert parse_command_line(argv, environ).workers.server_imports is None
+
+
 def test_tensorflow_jobs_are_not_told_how_many_openmp_threads(parse: Parse) -> None:
     config = parse("--role-counts=worker=3")
-    assert (config.workers.env, warnings(config)) == ((), [])
-    assert parse(TF, environ={"OMP_NUM_THREADS": "2"}).workers.env == (("OMP_NUM_THREADS", "2"),)
+    assert ("OMP_NUM_THREADS" in dict(config.workers.env), warnings(config)) == (False, [])
+    assert dict(parse(TF, environ={"OMP_NUM_THREADS": "2"}).workers.env)["OMP_NUM_THREADS"] == "2"
+
+
+def test_tasks_try_soon_again_to_reach_one_another_unless_the_user_says_how(parse: Parse) -> None:
+    name = "TF_GRPC_DEFAULT_OPTIONS"
+    assert dict(parse(TF).workers.env)[name] == "grpc.initial_reconnect_backoff_ms=100"
+    own = "grpc.keepalive_time_ms=60000"
+    assert dict(parse(TF, environ={name: own}).workers.env)[name] == own
+    assert name not in dict(parse().workers.env)
 
 
 def test_a_mere_check_has_no_tasks(parse: Parse) -> None:

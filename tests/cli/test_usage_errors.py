@@ -21,6 +21,8 @@ ENDPOINT = "give HOST, HOST:PORT or [IPV6]:PORT with a port from 0 to 65535, or 
 RANKS = "give a comma list of local ranks, such as 0,1"
 CONF = "give KEY=VALUE,KEY=VALUE,... such as join_timeout=300"
 ROLES = "give ROLE=N,... with N of 1 or more for each role out of chief, worker, ps and evaluator"
+TIME = "give a time above 0, in seconds or with s, m, h or d"
+RATE = "give 1MB or more, as a number of bytes or with MB, GB, MiB or GiB, or off"
 SEE_HELP = "see elastic-run --help"
 
 # fmt: off
@@ -110,6 +112,22 @@ BAD_VALUES = [
      "a comma list of full names of modules, such as numpy,torch._dynamo"),
     ("--hang-timeout", "0", "", f"{ABOVE_0}, or off"),
     ("--hang-timeout", "never", "it is not a number", f"{ABOVE_0}, or off"),
+    ("--state-copies", "-1", "", "give a whole number from 0 to 8"),
+    ("--state-copies", "9", "", "give a whole number from 0 to 8"),
+    ("--state-copy-rate", "0", "", RATE),
+    ("--state-copy-rate", "999999", "", RATE),
+    ("--state-copy-rate", "8Mb", "'Mb' is no unit of bytes", RATE),
+    ("--state-copy-rate", "1TB", "'TB' is no unit of bytes", RATE),
+    ("--state-copy-rate", "MB", "it is not a number", RATE),
+    ("--state-copy-rate", "fast", "'t' is no unit of bytes", RATE),
+    ("--state-copy-rate", "1e308GB", "", RATE),
+    ("--state-storage-every", "0", "", TIME),
+    ("--state-storage-every", "5 minutes", "it is not a number", TIME),
+    ("--state-storage-every", "off", "it is not a number", TIME),
+    ("--state-storage-every", "1e308d", "", TIME),
+    ("--state-keep", "0", "", "give a whole number of 1 or more"),
+    ("--state-keep-for", "m", "it is not a number", f"{TIME}, or off"),
+    ("--state-flush-timeout", "-1s", "", f"{TIME}, or off"),
     ("--framework", "tf", "", "give auto, torch or tensorflow"),
     ("--role-counts", "chef=1", "'chef' is no role", ROLES),
     ("--role-counts", "", "'' is no role", ROLES),

@@ -47,12 +47,14 @@ OWNERS = {
     "attendance": {"held", "newest", "probes"},
     "checking": {"checkup", "table"},
     "commits": {"verdict"},
+    "data": {"desks"},
     "formation": {"obstacle", "last_called", "round", "current", "previous"},
     "intake": {"epoch", "key", "horizon"},
     "machine": {"phase", "end_reason", "timers", "now", "events"},
     "orders": {"limits"},
     "outbox": {"sequence"},
     "settling": {"recovery"},
+    "storage": {"ending"},
 }
 
 

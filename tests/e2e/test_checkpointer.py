@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from typing import NamedTuple
-
 import pytest
 
 from tests.support.cluster import Cluster
-from tests.support.launcher import ROOT, Launcher
 from tests.support.orders import TOKEN, Orders
+from tests.support.said import KEEPER, digests, said
 
 pytestmark = pytest.mark.torch
 
-KEEPER = ROOT / "tests" / "support" / "keeper.py"
 INFO = {"LOGLEVEL": "INFO"}
 TWO = ("--standalone", "--nproc-per-node=2", "--max-restarts=3")
 
 
-class Said(NamedTuple):
-    """What a rank says of itself at some time."""
-
-    round: int
-    rank: int
-    step: int
-    seen: int
-    digest: str
-
-
-def said(what: str, *launchers: Launcher) -> list[Said]:
-    """All that ranks have said, sorted."""
-    form = rf"round (\d+) rank (\d+) {what} after step (\d+), seen (\d+), has (\w+)"
-    found = [each for launcher in launchers for each in re.findall(form, launcher.out)]
-    return sorted(Said(int(n), int(rank), int(step), int(seen), has) for n, rank, step, seen, has in found)
-
-
-def digests(found: list[Said]) -> set[str]:
-    return {each.digest for each in found}
-
-
-@pytest.mark.parametrize("how", [(), ("--sharded",)], ids=["replicated", "sharded"])
+@pytest.mark.parametrize(
+    "how",
+    [(), ("--sharded",), ("--sharded", "--overlap")],
+    ids=["replicated", "sharded", "sharded-overlap"],
+)
 def test_killed_workers_go_on_with_the_step_after_their_last_one(
     cluster: Cluster, how: tuple[str, ...]
 ) -> None:

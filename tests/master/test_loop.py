@@ -24,6 +24,7 @@ from elasticrun.core.job.events import (
 )
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.membership.plausible import heeded
+from elasticrun.core.protocol.data import AskData, DataAnswer, DataReader, OpenData
 from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
@@ -200,6 +201,26 @@ def test_an_agent_is_welcomed_and_told_to_start(tmp_path: Path) -> None:
     async def main() -> None:
         session = Bench(tmp_path, ONE).attach("a")
         assert [type(message) for message in session.sent] == [Welcome, StartRound]
+
+    run(main())
+
+
+def test_a_master_that_replays_its_journal_knows_what_was_leased(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, ONE)
+        session = bench.attach("a")
+        reader = DataReader(0, 0, "data", "x", 0)
+        bench.hear(session, OpenData("a-1", reader, 1, "plan", 4, 1, 60.0))
+        bench.hear(session, AskData("a-1", reader, 2, wanted=2))
+        first = session.last()
+        found = read_journal(bench.path)
+        assert found is not None
+        bench.machine = bench.loop._machine = replay(bench.path, *found)
+        bench.hear(session, AskData("a-1", reader, 2, wanted=2))
+        assert session.last() == first, "asked again, it says the same"
+        bench.hear(session, AskData("a-1", reader, 3, wanted=9))
+        answers = [each for each in session.sent if isinstance(each, DataAnswer)]
+        assert [[it.piece.place for it in each.leases] for each in answers] == [[], [0, 1], [0, 1], [2, 3]]
 
     run(main())
 

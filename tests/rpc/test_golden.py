@@ -11,10 +11,33 @@ from dataclasses import fields, is_dataclass, make_dataclass, replace
 import pytest
 
 from elasticrun.config import TaskRole
-from elasticrun.core.protocol import commits, failure, orders, probing, stall, status, tasks, usage
+from elasticrun.core.protocol import (
+    commits,
+    data,
+    failure,
+    orders,
+    probing,
+    stall,
+    status,
+    storing,
+    tasks,
+    usage,
+)
 from elasticrun.core.protocol import messages as protocol
 from elasticrun.core.protocol.bounds import Epoch, Name
-from elasticrun.core.protocol.commits import Part
+from elasticrun.core.protocol.commits import Copy, Inlet, Part, Sent
+from elasticrun.core.protocol.data import (
+    AskData,
+    DataAnswer,
+    DataLeft,
+    DataReader,
+    FailedPiece,
+    OpenData,
+    ShardFault,
+    ShardLease,
+    ShardPiece,
+    ShardProgress,
+)
 from elasticrun.core.protocol.messages import (
     AgentMessage,
     AgentPhase,
@@ -47,10 +70,13 @@ from elasticrun.core.protocol.messages import (
     StartProbe,
     StartRound,
     StopRound,
+    StoreOrder,
+    StoreReport,
     Vote,
     Waiting,
     Welcome,
     World,
+    WriteState,
 )
 from elasticrun.core.protocol.orders import (
     ControlHello,
@@ -64,6 +90,7 @@ from elasticrun.core.protocol.orders import (
     ShowStatus,
 )
 from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, TaskStatus
+from elasticrun.core.protocol.storing import StorePart, StoreStage
 from elasticrun.core.protocol.tasks import Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
 from elasticrun.rpc import codec
@@ -93,6 +120,7 @@ FAILURE = Failure(
     True,
     2.5,
 )
+INLET = Inlet(7777, b"k" * 32)
 WORLD, BASE = World(3, 2, 4), World(1, 1, 2)
 STATUS = AgentStatus(
     3,
@@ -107,7 +135,11 @@ STATUS = AgentStatus(
     (7000, 7001),
     (TaskReport(0, 2, True, FAILURE), TaskReport(1, 0)),
     True,
-    (Holding(CommitId(3, 7), 4, (Part(1, "d1", True), Part(2)), "alike"),),
+    (Holding(CommitId(3, 7), 4, (Part(1, "d1", True, "alike"), Part(2))),),
+    INLET,
+    Sent(CommitId(3, 6), 5, (1,)),
+    StoreReport(5, "run7", StoreStage.FAILED, "full"),
+    "preempted",
 )
 INFO = NodeInfo(
     "n0", "i0", "h0", "10.0.0.1", 2, "trainer", 0, 99, 1, (TaskRole.PS, TaskRole.WORKER), "/train.py", 1, 4
@@ -131,12 +163,17 @@ ASSIGNMENT = Assignment(
     True,
     CommitId(3, 7),
 )
+READER = DataReader(3, 1, "data", "ab12", 1)
+PIECE = ShardPiece(1, 7, 20, 0)
+LEFT = DataLeft(1, 8, (PIECE,), (FailedPiece(ShardPiece(0, 2, 0, 5), "no such sector"),))
 AGENT: list[AgentMessage] = [
     Hello("job", "1.0", INFO, STATUS, 6, b"nonce", b"proof"),
     Hello("", "1.0", replace(INFO, node_rank=None, position=-1), AgentStatus(0, AgentPhase.READY)),
     Report("i0", STATUS),
     Heartbeat("i0", (TaskUsage(0, 0.0, 2**31, 0, 1.5, 0.25), TaskUsage(1))),
     Leave("i0", "told to"),
+    OpenData("i0", READER, 1, "d1", 12, 2, 600.0, "d2", LEFT),
+    AskData("i0", READER, 2, 1, 4, (ShardProgress(9, 30, True, 40),), (ShardFault(8, 3, "gone"),), True),
 ]
 MASTER: list[MasterMessage] = [
     Welcome(2, 2.5, b"ticket", b"returning", b"key"),
@@ -145,7 +182,11 @@ MASTER: list[MasterMessage] = [
     StopRound(2, 10, 4, "n1 failed", True),
     StartProbe(2, 11, 3, (ProbeGroup(1, 0, ("n0", "n1"), "10.0.0.1", 7000),), 2, 30.0, b"secret"),
     SaveStacks(0),
-    JudgeCommits(2, 4, CommitId(4, 9), CommitId(4, 8)),
+    JudgeCommits(
+        2, 4, CommitId(4, 9), CommitId(4, 8), CommitId(4, 6), CommitId(4, 7), (Copy(5, "10.0.0.2", INLET),), 3
+    ),
+    WriteState(2, StoreOrder(5, "run7", CommitId(3, 7), (StorePart(1, 0, 1, 2),), 2, True, True)),
+    WriteState(2),
     JournalCopy(2, 5, ("{}", ""), 3),
     Waiting(2, "n1 is missing"),
     JobEnded(
@@ -158,6 +199,7 @@ MASTER: list[MasterMessage] = [
         "/other.py",
     ),
     Rejected(RejectCode.NAME_IN_USE, "taken", b"proof"),
+    DataAnswer(2, 3, "ab12", 2, "over", True, (ShardLease(9, PIECE),), LEFT),
 ]
 CONTROL: list[ControlHello | ControlRequest] = [
     ControlHello("job", "1.0", b"nonce", b"proof"),
@@ -194,8 +236,8 @@ SHOWN = JobStatus(
 
 AGENT_BYTES = [
     (
-        "0aac040a036a6f621203312e301a3a0a026e30120269301a026830220831302e302e302e3128023207747261696e6572"
-        "380040634801520203025a092f747261696e2e70796001680422d30308031004180422720a026e301202683018052001"
+        "0aff040a036a6f621203312e301a3a0a026e30120269301a026830220831302e302e302e3128023207747261696e6572"
+        "380040634801520203025a092f747261696e2e70796001680422a60408031004180422720a026e301202683018052001"
         "2a07747261696e657230e724380240f7ffffffffffffffff014a0a6b696c6c656420efbfbd5204617420785a036f6f6d"
         "62072f652e6a736f6e69000000000000f83f700778028001018a01036d63659201072f737461636b73980101a1010000"
         "00000000044028bce601323d08021203686f7419000000a2941a6d42221e0a04736c6f77110000000065cddd41190000"
@@ -204,15 +246,17 @@ AGENT_BYTES = [
         "6469736b42180a0608031002180412060801100118021a0269301a02693142080a0608011001180248015204d836d936"
         "5a781002180122720a026e3012026830180520012a07747261696e657230e724380240f7ffffffffffffffff014a0a6b"
         "696c6c656420efbfbd5204617420785a036f6f6d62072f652e6a736f6e69000000000000f83f700778028001018a0103"
-        "6d63659201072f737461636b73980101a10100000000000004405a02080160016a1d0a040803100710041a0808011202"
-        "643118011a0208022205616c696b65280632056e6f6e63653a0570726f6f66"
+        "6d63659201072f737461636b73980101a10100000000000004405a02080160016a1d0a040803100710041a0f08011202"
+        "643118012205616c696b651a020802722508e13c12206b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b"
+        "6b6b6b6b6b6b7a0b0a040803100610051a01018201100805120472756e371803220466756c6c8a0109707265656d7074"
+        "6564280632056e6f6e63653a0570726f6f66"
     ),
     (
         "0a571203312e301a360a026e30120269301a026830220831302e302e302e3128023207747261696e6572406352020302"
         "5a092f747261696e2e707960016804220d100218ffffffffffffffffff0128ffffffffffffffffff01"
     ),
     (
-        "12da030a02693012d30308031004180422720a026e3012026830180520012a07747261696e657230e724380240f7ffff"
+        "12ad040a02693012a60408031004180422720a026e3012026830180520012a07747261696e657230e724380240f7ffff"
         "ffffffffffff014a0a6b696c6c656420efbfbd5204617420785a036f6f6d62072f652e6a736f6e69000000000000f83f"
         "700778028001018a01036d63659201072f737461636b73980101a101000000000000044028bce601323d08021203686f"
         "7419000000a2941a6d42221e0a04736c6f77110000000065cddd4119000000000000d03f2204676c6f6f22002a09746f"
@@ -221,10 +265,20 @@ AGENT_BYTES = [
         "100118021a0269301a02693142080a0608011001180248015204d836d9365a781002180122720a026e30120268301805"
         "20012a07747261696e657230e724380240f7ffffffffffffffff014a0a6b696c6c656420efbfbd5204617420785a036f"
         "6f6d62072f652e6a736f6e69000000000000f83f700778028001018a01036d63659201072f737461636b73980101a101"
-        "00000000000004405a02080160016a1d0a040803100710041a0808011202643118011a0208022205616c696b65"
+        "00000000000004405a02080160016a1d0a040803100710041a0f08011202643118012205616c696b651a020802722508"
+        "e13c12206b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b7a0b0a040803100610051a01"
+        "018201100805120472756e371803220466756c6c8a0109707265656d70746564"
     ),
     "1a2d0a0269301223110000000000000000188080808008200029000000000000f83f31000000000000d03f12020801",
     "220d0a0269301207746f6c6420746f",
+    (
+        "2a550a0269301212080310011a04646174612204616231322801180122026431280c3002390000000000c08240420264"
+        "324a24080110081a0608011007181422160a0410022005120e6e6f207375636820736563746f72"
+    ),
+    (
+        "32360a0269301212080310011a0464617461220461623132280118022001280432080809101e180120283a0a08081003"
+        "1a04676f6e654001"
+    ),
 ]
 MASTER_BYTES = [
     "0a23080211000000000000044022067469636b65742a0972657475726e696e6732036b6579",
@@ -240,7 +294,12 @@ MASTER_BYTES = [
         "63726574"
     ),
     "4a00",
-    "6210080210041a0408041009220408041008",
+    (
+        "6253080210041a04080410092204080410082a04080410063204080410073a330805120831302e302e302e321a2508e1"
+        "3c12206b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b4003"
+    ),
+    "72200802121c0805120472756e371a04080310072206080118012002280230013801",
+    "72020802",
     "520d080210051a027b7d1a00900303",
     "2a110802120d6e31206973206d697373696e67",
     (
@@ -250,6 +309,10 @@ MASTER_BYTES = [
         "1a6d42190000000065cddd4121000000000000e03f2a04736c6f773201643a01659203092f6f746865722e7079"
     ),
     "1211080c120574616b656e92030570726f6f66",
+    (
+        "6a46080210031a046162313220022a046f76657230013a0a080912060801100718144224080110081a06080110071814"
+        "22160a0410022005120e6e6f207375636820736563746f72"
+    ),
 ]
 CONTROL_BYTES = [
     "0a180a036a6f621203312e301a056e6f6e6365220570726f6f66",
@@ -301,7 +364,7 @@ def test_the_bytes_of_a_status_stay_as_they_are() -> None:
 
 
 def _kinds() -> dict[str, type]:
-    modules = (commits, failure, orders, probing, protocol, stall, status, tasks, usage)
+    modules = (commits, data, failure, orders, probing, protocol, stall, status, storing, tasks, usage)
     found = {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
     return {name: kind for name, kind in found.items() if isinstance(kind, type)}
 

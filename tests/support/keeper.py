@@ -1,6 +1,6 @@
 """Trains a small model and saves its state after each step; workers kill themselves or wait as they are told.
 
-    keeper.py [--sharded] [kill=ROUND:RANK:STEP ...] [wait=ROUND:STEP ...]
+    keeper.py [--sharded] [--overlap] [kill=ROUND:RANK:STEP ...] [wait=ROUND:STEP ...]
 
 ``kill``: in that round that rank kills itself after that step, once all have saved it. ``wait``: in that
 round all ranks wait for ever after that step, once the master has confirmed it. Each rank prints a digest of
@@ -45,7 +45,7 @@ def main() -> None:
         line = f"round {round_} rank {rank} {what} step {step}, seen {state['seen']}, has {has}\n"
         os.write(1, line.encode())  # in one piece, as other ranks write to the same pipe
 
-    keeper = Checkpointer()
+    keeper = Checkpointer(overlap="--overlap" in sys.argv)
     step = keeper.load(state)
     say("starts after")
     while step < STEPS:
@@ -63,10 +63,12 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         if f"wait={round_}:{step}" in sys.argv:
             keeper.wait()
+            dist.barrier()  # else another rank could save this step after we have named other contents
             until_judged(step)
             dist.barrier()
             say("waits after")
-            signal.pause()
+            while True:
+                signal.pause()  # it returns when somebody asks for our stacks
     keeper.close()
     say("ends after")
     dist.destroy_process_group()

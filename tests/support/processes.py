@@ -7,7 +7,6 @@ parents, so whatever carries it was started by that launch, and nothing else is 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -62,22 +61,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def tasks(mark: str) -> dict[tuple[str, int], tuple[int, int]]:
-    """The pid and the attempt of each task of a marked TensorFlow job, by its role and index.
-
-    Without those that were forked from a warm parent: the kernel shows that one's environment for theirs.
-    """
-    found = {}
-    for pid in marked(mark):
-        with contextlib.suppress(OSError):  # it ended
-            pairs = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-            env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-            if "TF_CONFIG" in env:
-                task = json.loads(env["TF_CONFIG"])["task"]
-                found[task["type"], task["index"]] = (pid, int(env["ELASTICRUN_ATTEMPT"]))
-    return found
 
 
 def listener(port: int) -> int:

@@ -28,21 +28,24 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable
 from hmac import compare_digest
 from typing import Any
 
-from elasticrun.agent.memory.room import free_bytes
-from elasticrun.core.protocol.commits import CommitId, Holding
-from elasticrun.core.protocol.messages import Assignment
+from elasticrun.agent.memory.buffers import Buffers, Pending
+from elasticrun.agent.memory.copies import Copies
+from elasticrun.agent.memory.peering import OnStock, Peering
+from elasticrun.agent.memory.relay import DataRelay
+from elasticrun.agent.memory.stock import Stock
+from elasticrun.agent.memory.storage_access import StorageAccess
+from elasticrun.agent.memory.storing import StateStoring
+from elasticrun.core.protocol.commits import Holding, JudgeCommits
+from elasticrun.core.protocol.messages import Assignment, DataAnswer
+from elasticrun.core.protocol.storing import StoreOrder
 from elasticrun.core.state.events import (
-    BufferMade,
-    BufferRefused,
-    DropBuffer,
     Grant,
     Hold,
     Judged,
-    MakeBuffer,
+    Pinned,
     Refuse,
     RoundBegins,
     SaveBegins,
@@ -54,13 +57,14 @@ from elasticrun.core.state.events import (
     WorkerGone,
 )
 from elasticrun.core.state.vault import Vault
+from elasticrun.rpc.packing import packed, unpacked
+from elasticrun.rpc.records import to_json
 
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE = 64 << 10
 #: Connections that one worker may have at a time: its own, and those of programs that it starts.
 CONNECTIONS = 8
-MEMFD = "elasticrun-state"
 _CREDENTIALS = struct.Struct("3i")  # of a peer: pid, uid, gid
 
 
@@ -77,18 +81,32 @@ class MemoryServer:
     """The saved states of one node. Made inside the running loop."""
 
     def __init__(
-        self, local_world_size: int, token: str, on_holdings: Callable[[tuple[Holding, ...]], None]
+        self,
+        local_world_size: int,
+        token: str,
+        on_stock: OnStock,
+        peering: Peering | None,
+        relay: DataRelay | None,
+        storage: StorageAccess | None = None,
     ) -> None:
-        """``token``: what each worker has to know. ``on_holdings`` is called from the loop with all that this
-        node holds, whenever that changes.
+        """``token``: what each worker has to know. ``on_stock`` is called from the loop whenever what it is
+        told has changed. ``peering``: None if other nodes send no copies here, nor this one to them.
+        ``relay``: for what workers ask about shared data; None: nobody answers that. ``storage``: None if the
+        job has none.
         """
         self._token = token
         self._loop = asyncio.get_running_loop()
         self._size = local_world_size
-        self._on_holdings = on_holdings
+        self._on_stock = on_stock
+        self._peering = peering
+        self._relay = relay
         self._vault = Vault()
-        self._fds: dict[int, int] = {}  # by buffer
-        self._sizes: dict[int, int] = {}  # of buffers that are there or being made
+        self._own: tuple[Holding, ...] = ()  # what our workers saved
+        self._pending = Pending()
+        self._buffers = Buffers(self._handle, self._pending)
+        self._stock = Stock(self._vault, self._buffers)
+        self._storing = StateStoring(storage, self._stock.held, self._pin, self._tell)
+        self._told_first = {} if storage is None else {"storage": storage.url}
         self._assignment: Assignment | None = None
         self._connections: dict[int, Connection] = {}  # by number; all are of the round that runs
         self._numbers = itertools.count()
@@ -99,11 +117,30 @@ class MemoryServer:
         for connection in list(self._connections.values()):
             self._close(connection)
         self._assignment = assignment
-        self._handle(RoundBegins.of(assignment, self._size))
+        begins = RoundBegins.of(assignment, self._size)
+        if self._stock.copies is not None:
+            self._stock.copies.begin(begins)
+        self._handle(begins)
+        peering = self._peering
+        if peering is None or self._stock.copies is not None:
+            return
+        if assignment.group_world_size > 1 or peering.expects_others:
+            self._open_copies(peering, begins)
 
-    def judge(self, kept: CommitId | None, void: CommitId | None) -> None:
+    def judge(self, verdict: JudgeCommits) -> None:
         """Hear what became of the commits of the round that runs."""
-        self._handle(Judged(kept, void))
+        event = Judged(verdict.kept, verdict.void, verdict.safe, verdict.copying)
+        if self._stock.copies is not None:
+            self._stock.copies.cut_off(unless=verdict.copying)
+            self._stock.copies.handle(event)
+        self._handle(event)
+        if self._stock.copies is not None and verdict.copying is not None and verdict.copies:
+            commit, copies = verdict.copying, verdict.copies
+            self._stock.copies.send(commit, verdict.number, copies, self._stock.orders(commit, copies))
+
+    def store(self, order: StoreOrder | None) -> None:
+        """Hear what has to be written to the storage from now on."""
+        self._storing.obey(order)
 
     def close(self) -> None:
         """Close everything; a buffer that is being made is closed once it is there.
@@ -114,10 +151,10 @@ class MemoryServer:
             self._close(connection)
         if self._timer is not None:
             self._timer.cancel()
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds.clear()
-        self._sizes.clear()
+        self._storing.close()
+        if self._stock.copies is not None:
+            self._stock.copies.close()
+        self._buffers.close()
 
     # -- the vault
 
@@ -135,64 +172,47 @@ class MemoryServer:
         match effect:
             # The vault answers only those who are here: who hangs up gives its save up.
             case Grant(buffer=buffer, divides=divides, peer=peer):
-                given: dict[str, Any] = {"buffer": buffer, "size": self._sizes[buffer], "divides": divides}
-                self._send(self._connections[peer], {**given, "alive": list(self._sizes)}, buffer)
+                given: dict[str, Any] = {
+                    "buffer": buffer,
+                    "size": self._buffers.sizes[buffer],
+                    "divides": divides,
+                }
+                alive = list(self._buffers.sizes)
+                self._send(self._connections[peer], {**given, "alive": alive}, self._buffers.fds[buffer])
             case Stored(peer=peer):
                 self._send(self._connections[peer], {"ended": True})
             case Refuse(reason=reason, peer=peer):
                 self._send(self._connections[peer], {"refused": reason})
-            case MakeBuffer(buffer, size):
-                self._make(buffer, size)
-            case DropBuffer(buffer):
-                self._sizes.pop(buffer, None)
-                if buffer in self._fds:
-                    os.close(self._fds.pop(buffer))
             case Hold(holdings):
-                self._on_holdings(holdings)
+                self._own = holdings
+                self._tell()
+            case _:
+                self._buffers.carry_out(effect)
 
-    # -- buffers
-
-    def _make(self, buffer: int, size: int) -> None:
-        room = free_bytes()
-        untouched = sum(size for number, size in self._sizes.items() if number not in self._fds)
-        if room is None:
-            self._miss(buffer, f"{size} bytes are needed, and the kernel does not say how many can be taken")
-            return
-        if size + untouched > room:
-            left = max(0, room - untouched)
-            self._miss(buffer, f"{size} bytes are needed, and {left} bytes of memory can be taken")
-            return
-        self._sizes[buffer] = size
-        try:
-            self._loop.run_in_executor(None, self._fill, buffer, size)
-        except RuntimeError as error:
-            self._miss(buffer, f"the buffer cannot be made: {error}")
-
-    def _fill(self, buffer: int, size: int) -> None:
-        """Make a buffer, in a thread.
-
-        The loop is told of it here, not by what this returns: if no thread could be started for it, another
-        one may still come to it later, and nobody would close what it returns.
-        """
-        try:
-            made: int | OSError = make_buffer(size)
-        except OSError as error:
-            made = error
-        self._loop.call_soon_threadsafe(self._made, buffer, made)
-
-    def _made(self, buffer: int, made: int | OSError) -> None:
-        if isinstance(made, OSError):
-            self._miss(buffer, f"the kernel gives no memory: {made.strerror}")
-        elif buffer not in self._sizes:  # it was refused meanwhile, or all is closed
-            os.close(made)
+    def _tell(self) -> None:
+        """Tell what this node holds, where it takes copies in, what it has sent, and how a writer fares."""
+        copies, report = self._stock.copies, self._storing.report
+        if copies is None:
+            self._on_stock(self._own, None, None, report)
         else:
-            self._fds[buffer] = made
-            self._handle(BufferMade(buffer))
+            self._on_stock(copies.replicas.holdings(self._own), copies.inlet, copies.copied, report)
 
-    def _miss(self, buffer: int, reason: str) -> None:
-        """Tell the vault that there will be no such buffer."""
-        self._sizes.pop(buffer, None)
-        self._loop.call_soon(self._handle, BufferRefused(buffer, reason))
+    def _pin(self, pinned: Pinned) -> None:
+        if self._stock.copies is not None:
+            self._stock.copies.handle(pinned)
+        self._handle(pinned)
+
+    # -- copies
+
+    def _open_copies(self, peering: Peering, begins: RoundBegins) -> None:
+        try:
+            self._stock.copies = Copies(peering.host, peering.rate, self._pending, self._tell)
+        except OSError as error:
+            why = error.strerror or str(error)
+            logger.warning("this node exchanges no copies of saved states: no socket can be made (%s)", why)
+        else:
+            self._stock.copies.begin(begins)
+            self._tell()
 
     # -- connections
 
@@ -246,6 +266,8 @@ class MemoryServer:
                 self._handle(WorkerGone(rank, connection.number))
             case {"ask": "restore"}:
                 self._show(connection)
+            case {"ask": "data", "kind": str(kind), "body": dict() | str() as body}:
+                self._pass_on(connection, kind, unpacked(body))
             case _:
                 raise ValueError("it asks for nothing that is known")
 
@@ -263,7 +285,18 @@ class MemoryServer:
             return
         connection.local_rank = local_rank
         restore = None if given.restore is None else [given.restore.round, given.restore.step]
-        self._send(connection, {"restore": restore})
+        self._send(connection, {"restore": restore, **self._told_first})
+
+    def _pass_on(self, connection: Connection, kind: str, body: dict[str, Any]) -> None:
+        """Pass on what a worker asks about shared data."""
+        if self._relay is None or self._assignment is None or connection.local_rank is None:
+            raise ValueError("nobody answers that here")
+
+        def reply(answer: DataAnswer) -> None:
+            self._send(connection, {"data": packed(to_json(answer))})
+
+        worker = self._assignment.round, connection.local_rank
+        self._relay.ask(kind, body, worker, connection.number, reply)
 
     def _rank(self, connection: Connection) -> int | None:
         if self._assignment is None or connection.local_rank is None:
@@ -273,17 +306,16 @@ class MemoryServer:
     def _show(self, connection: Connection) -> None:
         """Hand out what this node has of the commit to restore, part after part."""
         restore = self._assignment.restore if self._assignment is not None else None
-        parts = [] if restore is None else self._vault.stored(restore)
-        for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
+        parts = [] if restore is None else self._stock.each_rank(restore)
+        for left, (part, fd) in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
             answer = {"rank": part.rank, "length": part.length, "digest": part.digest}
-            self._send(connection, {**answer, "left": left}, part.number)
+            self._send(connection, {**answer, "left": left}, fd)
         if not parts:
             self._send(connection, {"left": -1})
 
-    def _send(self, connection: Connection, answer: dict[str, Any], buffer: int | None = None) -> None:
-        data, fds = json.dumps(answer).encode(), [] if buffer is None else [self._fds[buffer]]
+    def _send(self, connection: Connection, answer: dict[str, Any], fd: int | None = None) -> None:
         try:
-            socket.send_fds(connection.channel, [data], fds)
+            socket.send_fds(connection.channel, [json.dumps(answer).encode()], [] if fd is None else [fd])
         except OSError:  # it has gone, or reads nothing
             self._loop.call_soon(self._close, connection)
 
@@ -292,23 +324,11 @@ class MemoryServer:
             return
         self._loop.remove_reader(connection.channel)
         connection.channel.close()
+        if self._relay is not None:
+            self._relay.forget(connection.number)
         rank = self._rank(connection)
         if rank is not None:
             self._handle(WorkerGone(rank, connection.number))
-
-
-def make_buffer(size: int) -> int:
-    """A memfd of this size whose pages are there; nobody can make it smaller. OSError without memory."""
-    import fcntl
-
-    fd = os.memfd_create(MEMFD, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.posix_fallocate(fd, 0, max(1, size))
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
 
 
 def _parse(data: bytes) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from elasticrun.core.job.commits import Commits
 from elasticrun.core.job.growth import HeldBack
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import HEARTBEAT, LAST_CALL, REATTACH, WARMING, JobState
+from elasticrun.core.job.storage import Storage
 from elasticrun.core.membership.nodes import Node
 from elasticrun.core.membership.quorum import accepts
 from elasticrun.core.protocol.messages import RejectCode, Rejected
@@ -29,10 +30,11 @@ REATTACH_EACH = 0.005
 class Attendance:
     """Keeps the table of nodes, the candidates and those held back."""
 
-    def __init__(self, state: JobState, outbox: Outbox, commits: Commits) -> None:
+    def __init__(self, state: JobState, outbox: Outbox, commits: Commits, storage: Storage) -> None:
         self._state = state
         self._outbox = outbox
         self.commits = commits
+        self.storage = storage
 
     # -- what nodes say
 
@@ -44,13 +46,15 @@ class Attendance:
             self.note_probe(status.probe.check)
         state.quorum.hear(status.votes, node.info.position, status.round)
         self.commits.hear(node)
+        if state.config.state_storage is not None:
+            self.storage.hear(node)
         if name in state.current.pending:
             self._hear_member(node)
         if state.checkup is not None:
             state.checkup.hear(node)
         state.candidates.hear(node)
-        if not node.ready or name in state.current.pending:
-            self._withdraw(node)
+        if not node.ready or name in state.current.pending or name in state.leaving:
+            self.withdraw(node)
         elif status.warming and state.round >= 0 and not (state.checkup and state.checkup.involves(name)):
             self.hold_back(node)
         elif name not in state.ready:
@@ -104,10 +108,10 @@ class Attendance:
 
     def admit(self, node: Node) -> None:
         """Make a ready node a candidate."""
-        self._withdraw(node)
+        self.withdraw(node)
         self._state.candidates.add(node)
 
-    def _withdraw(self, node: Node) -> None:
+    def withdraw(self, node: Node) -> None:
         """Remove the node from the candidates, and from those held back."""
         self._state.candidates.remove(node)
         if node.info.node in self._state.held:
@@ -142,9 +146,11 @@ class Attendance:
         """Forget a node that is gone."""
         state, name = self._state, node.info.node
         state.members.remove(name)
-        self._withdraw(node)
+        self.withdraw(node)
         state.candidates.forget(node)
+        state.leaving.pop(name, None)
         self.commits.lose(name)
+        self.storage.lose(name)
         state.timers.cancel((HEARTBEAT, name))
         if state.checkup is not None:
             state.checkup.lose(name)
@@ -206,7 +212,8 @@ class Attendance:
         """Which invariants do not hold, in words."""
         state = self._state
         nodes, ready, held = state.members.nodes, state.ready.keys(), state.held.since.keys()
-        idle = {name for name, node in nodes.items() if node.ready and name not in state.current.pending}
+        busy = state.current.pending | state.leaving.keys()
+        idle = {name for name, node in nodes.items() if node.ready and name not in busy}
         away = sum(node.session is None for node in nodes.values())
         silent = {
             name for name, node in nodes.items() if node.session and (HEARTBEAT, name) not in state.timers

@@ -63,6 +63,9 @@ def _ending(job: JobState, node: Node, stamp: tuple[int, int]) -> JobEnded:
 
 def notice(job: JobState) -> tuple[str, list[str]]:
     """What the job waits for, and the names of the nodes that wait."""
+    if job.ending is not None:
+        text = f"{job.ending[1]}; before the job ends, {job.storing.commit} is written to the storage"
+        return text, list(job.members.nodes)
     if job.phase is JobPhase.GATHERING:
         present = [node.info for node in job.members.nodes.values()]
         doubts = [f"{name}: {reason}" for name, reason in job.health.doubtful.items()]

@@ -6,7 +6,15 @@ from enum import Enum
 from typing import Annotated
 
 from elasticrun.core.protocol.bounds import EPOCHS, SESSIONS
-from elasticrun.core.protocol.messages import AgentStatus, Hello, MasterMessage, Outcome, Rejected
+from elasticrun.core.protocol.messages import (
+    AgentStatus,
+    AskData,
+    Hello,
+    MasterMessage,
+    OpenData,
+    Outcome,
+    Rejected,
+)
 from elasticrun.core.protocol.orders import Order
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.dataclass import dataclass
@@ -84,6 +92,22 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
+class DataOpened:
+    """A worker begins to read shared data."""
+
+    session: Annotated[int, SESSIONS]
+    message: OpenData
+
+
+@dataclass(frozen=True, slots=True)
+class DataAsked:
+    """A worker asks for shards of shared data, or tells what it has trained on."""
+
+    session: Annotated[int, SESSIONS]
+    message: AskData
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """An agent's loop is alive."""
 
@@ -115,7 +139,9 @@ class Expired:
 
 
 #: An operator's order is itself an event.
-JobEvent = MasterStarted | Attached | Reported | Beat | Left | Detached | Expired | Order
+JobEvent = (
+    MasterStarted | Attached | Reported | DataOpened | DataAsked | Beat | Left | Detached | Expired | Order
+)
 
 
 @dataclass(frozen=True, slots=True)

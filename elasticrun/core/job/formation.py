@@ -16,6 +16,7 @@ from elasticrun.config import HealthCheckMode
 from elasticrun.core.job.attendance import Attendance
 from elasticrun.core.job.clusters import Clusters
 from elasticrun.core.job.directives import notice
+from elasticrun.core.job.drains import Drains
 from elasticrun.core.job.events import StepDown, Trigger
 from elasticrun.core.job.moves import Move
 from elasticrun.core.job.outbox import Outbox
@@ -27,14 +28,20 @@ from elasticrun.core.membership.ranks import RoundTerms, assign_ranks, order_mem
 from elasticrun.core.protocol.messages import Assignment, CommitId
 from elasticrun.core.protocol.status import JobPhase
 
+#: No world forms before other nodes come.
+TOO_FEW = (Step.TOO_FEW, Step.NO_QUORUM, Step.TOO_FEW_HEALTHY, Step.MISFIT)
+
 
 class Formation:
     """Forms worlds."""
 
-    def __init__(self, state: JobState, outbox: Outbox, attendance: Attendance, clusters: Clusters) -> None:
+    def __init__(
+        self, state: JobState, outbox: Outbox, attendance: Attendance, drains: Drains, clusters: Clusters
+    ) -> None:
         self._state = state
         self._outbox = outbox
         self._attendance = attendance
+        self._drains = drains
         self._clusters = clusters
 
     # -- gathering
@@ -49,6 +56,12 @@ class Formation:
             self._attendance.admit_held()
             decision = self._decide()
         state.obstacle = decision.obstacle
+        heirs = decision.nodes if decision.step is Step.FORM else tuple(state.ready)
+        if (state.leaving or decision.step is Step.FORM) and self._attendance.commits.collect(heirs):
+            return None  # a timer bounds the wait
+        if state.leaving and decision.step in TOO_FEW and self._attendance.storage.flushes():
+            return None
+        self._drains.see_off()
         return self._follow(decision)
 
     def _decide(self) -> Decision:
@@ -152,7 +165,7 @@ class Formation:
         first = nodes[order[0]]
         tasks = self._clusters.make_tasks(order) if first.info.roles else None
         self._stop_waiting()
-        restore = self._attendance.commits.choose()
+        restore = self._attendance.commits.choose(order)
         state.round = self._attendance.number_round()
         self._attendance.commits.begin(order)
         assignments = self._propose(

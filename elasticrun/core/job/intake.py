@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticrun.core.job.attendance import Attendance
+from elasticrun.core.job.drains import Drains
 from elasticrun.core.job.events import Attached, Beat, Detached, Left, MasterStarted, Reported
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import JOIN, STEP_DOWN, JobState
@@ -24,10 +25,11 @@ from elasticrun.core.protocol.messages import Hello, NodeInfo, RejectCode, Rejec
 class Intake:
     """Takes in what masters and agents say of themselves."""
 
-    def __init__(self, state: JobState, outbox: Outbox, attendance: Attendance) -> None:
+    def __init__(self, state: JobState, outbox: Outbox, attendance: Attendance, drains: Drains) -> None:
         self._state = state
         self._outbox = outbox
         self._attendance = attendance
+        self._drains = drains
 
     # -- masters
 
@@ -78,6 +80,10 @@ class Intake:
         self._attendance.hear(node)
         self._outbox.direct(node)
         self._attendance.commits.greet(node)
+        if state.config.state_storage is not None:
+            self._attendance.storage.greet(node)
+        if node.status.leaving:
+            self._drains.hear(node)
         if admission is not Admission.REATTACHES:
             self._compare(info)
 
@@ -95,6 +101,8 @@ class Intake:
         if status.sequence > node.status.sequence:
             node.status = status
             self._attendance.hear(node)
+            if status.leaving:
+                self._drains.hear(node)
 
     def hear_beat(self, event: Beat) -> None:
         """Note that an agent lives."""

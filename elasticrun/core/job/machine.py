@@ -19,11 +19,15 @@ from elasticrun.core.job.attendance import Attendance
 from elasticrun.core.job.checking import Checking
 from elasticrun.core.job.clusters import Clusters
 from elasticrun.core.job.commits import Commits
+from elasticrun.core.job.data import SharedData
+from elasticrun.core.job.drains import Drains
 from elasticrun.core.job.events import (
     OUTCOMES,
     TRANSITIONS,
     Attached,
     Beat,
+    DataAsked,
+    DataOpened,
     Detached,
     Ended,
     Expired,
@@ -52,10 +56,13 @@ from elasticrun.core.job.state import (
     MENDING,
     NOTICE,
     REATTACH,
+    SAVING,
     STEP_DOWN,
+    STORING,
     WARMING,
     JobState,
 )
+from elasticrun.core.job.storage import Storage
 from elasticrun.core.job.tasks import SingleTasks
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.timers import Deadlines
@@ -71,25 +78,25 @@ class JobMachine:
         state = self.state = JobState.new(config) if state is None else state
         outbox = self._outbox = Outbox(state)
         commits = Commits(state, outbox)
-        attendance = Attendance(state, outbox, commits)
-        intake = Intake(state, outbox, attendance)
-        clusters = Clusters(state, outbox)
-        formation = Formation(state, outbox, attendance, clusters)
-        growing = Growing(state, clusters)
-        checking = Checking(state, outbox, attendance)
-        settling = Settling(state, outbox, attendance)
+        storage = self._storage = Storage(state, outbox)
+        attendance = Attendance(state, outbox, commits, storage)
+        drains = Drains(state, outbox, attendance)
+        intake, clusters = Intake(state, outbox, attendance, drains), Clusters(state, outbox)
+        formation = Formation(state, outbox, attendance, drains, clusters)
+        growing, checking = Growing(state, clusters), Checking(state, outbox, attendance)
+        settling, data = Settling(state, outbox, attendance), SharedData(state, outbox)
         tasks = SingleTasks(state, outbox, settling)
-        rounds = Rounds(state, outbox, growing, settling, tasks)
-        orders = Orders(state, outbox, attendance, tasks)
+        rounds = Rounds(state, outbox, growing, settling, tasks, data)
+        orders = Orders(state, outbox, drains, tasks)
         self._parts = (
-            *(outbox, commits, attendance, intake, formation),
+            *(outbox, commits, storage, attendance, intake, drains, formation),
             *(growing, checking, settling, rounds, tasks),
         )
-
         self._takes: dict[type[JobEvent], Take] = {
             MasterStarted: intake.start,
             Attached: intake.hear_hello,
             Reported: intake.hear_status,
+            **dict.fromkeys((DataOpened, DataAsked), data.hear),
             Beat: intake.hear_beat,
             Left: intake.hear_leave,
             Detached: intake.hear_end,
@@ -109,6 +116,8 @@ class JobMachine:
             MENDING: tasks.expire_wait,
             LINGER: tasks.expire_linger,
             NOTICE: lambda _: outbox.remind(),
+            SAVING: data.expire,
+            STORING: storage.expire,
         }
         self._rules: dict[JobPhase, Callable[[], Move | None]] = {
             JobPhase.GATHERING: formation.advance,
@@ -132,9 +141,12 @@ class JobMachine:
             self.state.events += 1
         effects = self._outbox.begin()
         move = self._takes[type(event)](event)
-        if move is not None:
+        if move is not None and self.state.ending is None:
             self._move(move)
-        while (rule := self._rules.get(self.state.phase)) is not None and (move := rule()) is not None:
+        while (rule := self._rules.get(self.state.phase)) is not None:
+            move = rule() if self.state.ending is None else self._storage.conclude()
+            if move is None:
+                break
             self._move(move)
         return effects
 
@@ -161,6 +173,8 @@ class JobMachine:
         return None if act is None else act(event.node)
 
     def _move(self, move: Move) -> None:
+        if self._storage.delays(move):
+            return
         self.state.phase = TRANSITIONS[self.state.phase, move.trigger]
         self._begins.get(move.trigger, self._end)(move)
 

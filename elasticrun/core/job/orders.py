@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from elasticrun.core.job.attendance import Attendance
+from elasticrun.core.job.drains import Drains
 from elasticrun.core.job.events import Answered, JobEvent
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import JobState
 from elasticrun.core.job.tasks import SingleTasks, idle
 from elasticrun.core.membership.rendezvous import WorldLimits
-from elasticrun.core.protocol.messages import RejectCode, Rejected, SaveStacks
+from elasticrun.core.protocol.messages import SaveStacks
 from elasticrun.core.protocol.orders import DrainNode, RestartRound, SaveAllStacks, ScaleJob, ScaleRole
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
@@ -28,10 +28,10 @@ SHOWN = 8  # names of nodes in an answer
 class Orders:
     """Judges the orders of operators and carries them out."""
 
-    def __init__(self, state: JobState, outbox: Outbox, attendance: Attendance, tasks: SingleTasks) -> None:
+    def __init__(self, state: JobState, outbox: Outbox, drains: Drains, tasks: SingleTasks) -> None:
         self._state = state
         self._outbox = outbox
-        self._attendance = attendance
+        self._drains = drains
         self._tasks = tasks
         self.rules: dict[type[JobEvent], Callable[[Any], None]] = {
             DrainNode: self._drain,
@@ -46,7 +46,7 @@ class Orders:
         known = ", ".join(list(nodes)[:SHOWN]) or "none"
         unknown = "" if event.node in nodes else f"there is no node {event.node!r}; the nodes are: {known}"
         if self._allows(unknown):
-            self._attendance.dismiss(nodes[event.node], Rejected(RejectCode.DRAINED, why), why)
+            self._drains.drain(nodes[event.node], why)
             self._answer(f"{event.node} is asked to leave")
 
     def _scale(self, event: ScaleJob) -> None:

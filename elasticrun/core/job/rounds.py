@@ -6,6 +6,7 @@ only the echo of a lost node, and that loss is known by then.
 
 from __future__ import annotations
 
+from elasticrun.core.job.data import SharedData
 from elasticrun.core.job.events import Trigger
 from elasticrun.core.job.growing import Growing
 from elasticrun.core.job.moves import Move
@@ -30,7 +31,13 @@ class Rounds:
     """Runs rounds, stops them and settles what they cost."""
 
     def __init__(
-        self, state: JobState, outbox: Outbox, growing: Growing, settling: Settling, tasks: SingleTasks
+        self,
+        state: JobState,
+        outbox: Outbox,
+        growing: Growing,
+        settling: Settling,
+        tasks: SingleTasks,
+        data: SharedData,
     ) -> None:
         self._state = state
         self._outbox = outbox
@@ -38,6 +45,7 @@ class Rounds:
         self._settling = settling
         self._world = WholeWorld()
         self._tasks = tasks
+        self._data = data
 
     @property
     def _scope(self) -> RestartScope:
@@ -48,6 +56,7 @@ class Rounds:
     def begin(self, _: Move) -> None:
         """Tell the members of a new world to start."""
         state, order = self._state, self._state.previous
+        self._data.begin()
         self._outbox.decide(
             f"round {state.round} starts with {name_some(order)}: {state.current.start_reason}"
         )
@@ -101,6 +110,7 @@ class Rounds:
             state.timers.cancel((timer, ""))
         current.lasted = state.now - current.started_at
         self._scope.stop()
+        self._data.stop()
         state.timers.set((NOTICE, ""), state.now + state.config.waiting_notice_interval)
         self._outbox.decide(f"round {state.round} stops: {current.stop_reason}")
         self._outbox.direct_all(name for name in current.assignments if name not in current.serving)
@@ -144,7 +154,9 @@ class Rounds:
         rules = {
             "who may run has an assignment": current.pending <= current.assignments.keys(),
             "nothing stops a round that runs": not runs or current.stop is None,
-            "a round stops for somebody": not stops or (bool(current.pending) and current.stop is not None),
+            "a round stops for somebody": not stops
+            or state.ending is not None
+            or (bool(current.pending) and current.stop is not None),
             "only known nodes are waited for": not stops or current.pending <= state.members.nodes.keys(),
             "the newest round has the largest number": state.round <= state.newest,
             "tasks are waited for only while a round runs": runs

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from elasticrun.config import JobConfig, TaskRole
 from elasticrun.core.health.candidates import Candidates, Standing
 from elasticrun.core.health.checkup import Checkup, HealthBook
-from elasticrun.core.job.events import OUTCOMES
+from elasticrun.core.job.events import OUTCOMES, Trigger
 from elasticrun.core.job.growth import HeldBack
 from elasticrun.core.job.round import Round
 from elasticrun.core.membership.fit import Fit
@@ -28,8 +29,13 @@ from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import Budget
 from elasticrun.core.recovery.settlement import Recovery
 from elasticrun.core.state.ledger import CommitLedger
+from elasticrun.core.state.replication import Replication
+from elasticrun.core.state.storing import Storing
 from elasticrun.core.tensorflow.round_tasks import Order
 from elasticrun.core.timers import Deadlines
+
+if TYPE_CHECKING:
+    from elasticrun.core.data.desk import Desks
 
 Timer = tuple[str, str]  # its kind, and the node it is about, or ""
 #: Kinds of timers.
@@ -37,6 +43,10 @@ HEARTBEAT, LAST_CALL, JOIN, NOTICE, REATTACH = "heartbeat", "last call", "join",
 CHECK, BACKOFF, STEP_DOWN = "check", "back-off", "step down"
 GROWTH, WARMING = "growth", "warming"
 MENDING, LINGER, SERVING = "mending", "linger", "serving"
+COLLECTING, SAVING = "collecting", "saving"
+STORING, FLUSH = "storing", "flush"
+Verdict = tuple[CommitId | None, CommitId | None, CommitId | None, CommitId | None]
+UNJUDGED: Verdict = (None, None, None, None)
 
 
 @dataclass(slots=True)
@@ -68,6 +78,7 @@ class JobState:
 
     # Who is here: Attendance
     held: HeldBack = field(default_factory=HeldBack)  # ready, but no world waits for them
+    leaving: dict[str, str] = field(default_factory=dict)  # drained nodes that hold saved states, and why
     newest: int = -1  # the highest round that any node has heard of, perhaps from a forgotten master
     probes: int = 0  # number of the newest probe, perhaps of a forgotten master
 
@@ -86,7 +97,16 @@ class JobState:
     role_orders: dict[TaskRole, Order] = field(default_factory=dict)  # the newest for each role
 
     # Saved states: Commits
-    verdict: tuple[CommitId | None, CommitId | None] = (None, None)  # safe and void, as members were told
+    replication: Replication = field(default_factory=Replication)
+    verdict: Verdict = UNJUDGED  # as members were told
+
+    # Data that the ranks of the newest round share: SharedData
+    desks: Desks | None = None
+    readers: dict[int, str] = field(default_factory=dict)  # nodes of ranks that have asked
+
+    # What is written to the storage: Storage
+    storing: Storing = field(default_factory=Storing)
+    ending: tuple[Trigger, str] | None = None  # an end that waits until the newest commit is written
 
     # What was said: Outbox
     sequence: int = 0  # of the newest directive

@@ -41,7 +41,12 @@ from elasticrun.core.protocol.bounds import (
 from elasticrun.core.protocol.commits import CommitId as CommitId
 from elasticrun.core.protocol.commits import Holding as Holding
 from elasticrun.core.protocol.commits import Holdings
+from elasticrun.core.protocol.commits import Inlet as Inlet
 from elasticrun.core.protocol.commits import JudgeCommits as JudgeCommits
+from elasticrun.core.protocol.commits import Sent as Sent
+from elasticrun.core.protocol.data import AskData as AskData
+from elasticrun.core.protocol.data import DataAnswer as DataAnswer
+from elasticrun.core.protocol.data import OpenData as OpenData
 from elasticrun.core.protocol.failure import MAX_SUMMARY_TEXT as MAX_SUMMARY_TEXT
 from elasticrun.core.protocol.failure import Failure as Failure
 from elasticrun.core.protocol.failure import FailureKind as FailureKind
@@ -54,6 +59,9 @@ from elasticrun.core.protocol.probing import ProbeGroup as ProbeGroup
 from elasticrun.core.protocol.probing import ProbeReport as ProbeReport
 from elasticrun.core.protocol.stall import Evidence as Evidence
 from elasticrun.core.protocol.stall import Stall as Stall
+from elasticrun.core.protocol.storing import StoreOrder as StoreOrder
+from elasticrun.core.protocol.storing import StoreReport as StoreReport
+from elasticrun.core.protocol.storing import WriteState as WriteState
 from elasticrun.core.protocol.tasks import MAX_PORTS, MAX_TASKS, Cluster, Task, TaskReports, Tasks, misfit_of
 from elasticrun.core.protocol.trust import Trust as Trust
 from elasticrun.core.protocol.usage import TaskUsages
@@ -126,6 +134,10 @@ class AgentStatus:
     tasks: TaskReports = ()  # of ``round``
     hosts_store: bool = False  # while READY: a process of its launcher would serve the workers' store
     holdings: Holdings = ()  # what it has in memory of the job's saved states
+    inlet: Inlet | None = None  # where it takes in copies of other nodes' saved states
+    copied: Sent | None = None  # the newest order to copy with which it is done
+    stored: StoreReport | None = None  # how its newest order for the storage fares
+    leaving: Sentence = ""  # why it will leave, once nobody needs what it holds; "": it stays
 
     def contradiction(self) -> str:
         """A contradiction in its votes or holdings, as a sentence; "" if there is none."""
@@ -177,7 +189,7 @@ class Leave:
 
 
 #: What an agent says once the master has welcomed it.
-AttachedMessage = Report | Heartbeat | Leave
+AttachedMessage = Report | Heartbeat | Leave | OpenData | AskData
 AgentMessage = Hello | AttachedMessage
 
 
@@ -360,4 +372,6 @@ MasterMessage = (
     | JobEnded
     | Rejected
     | JudgeCommits
+    | DataAnswer
+    | WriteState
 )

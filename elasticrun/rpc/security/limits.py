@@ -45,7 +45,7 @@ class Limits:
     queued_bytes: int = 48 << 20  # of all agents together
     queued_bytes_each: int = 64 << 10  # as much more for each stream
     message_burst: float = 2000.0  # of one attached agent
-    messages_per_second: float = 50.0
+    messages_per_second: float = 1000.0  # workers that share data ask before each few batches
     bytes_burst: float = 64.0 * MAX_MESSAGE_BYTES  # 100 tasks that fail at once tell 6 to 30 MiB
     bytes_per_second: float = 1.0 * MAX_MESSAGE_BYTES
     hello_bytes: int = 16 << 10  # a Hello costs one more join for each so many bytes
@@ -97,7 +97,8 @@ class Bucket:
 class Allowance:
     """What one attached agent may say, in messages and in bytes.
 
-    An agent sends a few messages in a round, and otherwise one in ten seconds. One that exceeds the bursts
+    An agent sends a few messages in a round, and otherwise one in ten seconds; if its workers share data, two
+    for each saved step of a worker, and one for each few leases. One that exceeds the bursts
     is read more slowly, and its messages wait in its connection. Others do not wait. If its heartbeats come
     too late for that, it alone is lost.
     """
