@@ -7,6 +7,9 @@ scripts/bench master --help       measures a master with thousands of agents
 scripts/bench idle --help         measures what a job does while nothing happens
 scripts/bench month [FAILURES]    measures the journal of a job in which a node fails each minute
 scripts/bench save --help         measures how long a save of the state keeps a training waiting
+scripts/bench recover --help      measures the time from a fault to the next new step
+scripts/bench goodput --help      measures how much of a job under faults is work that counts
+scripts/bench data --help         measures shards that ranks share: leases a second, waits, a slow node
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from scripts.benchmarks.report import (
 from scripts.benchmarks.session import measure
 
 #: Measurements with command lines of their own: modules beside this one.
-OTHERS = ("master", "idle", "month", "save")
+OTHERS = ("master", "idle", "month", "save", "recover", "goodput", "data")
 ALL = ",".join(LAUNCHERS)
 
 

@@ -42,6 +42,8 @@ TAIL = 40  # lines of each node's output that are kept of a run that failed
 LOOK = 1.0  # seconds between two looks at what processes do
 IDLE = 0.1  # cores; torchrun's polling takes less
 
+_NAMED = 'echo "$1" > /proc/sys/kernel/hostname; shift; exec "$@"'
+
 T = TypeVar("T")
 
 
@@ -124,6 +126,7 @@ class Run:
         self.number = number
         self.events: list[Event] = []
         self.nodes: list[Node] = []
+        self._started = 0
         self._port = free_port()
         self._rest = b""
         path = folder / "events"
@@ -159,15 +162,23 @@ class Run:
         """Start a launcher that is the only node of its job."""
         return self._start("--standalone", *args)
 
-    def node(self, nnodes: str, *args: str) -> Node:
-        """Start one of several launchers on this machine that share a job."""
-        place = ("--rdzv-backend", "c10d", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "bench")
-        return self._start("--nnodes", nnodes, *place, "--local-addr", "127.0.0.1", *args)
+    def node(self, nnodes: str, *args: str, host: str = "") -> Node:
+        """Start one of several launchers on this machine that share a job.
 
-    def _start(self, *args: str) -> Node:
+        ``host``: a host name of its own, which needs root. Hosts keep copies for others only.
+        """
+        place = ("--rdzv-backend", "c10d", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "bench")
+        return self._start("--nnodes", nnodes, *place, "--local-addr", "127.0.0.1", *args, host=host)
+
+    def _start(self, *args: str, host: str = "") -> Node:
         env = {**self._env, **self.launcher.env}
+        command = self.launcher.command(*args)
+        if host:
+            command = ["unshare", "--uts", "sh", "-ec", _NAMED, "sh", host, *command]
+            env["GLOO_SOCKET_IFNAME"] = "lo"  # nobody knows the address of such a name
         with _undisturbed():
-            node = Node(self.launcher.command(*args), self.folder, f"node{len(self.nodes)}", env)
+            node = Node(command, self.folder, f"node{self._started}", env)
+            self._started += 1
             self.nodes.append(node)
         return node
 
