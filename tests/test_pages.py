@@ -196,12 +196,14 @@ def test_the_class_of_a_named_variable_exists() -> None:
 def test_the_api_is_what_the_page_says() -> None:
     import elasticrun
     import elasticrun.control
+    import elasticrun.data
     import elasticrun.tf
 
     page = read(f"{MANUAL}/api.md")
     assert [name for name in elasticrun.__all__ if f"`{name}(" not in page] == []
     classes = [name for name in elasticrun.tf.__all__ if name not in ("Restored", "Resumed", "Saved")]
     assert [name for name in classes if f"`{name}`" not in page] == []
+    assert [name for name in elasticrun.data.__all__ if f"`{name}`" not in page] == []
     assert [name for name in elasticrun.control.__all__ if f"`{name}`" not in page] == []
     orders = [name for name in vars(elasticrun.control.JobControl) if not name.startswith("_")]
     assert [name for name in orders if f"{name}(" not in page] == []
