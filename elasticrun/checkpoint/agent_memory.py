@@ -11,7 +11,7 @@ import json
 import mmap
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from elasticrun.errors import CheckpointError
@@ -61,6 +61,8 @@ class AgentMemory:
         self._hello = hello
         self._channel: socket.socket | None = None
         self._maps: dict[int, mmap.mmap] = {}  # by buffer
+        #: Called with each buffer before it is unmapped.
+        self.before_unmap: Callable[[mmap.mmap], object] = lambda memory: None
 
     @classmethod
     def connect(cls, environment: Mapping[str, str]) -> AgentMemory | None:
@@ -105,7 +107,7 @@ class AgentMemory:
         except AgentSilent as silence:
             raise SaveRefused(str(silence)) from None
         for dropped in self._maps.keys() - set(answer["alive"]):
-            del self._maps[dropped]  # else its memory would never be free
+            self.before_unmap(self._maps.pop(dropped))  # else its memory would never be free
         try:
             return Granted(self._map(answer["buffer"], answer["size"], fd), answer["divides"])
         except OSError as error:
@@ -145,7 +147,8 @@ class AgentMemory:
     def close(self) -> None:
         """Hang up. What was saved stays with the agent."""
         self._hang_up()
-        self._maps.clear()
+        while self._maps:
+            self.before_unmap(self._maps.popitem()[1])
 
     def _open(self) -> None:
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from elasticrun.checkpoint import exchange
 from elasticrun.checkpoint.agent_memory import ROUND, AgentMemory, SaveRefused
+from elasticrun.checkpoint.gpu import Pins
 from elasticrun.checkpoint.loading import Loading, State
 from elasticrun.checkpoint.memory import MemoryReader, Writing
 from elasticrun.checkpoint.overlap import Changed, Later, Overlap, is_steady, steady_tensors
@@ -78,6 +79,9 @@ class Checkpointer:
         self._timing = timing_of(every, self._history_now, os.environ, time.monotonic)
         self._sameness = Sameness()
         self._memory = AgentMemory.connect(os.environ)
+        self._pins = Pins()
+        if self._memory is not None:
+            self._memory.before_unmap = self._pins.release
         self._record: DataRecord | None = None
         if self._memory is not None and records is not None:
             try:
@@ -186,6 +190,8 @@ class Checkpointer:
             return False
         self._told = False
         writing = Writing(self._memory, granted, layout, facts)
+        if any(tensor.is_cuda for _, tensor in writing.placed):
+            self._pins.pin(granted.memory)
         steady = steady_tensors(state) if self._overlap is not None else frozenset[int]()
         writing.copy(each for each in writing.placed if not is_steady(each[1], steady))
         later = None

@@ -27,6 +27,7 @@ from torch.futures import Future
 from elasticrun.checkpoint.agent_memory import AgentMemory, Granted
 from elasticrun.checkpoint.copying import Copies, Copying, missing_tensors
 from elasticrun.checkpoint.exchange import Remote, is_possible, others
+from elasticrun.checkpoint.gpu import Devices
 from elasticrun.checkpoint.parts import Item, Layout, Part, place, seal, write
 from elasticrun.errors import CheckpointError
 
@@ -43,10 +44,15 @@ class Writing:
         self.placed = layout.items(granted.divides)
         self.items = place(self.placed)
 
-    def copy(self, placed: Iterable[tuple[Item, torch.Tensor]]) -> None:
-        """Copy some of ``placed``. If that fails, the agent hears that the save is given up."""
+    def copy(self, placed: Iterable[tuple[Item, torch.Tensor]], devices: Devices | None = None) -> None:
+        """Copy some of ``placed``. If that fails, the agent hears that the save is given up.
+
+        ``devices``: the GPUs that they are on, if what was queued there counted from an earlier moment.
+        """
         try:
-            write(self._target, placed)
+            given = [*placed]
+            with (devices or Devices(tensor for _, tensor in given)).beside():
+                write(self._target, given)
         except BaseException:
             self._memory.give_up()
             raise

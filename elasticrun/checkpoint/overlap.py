@@ -11,7 +11,6 @@ was when its copy ends is found, and that save is given up. What changes memory 
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from elasticrun.checkpoint.gpu import Devices
 from elasticrun.checkpoint.parts import Item
 from elasticrun.errors import CheckpointError
 
@@ -60,24 +60,24 @@ class Later:
 
     def __init__(self, placed: Iterable[Placed]) -> None:
         self._placed = [(item, tensor, tensor._version) for item, tensor in placed]
-        self._devices = _Devices(tensor for _, tensor, _ in self._placed)
+        self._devices = Devices(tensor for _, tensor, _ in self._placed)
         self._done = threading.Event()
 
-    def copy(self, write: Callable[[list[Placed]], object]) -> None:
-        """Copy all, by ``write``. Called by the thread.
+    def copy(self, write: Callable[[list[Placed], Devices], object]) -> None:
+        """Copy all, by ``write``, beside what the GPUs do. Called by the thread.
 
         Raises:
             Changed: one of them was changed meanwhile.
         """
         try:
-            with self._devices.beside():
-                for item, tensor, version in self._placed:
-                    write([(item, tensor)])
-                    if tensor._version != version:
-                        raise Changed(
-                            f"{item.name} was changed while it was copied: with overlap=True only the step of"
-                            " an optimizer may change what the optimizer has; save without it"
-                        )
+            if self._placed:
+                write([(item, tensor) for item, tensor, _ in self._placed], self._devices)
+            for item, tensor, version in self._placed:  # only now all bytes are there
+                if tensor._version != version:
+                    raise Changed(
+                        f"{item.name} was changed while it was copied: with overlap=True only the step of"
+                        " an optimizer may change what the optimizer has; save without it"
+                    )
         finally:
             self._done.set()
 
@@ -116,20 +116,3 @@ class Overlap:
         if self._later is not None:
             self._waited(self._later.wait())
             self._later = None
-
-
-class _Devices:
-    """The GPUs that tensors are on, and what was queued there when they were to be copied."""
-
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        found = {each.device for each in tensors if each.is_cuda}
-        self._queued = {device: torch.cuda.current_stream(device).record_event() for device in found}
-
-    def beside(self) -> Any:
-        """A context in which copies run beside the training's own work, and after what was queued before."""
-        stack = contextlib.ExitStack()
-        for device, queued in self._queued.items():
-            stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            stream.wait_event(queued)
-            stack.enter_context(torch.cuda.stream(stream))
-        return stack

@@ -172,12 +172,17 @@ def place(items: Iterable[tuple[Item, torch.Tensor]]) -> list[Item]:
 
 
 def write(memory: torch.Tensor, items: Iterable[tuple[Item, torch.Tensor]]) -> None:
-    """Copy items to their places in ``memory``, the bytes of a buffer."""
+    """Copy items to their places in ``memory``, the bytes of a buffer.
+
+    Copies from a GPU are complete once its current stream is (``checkpoint/gpu.py``).
+    """
     for item, tensor in items:
         if item.length:
             target = memory[item.at : item.at + item.length]
             if item.dtype:
-                target.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+                is_plain = not (tensor.is_conj() or tensor.is_neg())  # else torch goes over the copy itself
+                place = target.view(tensor.dtype).view(tensor.shape)
+                place.copy_(tensor, non_blocking=tensor.is_cuda and is_plain)
             else:
                 target.copy_(tensor)
 

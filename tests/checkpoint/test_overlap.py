@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW
 
-from elasticrun.checkpoint import memory, overlap
+from elasticrun.checkpoint import memory
 from elasticrun.checkpoint.parts import Item, write
 from elasticrun.checkpoint.rhythm import Auto, Fixed
 from elasticrun.core.protocol.commits import CommitId
@@ -193,51 +193,3 @@ def test_what_a_step_waits_counts_as_part_of_the_save() -> None:
     now[0] = 2.75
     assert auto._measure(2).stall == 0.75
     Fixed(1).held_up(1.0)
-
-
-class FakeGpu:
-    """As much of ``torch.cuda`` as copies use: notes what is called."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def current_stream(self, device: str) -> FakeGpu:
-        return self
-
-    def record_event(self) -> str:
-        self.calls.append("record")
-        return "queued"
-
-    def Stream(self, device: str) -> FakeGpu:
-        return self
-
-    def wait_event(self, event: str) -> None:
-        self.calls.append(f"wait for {event}")
-
-    def stream(self, stream: FakeGpu) -> FakeGpu:
-        return self
-
-    def __enter__(self) -> None:
-        self.calls.append("enter")
-
-    def __exit__(self, *_: object) -> None:
-        self.calls.append("leave")
-
-
-class FakeTensor:
-    """A tensor that lies on a GPU."""
-
-    device = "cuda:0"
-    is_cuda = True
-    _version = 3
-
-
-def test_copies_from_a_gpu_run_on_a_stream_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = FakeGpu()
-    monkeypatch.setattr(torch, "cuda", gpu)
-    one: Any = Item("weight", 0, 4), FakeTensor()
-    later = overlap.Later([one, one])
-    assert gpu.calls == ["record"]
-    later.copy(lambda placed: gpu.calls.append("copy"))
-    assert gpu.calls == ["record", "wait for queued", "enter", "copy", "copy", "leave"]
-    assert later.wait() == 0.0
