@@ -175,7 +175,11 @@ def test_the_curve_is_the_same_for_any_world_and_for_one_that_changes(
 ) -> None:
     """1, 2 and 3 ranks; and nodes that come and are lost: worlds of 1, 2, 1, 2 and 3."""
     stops = (2, 5, 8, 11)  # in the middle of an epoch and at its end
-    plan = (READER, folder, *(f"wait={round_}:{step}" for round_, step in enumerate(stops)))
+    plan: tuple[str | Path, ...] = (
+        READER,
+        folder,
+        *(f"wait={round_}:{step}" for round_, step in enumerate(stops)),
+    )
     nodes: list[Launcher] = []
 
     def join(round_: int, *options: str) -> None:
@@ -194,7 +198,8 @@ def test_the_curve_is_the_same_for_any_world_and_for_one_that_changes(
     worlds = [len(lines) for lines in diary.history]
     starts = [diary.starts[round_] for round_ in range(5)] + [EPOCHS * STEPS]
     lengths = [later - earlier for earlier, later in pairwise(starts)]
-    assert worlds == [size for size, steps in zip((1, 2, 1, 2, 3), lengths, strict=True) for _ in range(steps)]
+    sizes = zip((1, 2, 1, 2, 3), lengths, strict=True)
+    assert worlds == [size for size, steps in sizes for _ in range(steps)]
     assert min(lengths) > 0
     diary.check()
     audited(folder)

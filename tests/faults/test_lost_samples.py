@@ -21,7 +21,9 @@ KILLS = int(os.environ.get("ELASTICRUN_KILLS", "50"))
 EPOCHS = 3
 
 
-@pytest.mark.parametrize(("script", "samples", "steps"), [("reader.py", 37, 15), ("shared_reader.py", 53, 36)])
+@pytest.mark.parametrize(
+    ("script", "samples", "steps"), [("reader.py", 37, 15), ("shared_reader.py", 53, 36)]
+)
 def test_fifty_kills_lose_and_repeat_no_sample(
     cluster: Cluster, tmp_path: Path, script: str, samples: int, steps: int
 ) -> None:
