@@ -4,8 +4,8 @@ for its batches, and what it brings that a faster node reads more.
 Two nodes of this box share the data, each with one worker. ``leases``: both take and acknowledge leases of
 one record as fast as they can. ``stall``: a loop of 2 ms steps waits for its next batch, of shards of 8
 batches; beside it the same with a ledger of its own. ``save``: how long a rank waits for the state of both.
-``slow``: an epoch with the second worker at 25 % of a core, as it is stopped for 75 of each 100 ms; shared
-shard by shard, and split in halves.
+``slow``: an epoch with the second worker at 25 % of a core, by a quota of its control group or, without the
+right to make one, by stopping it for 75 of each 100 ms; shared shard by shard, and split in halves.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 A step takes a fixed time, as on a device that does the work. ``memory``: a worker is killed, and the state is
 in memory by ``elasticrun.Checkpointer``, saved after each step. ``torch``: the same with torchrun and
 ``torch.save``, at the interval that loses the least. ``peers``: of three hosts that train a model with FSDP2
-one is lost, and two go on with what it had; a step that trains takes longer. ``copy``: one memcpy of the same
-bytes, after each kill.
+one is lost, and two go on with what it had; a step that trains takes longer. ``storage``: all of a job is
+killed once a step is durable, and started anew; the import of torch is part of the time. ``copy``: one memcpy
+of the same bytes, after each kill.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 import torch
 
 from elasticrun.core.state.interval import best_interval
+from elasticrun.storage.records import MARKER
 from scripts.benchmarks.launchers import LAUNCHERS, OURS, TUNED
 from scripts.benchmarks.run import WORKERS, Event, Run, RunFailed, opened
 
@@ -36,9 +38,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench recover", description=__doc__)
     parser.add_argument("--size", type=float, default=1000, metavar="MB", help="of the state")
     parser.add_argument("--runs", type=int, default=10, help="faults of each kind (default 10)")
-    parser.add_argument("--ways", default="memory,torch,peers", help="of memory, torch, peers")
+    parser.add_argument(
+        "--ways", default="memory,torch,peers,storage", help="of memory, torch, peers, storage"
+    )
     options = parser.parse_args(arguments)
-    ways = {"memory": _memory, "torch": _torch, "peers": _peers}
+    ways = {"memory": _memory, "torch": _torch, "peers": _peers, "storage": _storage}
     print(f"{'what':8} {'MB':>6} {'median s':>9} {'least':>7} {'most':>7} {'n':>3}")
     for way in options.ways.split(","):
         found: dict[str, list[float]] = {}
@@ -136,3 +140,35 @@ def _peers(size: float, runs: int, folder: Path) -> Timed:
             if again.step == 0:
                 raise RunFailed(f"nothing was restored:\n{run.story()}")
             yield "peers", took
+
+
+def _storage(size: float, runs: int, folder: Path) -> Timed:
+    storage = ("--state-storage", str(folder / "storage"), "--state-storage-every", "1s", "--state-keep", "2")
+    script = arguments_of("memory", size, 1, folder)
+    for number in range(runs + 1):
+        place = folder / str(number)
+        place.mkdir()
+        with opened(LAUNCHERS[OURS], place, number) as run:
+            began = time.monotonic()
+            node = run.alone(*RESTARTS, *storage, "--nproc-per-node", "1", *script)
+            first = reached(run, 1)
+            again = [it for it in run.events if it.what == "restored"][-1]
+            if number and not again.step:
+                raise RunFailed(f"nothing was restored:\n{run.story()}")
+            if number:
+                yield "storage", first.at - began
+            _until_durable(run, folder / "storage", again.step)
+            run.lose(node)
+
+
+def _until_durable(run: Run, storage: Path, step: int) -> None:
+    """Return once the storage has a finished commit of a later step."""
+
+    def found() -> bool | None:
+        return any(_step_of(each) > step for each in storage.glob(f"step-*/{MARKER}")) or None
+
+    run.wait(found, DEADLINE, "durable step")
+
+
+def _step_of(marker: Path) -> int:
+    return int(marker.parent.name.split("-")[1])

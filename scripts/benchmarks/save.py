@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 WORKER = Path(__file__).parent / "workers" / "saves.py"
-SIZES = (100, 1000, 3000)  # MB
+SIZES = (100, 1000, 4000)  # MB
 
 
 def main(arguments: Sequence[str]) -> int:
