@@ -15,6 +15,7 @@ from elasticrun.storage.records import METADATA
 from elasticrun.storage.verifying import damages
 from tests.support.cluster import Cluster
 from tests.support.launcher import MODULE, Launcher
+from tests.support.orders import TOKEN, Orders
 from tests.support.said import KEEPER, digests, said
 
 pytestmark = pytest.mark.torch
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.torch
 INFO = {"LOGLEVEL": "INFO"}
 TWO = ("--standalone", "--nproc-per-node=2")
 OFTEN = "--state-storage-every=0.01"
+DRAINED = 14
 SELDOM = "--state-storage-every=1h"
 PATIENT = "--state-flush-timeout=10m"  # no test depends on how busy this box is
 #: Runs a launcher that sees a file system of a few pages at a directory.
@@ -167,6 +169,33 @@ def test_a_job_of_two_nodes_that_is_taken_away_writes_its_newest_step(
     assert [node.wait() for node in nodes] == [128 + signal.SIGTERM] * 2
     assert stored(folder) == CommitId(0, 3)
     cluster.nobody_left()
+
+
+def test_a_job_that_loses_too_many_nodes_by_order_writes_its_newest_step(
+    cluster: Cluster, tmp_path: Path, script: Path
+) -> None:
+    folder = tmp_path / "run"
+    token = {"ELASTICRUN_TOKEN": TOKEN}
+    plan = (option(folder), SELDOM, PATIENT, script, "waits")
+    nodes = [cluster.node("2", *plan, env={**INFO, **token}) for _ in range(2)]
+    for node in nodes:
+        node.wait_line("has saved")
+    leaver = next(node for node in nodes if node is not cluster.host())
+    rank = leaver.wait_line(r"round 0: node (\d) of 2")[1]
+    order = cluster.host().wait_line(r"round 0 starts with (\S+), (\S+):")
+    Orders(cluster).done("drain", order[1 + int(rank)])
+    assert leaver.wait() == DRAINED
+    assert stored(folder) == CommitId(0, 3)
+
+
+@pytest.mark.slow
+def test_a_hang_that_ends_the_job_has_its_newest_step_written_first(cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    options = (option(folder), SELDOM, PATIENT, "--hang-timeout=3", "--shutdown-timeout=1")
+    job = cluster.launch(*TWO, *options, KEEPER, "hang=0:4")
+    assert job.wait() == 1
+    job.wait_line("made no step for")
+    assert stored(folder) == CommitId(0, 4)
 
 
 @pytest.mark.root

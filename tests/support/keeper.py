@@ -1,9 +1,10 @@
 """Trains a small model and saves its state after each step; workers kill themselves or wait as they are told.
 
-    keeper.py [--sharded] [--overlap] [kill=ROUND:RANK:STEP ...] [wait=ROUND:STEP ...]
+    keeper.py [--sharded] [--overlap] [kill=ROUND:RANK:STEP ...] [wait=ROUND:STEP ...] [hang=ROUND:STEP]
 
 ``kill``: in that round that rank kills itself after that step, once all have saved it. ``wait``: in that
-round all ranks wait for ever after that step, once the master has confirmed it. Each rank prints a digest of
+round all ranks wait for ever after that step, once the master has confirmed it. ``hang``: the same, for a
+message that nobody sends. Each rank prints a digest of
 the whole model and of the optimizer's state when it starts, waits and ends.
 """
 
@@ -48,6 +49,7 @@ def main() -> None:
     keeper = Checkpointer(overlap="--overlap" in sys.argv)
     step = keeper.load(state)
     say("starts after")
+    os.write(1, f"rank {rank} has pid {os.getpid()}\n".encode())
     while step < STEPS:
         torch.manual_seed(1000 * step + rank)
         inputs = torch.randn(4, WIDTH)
@@ -61,12 +63,15 @@ def main() -> None:
             dist.barrier()
         if f"kill={round_}:{rank}:{step}" in sys.argv:
             os.kill(os.getpid(), signal.SIGKILL)
-        if f"wait={round_}:{step}" in sys.argv:
+        hangs = f"hang={round_}:{step}" in sys.argv
+        if hangs or f"wait={round_}:{step}" in sys.argv:
             keeper.wait()
             dist.barrier()  # else another rank could save this step after we have named other contents
             until_judged(step)
             dist.barrier()
             say("waits after")
+            if hangs:
+                dist.recv(torch.zeros(1), src=(rank + 1) % dist.get_world_size())
             while True:
                 signal.pause()  # it returns when somebody asks for our stacks
     keeper.close()

@@ -1,0 +1,79 @@
+"""Dies at each stage of a save, one after the other: rank 1 kills itself at call N of a save in round N.
+
+    staged_keeper.py FIRST COUNT
+
+Calls are those that ``elasticrun.checkpoint`` makes, to Python or C, while it saves a step: from ``save``
+until the part is complete. A round saves a step, so that buffers are there, and then the one in which rank 1
+dies. Its number is FIRST + ROUND. Both ranks say what each round restores, and the job ends after COUNT
+rounds, or once a save is over before call N. What is restored must be a step as it was saved.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+import torch
+
+from elasticrun import Checkpointer
+
+HERE = "elasticrun/checkpoint/"
+PRIMES = torch.tensor([2.0, 3.0, 5.0])
+
+
+class Countdown:
+    """Kills this process at a call; counts those of all threads."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def watch(self, frame: FrameType, event: str, _: object) -> None:
+        if event in ("call", "c_call") and HERE in frame.f_code.co_filename:
+            self.left -= 1
+            if self.left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def start(self) -> None:
+        threading.setprofile(self.watch)
+        sys.setprofile(self.watch)
+
+    def stop(self) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def content(step: int) -> torch.Tensor:
+    """What a state has after a step."""
+    return PRIMES * step
+
+
+def main() -> None:
+    first, count = map(int, sys.argv[1:])
+    rank, round_ = int(os.environ["RANK"]), int(os.environ["ELASTICRUN_ROUND"])
+    keeper = Checkpointer()
+    state: dict[str, Any] = {"weight": torch.zeros(3), "own": (rank, 0)}
+    step = keeper.load(state)
+    is_right = torch.equal(state["weight"], content(step)) and state["own"] == (rank, step)
+    os.write(1, f"round {round_} rank {rank}: step {step}, {'right' if is_right else 'WRONG'}\n".encode())
+    if round_ == count:
+        return
+    for next_step in (step + 1, step + 2):
+        state["weight"], state["own"] = content(next_step), (rank, next_step)
+        counts = Countdown(first + round_)
+        if next_step == step + 2 and rank == 1:
+            counts.start()
+        while not keeper.save(next_step, state):  # the one before is not confirmed yet
+            pass
+        keeper.wait()
+        counts.stop()
+    if rank == 1:
+        os.write(1, f"round {round_}: the save was over, with {counts.left} calls to go\n".encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()  # until the other rank is dead
+
+
+main()
