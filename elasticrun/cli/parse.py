@@ -25,6 +25,7 @@ from elasticrun.cli.rendezvous import (
     with_orders,
 )
 from elasticrun.cli.secrets import is_open, read_security, without_token
+from elasticrun.cli.state_options import OF_STORAGE
 from elasticrun.config import (
     Entrypoint,
     EntrypointKind,
@@ -60,6 +61,8 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     conf = read_conf(given, notes)
     alone = is_alone(given, notes)
     job = job_config(given, conf, alone, notes)
+    if not job.state_storage:
+        _note_lone_storage_options(given, notes)
     rendezvous = rendezvous_config(given, conf, alone, notes)
     log_level = _log_level(environ, notes)
     roles = _roles(given, job.max_nodes, notes)
@@ -128,6 +131,13 @@ def _note_options_without_effect(given: Given, kind: EntrypointKind, notes: Note
         notes.append(("info", f"--start-method {method} is ignored: it belongs to --run-path"))
     elif method != "spawn":
         notes.append(("info", f"--start-method {method}: a fresh interpreter is used all the same"))
+
+
+def _note_lone_storage_options(given: Given, notes: Notes) -> None:
+    lone = [option.flag for option in OF_STORAGE if given.has(option)]
+    if lone:
+        sentence = f"{', '.join(lone)} without effect: no storage is given; see --state-storage"
+        notes.append(("warning", sentence))
 
 
 def _workers(given: Given, environ: Mapping[str, str], entrypoint: Entrypoint, notes: Notes) -> WorkerConfig:

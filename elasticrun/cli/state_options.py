@@ -52,6 +52,9 @@ STATE_FLUSH_TIMEOUT = Option(
     allowed=f"{_TIME}, or off", default="60s", origin=Origin.OURS, sets=JobConfig,
 )
 
+#: What means nothing without ``STATE_STORAGE``.
+OF_STORAGE: tuple[Option[Any], ...] = (STATE_STORAGE_EVERY, STATE_KEEP, STATE_KEEP_FOR, STATE_FLUSH_TIMEOUT)
+
 STATE_OPTIONS: tuple[Option[Any], ...] = tuple(
     row for row in tuple(globals().values()) if isinstance(row, Option)
 )

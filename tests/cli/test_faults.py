@@ -86,6 +86,14 @@ def test_what_is_said_of_options_without_effect(
     assert notes == ([(level, sentence)] if sentence else [])
 
 
+def test_options_of_a_storage_need_one(parse: Parse) -> None:
+    lone = parse("--state-keep=3", "--state-keep-for=1d").notes
+    sentence = "--state-keep, --state-keep-for without effect: no storage is given; see --state-storage"
+    assert ("warning", sentence) in lone
+    both = parse("--state-keep=3", "--state-storage=here").notes
+    assert not [each for _, each in both if "storage" in each]
+
+
 @pytest.mark.parametrize("mode", ["auto", "off", "start", "always"])
 def test_a_check_alone_takes_place_in_every_mode(mode: str) -> None:
     health = parse_command_line(["--health-check-only"], {"PET_HEALTH_CHECK": mode}).job.health
