@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from elasticrun.config import Endpoint
 from elasticrun.core.job.directives import notice
 from elasticrun.core.job.state import JobState
+from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, TaskStatus, fitting
 from elasticrun.core.protocol.tasks import Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
+from elasticrun.core.state.placement import is_spread
 
 #: The usage of each node's tasks, by the node's session.
 Usages = Mapping[int, Sequence[TaskUsage]]
@@ -33,7 +35,18 @@ def describe(job: JobState, usages: Usages | None = None) -> JobStatus:
         waiting_for=notice(job)[0] if job.phase is JobPhase.GATHERING else "",
         nodes=nodes,
         unlisted=len(members) - len(nodes),
+        saved=job.ledger.newest_whole(),
+        safe=_safe(job),
+        durable=job.storing.durable,
     )
+
+
+def _safe(job: JobState) -> CommitId | None:
+    """The newest saved state that was called safe, if no single host that is here would take it away now."""
+    safe, hosts = job.ledger.safe, {name: node.info.host for name, node in job.members.nodes.items()}
+    if safe is None or not job.ledger.is_whole(safe) or len(set(hosts.values())) < 2:
+        return None
+    return safe if is_spread(job.ledger.holders(safe).values(), hosts, 2) else None
 
 
 def _node(job: JobState, name: str, usages: Usages) -> NodeStatus:

@@ -15,6 +15,7 @@ from elasticrun.core.protocol.bounds import (
     Sentence,
     Text,
 )
+from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.core.protocol.tasks import MAX_TASKS
@@ -80,6 +81,9 @@ class JobStatus:
     # Members first, in the order of their ranks; then spares.
     nodes: Annotated[tuple[NodeStatus, ...], Length(MAX_MESSAGE_BYTES)] = ()
     unlisted: Counted = 0  # how many nodes did not fit into the message
+    saved: CommitId | None = None  # the newest saved state that all is here of
+    safe: CommitId | None = None  # the newest that a lost host does not take away
+    durable: CommitId | None = None  # the newest in the storage
 
 
 def fitting(nodes: Iterable[NodeStatus]) -> Iterator[NodeStatus]:
@@ -111,6 +115,8 @@ def status_in_words(status: JobStatus) -> str:
     ]
     if status.waiting_for:
         lines.append(status.waiting_for)
+    if saved := _saved(status):
+        lines.append(f"  saved: {saved}")
     for node in status.nodes:
         lines += [_node(node), *map(_task, node.tasks)]
     if status.unlisted:
@@ -118,6 +124,16 @@ def status_in_words(status: JobStatus) -> str:
     tasks = [task for node in status.nodes for task in node.tasks]
     roles = by_role((task.role, task.usage) for task in tasks if task.usage is not None)
     return "\n".join(map(one_line, [*lines, *map(_role, roles)]))
+
+
+def _saved(status: JobStatus) -> str:
+    """The newest saved states, and what each of them survives."""
+    places = (
+        (status.saved, "in memory"),
+        (status.safe, "on several hosts"),
+        (status.durable, "in the storage"),
+    )
+    return ", ".join(f"{commit} {place}" for commit, place in places if commit is not None)
 
 
 def _node(node: NodeStatus) -> str:
