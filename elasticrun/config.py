@@ -183,7 +183,7 @@ class JobConfig:
     state_storage_every: float = 300.0  # seconds between two that are written, at least
     state_keep: int | None = None  # how many written ones stay, the newest; None: this rule keeps all
     state_keep_for: float = 0.0  # those stay that are younger than so many seconds; 0: no such rule
-    state_flush_timeout: float = 60.0  # seconds that an end without success waits until the newest is written
+    state_flush_timeout: float = 60.0  # seconds that an end waits until the newest is written
     cautious: bool = False  # no token, so strangers may join: see ``core/membership/seniority.py``
 
 

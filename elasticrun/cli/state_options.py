@@ -47,8 +47,7 @@ STATE_KEEP_FOR = Option(
 )
 STATE_FLUSH_TIMEOUT = Option(
     "state-flush-timeout", Group.STATE, values.duration_or_off, "TIME|off",
-    "How long a job that ends without success, or a node that leaves, stays until its newest saved state is "
-    "in the storage.",
+    "How long a job that ends, or a node that leaves, stays until its newest saved state is in the storage.",
     allowed=f"{_TIME}, or off", default="60s", origin=Origin.OURS, sets=JobConfig,
 )
 

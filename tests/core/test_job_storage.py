@@ -458,13 +458,39 @@ def test_after_the_end_nothing_is_written() -> None:
     assert not job.drops()
 
 
-def test_success_waits_for_no_storage() -> None:
+def test_the_last_step_of_a_good_end_is_written_first() -> None:
+    """The model that a training has come to is the one that counts."""
+    job = Team()
+    job.hold(FIRST)
+    job.write()
+    job.hold(FIRST, SECOND)
+    for node in "ab":
+        job.phases[node] = AgentPhase.FINISHED
+        job.say(node)
+    assert job.phase() is JobPhase.RUNNING
+    job.write()
+    assert (job.durable, job.phase()) == (SECOND, JobPhase.SUCCEEDED)
+
+
+def test_a_storage_that_cannot_be_written_makes_no_good_end_a_bad_one() -> None:
     job = Team()
     job.hold(FIRST)
     for node in "ab":
         job.phases[node] = AgentPhase.FINISHED
         job.say(node)
-    assert job.phase() is JobPhase.SUCCEEDED
+    assert job.phase() is JobPhase.RUNNING
+    job.answer("a", StoreStage.FAILED, "no room")
+    assert (job.durable, job.phase()) == (None, JobPhase.SUCCEEDED)
+
+
+def test_nodes_that_are_lost_after_a_good_end_start_nothing_anew() -> None:
+    job = Team()
+    job.hold(FIRST)
+    for node in "ab":
+        job.phases[node] = AgentPhase.FINISHED
+        job.say(node)
+    job.do(Detached(job.sessions["b"], "gone"))  # with its part, so nothing can be written any more
+    assert (job.phase(), job.machine.state.newest) == (JobPhase.SUCCEEDED, 0)
 
 
 def test_a_job_that_gives_up_waiting_for_nodes_writes_first() -> None:

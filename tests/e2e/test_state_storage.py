@@ -157,6 +157,13 @@ def test_a_job_that_fails_writes_its_newest_step_first(
     assert finished(folder) == 1, "older ones are not kept"
 
 
+def test_a_good_end_writes_the_newest_step_first(cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    job = cluster.launch(*TWO, option(folder), SELDOM, PATIENT, KEEPER)
+    assert job.wait() == 0
+    assert stored(folder) == CommitId(0, 12)
+
+
 def test_a_job_of_two_nodes_that_is_taken_away_writes_its_newest_step(
     cluster: Cluster, tmp_path: Path, script: Path
 ) -> None:

@@ -5,7 +5,7 @@ newest whole one, if none is being written and the time between two is up. That 
 event like any other.
 
 A *flush* writes the newest whole commit at once, in place of an older one that is being written: before the
-job ends without success, and before nodes leave without which too few are left. It is bounded by a timer of
+job ends, well or not, and before nodes leave without which too few are left. It is bounded by a timer of
 its own, and by the tries of the nodes. Nothing trains then, so it is not written at the lowest priority.
 
 Invariants. A job whose end waits is flushing, and a flush has a deadline. What is durable was in memory whole
@@ -21,7 +21,6 @@ from elasticrun.core.job.state import FLUSH, STORING, JobState
 from elasticrun.core.membership.nodes import Node
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import WriteState
-from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.state.storing import Step
 
 _RUN_DIGITS = 8
@@ -161,10 +160,10 @@ class Storage:
         return storing.commit is not None
 
     def delays(self, move: Move) -> bool:
-        """Whether a move would end the job without success, and has to wait for a flush."""
+        """Whether a move would end the job, and has to wait for a flush."""
         state = self._state
         after = TRANSITIONS[state.phase, move.trigger]
-        if after not in OUTCOMES or after is JobPhase.SUCCEEDED or not self.flushes():
+        if after not in OUTCOMES or not self.flushes():
             state.ending = None
             return False
         state.ending = move.trigger, move.reason
