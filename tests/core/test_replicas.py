@@ -176,6 +176,15 @@ def test_nothing_is_taken_in_of_a_round_that_has_not_begun_here() -> None:
     assert declined == Decline(CommitId(4, 1), 1, "round 4 has not begun here")
 
 
+def test_a_spare_takes_in_of_later_rounds_what_the_master_has_named() -> None:
+    """Its last round is over, and it will be a member of the next world."""
+    replicas, later = begun(), CommitId(4, 1)
+    replicas.handle(judged(copying=later))
+    assert [type(effect) for effect in replicas.handle(Offered(offer(later)))] == [MakeBuffer]
+    [declined] = replicas.handle(Offered(offer(CommitId(4, 2))))
+    assert declined == Decline(CommitId(4, 2), 1, "round 4 has not begun here")
+
+
 def test_only_few_commits_are_taken_in_before_the_master_tells_of_them() -> None:
     node = Node()
     for step in range(1, MAX_UNHEARD + 1):

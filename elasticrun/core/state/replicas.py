@@ -5,6 +5,7 @@ buffer each; then it is received, and then *stored*. What is kept follows from t
 commit that is safe, the one that is being copied, and the one that the round restored. What is older is
 dropped, and its buffers take the next copies. A sender may hear of a new verdict before this node does, so
 what is newer than all of these is taken in as well: ``MAX_UNHEARD`` commits, of rounds that have begun here.
+A spare takes in parts of later rounds too, for the next world, but only those that the master has named.
 
 Invariants. A part is told of only while all of it is stored. Nothing is received into a buffer that holds
 something. A member that offers nonsense costs this node some memory, and nobody its place in the job: what
@@ -107,7 +108,7 @@ class Replicas:
             self._decline(offer, "it is here already", is_here=self._stored[label].part == offer.part)
         elif label in self._waiting or label in self._incoming:
             self._decline(offer, "it is being received already")
-        elif offer.commit.round > self._round:
+        elif offer.commit.round > self._round and not self._is_kept(offer.commit):
             self._decline(offer, f"round {offer.commit.round} has not begun here")
         elif not self._wants(offer.commit):
             self._decline(offer, "nobody needs it any more")
