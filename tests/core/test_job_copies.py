@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elasticrun.core.job.commits import COLLECTING_TIMEOUT
-from elasticrun.core.job.events import Attached, Beat, Detached, MasterStarted, Reported
+from elasticrun.core.job.events import Attached, Beat, Detached, MasterStarted, Reported, Send
 from elasticrun.core.protocol.commits import (
     MAX_COPIES,
     CommitId,
@@ -16,7 +16,7 @@ from elasticrun.core.protocol.commits import (
     Part,
     Sent,
 )
-from elasticrun.core.protocol.messages import AgentPhase, AgentStatus, RejectCode
+from elasticrun.core.protocol.messages import AgentPhase, AgentStatus, RejectCode, StopRound
 from elasticrun.core.protocol.orders import DrainNode, ScaleJob
 from elasticrun.core.protocol.status import JobPhase
 from tests.core.build import Job, failure, running
@@ -291,8 +291,13 @@ def test_who_leaves_the_world_first_sends_its_part_to_who_stays() -> None:
     assert (order(job), restored(job)) == (["a"], [FIRST])
 
 
-def test_a_part_that_could_not_be_sent_is_waited_for_no_longer() -> None:
+def test_a_part_that_could_not_be_sent_is_tried_again_and_then_waited_for_no_longer() -> None:
     job = scaled_in()
+    number = verdict(job, "b").number
+    stop(job, "b", FIRST, copied=FIRST)
+    assert job.phase() is JobPhase.GATHERING, "a may not have heard yet"
+    *_, told = job.told("b", JudgeCommits)
+    assert (told.number, told.copies) == (number + 1, (to(1, "a"),))
     stop(job, "b", FIRST, copied=FIRST)
     assert restored(job) == [None]
     why = "step 5 of round 0 cannot be restored: only nodes outside the new world have some parts of it"
@@ -362,6 +367,146 @@ def test_who_was_lost_and_has_come_back_as_a_spare_sends_its_part() -> None:
     assert (order(job), restored(job)) == (["a", "c"], [FIRST, FIRST])
 
 
+# -- when gathering fails
+
+
+class Squad:
+    """A job whose members each held their own part of ``commit`` when round 0 or 1 was stopped."""
+
+    def __init__(self, members: str, commit: CommitId, job: Job) -> None:
+        self.members, self.commit, self.job = members, commit, job
+        self.held: dict[str, dict[CommitId, tuple[int, ...]]] = {}
+
+    def has(self, node: str, *ranks: int, of: CommitId | None = None) -> None:
+        self.held.setdefault(node, {})[of or self.commit] = ranks
+
+    def say(self, node: str, phase: AgentPhase, missed: tuple[int, ...] | None = None) -> None:
+        """A node tells all; ``missed``: what it could not send of its newest order."""
+        holdings = tuple(
+            Holding(commit, len(self.members), tuple(map(part, ranks)))
+            for commit, ranks in self.held.get(node, {}).items()
+        )
+        number = self.job.machine.state.replication.number
+        told = None if missed is None else Sent(self.copying, number, missed)
+        round_ = self.commit.round if node in self.members else 0
+        status = stocked(self.job.status(node, phase, round_), node, holdings, told)
+        self.job.do(Reported(self.job.sessions[node], status))
+        assert self.job.machine.check() == []
+
+    @property
+    def copying(self) -> CommitId:
+        commit = self.job.machine.state.replication.copying
+        assert commit is not None
+        return commit
+
+    @property
+    def orders(self) -> dict[str, list[tuple[int, str]]]:
+        """Who sends what to whom."""
+        names = {f"{node}.net": node for node in self.job.machine.state.members.nodes}
+        given = {node: self.job.machine.state.replication.orders(node) for node in names.values()}
+        return {
+            node: [(copy.group_rank, names[copy.address]) for copy in copies]
+            for node, copies in given.items()
+            if copies
+        }
+
+
+def squad(members: str, drained: str, spares: str = "", **config: int) -> Squad:
+    """All members have saved; some are drained, and all have stopped."""
+    made = Squad(members, FIRST, running(members, max_nodes=len(members), state_copies=0, **config))
+    for rank, node in enumerate(members):
+        made.has(node, rank)
+        made.say(node, AgentPhase.RUNNING)
+    for node in spares:
+        made.job.attach(node)
+        made.say(node, AgentPhase.READY)
+    for node in drained:
+        made.job.do(DrainNode(node, "a new disk"))
+    for node in members:
+        made.say(node, AgentPhase.READY)
+    return made
+
+
+def test_what_was_on_its_way_to_a_lost_node_goes_to_another_one() -> None:
+    made = squad("abcd", "bcd", "ef", min_nodes=2)
+    assert made.orders == {"b": [(1, "a")], "c": [(2, "e")], "d": [(3, "f")]}
+    made.job.do(Detached(made.job.sessions["e"], "silent"))
+    made.has("a", 0, 1)
+    made.has("f", 3)
+    made.say("a", AgentPhase.READY)
+    made.say("f", AgentPhase.READY)
+    assert made.job.phase() is JobPhase.GATHERING
+    assert made.orders == {"c": [(2, "a")]}
+    made.has("a", 0, 1, 2)
+    made.say("a", AgentPhase.READY)
+    assert restored(made.job) == [FIRST, FIRST]
+    assert not made.job.machine.state.leaving
+
+
+def test_what_one_member_has_no_room_for_goes_to_another_one() -> None:
+    made = squad("abc", "c", min_nodes=2)
+    for taker in "abab":
+        assert made.orders == {"c": [(2, taker)]}
+        made.say("c", AgentPhase.READY, missed=(0,))
+    assert restored(made.job) == [None, None], "nobody takes it in"
+
+
+def test_who_comes_back_is_tried_anew() -> None:
+    made = squad("ab", "b", min_nodes=1)
+    made.say("b", AgentPhase.READY, missed=(0,))
+    made.job.do(Detached(made.job.sessions["a"], "silent"))
+    assert made.job.phase() is JobPhase.GATHERING
+    assert not made.job.machine.state.leaving, "nobody is left who could take its part in"
+    assert not made.job.machine.state.replication.tried(FIRST)
+
+
+def test_an_older_commit_is_gathered_if_the_newest_cannot_be() -> None:
+    """Part 2 of step 6 reaches nobody; that of step 5 does."""
+    made = Squad("abcd", FIRST, running("abcd", min_nodes=2, max_nodes=4, state_copies=0))
+    for rank, node in enumerate("abcd"):
+        made.has(node, rank)
+        made.has(node, rank, of=SECOND)
+        made.say(node, AgentPhase.RUNNING)
+    for node in "cd":
+        made.job.do(DrainNode(node, "a new disk"))
+    for node in "abcd":
+        made.say(node, AgentPhase.READY)
+    assert made.orders == {"c": [(2, "a")], "d": [(3, "b")]}
+    made.has("b", 1, 3, of=SECOND)
+    made.say("b", AgentPhase.READY)
+    for taker in "abab":
+        assert (made.copying, made.orders["c"]) == (SECOND, [(2, taker)])
+        made.say("c", AgentPhase.READY, missed=(0,))
+    assert made.copying == FIRST
+    assert made.orders == {"c": [(2, "a")], "d": [(3, "b")]}
+    made.has("a", 0, 2)
+    made.has("b", 1, 3)
+    made.say("a", AgentPhase.READY)
+    made.say("b", AgentPhase.READY)
+    assert restored(made.job) == [FIRST, FIRST]
+
+
+def test_a_spare_that_has_not_heard_of_the_round_is_told_of_it_first() -> None:
+    """Else what it told of its copies would contradict its round, and end its stream."""
+    made = Squad("abc", CommitId(1, 9), running("abcd", min_nodes=2, max_nodes=4, state_copies=0))
+    made.job.do(ScaleJob(2, 3))
+    for node in "abcd":
+        made.job.do(Reported(made.job.sessions[node], made.job.status(node, AgentPhase.READY, 0)))
+    for rank, node in enumerate("abc"):
+        made.has(node, rank)
+        made.say(node, AgentPhase.RUNNING)
+    made.say("d", AgentPhase.READY)
+    for node in "bc":
+        made.job.do(DrainNode(node, "a new disk"))
+    for node in "abc":
+        made.say(node, AgentPhase.READY)
+    assert made.orders == {"b": [(1, "a")], "c": [(2, "d")]}
+    told = [effect.message for effect in made.job.of(Send) if effect.session == made.job.sessions["d"]]
+    assert [type(message) for message in told] == [StopRound, JudgeCommits]
+    assert [message.round for message in told if isinstance(message, JudgeCommits)] == [1]
+    assert verdict(made.job, "a").round == 1
+
+
 # -- drained nodes
 
 
@@ -389,6 +534,33 @@ def test_what_workers_save_while_their_node_is_drained_is_restored() -> None:
     assert (drop.session, drop.farewell.code) == (job.sessions["b"], RejectCode.DRAINED)
     assert (order(job), restored(job)) == (["a"], [SECOND])
     assert not job.machine.state.leaving
+
+
+def test_what_a_drained_node_cannot_send_is_written_to_the_storage_first() -> None:
+    """Though enough nodes stay for a world, they would lose the steps since the last one there."""
+    made = Squad("abc", FIRST, running("abc", min_nodes=2, state_copies=0, state_storage="/run"))
+    for rank, node in enumerate("abc"):
+        made.has(node, rank)
+        status = made.job.status(node, AgentPhase.RUNNING, 0)
+        made.job.do(Reported(made.job.sessions[node], replace(status, holdings=(held(rank),))))
+    made.job.do(DrainNode("c", "a new disk"))
+    for rank, node in enumerate("abc"):
+        status = made.job.status(node, AgentPhase.READY, 0)
+        made.job.do(Reported(made.job.sessions[node], replace(status, holdings=(held(rank),))))
+    assert "step 5 of round 0 is written to /run first, within 60 s" in made.job.decided()
+    assert (made.job.phase(), [*made.job.machine.state.leaving]) == (JobPhase.GATHERING, ["c"])
+    made.job.pass_time(5.0)
+    made.job.attach("d")
+    assert [*made.job.machine.state.leaving] == ["c"], "a node that comes ends no wait"
+    made.job.machine.state.storing.durable = FIRST
+    beat(made.job, 1.0)
+    made.job.attach("e")
+    assert (restored(made.job), made.job.machine.state.leaving) == ([None] * 3, {})
+
+
+def held(rank: int) -> Holding:
+    """The part of one of three nodes."""
+    return Holding(FIRST, 3, (part(rank),))
 
 
 def test_a_drained_node_goes_if_it_cannot_send() -> None:

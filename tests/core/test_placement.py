@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,7 +72,7 @@ def test_everything_is_spread_afterwards_and_nobody_takes_too_much(sizes: list[i
 def test_what_the_members_lack_comes_from_other_nodes_each_member_getting_as_much() -> None:
     holders = [{"a": 0}, {"x": 1}, {"y": 2, "x": 2}, {"x": 3}, {"x": 1}]
     everybody = {"a", "b", "x", "y"}
-    assert plan_gathering(holders, ["a", "b"], everybody) == [
+    assert gathering(holders, everybody) == [
         Transfer(1, "x", "a"),
         Transfer(2, "y", "b"),
         Transfer(3, "x", "a"),
@@ -79,5 +81,30 @@ def test_what_the_members_lack_comes_from_other_nodes_each_member_getting_as_muc
 
 def test_only_who_exchanges_copies_sends_and_takes_in() -> None:
     holders = [{"x": 0, "y": 0}, {"x": 1}]
-    assert plan_gathering(holders, ["a", "b"], {"b", "y"}) == [Transfer(0, "y", "b")]
-    assert plan_gathering(holders, ["a", "b"], {"x", "y"}) == []
+    assert gathering(holders[:1], {"b", "y"}) == [Transfer(0, "y", "b")]
+    assert gathering(holders[:1], {"x", "y"}) == []
+    assert gathering(holders, {"b", "y"}) == [], "part 1 cannot come, and the other alone is of no use"
+
+
+def test_a_part_that_comes_for_one_reason_is_not_sent_for_another_one() -> None:
+    assert gathering([{"x": 1}, {"x": 1, "y": 2}], {"a", "x", "y"}) == [Transfer(1, "x", "a")]
+
+
+def test_what_could_not_be_sent_is_sent_another_way_and_the_same_way_last() -> None:
+    ways = [Transfer(0, "x", "a"), Transfer(0, "x", "b"), Transfer(0, "y", "a"), Transfer(0, "y", "b")]
+    tried: Counter[Transfer] = Counter()
+    for way in [*ways, *ways]:
+        [found] = gathering([{"x": 0, "y": 0}], {"a", "b", "x", "y"}, tried, tries=2)
+        assert found == way
+        tried[found] += 1
+    assert gathering([{"x": 0, "y": 0}], {"a", "b", "x", "y"}, tried, tries=2) == []
+
+
+def gathering(
+    holders: Sequence[Mapping[str, int]],
+    exchanging: Set[str],
+    tried: Mapping[Transfer, int] = MappingProxyType({}),
+    tries: int = 1,
+) -> list[Transfer]:
+    """How nodes a and b get everything."""
+    return plan_gathering(holders, ["a", "b"], exchanging, tried, tries)

@@ -19,7 +19,7 @@ from elasticrun.core.membership.nodes import Node
 from elasticrun.core.protocol.commits import MAX_COPIES, CommitId, Copy
 from elasticrun.core.protocol.messages import JudgeCommits
 from elasticrun.core.state.placement import Transfer, is_spread, plan, plan_gathering
-from elasticrun.core.state.replication import Transport
+from elasticrun.core.state.replication import TRIES, Transport
 
 #: Seconds for which a world waits for parts that nodes outside it send to its members. Senders tell when they
 #: are done or have failed, so this only bounds the wait for one that does neither.
@@ -60,13 +60,37 @@ class Commits:
         A node that is here and will be no member may be the only one that has a part: after a scale-in, or
         if it was lost, came back, and its place was taken.
         """
-        state = self._state
-        newest = state.ledger.newest_whole()
-        if newest is None or newest == state.ledger.newest_among(members):
+        newest = self._state.ledger.newest_whole()
+        return newest is not None and not self.has_newest(members) and self._gathers(newest, members)
+
+    def collect_older(self, members: Sequence[str]) -> bool:
+        """Whether parts of the next best commit are on their way, as those of the newest cannot come."""
+        ledger, durable = self._state.ledger, self._state.storing.durable
+        best = max(
+            (it.age for it in (ledger.newest_among(members), durable) if it is not None), default=(-1, -1)
+        )
+        newest = ledger.newest_whole()
+        older = [it for it in ledger.whole() if it.age > best and it != newest]
+        return any(self._gathers(it, members) for it in sorted(older, key=lambda it: it.age, reverse=True))
+
+    def has_newest(self, members: Sequence[str]) -> bool:
+        """Whether these nodes need no other one to restore the newest whole commit."""
+        return self._state.ledger.newest_whole() == self._state.ledger.newest_among(members)
+
+    def _gathers(self, commit: CommitId, members: Sequence[str]) -> bool:
+        """Whether parts of a commit are on their way to ``members``, by now or from before."""
+        state, replication, newest = self._state, self._state.replication, self._state.ledger.newest_whole()
+        has_begun = replication.gathered == newest
+        if has_begun and (COLLECTING, "") not in state.timers:
+            return False  # the time is over
+        if has_begun and replication.copying == commit and replication.is_arriving:
+            return True
+        if not self._collect(commit, members):
             return False
-        if newest != state.replication.gathered:
-            self._collect(newest, members)
-        return state.replication.is_arriving and (COLLECTING, "") in state.timers
+        if not has_begun:
+            replication.gathered = newest
+            state.timers.set((COLLECTING, ""), state.now + COLLECTING_TIMEOUT)
+        return True
 
     def choose(self, members: Sequence[str]) -> CommitId | None:
         """The commit that the next world restores; None: members have none, or the storage a newer one."""
@@ -133,26 +157,30 @@ class Commits:
         if not self._order(commit, plan(holders, hosts, 1 + state.config.state_copies)):
             self._note_safe(commit)
 
-    def _collect(self, commit: CommitId, members: Sequence[str]) -> None:
-        """Have other nodes send to the members of the next world what these lack of a commit."""
-        state, nodes = self._state, self._state.members.nodes
+    def _collect(self, commit: CommitId, members: Sequence[str]) -> bool:
+        """Have other nodes send to ``members`` what these lack of a commit; False if nobody can."""
+        state, nodes, replication = self._state, self._state.members.nodes, self._state.replication
         holders = state.ledger.holders(commit).values()
         exchanging = {name for name, node in nodes.items() if node.status.inlet is not None}
-        transfers = plan_gathering(holders, members, exchanging)
-        state.replication.gathered = state.replication.considered = commit
+        transfers = plan_gathering(holders, members, exchanging, replication.tried(commit), TRIES)
         senders = self._order(commit, transfers)
         if not senders:
-            return
-        state.timers.set((COLLECTING, ""), state.now + COLLECTING_TIMEOUT)
+            return False
+        replication.note_try()
+        replication.considered = state.ledger.newest_whole()
         self._outbox.decide(f"{', '.join(senders)}: parts of {commit} go to the next world's members first")
         for name in dict.fromkeys((*senders, *members)):
             session, round_ = nodes[name].session, max(0, nodes[name].status.round)
             assert session is not None, "no world is formed while somebody is away"
+            if round_ < commit.round:  # a spare: it can tell of nothing from rounds that it has not heard of
+                self._outbox.direct(nodes[name])
+                round_ = state.newest
             verdict = None, None, state.ledger.safe, commit
-            copies, number = state.replication.orders(name), state.replication.number
+            copies, number = replication.orders(name), replication.number
             self._outbox.send(
                 session, JudgeCommits(state.epoch, round_, *verdict, copies=copies, number=number)
             )
+        return True
 
     def _order(self, commit: CommitId, transfers: Iterable[Transfer]) -> list[str]:
         """Give the orders for these transfers, as far as the protocol allows. Returns the senders."""
@@ -175,7 +203,7 @@ class Commits:
         assert commit is not None
         copies = 1 + state.config.state_copies
         safe = state.ledger.safe
-        is_newer = (safe is None or safe.age < commit.age) and state.ledger.is_whole(commit)
+        is_newer = (safe is None or safe.age < commit.age) and commit in state.ledger.whole()
         if is_newer and is_spread(state.ledger.holders(commit).values(), hosts, copies):
             state.ledger.safe = commit
             found = min(copies, len(set(hosts.values())))

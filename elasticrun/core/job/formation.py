@@ -56,13 +56,23 @@ class Formation:
             self._attendance.admit_held()
             decision = self._decide()
         state.obstacle = decision.obstacle
-        heirs = decision.nodes if decision.step is Step.FORM else tuple(state.ready)
-        if (state.leaving or decision.step is Step.FORM) and self._attendance.commits.collect(heirs):
+        if self._saves(decision):
             return None  # a timer bounds the wait
-        if state.leaving and decision.step in TOO_FEW and self._attendance.storage.flushes():
-            return None
         self._drains.see_off()
         return self._follow(decision)
+
+    def _saves(self, decision: Decision) -> bool:
+        """Whether what only nodes outside the next world have saved is on its way into it, or to storage."""
+        state, commits, is_due = self._state, self._attendance.commits, decision.step is Step.FORM
+        if not (state.leaving or is_due):
+            return False
+        heirs = decision.nodes if is_due else tuple(state.ready)
+        if commits.collect(heirs):
+            return True
+        is_needed = decision.step in TOO_FEW or not commits.has_newest(heirs)
+        if state.leaving and is_needed and self._attendance.storage.flushes():
+            return True
+        return commits.collect_older(heirs)
 
     def _decide(self) -> Decision:
         state = self._state

@@ -171,7 +171,11 @@ class CommitLedger:
 
     def newest_whole(self) -> CommitId | None:
         """The newest commit that the nodes that are here hold all of; None if there is none."""
-        return _newest(name for name in self._held if self._commits[name].is_whole)
+        return _newest(self.whole())
+
+    def whole(self) -> Iterator[CommitId]:
+        """All commits that the nodes that are here hold all of."""
+        return (name for name in self._held if self._commits[name].is_whole)
 
     def newest_among(self, members: Iterable[str]) -> CommitId | None:
         """The newest commit that ``members`` hold all of, without the help of other nodes."""
@@ -179,10 +183,6 @@ class CommitLedger:
         for claim in (claim for member in members for claim in self._told.get(member, ())):
             found.setdefault(claim.commit, set()).update(self._commits[claim.commit].in_claim(claim))
         return _newest(name for name, here in found.items() if self._commits[name].is_enough(here))
-
-    def is_whole(self, commit: CommitId) -> bool:
-        """Whether a commit can be restored from the memory of the nodes that are here."""
-        return commit in self._commits and self._commits[commit].is_whole
 
     def newest_void(self) -> CommitId | None:
         """The newest commit of this round that can never be held, as a member went on without it."""

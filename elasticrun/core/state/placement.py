@@ -8,7 +8,7 @@ node that has it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 
@@ -47,21 +47,38 @@ def plan(holders: Collection[Mapping[str, int]], hosts: Mapping[str, str], copie
 
 
 def plan_gathering(
-    holders: Collection[Mapping[str, int]], members: Sequence[str], exchanging: Set[str]
+    holders: Collection[Mapping[str, int]],
+    members: Sequence[str],
+    exchanging: Set[str],
+    tried: Mapping[Transfer, int],
+    tries: int,
 ) -> list[Transfer]:
     """The transfers after which ``members`` have everything; each gets as much as any other.
 
-    ``holders``: as for ``plan``. ``exchanging``: the nodes that can send and take in.
+    Nothing if some of it cannot come: the rest alone is of no use. ``holders``: as for ``plan``.
+    ``exchanging``: the nodes that can send and take in. ``tried``: how often a transfer was tried; what was
+    tried less often comes first, and what was tried ``tries`` times has failed.
     """
     takers = [member for member in members if member in exchanging]
     found: dict[int, Transfer] = {}
     for nodes in holders:
-        if not nodes.keys().isdisjoint(members):
+        if not nodes.keys().isdisjoint(members) or not found.keys().isdisjoint(nodes.values()):
             continue
-        sender = next((node for node in nodes if node in exchanging), None)
-        if sender is not None and takers:
-            found.setdefault(nodes[sender], Transfer(nodes[sender], sender, takers[len(found) % len(takers)]))
+        turn = len(found) % max(1, len(takers))
+        ways = list(_ways(nodes, (*takers[turn:], *takers[:turn]), exchanging)) if tried else ()
+        first = next(_ways(nodes, takers[turn:], exchanging), None)
+        best = min(ways, key=lambda way: tried.get(way, 0), default=first)
+        if best is None or tried.get(best, 0) >= tries:
+            return []
+        found[best.group_rank] = best
     return list(found.values())
+
+
+def _ways(nodes: Mapping[str, int], takers: Sequence[str], exchanging: Set[str]) -> Iterator[Transfer]:
+    """The transfers by which one of ``takers`` would get what ``nodes`` have."""
+    for sender, rank in nodes.items():
+        if sender in exchanging:
+            yield from (Transfer(rank, sender, taker) for taker in takers)
 
 
 def is_spread(holders: Collection[Mapping[str, int]], hosts: Mapping[str, str], copies: int) -> bool:

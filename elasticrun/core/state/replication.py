@@ -9,7 +9,8 @@ is not safe, and the one before stays so.
 
 A commit that was copied may have to be copied again, to the members of the next world. So orders are
 numbered, and a sender tells with which one it is done. Its word may come before that of the receivers, which
-have what was not missed: who needs the parts, as the next world does, waits for these.
+have what was not missed: who needs the parts, as the next world does, waits for these. What could not be sent
+to one of them is sent to another one: so each such transfer is counted, and tried ``TRIES`` times at most.
 
 Which commit is safe, the ledger knows. Invariant: it was on enough hosts when it was called so, and stays
 pinned until a newer one is.
@@ -20,7 +21,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from elasticrun.core.protocol.commits import CommitId, Copy, Holding, Sent
+from elasticrun.core.state.placement import Transfer
 
+#: How often one node tries to send a part to another one. More than once, as the first offer may come before
+#: the master's word to take it in.
+TRIES = 2
 #: One copy on its way: the node that takes it in, and what its sender is told.
 Transport = tuple[str, Copy]
 
@@ -32,7 +37,8 @@ class Replication:
         self.copying: CommitId | None = None  # being copied, or the last one that was
         self.number = 0  # of the newest order of all
         self.considered: CommitId | None = None  # the newest whole commit for which was decided what to copy
-        self.gathered: CommitId | None = None  # the newest that was to be sent to the next world's members
+        self.gathered: CommitId | None = None  # the newest whole one when parts began to go to the next world
+        self._tried: dict[CommitId, dict[Transfer, int]] = {}  # how often, to bring parts to the next world
         self._orders: dict[str, tuple[Transport, ...]] = {}  # by sender
         self._unsent: set[str] = set()  # senders that are not done
         self._expected: dict[str, set[int]] = {}  # by receiver: parts that it has not told of
@@ -57,6 +63,19 @@ class Replication:
         for receiver, copy in (each for given in orders.values() for each in given):
             self._expected.setdefault(receiver, set()).add(copy.group_rank)
 
+    def tried(self, commit: CommitId) -> Mapping[Transfer, int]:
+        """How often each transfer of a commit to the next world's members was tried."""
+        return self._tried.get(commit, {})
+
+    def note_try(self) -> None:
+        """What is sent now goes to the next world's members."""
+        assert self.copying is not None, "nothing is sent"
+        tried = self._tried.setdefault(self.copying, {})
+        for sender, given in self._orders.items():
+            for receiver, copy in given:
+                transfer = Transfer(copy.group_rank, sender, receiver)
+                tried[transfer] = tried.get(transfer, 0) + 1
+
     def orders(self, node: str) -> tuple[Copy, ...]:
         """What a node has to send of the commit that is being copied."""
         return tuple(copy for _, copy in self._orders.get(node, ()))
@@ -79,11 +98,14 @@ class Replication:
         self._expect_no_more(self._orders.pop(node, ()))
         self._unsent.discard(node)
         self._expected.pop(node, None)
+        for tried in self._tried.values():  # another incarnation may come, and be no worse for that
+            for transfer in [each for each in tried if node in (each.sender, each.receiver)]:
+                del tried[transfer]
 
     def stop(self) -> None:
         """A new round begins: nobody sends any more for the one before."""
         self.copying = self.considered = self.gathered = None
-        self._orders, self._unsent, self._expected = {}, set(), {}
+        self._orders, self._unsent, self._expected, self._tried = {}, set(), {}, {}
 
     def _expect_no_more(self, transports: Iterable[Transport]) -> None:
         for receiver, copy in transports:
