@@ -563,6 +563,24 @@ def held(rank: int) -> Holding:
     return Holding(FIRST, 3, (part(rank),))
 
 
+def test_a_node_that_has_saved_nothing_yet_may_save_as_it_is_drained() -> None:
+    job = running("ab", min_nodes=1, state_copies=0)
+    for node in "ab":
+        tell(job, node)
+    job.do(DrainNode("b", "a new disk"))
+    assert not job.drops()
+    stop(job, "b", FIRST)
+    stop(job, "a", FIRST)
+    stop(job, "a", FIRST, also=(1,))
+    assert (order(job), restored(job)) == (["a"], [FIRST])
+
+
+def test_a_drained_node_of_a_job_that_saves_nothing_goes_at_once() -> None:
+    job = running("ab", min_nodes=1)
+    job.do(DrainNode("b", "a new disk"))
+    assert [drop.session for drop in job.drops()] == [job.sessions["b"]]
+
+
 def test_a_drained_node_goes_if_it_cannot_send() -> None:
     job = drained()
     stop(job, "b", FIRST, takes=False)

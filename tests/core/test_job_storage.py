@@ -549,12 +549,36 @@ def test_a_node_that_leaves_while_enough_stay_waits_for_no_storage() -> None:
     assert "b" not in job.machine.state.members.nodes
 
 
-def test_a_node_without_saved_states_leaves_at_once() -> None:
+def test_a_node_that_has_saved_nothing_yet_may_save_as_it_is_told_to_leave() -> None:
     job = Team()
     job.leave("a")
+    assert not job.drops()
+    [stop] = job.told("b", StopRound)
+    assert stop.drain
+    for node in "ab":
+        job.steps[node] = (FIRST,)
+    job.stop("a", "b")
+    assert (job.phase(), job.in_force("a").commit) == (JobPhase.GATHERING, FIRST)
+    job.write()
+    assert (job.durable, [drop.session for drop in job.drops()]) == (FIRST, [job.sessions["a"]])
+
+
+def test_a_node_without_saved_states_leaves_once_its_workers_have_stopped() -> None:
+    job = Team()
+    job.leave("a")
+    job.stop("a", "b")
     [drop] = job.drops()
     assert drop.farewell is not None
-    assert drop.farewell.code is RejectCode.DRAINED
+    assert (drop.session, drop.farewell.code) == (job.sessions["a"], RejectCode.DRAINED)
+
+
+def test_a_node_whose_workers_have_ended_well_saves_nothing_more() -> None:
+    job = Team()
+    job.phases["a"] = AgentPhase.FINISHED
+    job.say("a")
+    job.leave("a")
+    assert [drop.session for drop in job.drops()] == [job.sessions["a"]]
+    assert job.phase() is JobPhase.RUNNING
 
 
 def test_a_node_that_has_stopped_may_say_that_it_leaves() -> None:

@@ -3,7 +3,11 @@
 Theory. What only the drained node has of the saved states goes with it. So while the next world may need
 that, the node stays: its round stops as any other does, its workers may save once more, its parts go to the
 members of the next world, and then it is dismissed. A world that runs needs nobody outside it. If too few
-nodes are left for a world, and the job has a storage, the newest commit is written there before.
+nodes are left for a world, or these cannot get all of the newest commit, and the job has a storage, that commit
+is written there before.
+
+A member that has saved nothing yet may do so when it is told to stop. It is waited for if its workers are
+known to use the memory for saved states, or if the job has a storage; a job that saves nothing loses no time.
 
 Invariant: a node that leaves is no candidate, and is gone before the next world is formed.
 """
@@ -36,9 +40,7 @@ class Drains:
     def drain(self, node: Node, reason: str) -> None:
         """Have a node leave: at once, or once nobody needs what it holds."""
         state, name = self._state, node.info.node
-        goes_on = state.phase in (JobPhase.GATHERING, JobPhase.STOPPING)
-        may_be_needed = name in state.current.pending or goes_on
-        if not may_be_needed or name not in state.ledger.nodes:
+        if not self._may_be_needed(node):
             self._dismiss(node, reason)
             return
         state.leaving[name] = reason
@@ -46,6 +48,15 @@ class Drains:
         self._outbox.decide(f"{name} is {reason}; it goes once nobody needs what it holds")
         if name in state.current.pending:
             state.current.must_stop(StopCause.MEMBER_LEFT, f"{name} {reason}")
+
+    def _may_be_needed(self, node: Node) -> bool:
+        """Whether the next world may need what a node has saved, or is about to save."""
+        state, name = self._state, node.info.node
+        is_member = name in state.current.pending
+        if name in state.ledger.nodes:
+            return is_member or state.phase in (JobPhase.GATHERING, JobPhase.STOPPING)
+        saves = node.status.inlet is not None or state.config.state_storage is not None
+        return is_member and saves and name not in state.current.finished
 
     def see_off(self) -> None:
         """Dismiss the nodes that have stayed until now."""
