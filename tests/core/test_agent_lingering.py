@@ -149,9 +149,41 @@ def test_it_starts_nothing_any_more_and_hears_of_stops() -> None:
     assert (status.round, status.leaving) == (3, "stopped by signal 15")
 
 
-@pytest.mark.parametrize("how", ["no storage", "nothing held", "interrupted", "no master"])
+def test_its_time_begins_when_its_workers_have_stopped() -> None:
+    agent = saving_agent()
+    agent.do(StopSignal(15))
+    agent.now += 20.0
+    agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
+    assert agent.machine.next_deadline() == 20.0 + FLUSH
+    agent.now += 5.0
+    agent.do(HoldingsChanged(HELD))
+    assert agent.machine.next_deadline() == 20.0 + FLUSH
+
+
+def test_its_workers_may_save_for_the_first_time_as_they_stop() -> None:
+    agent = saving_agent(held=())
+    agent.do(StopSignal(15))
+    assert leaving(agent) == ["stopped by signal 15"] * 2
+    agent.do(HoldingsChanged(HELD), WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
+    assert not farewells(agent)
+    agent.do(DRAINED)
+    assert agent.of(Finish)
+
+
+def test_if_they_save_nothing_it_goes_with_them() -> None:
+    agent = saving_agent(held=())
+    agent.do(StopSignal(15), WorkerFinished(0, 0), WorkerFinished(0, 1))
+    assert not farewells(agent)
+    agent.do(GroupGone(0, 7002))
+    assert farewells(agent)
+    assert agent.finish.exit_status == 128 + 15
+
+
+@pytest.mark.parametrize("how", ["no storage", "nothing to save", "interrupted", "no master"])
 def test_else_it_says_farewell_at_once(how: str) -> None:
-    agent = saving_agent(0.0 if how == "no storage" else FLUSH, () if how == "nothing held" else HELD)
+    agent = saving_agent(0.0 if how == "no storage" else FLUSH, () if how == "nothing to save" else HELD)
+    if how == "nothing to save":
+        agent.do(WorkerFinished(0, 0), WorkerFinished(0, 1))
     if how == "no master":
         agent.do(LinkDown("reset"))
     agent.do(StopSignal(2 if how == "interrupted" else 15))

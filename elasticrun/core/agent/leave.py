@@ -4,9 +4,10 @@ A departure is decided once, as later reasons are mostly its consequences; only 
 stuck goes at once, and says why. A farewell is said as soon as it is decided, and again on each new stream;
 the node goes when nothing runs any more.
 
-A node that is taken away with grace may hold the only copy of a saved state. If the job has a storage, it
-*lingers*: it stops its workers, and tells the master that it will leave. The master lets it go once what it
-holds is elsewhere. It waits for a bounded time, for as long as there is a master, and until it is told again.
+A node that is taken away with grace may hold the only copy of a saved state, or its workers may save one when
+they are told to stop. If the job has a storage, it *lingers*: it stops its workers, and tells the master that
+it will leave. The master lets it go once what it holds is elsewhere. After its workers have stopped it waits
+for a bounded time, for as long as there is a master, and until it is told again.
 
 Invariant: a departing node is idle for no longer than one event, unless it lingers, which has a deadline.
 """
@@ -42,10 +43,10 @@ class Leaving:
         if state.departure is not None:
             return
         state.departure = departure
-        may_linger = departure.drains and departure.is_farewell and bool(state.stock.holdings)
+        may_hold = state.stock.holdings or self._group.alive
+        may_linger = departure.drains and departure.is_farewell and may_hold
         if may_linger and self._terms.flush_timeout and not state.search.is_lost:
             state.lingers = True
-            self._timers.set(LINGER, state.now + self._terms.flush_timeout)
             self._outbox.report()
         self._outbox.say_farewell()
 
@@ -90,6 +91,10 @@ class Leaving:
     def conclude(self) -> bool:
         """Nothing runs: finish if this node is to leave. Returns whether it is."""
         departure = self._state.departure
+        if not self._state.stock.holdings:
+            self.release()
+        elif self._state.lingers:
+            self._timers.set_default(LINGER, self._state.now + self._terms.flush_timeout)
         if departure is not None and not self._state.lingers:
             self._state.is_done = True
             self._outbox.put(departure.finish)
@@ -98,7 +103,10 @@ class Leaving:
     def check(self) -> None:
         """Raise AssertionError unless the invariant holds."""
         state = self._state
-        assert state.lingers == (LINGER in self._timers), "a node lingers without a deadline, or the reverse"
+        is_bounded = LINGER in self._timers
+        assert is_bounded == (state.lingers and state.phase in IDLE), (
+            "an idle node lingers without a deadline"
+        )
         if state.lingers:
             assert state.phase not in STOPPABLE, "its workers were not told"
         elif state.departure is not None:
