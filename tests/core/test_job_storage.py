@@ -447,6 +447,23 @@ def test_while_an_end_waits_its_nodes_may_be_lost() -> None:
     assert job.phase() is JobPhase.FAILED
 
 
+def test_a_part_that_is_lost_meanwhile_is_left_out_if_no_restore_needs_it() -> None:
+    """All ranks have the same, so that the other node has all of it."""
+    job = Team(max_restarts=0)
+    job.own = False
+    job.hold(FIRST)
+    job.fail("a")
+    job.do(Detached(job.sessions["b"], "gone"))
+    assert job.phase() is JobPhase.STOPPING
+    order = job.in_force("a")
+    assert (order.commit, order.files, order.partial, order.urgent) == (FIRST, 1, True, True)
+    assert [(part.group_rank, part.which, part.of) for part in order.parts] == [(0, 0, 1)]
+    assert "without 1 parts that are lost and not needed" in job.decided()
+    job.answer("a")
+    job.answer("a")
+    assert (job.phase(), job.durable) == (JobPhase.FAILED, FIRST)
+
+
 def test_after_the_end_nothing_is_written() -> None:
     job = Team(max_restarts=0)
     job.hold(FIRST)

@@ -3,8 +3,8 @@
 Theory. What only the drained node has of the saved states goes with it. So while the next world may need
 that, the node stays: its round stops as any other does, its workers may save once more, its parts go to the
 members of the next world, and then it is dismissed. A world that runs needs nobody outside it. If too few
-nodes are left for a world, or these cannot get all of the newest commit, and the job has a storage, that commit
-is written there before.
+nodes are left for a world, or these cannot get all of the newest commit, it is written to the storage before,
+if the job has one.
 
 A member that has saved nothing yet may do so when it is told to stop. It is waited for if its workers are
 known to use the memory for saved states, or if the job has a storage; a job that saves nothing loses no time.

@@ -98,6 +98,9 @@ class Storage:
         assert storing.commit is not None, "nothing is being written"
         if storing.needs_writers:
             ordered, problem = storing.assign(state.ledger.parts(storing.commit))
+            if problem and storing.commit in state.ledger.whole():
+                self._begin(self._end(problem), (FLUSH, "") in state.timers)  # no restore needs that part
+                return
             if problem:
                 self._give_up(problem)
                 return

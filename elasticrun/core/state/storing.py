@@ -6,7 +6,8 @@ are written, one node *finishes* the commit: it writes what makes the files a co
 the commit is *durable*. If a node is lost, what it had to write goes to another one that has it. If there is
 none, or a node gives up, the commit is given up: it stays in memory, and a later one is written anew.
 
-A part that a restore does not need may be gone with its node. The commit is then written without it.
+A part that a restore does not need may be gone with its node. The commit is then written without it, from the
+start if that part was lost meanwhile: the others have to write the share of it that is theirs by then.
 
 Invariants. A commit is called durable only if each of its parts was told to be written, and then that it was
 finished. Of its own orders each node is believed; who finishes looks at all parts. Two nodes may write the
