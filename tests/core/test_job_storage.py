@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from elasticrun.core.job.events import Attached, Detached, Left, MasterStarted, Reported
 from elasticrun.core.protocol.commits import CommitId, Holding, Part
 from elasticrun.core.protocol.messages import (
@@ -462,6 +464,33 @@ def test_a_part_that_is_lost_meanwhile_is_left_out_if_no_restore_needs_it() -> N
     job.answer("a")
     job.answer("a")
     assert (job.phase(), job.durable) == (JobPhase.FAILED, FIRST)
+
+
+@pytest.mark.parametrize("is_newer", [True, False])
+def test_after_a_world_was_formed_the_next_flush_has_its_own_time(is_newer: bool) -> None:
+    """One was wanted as too few nodes were left; then another node came."""
+    job = Team(max_restarts=0)
+    job.own = False
+    job.hold(FIRST)
+    job.leave("b")
+    job.stop("b", "a")
+    assert "within 60 s" in job.decided()
+    job.pass_time(FLUSH - 5)
+    job.attach("c")
+    assert (job.phase(), job.machine.state.round) == (JobPhase.RUNNING, 1)
+    job.pass_time(5)
+    third = CommitId(1, 9)
+    job.nodes, job.phases["c"], job.steps["c"], job.reports["c"] = "ac", RUNNING, (), None
+    job.leaving["c"], job.phases["a"] = "", RUNNING
+    for node in "ac" if is_newer else "":
+        job.steps[node] = (third,)
+        job.say(node)
+    job.fail("c")
+    assert job.phase() is JobPhase.STOPPING
+    job.pass_time(FLUSH - 1)
+    assert job.phase() is JobPhase.STOPPING
+    job.pass_time(1)
+    assert job.phase() is JobPhase.FAILED
 
 
 def test_after_the_end_nothing_is_written() -> None:

@@ -178,6 +178,7 @@ class Formation:
         restore = self._attendance.commits.choose(order)
         state.round = self._attendance.number_round()
         self._attendance.commits.begin(order)
+        self._attendance.storage.begin_round()
         assignments = self._propose(
             order, assign_ranks([nodes[name].info for name in order], self._terms(first, restore))
         )

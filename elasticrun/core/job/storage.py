@@ -162,6 +162,11 @@ class Storage:
             state.timers.cancel((FLUSH, ""))
         return storing.commit is not None
 
+    def begin_round(self) -> None:
+        """A world is formed: nobody waits for a flush any more, and the next one gets time of its own."""
+        self._state.timers.cancel((FLUSH, ""))
+        self._state.storing.flushed = None
+
     def delays(self, move: Move) -> bool:
         """Whether a move would end the job, and has to wait for a flush."""
         state = self._state
