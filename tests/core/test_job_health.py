@@ -25,6 +25,7 @@ from elasticrun.core.job.events import (
     MasterStarted,
     Reported,
 )
+from elasticrun.core.protocol.commits import CommitId, Holding, Inlet, Part
 from elasticrun.core.protocol.messages import (
     AgentPhase,
     Evidence,
@@ -40,7 +41,7 @@ from elasticrun.core.protocol.messages import (
     StopRound,
     Waiting,
 )
-from elasticrun.core.protocol.orders import DrainNode, ScaleJob
+from elasticrun.core.protocol.orders import DrainNode, RestartRound, ScaleJob
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import Budget
 from elasticrun.core.recovery.settlement import Recovery
@@ -705,3 +706,63 @@ def test_each_probe_has_a_secret_that_a_restarted_master_knows() -> None:
     assert probe_secret("key", 1) == probe_secret("key", 1)
     assert len({probe_secret("key", 1), probe_secret("key", 2), probe_secret("other", 1)}) == 3
     assert len(probe_secret("", 1)) == 32
+
+
+# -- nodes that hold saved states
+
+
+class Ward(Clinic):
+    """Nodes that are checked again, after they have saved step 5 in round 0."""
+
+    def __init__(self, nodes: str, own: bool, **config: Any) -> None:
+        super().__init__(nodes, mode=HealthCheckMode.ALWAYS, max_restarts=3, **config)
+        self.answer_all()
+        self.held = {
+            node: Holding(CommitId(0, 5), len(nodes), (Part(rank, "d", own, "" if own else "x"),))
+            for rank, node in enumerate(nodes)
+        }
+        for node in nodes:
+            self.do_status(node, self.status(node, RUNNING, 0))
+        self.do(RestartRound("as ordered"))
+        for node in nodes:
+            self.do_status(node, self.status(node, READY, 0))
+            self.hear()
+        assert self.phase() is JobPhase.CHECKING
+
+    def do_status(self, node: str, status: Any) -> None:
+        port = Inlet(20_000 + ord(node), node.encode() * 32)
+        held = () if status.round < 0 else (self.held[node],)
+        probe = status.probe or self.machine.state.members.nodes[node].status.probe
+        super().do_status(node, replace(status, holdings=held, inlet=port, probe=probe))
+        assert self.machine.check() == []
+
+
+def test_a_node_that_is_drained_while_it_is_checked_sends_what_it_has_saved() -> None:
+    job = Ward("abc", own=True, min_nodes=2, state_copies=0)
+    job.do(DrainNode("c", "a new disk"))
+    assert job.machine.check() == []
+    assert not job.drops()
+    [stop] = job.told("c", StopRound)
+    assert stop.round == 0, "it probes no more"
+    del job.asked["c"]
+    job.answer_all(dead="c")
+    job.answer_all()
+    assert job.phase() is JobPhase.GATHERING
+    assert [copy.address for copy in job.machine.state.replication.orders("c")] == ["a.net"]
+    part = job.held["c"].parts
+    job.held["a"] = replace(job.held["a"], parts=(*job.held["a"].parts, *part))
+    job.do_status("a", job.status("a", READY, 0))
+    assert [drop.session for drop in job.drops()] == [job.sessions["c"]]
+    assert {given.restore for given in job.machine.state.current.assignments.values()} == {CommitId(0, 5)}
+
+
+def test_an_end_that_a_check_brings_about_may_wait_for_the_storage() -> None:
+    job = Ward("ab", own=False, state_storage="/run")
+    while job.asked:
+        job.answer_all(dead="ab")
+    assert (job.phase(), job.machine.state.checkup) == (JobPhase.CHECKING, None)
+    job.do(DrainNode("a", "a new disk"))
+    assert job.machine.check() == []
+    assert [*job.machine.state.leaving] == ["a"], "it may have to write"
+    job.pass_time(60.0)
+    assert job.phase() is JobPhase.UNHEALTHY

@@ -1,7 +1,7 @@
 """The health check of nodes before they work: its probes, its end and what follows.
 
 The phase is CHECKING exactly while a checkup (``core/health/checkup.py``) runs, and then a timer bounds its
-probe.
+probe; or one has ended the job, and the end waits for the storage.
 """
 
 from __future__ import annotations
@@ -89,10 +89,11 @@ class Checking:
     def check(self) -> list[str]:
         """Which invariants do not hold, in words."""
         state = self._state
-        checks = state.phase is JobPhase.CHECKING
+        checks, runs = state.phase is JobPhase.CHECKING, state.checkup is not None
         rules = {
-            "a checkup runs while nodes are checked": checks == (state.checkup is not None),
-            "a probe has a bound": checks == ((CHECK, "") in state.timers),
+            "a checkup runs while nodes are checked": checks
+            == (runs or (checks and state.ending is not None)),
+            "a probe has a bound": runs == ((CHECK, "") in state.timers),
             "a probe is the newest": state.checkup is None or state.checkup.number <= state.probes,
         }
         return [rule for rule, holds in rules.items() if not holds]

@@ -45,6 +45,9 @@ class Drains:
             return
         state.leaving[name] = reason
         self._attendance.withdraw(node)
+        if state.checkup is not None:
+            state.checkup.lose(name)  # it will do no work, and its agent may probe no more
+            self._outbox.direct(node)
         self._outbox.decide(f"{name} is {reason}; it goes once nobody needs what it holds")
         if name in state.current.pending:
             state.current.must_stop(StopCause.MEMBER_LEFT, f"{name} {reason}")
@@ -54,7 +57,7 @@ class Drains:
         state, name = self._state, node.info.node
         is_member = name in state.current.pending
         if name in state.ledger.nodes:
-            return is_member or state.phase in (JobPhase.GATHERING, JobPhase.STOPPING)
+            return is_member or state.phase is not JobPhase.RUNNING
         saves = node.status.inlet is not None or state.config.state_storage is not None
         return is_member and saves and name not in state.current.finished
 
