@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticrun.core.job.commits import COLLECTING_TIMEOUT
+from elasticrun.core.job.commits import ARRIVAL_TIMEOUT, COLLECTING_TIMEOUT
 from elasticrun.core.job.events import Attached, Beat, Detached, MasterStarted, Reported, Send
 from elasticrun.core.protocol.commits import (
     MAX_COPIES,
@@ -37,7 +37,7 @@ def tell(
     node: str,
     *commits: CommitId,
     also: dict[CommitId, tuple[int, ...]] | None = None,
-    copied: CommitId | None = None,
+    copied: CommitId | Sent | None = None,
     takes: bool = True,
 ) -> None:
     """A member of round 0 has its own part of these, and ``also`` parts of others."""
@@ -62,8 +62,10 @@ def stocked(
     return replace(status, holdings=holdings, inlet=inlet(node) if takes else None, copied=copied)
 
 
-def done(job: Job, commit: CommitId | None) -> Sent | None:
+def done(job: Job, commit: CommitId | Sent | None) -> Sent | None:
     """What who has tried to send all tells of a commit: nothing arrived that nobody has told of."""
+    if isinstance(commit, Sent):
+        return commit
     number = job.machine.state.replication.number
     return None if commit is None else Sent(commit, number, tuple(range(MAX_COPIES)))
 
@@ -136,6 +138,35 @@ def test_what_could_not_be_sent_is_not_safe_and_nobody_waits_for_it() -> None:
     tell(job, "b", FIRST, SECOND, copied=FIRST)
     told = verdict(job, "b")
     assert (told.safe, told.copying) == (None, SECOND)
+
+
+def test_the_word_of_senders_ends_no_wait_for_receivers() -> None:
+    """Else one commit after the other would be whole before all had told that they have the one before."""
+    job = running("ab")
+    for node in "ab":
+        tell(job, node, FIRST)
+    sent_all = Sent(FIRST, job.machine.state.replication.number)
+    for node in "ab":
+        tell(job, node, FIRST, SECOND)
+    tell(job, "a", FIRST, SECOND, also={FIRST: (1,)}, copied=sent_all)
+    tell(job, "b", FIRST, SECOND, copied=sent_all)
+    assert (safe(job), job.machine.state.replication.copying) == (None, FIRST)
+    tell(job, "b", FIRST, SECOND, also={FIRST: (0,)})
+    assert (safe(job), job.machine.state.replication.copying) == (FIRST, SECOND)
+
+
+def test_a_receiver_that_has_dropped_what_it_took_is_waited_for_for_a_bounded_time() -> None:
+    job = running("ab", heartbeat_timeout=1e6)
+    for node in "ab":
+        tell(job, node, FIRST)
+    sent_all = Sent(FIRST, job.machine.state.replication.number)
+    for node in "ab":
+        tell(job, node, FIRST, SECOND, copied=sent_all)
+    job.pass_time(ARRIVAL_TIMEOUT - 1)
+    assert job.machine.state.replication.copying == FIRST
+    job.pass_time(1)
+    assert (safe(job), job.machine.state.replication.copying) == (None, SECOND)
+    assert job.machine.check() == []
 
 
 def test_who_takes_nothing_in_is_neither_sent_anything_nor_told_to_send() -> None:
@@ -220,7 +251,7 @@ def test_a_lost_node_is_waited_for_by_nobody_and_the_next_round_restores_its_par
     assert safe(job) == FIRST
     job.do(Detached(job.sessions["c"], "silent"))
     assert job.machine.state.ledger.newest_whole() == FIRST, "a has a copy of its part"
-    assert not job.machine.state.replication.is_busy
+    assert not job.machine.state.replication.is_arriving
     assert job.machine.check() == []
 
 

@@ -21,7 +21,8 @@ def to(node: str, rank: int) -> Transport:
 
 
 def busy(replication: Replication) -> bool:
-    return replication.is_busy
+    """Whether some sender may still send."""
+    return replication.is_arriving and not replication.is_sent
 
 
 @pytest.fixture
@@ -99,11 +100,20 @@ def test_what_was_sent_is_waited_for_and_what_was_missed_is_not(both: Replicatio
     """The word of a sender may come before that of the receiver."""
     both.begin(FIRST, {"a": [to("b", 0), to("c", 0), to("c", 2)]})
     both.hear("a", [], Sent(FIRST, 2, missed=(1, 7)))
-    assert (busy(both), both.is_arriving) == (False, True)
+    assert (both.is_sent, both.is_arriving) == (True, True)
     both.hear("b", told(FIRST, 0, 1), None)
     assert both.is_arriving
     both.hear("a", [], Sent(FIRST, 2, missed=(2, 1)))
     assert not both.is_arriving
+
+
+def test_who_has_not_told_in_time_is_waited_for_no_longer(both: Replication) -> None:
+    both.hear("a", [], DONE)
+    assert not both.is_sent, "b may still send"
+    both.hear("b", [], DONE)
+    both.expect_nothing()
+    assert (both.is_sent, both.is_arriving) == (False, False)
+    assert not both.hear("a", told(FIRST, 0, 1), None)
 
 
 def test_what_a_lost_sender_was_to_send_does_not_arrive() -> None:

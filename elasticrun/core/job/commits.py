@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from elasticrun.core.job.outbox import Outbox
-from elasticrun.core.job.state import COLLECTING, UNJUDGED, JobState
+from elasticrun.core.job.state import ARRIVING, COLLECTING, UNJUDGED, JobState
 from elasticrun.core.membership.nodes import Node
 from elasticrun.core.protocol.commits import MAX_COPIES, CommitId, Copy
 from elasticrun.core.protocol.messages import JudgeCommits
@@ -24,6 +24,9 @@ from elasticrun.core.state.replication import TRIES, Transport
 #: Seconds for which a world waits for parts that nodes outside it send to its members. Senders tell when they
 #: are done or have failed, so this only bounds the wait for one that does neither.
 COLLECTING_TIMEOUT = 300.0
+#: Seconds for which a receiver may tell that it has what it was sent, once all senders are done. It tells at
+#: once, so this only bounds the wait for one that has dropped it again.
+ARRIVAL_TIMEOUT = 10.0
 
 
 class Commits:
@@ -41,6 +44,7 @@ class Commits:
             replication = self._state.replication
             if replication.hear(node.info.node, holdings, node.status.copied):
                 self._note_safe(replication.copying)
+            self._watch_arrival()
             self._judge()
 
     def lose(self, name: str) -> None:
@@ -48,6 +52,19 @@ class Commits:
         if name in self._state.ledger.nodes:
             self._state.ledger.lose(name)
         self._state.replication.lose(name)
+        self._watch_arrival()
+
+    def expire_arrival(self, _: str) -> None:
+        """Wait no longer for receivers that do not tell: copy the next commit, or gather in other ways."""
+        self._state.replication.expect_nothing()
+        self._judge()
+
+    def _watch_arrival(self) -> None:
+        timers = self._state.timers
+        if self._state.replication.is_sent:
+            timers.set_default((ARRIVING, ""), self._state.now + ARRIVAL_TIMEOUT)
+        else:
+            timers.cancel((ARRIVING, ""))
 
     def greet(self, node: Node) -> None:
         """Tell a node that has come, or come back, what was decided about the commits of its round."""
@@ -122,7 +139,8 @@ class Commits:
         """A round begins whose members are these, by group rank."""
         self._state.ledger.begin(self._state.round, order)
         self._state.replication.stop()
-        self._state.timers.cancel((COLLECTING, ""))
+        for timer in (COLLECTING, ARRIVING):
+            self._state.timers.cancel((timer, ""))
         self._state.verdict = UNJUDGED
 
     def _judge(self) -> None:
@@ -130,7 +148,7 @@ class Commits:
         if state.round < 0:  # nobody runs a round that this master knows
             return
         whole, void = state.ledger.newest_whole(), state.ledger.newest_void()
-        if whole is not None and whole != state.replication.considered and not state.replication.is_busy:
+        if whole is not None and whole != state.replication.considered and not state.replication.is_arriving:
             self._copy(whole)
         verdict = whole, void, state.ledger.safe, state.replication.copying
         if verdict == state.verdict:
@@ -195,6 +213,7 @@ class Commits:
                 orders.setdefault(sender, []).append((receiver, copy))
         if orders:
             self._state.replication.begin(commit, orders)
+            self._watch_arrival()
         return list(orders)
 
     def _note_safe(self, commit: CommitId | None) -> None:
@@ -221,5 +240,7 @@ class Commits:
         rules = {
             **dict.fromkeys(self._state.ledger.check(), False),
             "only nodes that are here hold anything": self._state.ledger.nodes <= here,
+            "the wait for receivers has a bound": self._state.ended
+            or self._state.replication.is_sent == ((ARRIVING, "") in self._state.timers),
         }
         return [rule for rule, holds in rules.items() if not holds]

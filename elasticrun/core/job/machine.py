@@ -47,6 +47,7 @@ from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.rounds import Rounds
 from elasticrun.core.job.settling import Settling
 from elasticrun.core.job.state import (
+    ARRIVING,
     CHECK,
     GROWTH,
     HEARTBEAT,
@@ -116,6 +117,7 @@ class JobMachine:
             MENDING: tasks.expire_wait,
             LINGER: tasks.expire_linger,
             NOTICE: lambda _: outbox.remind(),
+            ARRIVING: commits.expire_arrival,
             SAVING: data.expire,
             STORING: storage.expire,
         }

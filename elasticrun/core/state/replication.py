@@ -3,14 +3,15 @@
 Theory. All nodes copy the same commit at a time, so that what is copied makes a whole: if each chose its own
 step, the copies might never fit together. The commit that is *being copied* is pinned: nobody writes over
 it. It is *safe* once each receiver has told that it holds what it was to be sent, and so is everything that a
-restore needs on enough hosts. Then, or once every sender is done, the next one can be copied: the newest
-whole one by then. A sender that cannot send says that it is done as well, so nobody waits for it; that commit
-is not safe, and the one before stays so.
+restore needs on enough hosts. Then, or once nothing is expected any more, the next one can be copied: the
+newest whole one by then. A sender that cannot send says that it is done as well, so nobody waits for it; that
+commit is not safe, and the one before stays so.
 
 A commit that was copied may have to be copied again, to the members of the next world. So orders are
 numbered, and a sender tells with which one it is done. Its word may come before that of the receivers, which
-have what was not missed: who needs the parts, as the next world does, waits for these. What could not be sent
-to one of them is sent to another one: so each such transfer is counted, and tried ``TRIES`` times at most.
+have what was not missed, so these are waited for. If one does not tell, as it has dropped what it took, that
+wait has a bound. What could not be sent to one of the next world's members is sent to another one: so each
+such transfer is counted, and tried ``TRIES`` times at most.
 
 Which commit is safe, the ledger knows. Invariant: it was on enough hosts when it was called so, and stays
 pinned until a newer one is.
@@ -44,9 +45,9 @@ class Replication:
         self._expected: dict[str, set[int]] = {}  # by receiver: parts that it has not told of
 
     @property
-    def is_busy(self) -> bool:
-        """Whether some sender may still send."""
-        return bool(self._unsent) and bool(self._expected)
+    def is_sent(self) -> bool:
+        """Whether all senders are done, and some receiver has not told of what it was sent."""
+        return bool(self._expected) and not self._unsent
 
     @property
     def is_arriving(self) -> bool:
@@ -101,6 +102,10 @@ class Replication:
         for tried in self._tried.values():  # another incarnation may come, and be no worse for that
             for transfer in [each for each in tried if node in (each.sender, each.receiver)]:
                 del tried[transfer]
+
+    def expect_nothing(self) -> None:
+        """Receivers that have not told by now do not have what they were sent."""
+        self._expected = {}
 
     def stop(self) -> None:
         """A new round begins: nobody sends any more for the one before."""
