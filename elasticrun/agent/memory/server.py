@@ -131,12 +131,13 @@ class MemoryServer:
         """Hear what became of the commits of the round that runs."""
         event = Judged(verdict.kept, verdict.void, verdict.safe, verdict.copying)
         if self._stock.copies is not None:
-            self._stock.copies.cut_off(unless=verdict.copying)
+            self._stock.copies.sending.cut_off(unless=verdict.copying)
             self._stock.copies.handle(event)
         self._handle(event)
         if self._stock.copies is not None and verdict.copying is not None and verdict.copies:
             commit, copies = verdict.copying, verdict.copies
-            self._stock.copies.send(commit, verdict.number, copies, self._stock.orders(commit, copies))
+            orders = self._stock.orders(commit, copies)
+            self._stock.copies.sending.send(commit, verdict.number, copies, orders)
 
     def store(self, order: StoreOrder | None) -> None:
         """Hear what has to be written to the storage from now on."""
@@ -195,7 +196,7 @@ class MemoryServer:
         if copies is None:
             self._on_stock(self._own, None, None, report)
         else:
-            self._on_stock(copies.replicas.holdings(self._own), copies.inlet, copies.copied, report)
+            self._on_stock(copies.replicas.holdings(self._own), copies.inlet, copies.sending.copied, report)
 
     def _pin(self, pinned: Pinned) -> None:
         if self._stock.copies is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticrun.agent.memory.buffers import Buffers
-from elasticrun.agent.memory.copies import Copies, Order
+from elasticrun.agent.memory.copies import Copies
+from elasticrun.agent.memory.sending import Order
 from elasticrun.agent.memory.storage_access import Held
 from elasticrun.core.protocol.commits import CommitId, Copy, Holding
 from elasticrun.core.state.buffers import Buffer

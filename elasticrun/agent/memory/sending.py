@@ -1,0 +1,181 @@
+"""Sends parts of commits to other nodes, as the master orders it. What is said is in ``transfer.py``.
+
+A sender is cut off before the memory that it reads can be written again. What it sent is then without its
+proof, so no receiver stores a mixture of two states.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import mmap
+import os
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+from elasticrun.agent.memory.transfer import Pace, TransferError, send
+from elasticrun.core.protocol.commits import CommitId, Copy, Sent
+from elasticrun.core.state.events import Offer
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+#: Transfers at a time; further ones wait.
+THREADS = 4
+_CONNECT_TIMEOUT = 10.0  # seconds
+
+
+class Order(NamedTuple):
+    """One part to send."""
+
+    copy: Copy  # where to
+    offer: Offer
+    fds: list[int]  # of its pieces
+
+
+class Sending:
+    """What one node sends. Made inside the running loop."""
+
+    def __init__(self, rate: float, on_done: Callable[[], None]) -> None:
+        """``rate``: the most bytes a second; 0: no bound. ``on_done`` is called from the loop when all was
+        sent that could be.
+        """
+        self.copied: Sent | None = None  # the newest order with which we are done
+        self._on_done = on_done
+        self._loop = asyncio.get_running_loop()
+        self._stopping = threading.Event()
+        self._pace = Pace(rate, self._stopping)
+        self._threads = ThreadPoolExecutor(THREADS, "elasticrun-copy-send")
+        self._outgoing: set[socket.socket] = set()
+        self._sending: CommitId | None = None
+        self._ordered: tuple[int, Sequence[Copy]] | None = None  # the newest order, and its number
+        self._under_way: dict[tuple[CommitId, Copy], asyncio.Task[bool]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def send(self, commit: CommitId, number: int, copies: Sequence[Copy], orders: Sequence[Order]) -> None:
+        """Send these parts; when all is done that can be, ``copied`` tells of this order.
+
+        ``orders``: those of ``copies`` that are here. What is under way already, by an earlier order for the
+        same commit, is waited for and not sent twice.
+        """
+        if (number, copies) == self._ordered:
+            return
+        self._ordered, self._sending, self.copied = (number, copies), commit, None
+        tasks = {copies.index(order.copy): self._order(commit, order) for order in orders}
+        self._start(self._send_all(Sent(commit, number), len(copies), tasks))
+
+    def begin(self) -> None:
+        """A round begins, in which nothing is sent yet."""
+        self.cut_off()
+        self.copied = self._ordered = None
+
+    def cut_off(self, unless: CommitId | None = None) -> None:
+        """Break off what is sent, unless it is this commit: its memory may be written from now on."""
+        if self._sending is None or self._sending == unless:
+            return
+        self._sending = self._ordered = None
+        for channel in self._outgoing:
+            shut(channel)
+
+    def close(self) -> None:
+        """Break everything off."""
+        self._stopping.set()
+        self.cut_off()
+        for task in self._tasks:
+            task.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _order(self, commit: CommitId, order: Order) -> asyncio.Task[bool]:
+        label = commit, order.copy
+        if label not in self._under_way:
+            task = self._start(self._send(commit, order, _mapped(order)))
+            task.add_done_callback(lambda _: self._under_way.pop(label))
+            self._under_way[label] = task
+        return self._under_way[label]
+
+    async def _send_all(self, sent: Sent, count: int, tasks: dict[int, asyncio.Task[bool]]) -> None:
+        """Wait for copies, by their places in an order of so many, and tell that it is done."""
+        arrived = dict(zip(tasks, await asyncio.gather(*tasks.values()), strict=True))
+        if self._sending == sent.commit and self._ordered is not None and self._ordered[0] == sent.number:
+            missed = tuple(place for place in range(count) if not arrived.get(place, False))
+            self._sending, self.copied = None, replace(sent, missed=missed)
+            self._on_done()
+
+    async def _send(self, commit: CommitId, order: Order, pieces: list[memoryview]) -> bool:
+        """Send a part. Returns whether the receiver has it."""
+        where = order.copy.address, order.copy.inlet.port
+        try:
+            channel = await asyncio.wait_for(self._connect(*where), _CONNECT_TIMEOUT)
+        except (OSError, asyncio.TimeoutError) as error:  # the latter is an OSError from Python 3.11 on
+            self._miss(commit, where, _why(error))
+            return False
+        self._outgoing.add(channel)
+        try:
+            if self._sending != commit:
+                return False
+            key, offer = order.copy.inlet.key, order.offer
+            await self._loop.run_in_executor(self._threads, send, channel, key, offer, pieces, self._pace)
+            return True
+        except TransferError as error:
+            self._miss(commit, where, str(error))
+            return False
+        finally:
+            self._outgoing.discard(channel)
+            channel.close()
+
+    async def _connect(self, address: str, port: int) -> socket.socket:
+        found = await self._loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+        error: OSError | None = None
+        for family, kind, protocol, _, where in found:
+            channel = socket.socket(family, kind, protocol)
+            channel.setblocking(False)
+            try:
+                await self._loop.sock_connect(channel, where)
+            except OSError as failure:
+                error = failure
+                channel.close()
+            except BaseException:
+                channel.close()
+                raise
+            else:
+                return channel
+        raise error or OSError("it has no address")
+
+    def _miss(self, commit: CommitId, where: tuple[str, int], why: str) -> None:
+        if self._sending == commit:  # else it was cut off
+            logger.warning("no copy of %s could be sent to %s port %d: %s", commit, *where, why)
+
+    def _start(self, work: Coroutine[None, None, Result]) -> asyncio.Task[Result]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _why(error: Exception) -> str:
+    """Why nobody can be reached, in words; asyncio writes addresses into an error's text."""
+    match error:
+        case OSError(errno=int(number)) if number > 0:
+            return os.strerror(number)
+        case OSError(strerror=str(text)):
+            return text
+    return "nothing answers there"
+
+
+def shut(channel: socket.socket) -> None:
+    """Break a connection off, so that whoever waits for it finds out."""
+    with contextlib.suppress(OSError):
+        channel.shutdown(socket.SHUT_RDWR)
+
+
+def _mapped(order: Order) -> list[memoryview]:
+    """The bytes of each piece; they stay readable when the descriptors are closed."""
+    return [
+        memoryview(mmap.mmap(fd, max(1, piece.length), mmap.MAP_SHARED, mmap.PROT_READ))[: piece.length]
+        for piece, fd in zip(order.offer.pieces, order.fds, strict=True)
+    ]
