@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from elasticrun.agent.memory import copies, transfer
+from elasticrun.agent.memory import buffers, copies, sending, transfer
+from elasticrun.agent.memory.buffers import make_buffer
 from elasticrun.agent.memory.peering import Peering
-from elasticrun.core.protocol.commits import CommitId, Copy, Inlet, Sent
-from tests.support.copy_peer import Receiver, Sender, part_of
+from elasticrun.core.protocol.commits import MAX_PARTS, CommitId, Copy, Inlet, Sent
+from tests.support.copy_peer import Receiver, Sender, Taker, part_of
 from tests.support.memory_client import open_here, save
-from tests.support.memory_host import MemoryHost
+from tests.support.memory_host import DEADLINE, MemoryHost
 
 STEP, LATER = CommitId(1, 7), CommitId(1, 8)
 SENT = Sent(STEP, 1)
@@ -269,7 +271,58 @@ def test_a_part_for_which_there_is_no_room_is_refused_with_the_reason(node: Memo
         assert "round 9 has not begun here" in sender.offer(part_of(CommitId(9, 1), 1, b"data"))["refused"]
 
 
+def test_many_parts_come_in_at_a_time_and_none_waits_for_another(node: MemoryHost) -> None:
+    """Else a sender gives up while others take their time, and a node that leaves loses what only it has."""
+    there = inlet(node)
+    senders = [Sender(there) for _ in range(MAX_PARTS)]
+    for rank, sender in enumerate(senders[:-1], 1):
+        assert sender.offer(part_of(STEP, rank, b"data", size=99)) == {"taken": True}
+    assert "refused" in senders[-1].offer(part_of(STEP, 50, b"data", size=99))
+    for sender in reversed(senders[:-1]):
+        sender.channel.sendall(b"data")
+        sender.prove(b"data")
+        assert sender.hear() == {"stored": True}
+    for sender in senders:
+        sender.channel.close()
+
+
+def test_who_waits_for_memory_hears_of_it(node: MemoryHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may take longer to clear it than a sender has patience."""
+    there, may_go_on = inlet(node), threading.Event()
+
+    def slow(size: int, is_wanted: Callable[[], bool]) -> int:
+        may_go_on.wait(DEADLINE)
+        return make_buffer(size, is_wanted)
+
+    monkeypatch.setattr(buffers, "make_buffer", slow)
+    monkeypatch.setattr(copies, "PATIENCE", 0.1)
+    with Sender(there) as sender:
+        assert sender.offer(part_of(STEP, 1, b"data")) == {"wait": True}
+        assert sender.hear() == {"wait": True}
+        may_go_on.set()
+        while (answer := sender.hear()) == {"wait": True}:
+            pass
+        assert answer == {"taken": True}
+
+
 # -- receivers that fail
+
+
+def test_nobody_is_called_before_it_is_its_turn(node: MemoryHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is called and then hears nothing hangs up after a while."""
+    monkeypatch.setattr(sending, "THREADS", 1)
+    inlet(node)
+    saved(node, b"data")
+    with Receiver() as first, Receiver() as second:
+        ordered(node, first.copy(0), second.copy(0))
+        reception, _ = first.greet()
+        node.settle()
+        assert not second.is_called
+        for receiver in (None, second):
+            reception = reception if receiver is None else receiver.greet()[0]
+            reception.take([memoryview(bytearray(4))])
+            reception.confirm()
+        assert node.stock().copied == SENT
 
 
 def test_a_sender_is_cut_off_once_its_memory_may_be_written(node: MemoryHost) -> None:
@@ -279,7 +332,7 @@ def test_a_sender_is_cut_off_once_its_memory_may_be_written(node: MemoryHost) ->
         ordered(node, receiver.copy(0))
         reception, offer = receiver.greet()
         assert [piece.length for piece in offer.pieces] == [LARGE]
-        reception._answer({"taken": True})
+        reception.accept()
         node.judge(kept=LATER, copying=LATER)
         assert receiver.rest() < LARGE, "without the end nobody stores it"
     stock = node.stock()
@@ -292,7 +345,7 @@ def test_a_new_round_cuts_a_sender_off(node: MemoryHost) -> None:
     with Receiver() as receiver:
         ordered(node, receiver.copy(0))
         reception, _ = receiver.greet()
-        reception._answer({"taken": True})
+        reception.accept()
         node.begin(2, restore=STEP)
         assert receiver.rest() < LARGE
 
@@ -306,7 +359,7 @@ def test_a_slow_receiver_holds_up_no_other_one(
     with Receiver() as slow:
         ordered(first, slow.copy(0), Copy(0, "127.0.0.1", there))
         reception, _ = slow.greet()
-        reception._answer({"taken": True})
+        reception.accept()
         assert parts(second) == [(STEP, 0)]
         assert first.has_told_all()
     assert first.stock().copied == Sent(STEP, 1, (0,)), "it is done with all that it could"
@@ -358,8 +411,8 @@ def test_no_state_is_sent_to_who_does_not_know_the_key(
         with pytest.raises(transfer.TransferError):
             stranger.greet()
         assert stranger.channel is not None
-        reception = transfer.Reception(stranger.channel, b"x" * 32)
-        reception._answer({"taken": True})
+        reception = Taker(stranger.channel, b"x" * 32)
+        reception.accept()
         assert stranger.rest() == 0
         assert node.stock().copied == Sent(STEP, 1, (0,))
     assert "the peer does not belong to this job" in caplog.text
@@ -381,7 +434,7 @@ def test_a_node_that_closes_in_the_middle_leaves_nothing_open(moment: str) -> No
                 saved_much(host)
                 ordered(host, receiver.copy(0))
                 reception, _ = receiver.greet()
-                reception._answer({"taken": True})
+                reception.accept()
         assert sender.is_hung_up
         sender.channel.close()
         if moment == "sending":

@@ -16,7 +16,7 @@ from elasticrun.agent.memory.transfer import CHALLENGE, MAX_LINE, Pace, Receptio
 from elasticrun.core.protocol.commits import CommitId, Part
 from elasticrun.core.state.events import Offer, Piece
 from elasticrun.rpc.records import to_json
-from tests.support.copy_peer import heard
+from tests.support.copy_peer import Taker, heard
 
 KEY = b"k" * 32
 DEADLINE = 60.0
@@ -50,7 +50,7 @@ def sending(pool: ThreadPoolExecutor, channel: socket.socket, key: bytes = KEY) 
 def test_a_part_arrives_as_it_was_offered(
     pair: tuple[socket.socket, socket.socket], pool: ThreadPoolExecutor
 ) -> None:
-    sent, reception = sending(pool, pair[0]), Reception(pair[1], KEY)
+    sent, reception = sending(pool, pair[0]), Taker(pair[1], KEY)
     assert heard(reception, pair[1]) == OFFER
     targets = [bytearray(5), bytearray(0), bytearray(3)]
     reception.take([memoryview(each) for each in targets])
@@ -59,11 +59,23 @@ def test_a_part_arrives_as_it_was_offered(
     assert targets == DATA
 
 
+def test_who_makes_room_keeps_the_sender_waiting(
+    pair: tuple[socket.socket, socket.socket], pool: ThreadPoolExecutor
+) -> None:
+    sent, reception = sending(pool, pair[0]), Taker(pair[1], KEY)
+    heard(reception, pair[1])
+    for _ in range(3):
+        reception.hold()
+    reception.take([memoryview(bytearray(len(each))) for each in DATA])
+    reception.confirm()
+    sent.result(DEADLINE)
+
+
 @pytest.mark.parametrize("is_here", [False, True])
 def test_an_offer_may_be_refused(
     pair: tuple[socket.socket, socket.socket], pool: ThreadPoolExecutor, is_here: bool
 ) -> None:
-    sent, reception = sending(pool, pair[0]), Reception(pair[1], KEY)
+    sent, reception = sending(pool, pair[0]), Taker(pair[1], KEY)
     heard(reception, pair[1])
     reception.refuse("no room", is_here)
     if is_here:
@@ -76,7 +88,7 @@ def test_an_offer_may_be_refused(
 def test_a_stranger_offers_nothing(
     pair: tuple[socket.socket, socket.socket], pool: ThreadPoolExecutor
 ) -> None:
-    sent, reception = sending(pool, pair[0], b"x" * 32), Reception(pair[1], KEY)
+    sent, reception = sending(pool, pair[0], b"x" * 32), Taker(pair[1], KEY)
     with pytest.raises(TransferError, match="does not belong to this job"):
         heard(reception, pair[1])
     pair[1].close()
@@ -115,7 +127,7 @@ def test_what_was_said_before_cannot_be_said_again(
 def test_a_changed_byte_is_found(pair: tuple[socket.socket, socket.socket], pool: ThreadPoolExecutor) -> None:
     left, right = socket.socketpair()
     with left, right:
-        sent, reception = sending(pool, pair[0]), Reception(right, KEY)
+        sent, reception = sending(pool, pair[0]), Taker(right, KEY)
 
         def relay(source: socket.socket, target: socket.socket, length: int, flip: bool = False) -> None:
             data = bytearray(source.recv(length, socket.MSG_WAITALL))
@@ -205,7 +217,7 @@ def test_what_is_no_message_makes_no_sense_although_it_is_proved(
 def test_what_a_peer_writes_is_printed_without_what_a_terminal_obeys(
     pair: tuple[socket.socket, socket.socket], pool: ThreadPoolExecutor
 ) -> None:
-    sent, reception = sending(pool, pair[0]), Reception(pair[1], KEY)
+    sent, reception = sending(pool, pair[0]), Taker(pair[1], KEY)
     heard(reception, pair[1])
     reception.refuse("\x1b[2Jgone" + 1000 * "!", False)
     with pytest.raises(TransferError, match=r"it refuses: \?\[2Jgone!+$") as raised:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hmac
 import json
+import select
 import socket
 import struct
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -39,6 +41,32 @@ def part_of(commit: CommitId, rank: int, *data: bytes, size: int = 2) -> Offer:
     """A part with these pieces, as the node with this group rank would offer it."""
     pieces = tuple(Piece(rank + number, len(each), f"d{number}") for number, each in enumerate(data))
     return Offer(commit, size, Part(rank, f"digest {rank}", True), pieces)
+
+
+class Taker(Reception):
+    """A reception that says everything itself."""
+
+    def __init__(self, channel: socket.socket, key: bytes) -> None:
+        super().__init__(channel, key)
+        self._say = channel.sendall
+
+    def hold(self) -> None:
+        """Keep the sender waiting."""
+        self._say(self.wait)
+
+    def refuse(self, reason: str, is_here: bool) -> None:
+        self._say(self.refusal(reason, is_here))
+
+    def accept(self) -> None:
+        """Say that the part is taken, and take nothing yet."""
+        self._say(self.taken)
+
+    def take(self, targets: Sequence[memoryview]) -> None:
+        self.accept()
+        super().take(targets)
+
+    def confirm(self) -> None:
+        self._say(self.stored)
 
 
 class Sender:
@@ -110,11 +138,16 @@ class Receiver:
         """The order to send a part here."""
         return Copy(rank, "127.0.0.1", Inlet(self._listener.getsockname()[1], KEY))
 
-    def greet(self) -> tuple[Reception, Offer]:
+    @property
+    def is_called(self) -> bool:
+        """Whether a connection waits to be taken."""
+        return bool(select.select([self._listener], [], [], 0)[0])
+
+    def greet(self) -> tuple[Taker, Offer]:
         """Take the next connection, and what it offers."""
         self.channel, _ = self._listener.accept()
         self.channel.settimeout(DEADLINE)
-        reception = Reception(self.channel, self._key)
+        reception = Taker(self.channel, self._key)
         return reception, heard(reception, self.channel)
 
     def rest(self) -> int:

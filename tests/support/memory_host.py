@@ -66,7 +66,7 @@ class MemoryHost:
             self._thread.join(DEADLINE)
             self._loop.close()
         if kind is None:
-            assert self._faults == []
+            assert not self._faults, self._faults
 
     def begin(self, round_: int, restore: CommitId | None = None) -> None:
         """A round starts on this node alone."""

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from elasticrun.agent.memory.buffers import Buffers, Pending
 from elasticrun.agent.memory.sending import Sending, shut
 from elasticrun.agent.memory.transfer import HEAD, PATIENCE, Reception, TransferError, line_length
-from elasticrun.core.protocol.commits import KEY_BYTES, Inlet
+from elasticrun.core.protocol.commits import KEY_BYTES, MAX_PARTS, Inlet
 from elasticrun.core.state.buffers import Buffer
 from elasticrun.core.state.events import (
     Accept,
@@ -37,8 +37,9 @@ from elasticrun.core.state.replicas import Label, Replicas
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-#: Transfers that come in at a time; further ones wait.
-THREADS = 4
+#: Threads for transfers that come in: one for each that the rules may have accepted at a time, as none may
+#: wait for another. They accept fewer than ``MAX_PARTS`` of a commit, and few commits.
+THREADS = 8 * MAX_PARTS
 #: Connections at a time of peers that have not proved who they are; one more, and the oldest one goes.
 STRANGERS = 64
 
@@ -62,7 +63,7 @@ class Copies:
         self._buffers = Buffers(self.handle, pending)
         self._answers: dict[Label, asyncio.Future[Accept | Decline]] = {}
         self._is_closed = False
-        self._receivers = ThreadPoolExecutor(THREADS, "elasticrun-copy-take")
+        self._threads = ThreadPoolExecutor(THREADS, "elasticrun-copy-take")
         self._strangers: dict[socket.socket, None] = {}  # that have proved nothing yet, the oldest first
         self._incoming: set[socket.socket] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -117,18 +118,21 @@ class Copies:
             offer = await asyncio.wait_for(self._greet(channel, reception), PATIENCE)
             self._strangers.pop(channel, None)
             self._incoming.add(channel)
-            answer = await self._ask(offer)
+            answer = await self._decide(channel, reception, offer)
             if isinstance(answer, Decline):
-                await self._in_thread(reception.refuse, answer.reason, answer.is_here)
+                await self._say(channel, reception.refusal(answer.reason, answer.is_here))
                 return
             label = answer.commit, answer.group_rank
             pieces = zip(answer.buffers, offer.pieces, strict=True)
             targets = [self._buffers.view(number, piece.length) for number, piece in pieces]
-            await self._in_thread(reception.take, targets)
+            await self._say(channel, reception.taken)
+            await self._loop.run_in_executor(self._threads, reception.take, targets)
             self.handle(Arrived(*label))
             label = None
-            await self._in_thread(reception.confirm)
-        except (TransferError, OSError, asyncio.TimeoutError) as error:
+            channel.setblocking(False)  # again
+            await self._say(channel, reception.stored)
+        # a RuntimeError: no thread can be started, or all is closed
+        except (TransferError, OSError, asyncio.TimeoutError, RuntimeError) as error:
             logger.info("a copy did not arrive: %s", str(error) or "the peer said nothing")
         finally:
             if label is not None:
@@ -142,6 +146,18 @@ class Copies:
         await self._loop.sock_sendall(channel, reception.challenge)
         length = line_length(await self._read(channel, HEAD))
         return reception.understand(await self._read(channel, length))
+
+    async def _decide(self, channel: socket.socket, reception: Reception, offer: Offer) -> Accept | Decline:
+        """Hear what the rules say of an offer, and keep its sender waiting until then."""
+        answer = self._start(self._ask(offer))
+        while not answer.done():
+            await asyncio.wait({answer}, timeout=PATIENCE / 3)
+            if not answer.done():
+                await self._say(channel, reception.wait)
+        return answer.result()
+
+    async def _say(self, channel: socket.socket, what: bytes) -> None:
+        await asyncio.wait_for(self._loop.sock_sendall(channel, what), PATIENCE)
 
     async def _read(self, channel: socket.socket, length: int) -> bytes:
         data = b""
@@ -161,9 +177,6 @@ class Copies:
         self.handle(Offered(offer))
         return await answer
 
-    async def _in_thread(self, work: Callable[..., Result], *args: object) -> Result:
-        return await self._loop.run_in_executor(self._receivers, work, *args)
-
     # -- the end
 
     def close(self) -> None:
@@ -176,7 +189,7 @@ class Copies:
             shut(channel)
         for task in self._tasks:
             task.cancel()
-        self._receivers.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._buffers.close()
 
     def _start(self, work: Coroutine[None, None, Result]) -> asyncio.Task[Result]:

@@ -25,7 +25,7 @@ from elasticrun.core.state.events import Offer
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-#: Transfers at a time; further ones wait.
+#: Transfers at a time; further ones wait, and call nobody before their turn.
 THREADS = 4
 _CONNECT_TIMEOUT = 10.0  # seconds
 
@@ -51,6 +51,7 @@ class Sending:
         self._stopping = threading.Event()
         self._pace = Pace(rate, self._stopping)
         self._threads = ThreadPoolExecutor(THREADS, "elasticrun-copy-send")
+        self._turns = asyncio.Semaphore(THREADS)
         self._outgoing: set[socket.socket] = set()
         self._sending: CommitId | None = None
         self._ordered: tuple[int, Sequence[Copy]] | None = None  # the newest order, and its number
@@ -107,7 +108,11 @@ class Sending:
             self._on_done()
 
     async def _send(self, commit: CommitId, order: Order, pieces: list[memoryview]) -> bool:
-        """Send a part. Returns whether the receiver has it."""
+        """Send a part when it is its turn. Returns whether the receiver has it."""
+        async with self._turns:
+            return self._sending == commit and await self._send_now(commit, order, pieces)
+
+    async def _send_now(self, commit: CommitId, order: Order, pieces: list[memoryview]) -> bool:
         where = order.copy.address, order.copy.inlet.port
         try:
             channel = await asyncio.wait_for(self._connect(*where), _CONNECT_TIMEOUT)
@@ -121,7 +126,7 @@ class Sending:
             key, offer = order.copy.inlet.key, order.offer
             await self._loop.run_in_executor(self._threads, send, channel, key, offer, pieces, self._pace)
             return True
-        except TransferError as error:
+        except (TransferError, RuntimeError) as error:  # the latter: no thread can be started
             self._miss(commit, where, str(error))
             return False
         finally:

@@ -2,7 +2,7 @@
 
     receiver: challenge                                 (16 random bytes)
     sender:   offer + proof                             (JSON: which part, and how long its pieces are)
-    receiver: answer + proof                            (JSON: taken, refused with a reason, or here already)
+    receiver: answers + proofs                          (JSON: wait; then taken, refused and why, or here)
     sender:   the bytes of all pieces, then their proof
     receiver: answer + proof                            (JSON: stored)
 
@@ -11,8 +11,9 @@ said. The key comes from the master, over its own connections, so whoever knows 
 stranger can neither send, nor repeat, nor change anything; it sees what is sent. A line has at most
 ``MAX_LINE`` bytes, and is read as JSON only once it is proved.
 
-``send`` and ``Reception.take`` block: they run in threads. The offer comes before its proof, so it is heard
-in the loop: a stranger that connects and says nothing costs no thread.
+``send`` and ``Reception.take`` block: they run in threads. All else of a reception is heard and said in the
+loop, so it waits for no thread: a stranger that connects and says nothing costs none. Memory for a part may
+take longer than ``PATIENCE`` to make, so who waits for an answer is told so meanwhile.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ def send(channel: socket.socket, key: bytes, offer: Offer, pieces: Sequence[memo
     try:
         channel.settimeout(PATIENCE)
         challenge = _receive(channel, CHALLENGE)
-        _say(channel, key, _SENDER, challenge, to_json(offer))
-        answer = _hear(channel, key, _RECEIVER, challenge)
+        channel.sendall(_line(key, _SENDER, challenge, to_json(offer)))
+        while (answer := _hear(channel, key, _RECEIVER, challenge)).get("wait"):
+            pass
         if answer.get("is_here"):
             return
         if "refused" in answer:
@@ -108,15 +110,30 @@ class Reception:
         """The offer in what followed the head. TransferError if a stranger made it, or it makes no sense."""
         return _understood(_proved(data, self._key, _SENDER, self.challenge))
 
-    def refuse(self, reason: str, is_here: bool) -> None:
-        """Refuse the offer."""
-        self._answer({"refused": reason, "is_here": is_here})
+    @property
+    def wait(self) -> bytes:
+        """What keeps the sender waiting."""
+        return self._said({"wait": True})
+
+    def refusal(self, reason: str, is_here: bool) -> bytes:
+        """What refuses the offer."""
+        return self._said({"refused": reason, "is_here": is_here})
+
+    @property
+    def taken(self) -> bytes:
+        """What accepts the offer. ``take`` is next."""
+        return self._said({"taken": True})
+
+    @property
+    def stored(self) -> bytes:
+        """What tells the sender that its part is stored here."""
+        return self._said({"stored": True})
 
     def take(self, targets: Sequence[memoryview]) -> None:
         """Receive the bytes of all pieces into these. TransferError if they do not come as they were sent."""
-        self._answer({"taken": True})
         proof = hmac.new(self._key, _DATA + self.challenge, "sha256")
         try:
+            self._channel.settimeout(PATIENCE)
             for target in targets:
                 _fill(self._channel, target, proof.update)
             if not hmac.compare_digest(_receive(self._channel, _PROOF), proof.digest()):
@@ -124,24 +141,16 @@ class Reception:
         except OSError as error:
             raise TransferError(_why(error)) from None
 
-    def confirm(self) -> None:
-        """Tell the sender that its part is stored here."""
-        self._answer({"stored": True})
-
-    def _answer(self, message: dict[str, Any]) -> None:
-        self._channel.settimeout(PATIENCE)
-        try:
-            _say(self._channel, self._key, _RECEIVER, self.challenge, message)
-        except OSError as error:
-            raise TransferError(_why(error)) from None
+    def _said(self, message: dict[str, Any]) -> bytes:
+        return _line(self._key, _RECEIVER, self.challenge, message)
 
 
 # -- lines
 
 
-def _say(channel: socket.socket, key: bytes, role: bytes, challenge: bytes, message: dict[str, Any]) -> None:
+def _line(key: bytes, role: bytes, challenge: bytes, message: dict[str, Any]) -> bytes:
     line = json.dumps(message).encode()
-    channel.sendall(_LENGTH.pack(len(line)) + line + _proof(key, role, challenge, line))
+    return _LENGTH.pack(len(line)) + line + _proof(key, role, challenge, line)
 
 
 def _hear(channel: socket.socket, key: bytes, role: bytes, challenge: bytes) -> dict[str, Any]:
