@@ -32,7 +32,10 @@ def unpacked(data: dict[str, Any] | str) -> dict[str, Any]:
         raise ValueError(f"it cannot be unpacked: {error}") from None
     if not reader.eof:
         raise ValueError(f"it is cut off, or has more than {MAX_UNPACKED} bytes when it is unpacked")
-    found = json.loads(text)
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(found, dict):
         raise ValueError("it is no JSON object")
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import binascii
 import json
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,15 +15,23 @@ pytest.importorskip("torch")
 from elasticrun.agent.memory.relay import DataRelay
 from elasticrun.core.data.desk import Desks
 from elasticrun.core.data.leases import Progress
-from elasticrun.core.protocol.data import AskData, OpenData
+from elasticrun.core.protocol.data import AskData, DataReader, OpenData
 from elasticrun.data import Plan
 from elasticrun.data.agent_line import VARIABLE, AgentLine
 from elasticrun.data.shared_leases import SharedLeases
 from elasticrun.errors import DataError
+from elasticrun.rpc.packing import packed
+from elasticrun.rpc.records import to_json
 from tests.support.memory_host import MemoryHost
 
 pytestmark = pytest.mark.torch
 DEADLINE = 60.0
+DEEP = binascii.b2a_base64(zlib.compress(b"[" * 100_000), newline=False).decode()
+BODY = {
+    name: value
+    for name, value in to_json(AskData("-", DataReader(0, 0, "data", "one", 0), 1)).items()
+    if name != "incarnation"
+}
 
 
 class Master:
@@ -90,9 +100,13 @@ def test_a_master_that_is_away_answers_when_it_is_back() -> None:
         ({"ask": "data", "kind": "Hello", "body": {}}, "it asks for nothing that is known: 'Hello'"),
         ({"ask": "data", "kind": "AskData", "body": "abc"}, "makes no sense"),
         ({"ask": "data", "kind": "AskData", "body": 3}, "it asks for nothing that is known"),
+        ({"ask": "data", "kind": "AskData", "body": DEEP}, "it is nested too deeply"),
+        ({"ask": "data", "kind": "AskData", "body": packed({"call": "x" * 500_000})}, "has the fields"),
+        ({"ask": "data", "kind": "AskData", "body": packed({**BODY, "call": "x" * 500_000})}, "xxx"),
     ],
+    ids=["kind", "text", "body", "deep", "fields", "long"],
 )
-def test_what_makes_no_sense_is_refused(message: Any, said: str) -> None:
+def test_what_makes_no_sense_is_refused_and_ends_nothing_but_its_connection(message: Any, said: str) -> None:
     with hosted(Master()) as host:
         line = line_to(host)(DEADLINE)
         line._send(message)

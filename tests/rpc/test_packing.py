@@ -13,7 +13,11 @@ from elasticrun.rpc.packing import LONG, MAX_UNPACKED, packed, unpacked
 
 
 def pack(data: object) -> str:
-    return binascii.b2a_base64(zlib.compress(json.dumps(data).encode()), newline=False).decode()
+    return squeezed(json.dumps(data).encode())
+
+
+def squeezed(text: bytes) -> str:
+    return binascii.b2a_base64(zlib.compress(text), newline=False).decode()
 
 
 @pytest.mark.parametrize(("data", "is_long"), [({}, False), ({"a": 1}, False), ({"a": "x" * LONG}, True)])
@@ -30,6 +34,7 @@ def test_there_and_back(data: dict[str, Any], is_long: bool) -> None:
         ("YWJj", "it cannot be unpacked"),
         (pack("x" * MAX_UNPACKED), f"has more than {MAX_UNPACKED} bytes"),
         (pack([1]), "it is no JSON object"),
+        (squeezed(b"[" * 100_000), "it is nested too deeply"),
     ],
 )
 def test_what_is_no_such_text(text: str, said: str) -> None:

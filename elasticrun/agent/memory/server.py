@@ -38,6 +38,7 @@ from elasticrun.agent.memory.relay import DataRelay
 from elasticrun.agent.memory.stock import Stock
 from elasticrun.agent.memory.storage_access import StorageAccess
 from elasticrun.agent.memory.storing import StateStoring
+from elasticrun.core.protocol.bounds import MAX_SENTENCE
 from elasticrun.core.protocol.commits import Holding, JudgeCommits
 from elasticrun.core.protocol.messages import Assignment, DataAnswer
 from elasticrun.core.protocol.storing import StoreOrder
@@ -245,8 +246,8 @@ class MemoryServer:
             return
         try:
             self._hear(connection, _parse(data))
-        except ValueError as error:
-            self._send(connection, {"refused": f"this message makes no sense: {error}"})
+        except (ValueError, RecursionError) as error:  # no message of a worker ends the agent
+            self._send(connection, {"refused": f"this message makes no sense: {error}"[:MAX_SENTENCE]})
             self._close(connection)
 
     def _hear(self, connection: Connection, message: dict[str, Any]) -> None:
