@@ -339,6 +339,39 @@ def test_a_sender_is_cut_off_once_its_memory_may_be_written(node: MemoryHost) ->
     assert (stock.holdings, stock.copied) == ((), None), "nobody was told that it was sent"
 
 
+@pytest.mark.parametrize("later", [LATER, None])
+def test_a_sender_of_an_order_before_is_cut_off_as_well(node: MemoryHost, later: CommitId | None) -> None:
+    """The newest order is done, but what an earlier one began still reads the memory."""
+    inlet(node)
+    saved_much(node)
+    with Receiver() as slow, Receiver() as quick:
+        ordered(node, slow.copy(0))
+        reception, _ = slow.greet()
+        reception.accept()
+        ordered(node, quick.copy(5), number=2)
+        assert node.stock().copied == Sent(STEP, 2, (0,)), "part 5 is not here"
+        node.judge(kept=STEP, copying=STEP)
+        node.judge(kept=STEP, copying=later)
+        assert slow.rest() < LARGE, "without the end nobody stores it"
+
+
+def test_what_was_cut_off_is_sent_anew_if_it_is_ordered_again(node: MemoryHost) -> None:
+    inlet(node)
+    saved_much(node)
+    with Receiver() as receiver:
+        ordered(node, receiver.copy(0))
+        reception, _ = receiver.greet()
+        reception.accept()
+        node.judge(kept=STEP, safe=STEP)
+        ordered(node, receiver.copy(0))
+        assert receiver.rest() < LARGE
+        receiver.hang_up()
+        reception, _ = receiver.greet()
+        reception.take([memoryview(bytearray(LARGE))])
+        reception.confirm()
+        assert node.stock().copied == SENT
+
+
 def test_a_new_round_cuts_a_sender_off(node: MemoryHost) -> None:
     inlet(node)
     saved_much(node)

@@ -150,6 +150,11 @@ class Receiver:
         reception = Taker(self.channel, self._key)
         return reception, heard(reception, self.channel)
 
+    def hang_up(self) -> None:
+        """Leave the connection, so that another one can be taken."""
+        assert self.channel is not None
+        self.channel.close()
+
     def rest(self) -> int:
         """How many bytes come until the connection ends."""
         assert self.channel is not None

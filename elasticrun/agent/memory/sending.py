@@ -38,6 +38,24 @@ class Order(NamedTuple):
     fds: list[int]  # of its pieces
 
 
+class Transfer:
+    """One part of a commit on its way to one node."""
+
+    def __init__(self, commit: CommitId, copy: Copy) -> None:
+        self.commit = commit
+        self.where = copy.address, copy.inlet.port
+        self.key = copy.inlet.key
+        self.channel: socket.socket | None = None  # while it is connected
+        self.is_cut = False
+        self.task: asyncio.Task[bool]  # whether the receiver has it
+
+    def cut_off(self) -> None:
+        """Send nothing any more: what is sent may change from now on."""
+        self.is_cut = True
+        if self.channel is not None:
+            shut(self.channel)
+
+
 class Sending:
     """What one node sends. Made inside the running loop."""
 
@@ -52,10 +70,9 @@ class Sending:
         self._pace = Pace(rate, self._stopping)
         self._threads = ThreadPoolExecutor(THREADS, "elasticrun-copy-send")
         self._turns = asyncio.Semaphore(THREADS)
-        self._outgoing: set[socket.socket] = set()
         self._sending: CommitId | None = None
         self._ordered: tuple[int, Sequence[Copy]] | None = None  # the newest order, and its number
-        self._under_way: dict[tuple[CommitId, Copy], asyncio.Task[bool]] = {}
+        self._under_way: dict[tuple[CommitId, Copy], Transfer] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def send(self, commit: CommitId, number: int, copies: Sequence[Copy], orders: Sequence[Order]) -> None:
@@ -66,9 +83,10 @@ class Sending:
         """
         if (number, copies) == self._ordered:
             return
-        self._ordered, self._sending, self.copied = (number, copies), commit, None
+        self._ordered = ordered = number, copies
+        self._sending, self.copied = commit, None
         tasks = {copies.index(order.copy): self._order(commit, order) for order in orders}
-        self._start(self._send_all(Sent(commit, number), len(copies), tasks))
+        self._start(self._send_all(Sent(commit, number), ordered, tasks))
 
     def begin(self) -> None:
         """A round begins, in which nothing is sent yet."""
@@ -77,11 +95,13 @@ class Sending:
 
     def cut_off(self, unless: CommitId | None = None) -> None:
         """Break off what is sent, unless it is this commit: its memory may be written from now on."""
-        if self._sending is None or self._sending == unless:
-            return
-        self._sending = self._ordered = None
-        for channel in self._outgoing:
-            shut(channel)
+        if self._sending is not None and self._sending != unless:
+            self._sending = self._ordered = None
+        # also what an earlier order began: that a later one is done does not end it
+        for label, transfer in list(self._under_way.items()):
+            if transfer.commit != unless:
+                transfer.cut_off()
+                del self._under_way[label]
 
     def close(self) -> None:
         """Break everything off."""
@@ -94,43 +114,49 @@ class Sending:
     def _order(self, commit: CommitId, order: Order) -> asyncio.Task[bool]:
         label = commit, order.copy
         if label not in self._under_way:
-            task = self._start(self._send(commit, order, _mapped(order)))
-            task.add_done_callback(lambda _: self._under_way.pop(label))
-            self._under_way[label] = task
-        return self._under_way[label]
+            transfer = Transfer(commit, order.copy)
+            transfer.task = self._start(self._send(transfer, order.offer, _mapped(order)))
+            transfer.task.add_done_callback(lambda _: self._forget(label, transfer))
+            self._under_way[label] = transfer
+        return self._under_way[label].task
 
-    async def _send_all(self, sent: Sent, count: int, tasks: dict[int, asyncio.Task[bool]]) -> None:
-        """Wait for copies, by their places in an order of so many, and tell that it is done."""
+    def _forget(self, label: tuple[CommitId, Copy], transfer: Transfer) -> None:
+        if self._under_way.get(label) is transfer:  # else it was cut off, and begun anew
+            del self._under_way[label]
+
+    async def _send_all(
+        self, sent: Sent, ordered: tuple[int, Sequence[Copy]], tasks: dict[int, asyncio.Task[bool]]
+    ) -> None:
+        """Wait for copies, by their places in an order, and tell that it is done."""
         arrived = dict(zip(tasks, await asyncio.gather(*tasks.values()), strict=True))
-        if self._sending == sent.commit and self._ordered is not None and self._ordered[0] == sent.number:
-            missed = tuple(place for place in range(count) if not arrived.get(place, False))
+        if self._ordered is ordered:  # else it was cut off, whatever was ordered since
+            missed = tuple(place for place in range(len(ordered[1])) if not arrived.get(place, False))
             self._sending, self.copied = None, replace(sent, missed=missed)
             self._on_done()
 
-    async def _send(self, commit: CommitId, order: Order, pieces: list[memoryview]) -> bool:
+    async def _send(self, transfer: Transfer, offer: Offer, pieces: list[memoryview]) -> bool:
         """Send a part when it is its turn. Returns whether the receiver has it."""
         async with self._turns:
-            return self._sending == commit and await self._send_now(commit, order, pieces)
+            return not transfer.is_cut and await self._send_now(transfer, offer, pieces)
 
-    async def _send_now(self, commit: CommitId, order: Order, pieces: list[memoryview]) -> bool:
-        where = order.copy.address, order.copy.inlet.port
+    async def _send_now(self, transfer: Transfer, offer: Offer, pieces: list[memoryview]) -> bool:
         try:
-            channel = await asyncio.wait_for(self._connect(*where), _CONNECT_TIMEOUT)
+            channel = await asyncio.wait_for(self._connect(*transfer.where), _CONNECT_TIMEOUT)
         except (OSError, asyncio.TimeoutError) as error:  # the latter is an OSError from Python 3.11 on
-            self._miss(commit, where, _why(error))
+            self._miss(transfer, _why(error))
             return False
-        self._outgoing.add(channel)
+        transfer.channel = channel
         try:
-            if self._sending != commit:
+            if transfer.is_cut:
                 return False
-            key, offer = order.copy.inlet.key, order.offer
-            await self._loop.run_in_executor(self._threads, send, channel, key, offer, pieces, self._pace)
+            what = channel, transfer.key, offer, pieces, self._pace
+            await self._loop.run_in_executor(self._threads, send, *what)
             return True
         except (TransferError, RuntimeError) as error:  # the latter: no thread can be started
-            self._miss(commit, where, str(error))
+            self._miss(transfer, str(error))
             return False
         finally:
-            self._outgoing.discard(channel)
+            transfer.channel = None
             channel.close()
 
     async def _connect(self, address: str, port: int) -> socket.socket:
@@ -151,9 +177,10 @@ class Sending:
                 return channel
         raise error or OSError("it has no address")
 
-    def _miss(self, commit: CommitId, where: tuple[str, int], why: str) -> None:
-        if self._sending == commit:  # else it was cut off
-            logger.warning("no copy of %s could be sent to %s port %d: %s", commit, *where, why)
+    def _miss(self, transfer: Transfer, why: str) -> None:
+        if not transfer.is_cut:
+            where = *transfer.where, why
+            logger.warning("no copy of %s could be sent to %s port %d: %s", transfer.commit, *where)
 
     def _start(self, work: Coroutine[None, None, Result]) -> asyncio.Task[Result]:
         task = self._loop.create_task(work)
