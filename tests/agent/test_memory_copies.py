@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 import pytest
 
@@ -449,6 +453,76 @@ def test_no_state_is_sent_to_who_does_not_know_the_key(
         assert stranger.rest() == 0
         assert node.stock().copied == Sent(STEP, 1, (0,))
     assert "the peer does not belong to this job" in caplog.text
+
+
+# -- a node without descriptors
+
+
+def test_a_part_that_cannot_be_mapped_is_missed(
+    node: MemoryHost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    inlet(node)
+    saved(node, b"data")
+    with Receiver() as receiver:
+        with monkeypatch.context() as full:
+            full.setattr(mmap, "mmap", fail)
+            ordered(node, receiver.copy(0))
+            assert node.stock().copied == Sent(STEP, 1, (0,))
+        assert "no copy of step 7 of round 1 could be sent to 127.0.0.1" in caplog.text
+        assert "Too many open files" in caplog.text
+        ordered(node, receiver.copy(0), number=2)
+        reception, _ = receiver.greet()
+        reception.take([memoryview(bytearray(4))])
+        reception.confirm()
+        assert node.stock().copied == Sent(STEP, 2)
+
+
+class NoRoom:
+    """A listener for whose connections there is no descriptor, so many times."""
+
+    def __init__(self, listener: socket.socket, times: int) -> None:
+        self._listener = listener
+        self.left = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._listener, name)
+
+    def accept(self) -> Any:
+        if self.left:
+            self.left -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self._listener.accept()
+
+
+def test_who_calls_while_there_is_no_descriptor_waits(
+    node: MemoryHost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(copies, "PAUSE", 0.01)
+    there = inlet(node)
+    assert node.gate._server is not None
+    copies_there = node.gate._server._stock.copies
+    assert copies_there is not None
+    full = NoRoom(copies_there._listener, 3)
+    monkeypatch.setattr(copies_there, "_listener", full)
+    with Sender(there) as sender:  # it hears the challenge
+        assert full.left == 0
+        assert caplog.text.count("a node that sends a copy has to wait: Too many open files") == 3
+        assert sender.offer(part_of(STEP, 1, b"data")) == {"taken": True}
+
+
+def test_who_still_waits_at_the_end_is_left(node: MemoryHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = inlet(node)
+    assert node.gate._server is not None
+    copies_there = node.gate._server._stock.copies
+    assert copies_there is not None
+    full = NoRoom(copies_there._listener, 10**9)
+    monkeypatch.setattr(copies_there, "_listener", full)
+    with socket.create_connection(("127.0.0.1", there.port), DEADLINE):
+        node.settle()
+        assert full.left == 10**9 - 1, "nobody looks again and again"
 
 
 # -- the end

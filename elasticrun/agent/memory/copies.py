@@ -42,6 +42,8 @@ Result = TypeVar("Result")
 THREADS = 8 * MAX_PARTS
 #: Connections at a time of peers that have not proved who they are; one more, and the oldest one goes.
 STRANGERS = 64
+#: Seconds until the next look, if there is no descriptor for a connection.
+PAUSE = 1.0
 
 
 class Copies:
@@ -67,6 +69,7 @@ class Copies:
         self._strangers: dict[socket.socket, None] = {}  # that have proved nothing yet, the oldest first
         self._incoming: set[socket.socket] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._later: asyncio.TimerHandle | None = None
         self._listener = _listen(host)
         self._loop.add_reader(self._listener, self._accept)
 
@@ -102,15 +105,22 @@ class Copies:
     # -- in
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             channel, _ = self._listener.accept()
-            channel.setblocking(False)
-            if len(self._strangers) >= STRANGERS:
-                oldest = next(iter(self._strangers))  # who belongs here says so at once
-                del self._strangers[oldest]
-                shut(oldest)
-            self._strangers[channel] = None
-            self._start(self._receive(channel))
+        except (BlockingIOError, ConnectionError):  # whoever called has gone
+            return
+        except OSError as error:  # no descriptor is left: look again later, as it still calls
+            logger.warning("a node that sends a copy has to wait: %s", error.strerror)
+            self._loop.remove_reader(self._listener)
+            self._later = self._loop.call_later(PAUSE, self._loop.add_reader, self._listener, self._accept)
+            return
+        channel.setblocking(False)
+        if len(self._strangers) >= STRANGERS:
+            oldest = next(iter(self._strangers))  # who belongs here says so at once
+            del self._strangers[oldest]
+            shut(oldest)
+        self._strangers[channel] = None
+        self._start(self._receive(channel))
 
     async def _receive(self, channel: socket.socket) -> None:
         reception, label = Reception(channel, self._key), None
@@ -182,6 +192,8 @@ class Copies:
     def close(self) -> None:
         """Break everything off, and free the memory."""
         self._is_closed = True
+        if self._later is not None:
+            self._later.cancel()
         self._loop.remove_reader(self._listener)
         self._listener.close()
         self.sending.close()

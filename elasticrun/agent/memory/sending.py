@@ -85,7 +85,8 @@ class Sending:
             return
         self._ordered = ordered = number, copies
         self._sending, self.copied = commit, None
-        tasks = {copies.index(order.copy): self._order(commit, order) for order in orders}
+        begun = {copies.index(order.copy): self._order(commit, order) for order in orders}
+        tasks = {place: task for place, task in begun.items() if task is not None}
         self._start(self._send_all(Sent(commit, number), ordered, tasks))
 
     def begin(self) -> None:
@@ -111,14 +112,21 @@ class Sending:
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _order(self, commit: CommitId, order: Order) -> asyncio.Task[bool]:
+    def _order(self, commit: CommitId, order: Order) -> asyncio.Task[bool] | None:
+        """Begin to send a part, unless that is under way. None: its memory cannot be mapped."""
         label = commit, order.copy
-        if label not in self._under_way:
-            transfer = Transfer(commit, order.copy)
-            transfer.task = self._start(self._send(transfer, order.offer, _mapped(order)))
-            transfer.task.add_done_callback(lambda _: self._forget(label, transfer))
-            self._under_way[label] = transfer
-        return self._under_way[label].task
+        if label in self._under_way:
+            return self._under_way[label].task
+        transfer = Transfer(commit, order.copy)
+        try:
+            pieces = _mapped(order)
+        except OSError as error:  # to map a descriptor takes one more
+            self._miss(transfer, _why(error))
+            return None
+        transfer.task = self._start(self._send(transfer, order.offer, pieces))
+        transfer.task.add_done_callback(lambda _: self._forget(label, transfer))
+        self._under_way[label] = transfer
+        return transfer.task
 
     def _forget(self, label: tuple[CommitId, Copy], transfer: Transfer) -> None:
         if self._under_way.get(label) is transfer:  # else it was cut off, and begun anew
@@ -206,7 +214,11 @@ def shut(channel: socket.socket) -> None:
 
 
 def _mapped(order: Order) -> list[memoryview]:
-    """The bytes of each piece; they stay readable when the descriptors are closed."""
+    """The bytes of each piece; they stay readable when the descriptors are closed.
+
+    Raises:
+        OSError: they cannot be mapped.
+    """
     return [
         memoryview(mmap.mmap(fd, max(1, piece.length), mmap.MAP_SHARED, mmap.PROT_READ))[: piece.length]
         for piece, fd in zip(order.offer.pieces, order.fds, strict=True)
