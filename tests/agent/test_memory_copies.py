@@ -140,6 +140,18 @@ def test_a_commit_is_sent_to_another_node_later_and_what_is_under_way_not_twice(
     assert first.has_told_all()
 
 
+def test_the_same_order_for_another_commit_is_another_order(nodes: tuple[MemoryHost, MemoryHost]) -> None:
+    """A master that was started anew counts its orders from the beginning."""
+    first, second = nodes
+    there, _ = inlet(second), inlet(first)
+    for commit in (STEP, LATER):
+        saved(first, b"left", commit.step)
+        ordered(first, Copy(0, "127.0.0.1", there), commit=commit)
+        assert (commit, 0) in parts(second)
+        while first.stock().copied != Sent(commit, 1):
+            pass  # it tells of what it holds as well
+
+
 def test_alone_or_without_copies_nobody_listens() -> None:
     for nodes in (1, 2):
         with MemoryHost(nodes=nodes) as host:

@@ -15,7 +15,6 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from elasticrun.agent.memory.transfer import Pace, TransferError, send
@@ -36,6 +35,14 @@ class Order(NamedTuple):
     copy: Copy  # where to
     offer: Offer
     fds: list[int]  # of its pieces
+
+
+class Ordered(NamedTuple):
+    """What the master orders. One that has started anew counts its orders from the beginning."""
+
+    commit: CommitId
+    number: int
+    copies: Sequence[Copy]
 
 
 class Transfer:
@@ -71,7 +78,7 @@ class Sending:
         self._threads = ThreadPoolExecutor(THREADS, "elasticrun-copy-send")
         self._turns = asyncio.Semaphore(THREADS)
         self._sending: CommitId | None = None
-        self._ordered: tuple[int, Sequence[Copy]] | None = None  # the newest order, and its number
+        self._ordered: Ordered | None = None  # the newest
         self._under_way: dict[tuple[CommitId, Copy], Transfer] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -81,13 +88,13 @@ class Sending:
         ``orders``: those of ``copies`` that are here. What is under way already, by an earlier order for the
         same commit, is waited for and not sent twice.
         """
-        if (number, copies) == self._ordered:
+        ordered = Ordered(commit, number, copies)
+        if ordered == self._ordered:
             return
-        self._ordered = ordered = number, copies
-        self._sending, self.copied = commit, None
+        self._ordered, self._sending, self.copied = ordered, commit, None
         begun = {copies.index(order.copy): self._order(commit, order) for order in orders}
         tasks = {place: task for place, task in begun.items() if task is not None}
-        self._start(self._send_all(Sent(commit, number), ordered, tasks))
+        self._start(self._send_all(ordered, tasks))
 
     def begin(self) -> None:
         """A round begins, in which nothing is sent yet."""
@@ -132,14 +139,12 @@ class Sending:
         if self._under_way.get(label) is transfer:  # else it was cut off, and begun anew
             del self._under_way[label]
 
-    async def _send_all(
-        self, sent: Sent, ordered: tuple[int, Sequence[Copy]], tasks: dict[int, asyncio.Task[bool]]
-    ) -> None:
+    async def _send_all(self, ordered: Ordered, tasks: dict[int, asyncio.Task[bool]]) -> None:
         """Wait for copies, by their places in an order, and tell that it is done."""
         arrived = dict(zip(tasks, await asyncio.gather(*tasks.values()), strict=True))
         if self._ordered is ordered:  # else it was cut off, whatever was ordered since
-            missed = tuple(place for place in range(len(ordered[1])) if not arrived.get(place, False))
-            self._sending, self.copied = None, replace(sent, missed=missed)
+            missed = tuple(place for place in range(len(ordered.copies)) if not arrived.get(place, False))
+            self._sending, self.copied = None, Sent(ordered.commit, ordered.number, missed)
             self._on_done()
 
     async def _send(self, transfer: Transfer, offer: Offer, pieces: list[memoryview]) -> bool:
