@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from elasticrun.errors import DataError
-from elasticrun.rpc.packing import packed, unpacked
+from elasticrun.rpc.packing import MAX_MESSAGE, make_room, packed, unpacked
 
 VARIABLE = "ELASTICRUN_MEMORY"
 ROUND = "ELASTICRUN_ROUND"
 VERSION = "1"
-_MAX_MESSAGE = 256 << 10  # the agent's longest, compressed
 
 
 class AgentLine:
@@ -31,6 +30,7 @@ class AgentLine:
         self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         weakref.finalize(self, self._channel.close)
         self._channel.settimeout(patience)
+        make_room(self._channel)
         try:
             self._channel.connect(f"\0{name}")
         except OSError as error:
@@ -86,7 +86,7 @@ class AgentLine:
 
     def _receive(self) -> dict[str, Any]:
         try:
-            data = self._channel.recv(_MAX_MESSAGE)
+            data = self._channel.recv(MAX_MESSAGE)
         except TimeoutError:
             self.close()
             raise DataError("the agent has not answered: is the job's master away?") from None

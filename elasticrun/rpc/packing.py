@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import binascii
 import json
+import socket
 import zlib
 from typing import Any
 
+#: The most bytes of a message. The longest that is needed tells what is left of shared data, with as many
+#: pieces as the protocol allows (``core/protocol/data.py``). Linux takes no more by default.
+MAX_MESSAGE = 384 << 10
 #: The most bytes of JSON that ``unpacked`` reads.
 MAX_UNPACKED = 1 << 20
 #: Text that is longer is compressed.
 LONG = 16 << 10
+
+
+def make_room(channel: socket.socket) -> None:
+    """Have a Unix socket send messages of ``MAX_MESSAGE`` bytes; by default it takes half of that."""
+    channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_MESSAGE)
 
 
 def packed(data: dict[str, Any]) -> dict[str, Any] | str:

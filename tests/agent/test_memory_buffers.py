@@ -13,11 +13,11 @@ import pytest
 
 from elasticrun.agent.memory import buffers
 from elasticrun.agent.memory.buffers import make_buffer
-from elasticrun.agent.memory.server import MAX_MESSAGE
 from elasticrun.checkpoint.agent_memory import ROUND, AgentMemory, SaveRefused
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.state import vault
 from elasticrun.errors import CheckpointError
+from elasticrun.rpc.packing import MAX_MESSAGE
 from tests.support.memory_client import Client, at_once, open_here, save
 from tests.support.memory_host import DEADLINE, MemoryHost
 

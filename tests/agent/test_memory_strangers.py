@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from elasticrun.agent.memory.server import CONNECTIONS, MAX_MESSAGE
+from elasticrun.agent.memory.server import CONNECTIONS
 from elasticrun.core.protocol.commits import CommitId
+from elasticrun.rpc.packing import MAX_MESSAGE
 from tests.support.memory_client import Client, save
 from tests.support.memory_host import MemoryHost
 
@@ -60,7 +61,7 @@ def test_nobody_is_heard_before_hello(host: MemoryHost, what: str) -> None:
         (b"[" * MAX_MESSAGE, "it is nested too deeply"),
         (b'{"a":' * (MAX_MESSAGE // 5), "it is nested too deeply"),
         (b" " * (MAX_MESSAGE + 1), f"it has more than {MAX_MESSAGE} bytes"),
-        (b'{"ask": "restore"}' + b" " * (2 * MAX_MESSAGE), f"it has more than {MAX_MESSAGE} bytes"),
+        (b'{"ask": "restore"}' + b" " * MAX_MESSAGE, f"it has more than {MAX_MESSAGE} bytes"),
         (b'{"ask": ' + b"9" * 50_000 + b"}", ""),
     ],
     ids=["text", "bytes", "list", "null", "empty", "else", "dict", "lists", "dicts", "one", "more", "digits"],

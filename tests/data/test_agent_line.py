@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import json
+import random
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -15,13 +16,23 @@ pytest.importorskip("torch")
 from elasticrun.agent.memory.relay import DataRelay
 from elasticrun.core.data.desk import Desks
 from elasticrun.core.data.leases import Progress
-from elasticrun.core.protocol.data import AskData, DataReader, OpenData
+from elasticrun.core.protocol.data import (
+    MAX_FAILED,
+    MAX_PIECES,
+    AskData,
+    DataAnswer,
+    DataLeft,
+    DataReader,
+    FailedPiece,
+    OpenData,
+    ShardPiece,
+)
 from elasticrun.data import Plan
 from elasticrun.data.agent_line import VARIABLE, AgentLine
 from elasticrun.data.shared_leases import SharedLeases
 from elasticrun.errors import DataError
 from elasticrun.rpc.packing import packed
-from elasticrun.rpc.records import to_json
+from elasticrun.rpc.records import from_json, to_json
 from tests.support.memory_host import MemoryHost
 
 pytestmark = pytest.mark.torch
@@ -92,6 +103,38 @@ def test_a_master_that_is_away_answers_when_it_is_back() -> None:
         master.is_away = False
         host.call(master.relay.attached)
         assert it._hear() is not None
+
+
+def test_the_longest_state_goes_there_and_back() -> None:
+    """Else no round could load it that was saved with many leases open."""
+    draw = random.Random(3)
+
+    def piece() -> ShardPiece:
+        epoch, place = draw.randrange(2**53), draw.randrange(2**53)
+        return ShardPiece(epoch, place, draw.randrange(2**61), draw.randrange(2**61, 2**62))
+
+    def cause() -> str:
+        return "".join(map(chr, draw.choices(range(0x4E00, 0x9FFF), k=100)))
+
+    left = DataLeft(
+        1,
+        2,
+        tuple(piece() for _ in range(MAX_PIECES)),
+        tuple(FailedPiece(piece(), cause()) for _ in range(MAX_FAILED)),
+    )
+    master, reader = Master(), DataReader(1, 0, "data", "one", 0)
+    master.is_away = True
+    with hosted(master) as host:
+        line = line_to(host)(DEADLINE)
+        asked = OpenData("me", reader, 1, "d" * 64, 2**62, 1, 60.0, "e" * 64, left)
+        body = to_json(asked)
+        del body["incarnation"]
+        line.ask("OpenData", body)
+        host.settle()
+        assert master.asked == [asked]
+        answer = DataAnswer(1, 1, "one", 1, left=left)
+        host.call(lambda: master.relay.answered(answer))
+        assert from_json(DataAnswer, line.answer()) == answer
 
 
 @pytest.mark.parametrize(

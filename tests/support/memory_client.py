@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from elasticrun.agent.memory.buffers import MEMFD
 from elasticrun.agent.memory.gate import VARIABLE
-from elasticrun.agent.memory.server import MAX_MESSAGE
 from elasticrun.checkpoint.agent_memory import AgentMemory
+from elasticrun.rpc.packing import MAX_MESSAGE, make_room
 from tests.support.memory_host import DEADLINE, MemoryHost
 
 T = TypeVar("T")
@@ -28,6 +28,7 @@ class Client:
         self.round = host.round
         self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.settimeout(DEADLINE)
+        make_room(self.channel)
         self.channel.connect(f"\0{name}")
 
     def __enter__(self) -> Client:

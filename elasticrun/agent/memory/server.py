@@ -58,12 +58,11 @@ from elasticrun.core.state.events import (
     WorkerGone,
 )
 from elasticrun.core.state.vault import Vault
-from elasticrun.rpc.packing import packed, unpacked
+from elasticrun.rpc.packing import MAX_MESSAGE, make_room, packed, unpacked
 from elasticrun.rpc.records import to_json
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGE = 64 << 10
 #: Connections that one worker may have at a time: its own, and those of programs that it starts.
 CONNECTIONS = 8
 _CREDENTIALS = struct.Struct("3i")  # of a peer: pid, uid, gid
@@ -230,6 +229,7 @@ class MemoryServer:
                 channel.close()
                 return
             channel.setblocking(False)
+            make_room(channel)
             connection = Connection(channel, next(self._numbers))
             self._connections[connection.number] = connection
             self._loop.add_reader(channel, self._read, connection)
