@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from elasticrun.agent.memory.relay import DataRelay
-from elasticrun.core.data.desk import Desks
+from elasticrun.core.data.desk import MAX_DESKS, Desks
 from elasticrun.core.data.leases import Progress
 from elasticrun.core.protocol.data import (
     MAX_FAILED,
@@ -33,6 +33,7 @@ from elasticrun.data.shared_leases import SharedLeases
 from elasticrun.errors import DataError
 from elasticrun.rpc.packing import packed
 from elasticrun.rpc.records import from_json, to_json
+from tests.support.memory_client import save
 from tests.support.memory_host import MemoryHost
 
 pytestmark = pytest.mark.torch
@@ -89,6 +90,17 @@ def test_an_epoch_over_the_socket() -> None:
         again.load(state)
         assert again.take(0)[0].shard.start == 1
         assert {each.reader.round for each in master.asked} == {1}
+
+
+def test_a_worker_saves_while_it_reads_as_many_datasets_as_a_round_may_have() -> None:
+    with hosted(Master()) as host:
+        read = [
+            SharedLeases(Plan.of_samples(8, 4), str(n), 1, connect=line_to(host)) for n in range(MAX_DESKS)
+        ]
+        assert [len(each.take(0)) for each in read] == [1] * MAX_DESKS
+        memory = host.connect()
+        save(memory, 1, b"state")
+        memory.close()
 
 
 def test_a_master_that_is_away_answers_when_it_is_back() -> None:

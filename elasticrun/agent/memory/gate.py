@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 #: Tells a worker where to find us: version, name of the socket, token, local rank; or version and "none".
 VARIABLE = "ELASTICRUN_MEMORY"
 VERSION = "1"
-_BACKLOG = 64
+#: More than all workers of a node may open at once: beyond it Linux refuses who calls.
+_BACKLOG = 1024
 _PAUSE = 1.0  # seconds
 
 

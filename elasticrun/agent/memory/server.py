@@ -38,6 +38,7 @@ from elasticrun.agent.memory.relay import DataRelay
 from elasticrun.agent.memory.stock import Stock
 from elasticrun.agent.memory.storage_access import StorageAccess
 from elasticrun.agent.memory.storing import StateStoring
+from elasticrun.core.data.desk import MAX_DESKS
 from elasticrun.core.protocol.bounds import MAX_SENTENCE
 from elasticrun.core.protocol.commits import Holding, JudgeCommits
 from elasticrun.core.protocol.messages import Assignment, DataAnswer
@@ -63,8 +64,9 @@ from elasticrun.rpc.records import to_json
 
 logger = logging.getLogger(__name__)
 
-#: Connections that one worker may have at a time: its own, and those of programs that it starts.
-CONNECTIONS = 8
+#: Connections that one worker may have at a time: one for each shared dataset of a round, and some that save
+#: and restore, also in programs that it starts.
+CONNECTIONS = MAX_DESKS + 8
 _CREDENTIALS = struct.Struct("3i")  # of a peer: pid, uid, gid
 
 
