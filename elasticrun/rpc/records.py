@@ -2,7 +2,7 @@
 
 Serves the journal and the stream of a node that is alone. A record is readable by eye. One whose shape no
 longer fits the code is refused, and the error shows what does not fit; so is a number outside of the range
-that its annotation names.
+that its annotation names, and a list that is too long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cache, partial
 from typing import Any, TypeVar, cast
 
-from elasticrun.core.protocol.bounds import Range
+from elasticrun.core.protocol.bounds import Length, Range
 
 T = TypeVar("T")
 
@@ -129,6 +129,9 @@ def _loader(kind: Any) -> Callable[[Any], Any]:
     if origin is typing.Annotated:
         ranges = tuple(limit for limit in kind.__metadata__ if isinstance(limit, Range))
         load = _loader(kind.__origin__)
+        if typing.get_origin(kind.__origin__) is tuple:
+            lengths = [limit for limit in kind.__metadata__ if isinstance(limit, Length)]
+            return partial(_load_measured, load, lengths[0]) if lengths else load
         return partial(_load_ranged, load, ranges) if ranges else load
     if origin is tuple:
         return partial(_load_tuple, typing.get_args(kind))
@@ -160,6 +163,13 @@ def _load_ranged(load: Callable[[Any], Any], ranges: tuple[Range[Any], ...], dat
         if value not in allowed:
             raise RecordError(f"{value!r} is not between {allowed.low} and {allowed.high}")
     return value
+
+
+def _load_measured(load: Callable[[Any], Any], allowed: Length, data: Any) -> Any:
+    """A list, measured before its entries are made: that may take a while."""
+    if fault := allowed.fault(_expect(list, data)):
+        raise RecordError(f"a list {fault}")
+    return load(data)
 
 
 def _load_tuple(kinds: tuple[Any, ...], data: Any) -> tuple[Any, ...]:

@@ -1,8 +1,9 @@
 """Passes on what this node's workers ask the master about shared data, and the answers.
 
-A worker has at most one ask under way with each of its readers, so the newest one of a reader is all there is
-to know of it. It is sent again over each new stream to the master, until its answer comes: an ask that comes
-twice changes nothing (``core/protocol/data.py``).
+Each reader of a worker has a connection of its own, and at most one ask under way, so that is all there is to
+know of it. It is sent again over each new stream to the master, until its answer comes: an ask that comes
+twice changes nothing (``core/protocol/data.py``). What a worker repeats is not even read, and nothing else is
+before the answer, as it takes the agent's loop some time to read a long ask.
 
 What a worker says is checked here as the master would check it. There it would end this agent's stream.
 """
@@ -15,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from elasticrun.core.protocol.messages import AskData, DataAnswer, OpenData
 
-#: The most readers of one worker.
-MAX_READERS = 64
 Ask = OpenData | AskData
+Body = dict[str, Any] | str
 if TYPE_CHECKING:
     from elasticrun.core.protocol.data import DataReader
 
@@ -25,6 +25,7 @@ _KINDS: dict[str, type[Ask]] = {kind.__name__: kind for kind in (OpenData, AskDa
 
 
 class _Pending(NamedTuple):
+    said: tuple[str, Body]  # by the worker
     ask: Ask
     connection: int
     reply: Callable[[DataAnswer], None]
@@ -38,43 +39,51 @@ class DataRelay:
         self._incarnation = incarnation
         self._send = send
         self._pending: dict[str, _Pending] = {}  # by the reader's instance
+        self._asking: dict[int, _Pending] = {}  # the same, by connection
 
     def ask(
         self,
         kind: str,
-        body: dict[str, Any],
+        body: Body,
         worker: tuple[int, int],
         connection: int,
         reply: Callable[[DataAnswer], None],
     ) -> None:
-        """Pass on what a worker asks. ``worker``: its round and local rank.
+        """Pass on what a worker asks, as ``packed`` made it. ``worker``: its round and local rank.
 
         Raises:
-            ValueError: it makes no sense.
+            ValueError: it makes no sense, or this connection waits for another answer.
         """
+        if (before := self._asking.get(connection)) is not None:
+            if before.said == (kind, body):
+                return
+            raise ValueError("it asks before it has the answer to what it asked before")
+        made = self._read(kind, body, worker)
+        if made.reader.instance in self._pending:
+            raise ValueError("another connection reads under the same instance")
+        pending = _Pending((kind, body), made, connection, reply)
+        self._pending[made.reader.instance] = self._asking[connection] = pending
+        self._send(made)
+
+    def _read(self, kind: str, body: Body, worker: tuple[int, int]) -> Ask:
+        from elasticrun.rpc.packing import unpacked
         from elasticrun.rpc.records import from_json, misfit
 
         if kind not in _KINDS:
             raise ValueError(f"it asks for nothing that is known: {kind[:100]!r}")
-        made: Ask = from_json(_KINDS[kind], {**body, "incarnation": self._incarnation})
+        made: Ask = from_json(_KINDS[kind], {**unpacked(body), "incarnation": self._incarnation})
         reader: DataReader = replace(made.reader, round=worker[0], local_rank=worker[1])
         made = replace(made, reader=reader)
         if fault := misfit(made):
             raise ValueError(fault)
-        if sum(each.connection == connection for each in self._pending.values()) >= MAX_READERS:
-            raise ValueError(f"it has {MAX_READERS} readers that wait already")
-        before = self._pending.get(reader.instance)
-        if before is not None and before.connection != connection:
-            raise ValueError("another connection reads under the same instance")
-        self._pending[reader.instance] = _Pending(made, connection, reply)
-        self._send(made)
+        return made
 
     def answered(self, answer: DataAnswer) -> None:
         """Hand an answer to the worker that waits for it; one that nobody waits for is dropped."""
         pending = self._pending.get(answer.instance)
         if pending is None or (pending.ask.reader.round, pending.ask.call) != (answer.round, answer.call):
             return
-        del self._pending[answer.instance]
+        self.forget(pending.connection)
         pending.reply(answer)
 
     def attached(self) -> None:
@@ -83,6 +92,6 @@ class DataRelay:
             self._send(pending.ask)
 
     def forget(self, connection: int) -> None:
-        """A worker has hung up."""
-        for instance in [name for name, each in self._pending.items() if each.connection == connection]:
-            del self._pending[instance]
+        """A worker has hung up, or has its answer."""
+        if (pending := self._asking.pop(connection, None)) is not None:
+            del self._pending[pending.ask.reader.instance]

@@ -59,7 +59,7 @@ from elasticrun.core.state.events import (
     WorkerGone,
 )
 from elasticrun.core.state.vault import Vault
-from elasticrun.rpc.packing import MAX_MESSAGE, make_room, packed, unpacked
+from elasticrun.rpc.packing import MAX_MESSAGE, make_room, packed
 from elasticrun.rpc.records import to_json
 
 logger = logging.getLogger(__name__)
@@ -271,7 +271,7 @@ class MemoryServer:
             case {"ask": "restore"}:
                 self._show(connection)
             case {"ask": "data", "kind": str(kind), "body": dict() | str() as body}:
-                self._pass_on(connection, kind, unpacked(body))
+                self._pass_on(connection, kind, body)
             case _:
                 raise ValueError("it asks for nothing that is known")
 
@@ -291,7 +291,7 @@ class MemoryServer:
         restore = None if given.restore is None else [given.restore.round, given.restore.step]
         self._send(connection, {"restore": restore, **self._told_first})
 
-    def _pass_on(self, connection: Connection, kind: str, body: dict[str, Any]) -> None:
+    def _pass_on(self, connection: Connection, kind: str, body: dict[str, Any] | str) -> None:
         """Pass on what a worker asks about shared data."""
         if self._relay is None or self._assignment is None or connection.local_rank is None:
             raise ValueError("nobody answers that here")
