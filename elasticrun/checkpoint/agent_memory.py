@@ -11,7 +11,7 @@ import json
 import mmap
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from elasticrun.errors import CheckpointError
@@ -127,22 +127,22 @@ class AgentMemory:
             self._send({"ask": "give up"})
 
     def stored(self) -> list[StoredPart]:
-        """What this node holds of the commit to restore."""
-        return list(self._stored())  # all answers are taken in, whatever the caller does with them
+        """What this node holds of the commit to restore, in order of rank."""
+        found: list[StoredPart] = []
+        while part := self._stored_from(found[-1].rank + 1 if found else 0):
+            found.append(part)
+        return found
 
-    def _stored(self) -> Iterator[StoredPart]:
-        answer, fd = self._ask({"ask": "restore"})
-        while answer["left"] >= 0:
-            length = answer["length"]
-            try:
-                memory = _mapped(fd, length, mmap.PROT_READ)
-            except OSError as error:
-                self._hang_up()  # further answers are on their way
-                raise CheckpointError(f"what is restored cannot be mapped: {_words(error)}") from None
-            yield StoredPart(answer["rank"], memory, length, answer["digest"])
-            if not answer["left"]:
-                return
-            answer, fd = self._receive()
+    def _stored_from(self, rank: int) -> StoredPart | None:
+        """The part of the next rank from this one on that is here."""
+        answer, fd = self._ask({"ask": "restore", "from": rank})
+        if answer["rank"] is None:
+            return None
+        try:
+            memory = _mapped(fd, answer["length"], mmap.PROT_READ)
+        except OSError as error:
+            raise CheckpointError(f"what is restored cannot be mapped: {_words(error)}") from None
+        return StoredPart(answer["rank"], memory, answer["length"], answer["digest"])
 
     def close(self) -> None:
         """Hang up. What was saved stays with the agent."""

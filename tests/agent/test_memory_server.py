@@ -150,6 +150,23 @@ def test_local_ranks_divide_what_all_have_alike(pair: MemoryHost) -> None:
     memory.close()
 
 
+def test_each_ask_is_answered_with_one_part(pair: MemoryHost) -> None:
+    """The kernel holds only so many messages and descriptors for a worker that maps slowly."""
+    ranks = [pair.connect(rank) for rank in (0, 1)]
+    at_once(lambda: save(ranks[0], 1, b"left", "same"), lambda: save(ranks[1], 1, b"right", "same"))
+    for memory in ranks:
+        memory.close()
+    pair.begin(2, restore=CommitId(1, 1))
+    with Client(pair) as client:
+        client.hello()
+        for first, rank in ((0, 0), (1, 1), (0, 0), (2, None)):
+            assert client.ask("restore", **{"from": first})["rank"] == rank
+        pair.settle()
+        client.channel.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.hear()
+
+
 def test_local_ranks_that_differ_save_everything(pair: MemoryHost) -> None:
     ranks = [pair.connect(rank) for rank in (0, 1)]
     assert at_once(lambda: save(ranks[0], 1, b"a", "one"), lambda: save(ranks[1], 1, b"b", "two")) == [

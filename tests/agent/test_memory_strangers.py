@@ -44,6 +44,7 @@ def test_strangers_are_hung_up_on(host: MemoryHost, fields: dict[str, object], w
 def test_nobody_is_heard_before_hello(host: MemoryHost, what: str) -> None:
     with Client(host) as client:
         fields = {"step": 1, "whole": 1, "share": 1, "contents": "", "length": 1, "digest": "", "own": False}
+        fields["from"] = 0
         assert "it must begin with hello" in client.ask(what, **fields)["refused"]
         assert client.is_hung_up
 
@@ -61,10 +62,27 @@ def test_nobody_is_heard_before_hello(host: MemoryHost, what: str) -> None:
         (b"[" * MAX_MESSAGE, "it is nested too deeply"),
         (b'{"a":' * (MAX_MESSAGE // 5), "it is nested too deeply"),
         (b" " * (MAX_MESSAGE + 1), f"it has more than {MAX_MESSAGE} bytes"),
-        (b'{"ask": "restore"}' + b" " * MAX_MESSAGE, f"it has more than {MAX_MESSAGE} bytes"),
+        (b'{"ask": "restore"}', "it asks for nothing that is known"),
+        (b'{"ask": "restore", "from": -1}', "from must be from 0 to 2**53"),
+        (b'{"ask": "give up"}' + b" " * MAX_MESSAGE, f"it has more than {MAX_MESSAGE} bytes"),
         (b'{"ask": ' + b"9" * 50_000 + b"}", ""),
     ],
-    ids=["text", "bytes", "list", "null", "empty", "else", "dict", "lists", "dicts", "one", "more", "digits"],
+    ids=[
+        "text",
+        "bytes",
+        "list",
+        "null",
+        "empty",
+        "else",
+        "dict",
+        "lists",
+        "dicts",
+        "one",
+        "all",
+        "before",
+        "more",
+        "digits",
+    ],
 )
 def test_nonsense_ends_a_connection(host: MemoryHost, data: bytes, why: str) -> None:
     with Client(host) as client:

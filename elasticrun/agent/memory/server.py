@@ -43,6 +43,7 @@ from elasticrun.core.protocol.bounds import MAX_SENTENCE
 from elasticrun.core.protocol.commits import Holding, JudgeCommits
 from elasticrun.core.protocol.messages import Assignment, DataAnswer
 from elasticrun.core.protocol.storing import StoreOrder
+from elasticrun.core.state.buffers import Buffer
 from elasticrun.core.state.events import (
     Grant,
     Hold,
@@ -268,8 +269,8 @@ class MemoryServer:
                 self._handle(SaveEnds(rank, step, length, digest, own, connection.number))
             case {"ask": "give up"}:
                 self._handle(WorkerGone(rank, connection.number))
-            case {"ask": "restore"}:
-                self._show(connection)
+            case {"ask": "restore", "from": int()}:
+                self._show(connection, _natural(message, "from"))
             case {"ask": "data", "kind": str(kind), "body": dict() | str() as body}:
                 self._pass_on(connection, kind, body)
             case _:
@@ -307,15 +308,20 @@ class MemoryServer:
             return None
         return self._assignment.first_rank + connection.local_rank
 
-    def _show(self, connection: Connection) -> None:
-        """Hand out what this node has of the commit to restore, part after part."""
+    def _show(self, connection: Connection, first: int) -> None:
+        """Hand out what this node has of the commit to restore: the part of the next rank from ``first`` on.
+
+        One for each ask, as the kernel holds only so many answers and descriptors for who is slow. Parts are
+        told apart by their ranks, as more of them may come meanwhile.
+        """
         restore = self._assignment.restore if self._assignment is not None else None
         parts = [] if restore is None else self._stock.each_rank(restore)
-        for left, (part, fd) in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
-            answer = {"rank": part.rank, "length": part.length, "digest": part.digest}
-            self._send(connection, {**answer, "left": left}, fd)
-        if not parts:
-            self._send(connection, {"left": -1})
+        found = min((each for each in parts if each[0].rank >= first), key=_rank_of, default=None)
+        if found is None:
+            self._send(connection, {"rank": None})
+        else:
+            part, fd = found
+            self._send(connection, {"rank": part.rank, "length": part.length, "digest": part.digest}, fd)
 
     def _send(self, connection: Connection, answer: dict[str, Any], fd: int | None = None) -> None:
         try:
@@ -333,6 +339,10 @@ class MemoryServer:
         rank = self._rank(connection)
         if rank is not None:
             self._handle(WorkerGone(rank, connection.number))
+
+
+def _rank_of(part: tuple[Buffer, int]) -> int:
+    return part[0].rank
 
 
 def _parse(data: bytes) -> dict[str, Any]:
