@@ -5,11 +5,12 @@ It tells of what it writes. One that is silent for too long is killed; if it fai
 a word, it is started again after a pause, a bounded number of times (``retrying.py``). The commit of an order
 is *pinned*: nobody writes over it, until the master gives another order, or says that there is none.
 
-A writer that was killed may still be in the middle of a call into a storage that hangs. Nothing else writes
-the same files before it has ended; if it does not, the order has failed.
+A writer that was killed may still be in the middle of a call into a storage that hangs. No other one is
+started before it has ended, for this order or for the next one. If it does not end in time, its order has
+failed; a next order is begun, as a storage that hangs for one may serve another.
 
-Invariants. At most one writer of an order runs. What a writer says counts only while it is the newest one. An
-order has one outcome, which stands until the next order.
+Invariants. At most one writer runs, but for those that the kernel cannot end. What a writer says counts only
+while it is the newest one, and its order in force. An order has one outcome, which stands until the next one.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ class Phase(Enum):
     IDLE = "idle"  # there is none, or it has its outcome
     WRITING = "writing"
     KILLING = "killing"
+    CLEARING = "clearing"  # the writer of an order before is being killed
     PAUSING = "pausing"  # until the next try
 
 
@@ -120,7 +122,9 @@ class Writing:
                 if attempt == self._attempt and self._phase is Phase.WRITING:
                     self._until = now + PATIENCE
             case Ended(attempt):
-                if attempt == self._attempt and self._phase in (Phase.WRITING, Phase.KILLING):
+                if attempt == self._attempt and self._phase is Phase.CLEARING:
+                    self._begin()
+                elif attempt == self._attempt and self._phase in (Phase.WRITING, Phase.KILLING):
                     self._end(event)
             case _:
                 if self._until is not None and now >= self._until:
@@ -133,14 +137,24 @@ class Writing:
 
     def _obey(self, order: StoreOrder | None) -> None:
         if self._phase is Phase.WRITING:
+            self._until = self._now + DEATH_PATIENCE
             self._effects.append(KillWriter(self._attempt))
-        self._order, self._failures, self._phase, self._until = order, 0, Phase.IDLE, None
+        self._order, self._failures = order, 0
         self._effects.append(Pinned(None if order is None else order.commit))
         if order is None:
             self._effects.append(Tell(None))
         else:
             self._tell(StoreStage.WRITING)
-            self._start(order)
+        if self._phase in (Phase.WRITING, Phase.KILLING, Phase.CLEARING):
+            self._phase = Phase.CLEARING
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """No writer is left; begin with the order, if there is one."""
+        self._phase, self._until = Phase.IDLE, None
+        if self._order is not None:
+            self._start(self._order)
 
     def _start(self, order: StoreOrder) -> None:
         self._attempt += 1
@@ -171,6 +185,8 @@ class Writing:
             case Phase.KILLING:
                 stuck = "the process that writes hangs in the storage, and cannot be killed"
                 self._conclude(StoreStage.FAILED, stuck)
+            case Phase.CLEARING:
+                self._begin()
             case _:
                 assert self._order is not None, "nobody waits for an order that is gone"
                 self._start(self._order)
