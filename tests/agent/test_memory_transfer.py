@@ -124,6 +124,23 @@ def test_what_was_said_before_cannot_be_said_again(
             heard(Reception(right, KEY), right)
 
 
+def test_what_a_receiver_said_before_cannot_be_said_again(
+    pair: tuple[socket.socket, socket.socket], pool: ThreadPoolExecutor
+) -> None:
+    """Else a stranger makes a node believe that others have what it sent."""
+    sent, reception = sending(pool, pair[0]), Taker(pair[1], KEY)
+    heard(reception, pair[1])
+    reception.take([memoryview(bytearray(len(each))) for each in DATA])
+    reception.confirm()
+    sent.result(DEADLINE)
+    left, right = socket.socketpair()
+    with left, right:
+        again = sending(pool, left)
+        right.sendall(reception.challenge + reception.taken + reception.stored)
+        with pytest.raises(TransferError, match="does not belong to this job"):
+            again.result(DEADLINE)
+
+
 def test_a_changed_byte_is_found(pair: tuple[socket.socket, socket.socket], pool: ThreadPoolExecutor) -> None:
     left, right = socket.socketpair()
     with left, right:

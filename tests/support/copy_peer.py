@@ -76,7 +76,7 @@ class Sender:
         """``key``: with which it proves who it is; by default that of the inlet."""
         self.channel = socket.create_connection(("127.0.0.1", inlet.port), DEADLINE)
         self._key = inlet.key if key is None else key
-        self.challenge = exactly(self.channel, CHALLENGE)
+        self._seal = exactly(self.channel, CHALLENGE)
 
     def __enter__(self) -> Sender:
         return self
@@ -88,9 +88,9 @@ class Sender:
 
     def offer(self, offer: Offer) -> dict[str, Any]:
         """Offer a part; returns the answer. ConnectionError if it is hung up on."""
-        line = json.dumps(to_json(offer)).encode()
-        said = b"|".join((b"sender", self.challenge, line))
-        self.channel.sendall(struct.pack("!I", len(line)) + line + hmac.digest(self._key, said, "sha256"))
+        line = json.dumps({**to_json(offer), "nonce": "one"}).encode()
+        self._seal = hmac.digest(self._key, b"|".join((b"sender", self._seal, line)), "sha256")
+        self.channel.sendall(struct.pack("!I", len(line)) + line + self._seal)
         return self.hear()
 
     def hear(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Sender:
 
     def prove(self, data: bytes) -> None:
         """Send the proof of these bytes."""
-        self.channel.sendall(hmac.digest(self._key, b"data" + self.challenge + data, "sha256"))
+        self.channel.sendall(hmac.digest(self._key, b"data" + self._seal + data, "sha256"))
 
     @property
     def is_hung_up(self) -> bool:

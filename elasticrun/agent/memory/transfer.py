@@ -1,15 +1,17 @@
 """Sends one part to another node, and takes one in: what is said, and how it is proved.
 
     receiver: challenge                                 (16 random bytes)
-    sender:   offer + proof                             (JSON: which part, and how long its pieces are)
+    sender:   offer + proof                             (JSON: which part, how long its pieces are, a nonce)
     receiver: answers + proofs                          (JSON: wait; then taken, refused and why, or here)
     sender:   the bytes of all pieces, then their proof
     receiver: answer + proof                            (JSON: stored)
 
-A proof is an HMAC-SHA256 with the receiver's key, over the role of the speaker, the challenge and what is
-said. The key comes from the master, over its own connections, so whoever knows it belongs to the job. A
-stranger can neither send, nor repeat, nor change anything; it sees what is sent. A line has at most
-``MAX_LINE`` bytes, and is read as JSON only once it is proved.
+A proof is an HMAC-SHA256 with the receiver's key, over the role of the speaker, a seal and what is said. The
+seal of the offer is the challenge. The seal of all that follows is the proof of the offer, with a nonce of
+the sender. So neither side takes what was said in another transfer. The key comes from the master, over its
+own connections, so whoever knows it belongs to the job. A stranger can neither send, nor repeat, nor change
+anything; it sees what is sent. A line has at most ``MAX_LINE`` bytes, and is read as JSON only once it is
+proved.
 
 ``send`` and ``Reception.take`` block: they run in threads. All else of a reception is heard and said in the
 loop, so it waits for no thread: a stranger that connects and says nothing costs none. Memory for a part may
@@ -37,7 +39,7 @@ PATIENCE = 30.0
 MAX_LINE = 256 << 10
 #: The most pieces of a part, one for each rank of a node.
 MAX_PIECES = 2048
-CHALLENGE = 16
+CHALLENGE = NONCE = 16  # random bytes
 _PROOF = 32
 _LENGTH = struct.Struct("!I")
 #: Bytes in front of a line, which tell how long it is.
@@ -76,15 +78,17 @@ def send(channel: socket.socket, key: bytes, offer: Offer, pieces: Sequence[memo
     """Send a part. TransferError if the receiver refuses it or the connection breaks."""
     try:
         channel.settimeout(PATIENCE)
-        challenge = _receive(channel, CHALLENGE)
-        channel.sendall(_line(key, _SENDER, challenge, to_json(offer)))
-        while (answer := _hear(channel, key, _RECEIVER, challenge)).get("wait"):
+        nonce = {"nonce": os.urandom(NONCE).hex()}
+        said = _line(key, _SENDER, _receive(channel, CHALLENGE), {**to_json(offer), **nonce})
+        channel.sendall(said)
+        seal = said[-_PROOF:]
+        while (answer := _hear(channel, key, _RECEIVER, seal)).get("wait"):
             pass
         if answer.get("is_here"):
             return
         if "refused" in answer:
             raise TransferError(f"it refuses: {_printable(answer['refused'])}")
-        proof = hmac.new(key, _DATA + challenge, "sha256")
+        proof = hmac.new(key, _DATA + seal, "sha256")
         for piece in pieces:
             for begin in range(0, len(piece), CHUNK):
                 chunk = piece[begin : begin + CHUNK]
@@ -92,7 +96,7 @@ def send(channel: socket.socket, key: bytes, offer: Offer, pieces: Sequence[memo
                 proof.update(chunk)
                 channel.sendall(chunk)
         channel.sendall(proof.digest())
-        if _hear(channel, key, _RECEIVER, challenge).get("stored") is not True:
+        if _hear(channel, key, _RECEIVER, seal).get("stored") is not True:
             raise TransferError("it did not store it")
     except OSError as error:
         raise TransferError(_why(error)) from None
@@ -105,10 +109,13 @@ class Reception:
         self._channel = channel
         self._key = key
         self.challenge = os.urandom(CHALLENGE)  # to be sent first
+        self._seal = b""  # the proof of the offer
 
     def understand(self, data: bytes) -> Offer:
         """The offer in what followed the head. TransferError if a stranger made it, or it makes no sense."""
-        return _understood(_proved(data, self._key, _SENDER, self.challenge))
+        message = _proved(data, self._key, _SENDER, self.challenge)
+        self._seal = data[-_PROOF:]
+        return _understood({name: value for name, value in message.items() if name != "nonce"})
 
     @property
     def wait(self) -> bytes:
@@ -131,7 +138,7 @@ class Reception:
 
     def take(self, targets: Sequence[memoryview]) -> None:
         """Receive the bytes of all pieces into these. TransferError if they do not come as they were sent."""
-        proof = hmac.new(self._key, _DATA + self.challenge, "sha256")
+        proof = hmac.new(self._key, _DATA + self._seal, "sha256")
         try:
             self._channel.settimeout(PATIENCE)
             for target in targets:
@@ -142,19 +149,19 @@ class Reception:
             raise TransferError(_why(error)) from None
 
     def _said(self, message: dict[str, Any]) -> bytes:
-        return _line(self._key, _RECEIVER, self.challenge, message)
+        return _line(self._key, _RECEIVER, self._seal, message)
 
 
 # -- lines
 
 
-def _line(key: bytes, role: bytes, challenge: bytes, message: dict[str, Any]) -> bytes:
+def _line(key: bytes, role: bytes, seal: bytes, message: dict[str, Any]) -> bytes:
     line = json.dumps(message).encode()
-    return _LENGTH.pack(len(line)) + line + _proof(key, role, challenge, line)
+    return _LENGTH.pack(len(line)) + line + _proof(key, role, seal, line)
 
 
-def _hear(channel: socket.socket, key: bytes, role: bytes, challenge: bytes) -> dict[str, Any]:
-    return _proved(_receive(channel, line_length(_receive(channel, HEAD))), key, role, challenge)
+def _hear(channel: socket.socket, key: bytes, role: bytes, seal: bytes) -> dict[str, Any]:
+    return _proved(_receive(channel, line_length(_receive(channel, HEAD))), key, role, seal)
 
 
 def line_length(head: bytes) -> int:
@@ -165,10 +172,10 @@ def line_length(head: bytes) -> int:
     return int(length) + _PROOF
 
 
-def _proved(data: bytes, key: bytes, role: bytes, challenge: bytes) -> dict[str, Any]:
+def _proved(data: bytes, key: bytes, role: bytes, seal: bytes) -> dict[str, Any]:
     """The message in a line with its proof. TransferError if the proof is wrong, or it is no message."""
     line, proof = data[:-_PROOF], data[-_PROOF:]
-    if not hmac.compare_digest(proof, _proof(key, role, challenge, line)):
+    if not hmac.compare_digest(proof, _proof(key, role, seal, line)):
         raise TransferError("the peer does not belong to this job")
     try:
         message = json.loads(line)
@@ -179,8 +186,8 @@ def _proved(data: bytes, key: bytes, role: bytes, challenge: bytes) -> dict[str,
     return message
 
 
-def _proof(key: bytes, role: bytes, challenge: bytes, line: bytes) -> bytes:
-    return hmac.digest(key, b"|".join((role, challenge, line)), "sha256")
+def _proof(key: bytes, role: bytes, seal: bytes, line: bytes) -> bytes:
+    return hmac.digest(key, b"|".join((role, seal, line)), "sha256")
 
 
 def _receive(channel: socket.socket, length: int) -> bytes:
