@@ -140,7 +140,7 @@ def test_a_driver_that_refuses_to_pin_costs_speed_only(
         for step in (1, 2, 3):
             saved(node, worker, step, OnGpu.of(float(step)))
     assert caplog.text.count("the driver does not pin the agent's memory (CUDA error 2)") == 1
-    assert 1 <= fake.calls.count("forget error") <= 2, "it is asked once for each buffer"
+    assert 1 <= fake.calls.count("forget error") <= 3, "it is asked once for each buffer"
     node.stop()
     node.host.begin(2, restore=CommitId(1, 3))
     state = {"weight": torch.zeros(1)}

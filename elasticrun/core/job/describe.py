@@ -44,7 +44,7 @@ def describe(job: JobState, usages: Usages | None = None) -> JobStatus:
 def _safe(job: JobState) -> CommitId | None:
     """The newest saved state that was called safe, if no single host that is here would take it away now."""
     safe, hosts = job.ledger.safe, {name: node.info.host for name, node in job.members.nodes.items()}
-    if safe is None or not job.ledger.is_whole(safe) or len(set(hosts.values())) < 2:
+    if safe is None or safe not in job.ledger.whole() or len(set(hosts.values())) < 2:
         return None
     return safe if is_spread(job.ledger.holders(safe).values(), hosts, 2) else None
 
