@@ -11,7 +11,7 @@ from elasticrun.core.timers import Deadlines
 from elasticrun.sim.kernel import require
 
 #: Not state: the time and the effects of the last event, and counts that are made on demand.
-PASSING = frozenset({"now", "events", "_now", "_effects", "_by_members"})
+PASSING = frozenset({"now", "events", "weighed", "_now", "_effects", "_by_members"})
 
 
 def fingerprint(value: Any) -> Any:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from elasticrun.core.job.commits import ARRIVAL_TIMEOUT, COLLECTING_TIMEOUT
+import pytest
+
+from elasticrun.core.job.commits import ARRIVAL_TIMEOUT, COLLECTING_TIMEOUT, Commits
 from elasticrun.core.job.events import Attached, Beat, Detached, MasterStarted, Reported, Send
 from elasticrun.core.protocol.commits import (
     MAX_COPIES,
@@ -368,6 +371,21 @@ def beat(job: Job, seconds: float) -> None:
         job.pass_time(min(1.0, until - job.now))
         for session in job.sessions.values():
             job.do(Beat(session))
+
+
+def test_while_parts_are_on_their_way_a_heartbeat_looks_at_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, asked = scaled_in(), list[str]()
+    has_newest = Commits.has_newest
+
+    def ask(commits: Commits, members: Sequence[str]) -> bool:
+        asked.extend(members)
+        return has_newest(commits, members)
+
+    monkeypatch.setattr(Commits, "has_newest", ask)
+    job.do(Beat(job.sessions["a"]))
+    assert (job.phase(), asked) == (JobPhase.GATHERING, [])
+    stop(job, "b", FIRST)
+    assert asked
 
 
 def test_where_nodes_exchange_nothing_nobody_waits() -> None:

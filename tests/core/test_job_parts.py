@@ -48,7 +48,7 @@ OWNERS = {
     "checking": {"checkup", "table"},
     "commits": {"verdict"},
     "data": {"desks"},
-    "formation": {"obstacle", "last_called", "round", "current", "previous"},
+    "formation": {"obstacle", "last_called", "weighed", "round", "current", "previous"},
     "intake": {"epoch", "key", "horizon"},
     "machine": {"phase", "end_reason", "timers", "now", "events"},
     "orders": {"limits"},

@@ -49,14 +49,17 @@ class Formation:
     def advance(self) -> Move | None:
         """Form a world if the facts allow it; else a timer bounds the wait."""
         state = self._state
-        if state.members.detached or (BACKOFF, "") in state.timers:
-            return None  # known nodes are about to come back, or failures came fast; a timer bounds the wait
+        if state.members.detached or state.weighed == state.events:
+            return None  # known nodes are about to come back; or this is a heartbeat, which changes nothing
+        if (BACKOFF, "") in state.timers:
+            return None  # failures came fast
         decision = self._decide()
         if decision.step is Step.ADMIT_HELD:
             self._attendance.admit_held()
             decision = self._decide()
         state.obstacle = decision.obstacle
         if self._saves(decision):
+            state.weighed = state.events
             return None  # a timer bounds the wait
         self._drains.see_off()
         return self._follow(decision)

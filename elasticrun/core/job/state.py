@@ -85,6 +85,7 @@ class JobState:
     # The next world: Formation
     obstacle: str = ""  # why no world is formed although enough nodes are there
     last_called: bool = False
+    weighed: int = -1  # the newest event after which saved states were on their way into the next world
 
     # The check that runs: Checking
     checkup: Checkup | None = None
