@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from elasticrun.config import Policy
 from elasticrun.core.job.commits import ARRIVAL_TIMEOUT, COLLECTING_TIMEOUT, Commits
 from elasticrun.core.job.events import Attached, Beat, Detached, MasterStarted, Reported, Send
 from elasticrun.core.protocol.commits import (
@@ -386,6 +387,24 @@ def test_while_parts_are_on_their_way_a_heartbeat_looks_at_no_node(monkeypatch: 
     assert (job.phase(), asked) == (JobPhase.GATHERING, [])
     stop(job, "b", FIRST)
     assert asked
+
+
+def test_while_the_job_backs_off_who_leaves_sends_its_part() -> None:
+    """Its time is short."""
+    policy = Policy(fast_failures_free=0, backoff_first=5.0)
+    job = running("ab", min_nodes=1, state_copies=0, max_restarts=3, policy=policy, heartbeat_timeout=1e6)
+    for node in "ab":
+        tell(job, node, FIRST)
+    job.report("a", AgentPhase.FAILED, 0, failure("a"))
+    stop(job, "a", FIRST)
+    stop(job, "b", FIRST)
+    assert job.phase() is JobPhase.GATHERING
+    job.do(DrainNode("b", "a new disk"))
+    assert sent(job, "b") == (to(1, "a"),)
+    stop(job, "a", FIRST, also=(1,))
+    assert job.phase() is JobPhase.GATHERING
+    job.pass_time(5.0)
+    assert (order(job), restored(job)) == (["a"], [FIRST])
 
 
 def test_where_nodes_exchange_nothing_nobody_waits() -> None:

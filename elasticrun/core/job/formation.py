@@ -51,8 +51,10 @@ class Formation:
         state = self._state
         if state.members.detached or state.weighed == state.events:
             return None  # known nodes are about to come back; or this is a heartbeat, which changes nothing
-        if (BACKOFF, "") in state.timers:
-            return None  # failures came fast
+        if (BACKOFF, "") in state.timers:  # failures came fast, but the time of nodes that leave is short
+            if state.leaving and self._saves(self._decide()):
+                state.weighed = state.events
+            return None
         decision = self._decide()
         if decision.step is Step.ADMIT_HELD:
             self._attendance.admit_held()
