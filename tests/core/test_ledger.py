@@ -424,6 +424,36 @@ def test_claims_of_a_commit_that_a_round_drops_are_dropped_with_it() -> None:
     assert ledger.newest_whole() == CommitId(1, 1)
 
 
+@pytest.mark.parametrize("direction", [1, -1])
+def test_a_node_that_makes_commits_up_costs_no_more_and_more_memory(direction: int) -> None:
+    ledger = Ledger()
+    for step in range(50):
+        ledger.hear("liar", [part(0, 100 + direction * step, size=1)])
+    known = [step for step in range(50, 150) if has(ledger, CommitId(0, step))]
+    assert len(known) <= 2
+    assert ledger.newest_whole() == CommitId(0, 100 + direction * 49)
+
+
+def has(ledger: CommitLedger, commit: CommitId) -> bool:
+    try:
+        ledger.known(commit)
+    except KeyError:
+        return False
+    return True
+
+
+def test_what_was_adopted_and_then_lost_may_come_back() -> None:
+    ledger = Ledger()
+    for rank, name in enumerate("ab"):
+        ledger.hear(name, [part(rank, 4), part(rank, 5)])
+    for name in "ab":
+        ledger.hear(name, [])
+    assert ledger.newest_held() == CommitId(0, 5)
+    for rank, name in enumerate("ab"):
+        ledger.hear(name, [part(rank, 4)])
+    assert ledger.newest_whole() == CommitId(0, 4)
+
+
 def test_it_says_what_does_not_hold() -> None:
     ledger = CommitLedger()
     ledger.hear("a", [part(7, 5, size=1)])  # the codec refuses such a number

@@ -288,12 +288,13 @@ class CommitLedger:
         """Drop commits that nobody holds any part of, if nobody needs them should their nodes come back.
 
         What is as new as the newest whole one may be needed then, and what is safe, and the newest that was
-        held. So few are kept: whoever makes new ones has a whole one.
+        held. So few are kept: whoever makes new ones has a whole one. What was adopted, of which anybody can
+        make any number up, would be adopted again.
         """
         kept, whole = (self.safe, self.newest_held()), self.newest_whole()
         for name in [*self._empty]:
             is_old = whole is not None and name.age < whole.age
-            if name not in kept and (is_old or name not in self._held):
+            if name not in kept and (is_old or name not in self._held or self._adopts(name)):
                 del self._commits[name]
                 self._empty.discard(name)
                 self._held.discard(name)
