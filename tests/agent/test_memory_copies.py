@@ -302,23 +302,56 @@ def test_many_parts_come_in_at_a_time_and_none_waits_for_another(node: MemoryHos
         sender.channel.close()
 
 
-def test_who_waits_for_memory_hears_of_it(node: MemoryHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel may take longer to clear it than a sender has patience."""
-    there, may_go_on = inlet(node), threading.Event()
+@pytest.fixture
+def may_go_on(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Until this is set no memory is made. Who waits for it is told so all the time."""
+    event = threading.Event()
 
     def slow(size: int, is_wanted: Callable[[], bool]) -> int:
-        may_go_on.wait(DEADLINE)
+        event.wait(DEADLINE)
         return make_buffer(size, is_wanted)
 
     monkeypatch.setattr(buffers, "make_buffer", slow)
-    monkeypatch.setattr(copies, "PATIENCE", 0.1)
-    with Sender(there) as sender:
+    monkeypatch.setattr(copies, "REMINDER", 0.01)
+    return event
+
+
+def test_who_waits_for_memory_hears_of_it(node: MemoryHost, may_go_on: threading.Event) -> None:
+    """The kernel may take longer to clear it than a sender has patience."""
+    with Sender(inlet(node)) as sender:
         assert sender.offer(part_of(STEP, 1, b"data")) == {"wait": True}
         assert sender.hear() == {"wait": True}
         may_go_on.set()
-        while (answer := sender.hear()) == {"wait": True}:
-            pass
-        assert answer == {"taken": True}
+        assert decided(sender, sender.hear()) == {"taken": True}
+
+
+def test_who_goes_while_memory_is_made_may_come_again(
+    node: MemoryHost, may_go_on: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, reminders, is_over = inlet(node), threading.Semaphore(0), threading.Event()
+
+    def remind(reception: transfer.Reception) -> bytes:
+        reminders.release()
+        return reception._said({"wait": True})
+
+    monkeypatch.setattr(transfer.Reception, "wait", property(remind))
+    monkeypatch.setattr(copies.logger, "info", lambda *_: is_over.set())
+    with Sender(there) as sender:
+        assert sender.offer(part_of(STEP, 1, b"data")) == {"wait": True}
+    for _ in range(5):  # the kernel tells of it at the second one, or at the third
+        assert reminders.acquire(timeout=DEADLINE)
+    may_go_on.set()
+    assert is_over.wait(DEADLINE)
+    node.settle()
+    with Sender(there) as sender:
+        assert decided(sender, sender.offer(part_of(STEP, 1, b"data"))) == {"taken": True}
+
+
+def decided(sender: Sender, answer: dict[str, Any]) -> dict[str, Any]:
+    """The first answer from this one on that does not keep a sender waiting."""
+    while answer == {"wait": True}:
+        answer = sender.hear()
+    return answer
 
 
 # -- receivers that fail
@@ -558,4 +591,7 @@ def test_a_node_that_closes_in_the_middle_leaves_nothing_open(moment: str) -> No
         sender.channel.close()
         if moment == "sending":
             assert receiver.rest() < LARGE
+    for thread in threading.enumerate():  # the agent's end does not wait for them
+        if thread.name.startswith("elasticrun-copy"):
+            thread.join(DEADLINE)
     assert open_here() <= before

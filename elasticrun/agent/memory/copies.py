@@ -42,6 +42,8 @@ Result = TypeVar("Result")
 THREADS = 8 * MAX_PARTS
 #: Connections at a time of peers that have not proved who they are; one more, and the oldest one goes.
 STRANGERS = 64
+#: Seconds between two signs to a sender that waits for an answer: it has ``PATIENCE``.
+REMINDER = PATIENCE / 3
 #: Seconds until the next look, if there is no descriptor for a connection.
 PAUSE = 1.0
 
@@ -161,9 +163,11 @@ class Copies:
         """Hear what the rules say of an offer, and keep its sender waiting until then."""
         answer = self._start(self._ask(offer))
         while not answer.done():
-            await asyncio.wait({answer}, timeout=PATIENCE / 3)
+            await asyncio.wait({answer}, timeout=REMINDER)
             if not answer.done():
-                await self._say(channel, reception.wait)
+                # one that has gone is found out when its part is taken, as the rules wait for an end of that
+                with contextlib.suppress(OSError, asyncio.TimeoutError):
+                    await self._say(channel, reception.wait)
         return answer.result()
 
     async def _say(self, channel: socket.socket, what: bytes) -> None:
