@@ -8,8 +8,8 @@ need all ranks at the same time.
 
 The truth about what was trained on is in the saved states (``core/data/desk.py``). ``state`` is a collective
 call: it returns the same on all ranks, once all have called it. Between two states nothing is told but what
-is wanted, and that comes ahead: the next leases are asked for while the present ones are trained on. Each
-time the loop has to wait for an answer, the next ask is for twice as many.
+is wanted, and that comes ahead: the next leases are asked for while the present ones are trained on. How
+many: ``core/data/grants.py``.
 
 After a refusal this worker can save no state any more: it has trained on what others may read again. So each
 further call raises the same error.
@@ -25,11 +25,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from elasticrun.core.data.grants import AHEAD, next_ahead
 from elasticrun.core.data.leases import Failed, Lease, Ledger, Piece, Progress
 from elasticrun.core.data.shards import ENDLESS, Plan, Shard
 from elasticrun.core.protocol.data import (
     MAX_PROGRESS,
-    MAX_WANTED,
     AskData,
     DataAnswer,
     DataLeft,
@@ -44,8 +44,6 @@ from elasticrun.data.agent_line import AgentLine
 from elasticrun.errors import DataError
 from elasticrun.rpc.records import from_json, to_json
 
-#: How many leases are asked for ahead at first.
-AHEAD = 2
 #: Seconds beyond ``patience`` that the answer of a master may take that is away.
 GRACE = 60.0
 _BY_AGENT = "by the agent"  # a text that the agent replaces
@@ -102,8 +100,8 @@ class SharedLeases:
         """The next lease, which was asked for before if all goes well."""
         self._check()
         if not self._ready:
-            if self._is_asked and self._line is not None and not self._line.has_answer:
-                self._ahead = min(MAX_WANTED, 2 * self._ahead)
+            if self._is_asked and self._line is not None:
+                self._ahead = next_ahead(self._ahead, not self._line.has_answer, self._readers)
             self._hear()
         if not self._ready:  # what was asked for ahead may have been of the epoch before
             self._want(epoch)

@@ -42,9 +42,13 @@ class Rank:
         return self.desks.ask(self.rank, replace(AskData("i", self.reader, self.call), **what), now)
 
     def takes(self, count: int = 1, epoch: int = 0) -> tuple[ShardLease, ...]:
-        [(rank, answer)] = self.asks(epoch=epoch, wanted=count)
-        assert (rank, answer.refused) == (self.rank, "")
-        return answer.leases
+        """So many leases, one by one as it gets fewer at once; fewer only if there are no more."""
+        found = list[ShardLease]()
+        for _ in range(count):
+            [(rank, answer)] = self.asks(epoch=epoch, wanted=1)
+            assert (rank, answer.refused) == (self.rank, "")
+            found += answer.leases
+        return tuple(found)
 
     def saves(self, *progress: ShardProgress, now: float = 0.0) -> list[Told]:
         return self.asks(now, progress=progress, saves=True)
@@ -88,6 +92,21 @@ def test_what_is_left_is_told_once_all_have_saved() -> None:
     assert left([*a.saves(), *b.saves()]) == found, "nothing was trained on since"
     assert b.takes(5)[0].piece == whole(3)
     assert b.takes() == ()
+
+
+def test_nobody_gets_more_than_half_of_its_share_of_what_is_left() -> None:
+    a, b = pair(shards=40)
+    got = [len(each.asks(wanted=30)[0][1].leases) for each in (a, b, a, b)]
+    assert got == [10, 7, 5, 4]
+    assert len(a.asks(wanted=30, epoch=1)[0][1].leases) == (40 - sum(got) + 40) // 4
+
+
+def test_what_is_free_again_is_left_as_well() -> None:
+    a, b = Rank(desks := Desks(), 0), Rank(desks, 1)
+    state = DataLeft(1, 0, tuple(whole(place) for place in range(40)))
+    for each in (a, b):
+        each.opens(shards=40, state="s", left=state)
+    assert len(a.asks(wanted=30)[0][1].leases) == 10
 
 
 def test_progress_may_come_in_parts() -> None:

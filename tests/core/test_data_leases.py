@@ -81,6 +81,17 @@ def test_a_request_that_comes_twice_is_answered_alike_and_an_old_one_not_at_all(
     assert it.take(A, 0, 0, 0.0) == ()
 
 
+def test_what_nobody_has_leased_is_counted_up_to_the_end_of_an_epoch() -> None:
+    it = ledger(40, 4)
+    leases = it.take(A, 0, 0, 0.0, 3)
+    assert [it.waiting(epoch) for epoch in (0, 1)] == [7, 17]
+    it.fail(A, leases[0].id, 0, "gone")
+    it.take(B, 0, 1, 0.0, 9)
+    assert [it.waiting(epoch) for epoch in (0, 1)] == [0, 9]
+    it.lose("a")
+    assert it.waiting(0) == 2
+
+
 def test_nobody_leases_more_than_some() -> None:
     it = ledger(100, 1)
     assert len(it.take(A, 0, 0, 0.0, 90)) == 90, "what was read stays open until it is saved"

@@ -151,6 +151,39 @@ def test_the_next_leases_are_asked_for_ahead() -> None:
     assert len(it.take(1)) == 1
 
 
+@pytest.mark.parametrize("world", [1, 2, 40])
+def test_ranks_that_wait_for_each_answer_can_save_and_end_together(
+    world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They ask for ever more ahead, and go in step: each trains on one lease before any has the next one."""
+    monkeypatch.setattr(Line, "has_answer", False)
+    plan = Plan.of_samples(600 * world, 1, shuffle=False)
+    _, ranks = sources(world, plan)
+    steps, most = 0, 0
+    while any(taken := [rank.take(0) for rank in ranks]):
+        steps += 1
+        for rank, leases in zip(ranks, taken, strict=True):
+            rank.consume({lease.id: Progress(lease.shard.stop) for lease in leases})
+        if steps == 300:
+            [state, *others] = states(ranks)
+            assert all(each == state for each in others)
+        most = max(most, *(len(rank._ready) for rank in ranks))
+    assert steps <= 602, "nobody reads on alone for long"
+    assert world > 1 or most > 100
+
+
+def test_what_is_asked_for_ahead_shrinks_when_answers_are_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, [it] = sources(1, Plan.of_samples(20_000, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(Line, "has_answer", False)
+        for _ in range(60):
+            it.take(0)
+    assert it._ahead > 20
+    for _ in range(5000):
+        it.take(0)
+    assert it._ahead == 2
+
+
 def test_a_lot_of_progress_comes_in_parts() -> None:
     master, [it] = sources(1, Plan.of_samples(3000, 1, shuffle=False))
     leases = [lease for _ in range(2500) for lease in it.take(0)]

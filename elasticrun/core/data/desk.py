@@ -24,6 +24,7 @@ Who may come: workers of the round, through their node's agent; the sender of ea
 
 from __future__ import annotations
 
+from elasticrun.core.data.grants import granted
 from elasticrun.core.data.leases import MAX_OPEN, Holder, Ledger, Progress
 from elasticrun.core.data.shards import ENDLESS, Places
 from elasticrun.core.protocol.commits import CommitId
@@ -165,11 +166,8 @@ class Desk:
             self._ledger.consume(holder, self._saves + 1, reader.noted, now)
             reader.noted = {}
             return self._save(rank, now)
-        found = (
-            self._ledger.take(holder, message.call, message.epoch, now, message.wanted)
-            if message.wanted
-            else ()
-        )
+        count = granted(message.wanted, self._opened.readers, self._ledger.waiting(message.epoch))
+        found = self._ledger.take(holder, message.call, message.epoch, now, count) if count else ()
         leases = tuple(
             ShardLease(each.id, _piece(each.epoch, int(each.shard.name), each.shard.start, each.shard.stop))
             for each in found

@@ -96,7 +96,7 @@ class Ledger:
         self._retries = retries
         self._round = -1
         self._branches: list[tuple[int, CommitId | None]] = []  # of the lineage: round, what it went on from
-        self._cursor = 0, 0  # epoch and place of the first shard that was not dealt
+        self.cursor = 0, 0  # epoch and place of the first shard that was not dealt
         self._free: list[Piece] = []  # a heap
         self._holders: dict[str, Held] = {}  # of this round
         self._due: dict[str, float] = {}  # deadlines of those with open leases, the first one first
@@ -238,10 +238,10 @@ class Ledger:
 
     # -- what a state needs
 
-    @property
-    def cursor(self) -> tuple[int, int]:
-        """Epoch and place of the first shard that was not dealt."""
-        return self._cursor
+    def waiting(self, epoch: int) -> int:
+        """How many pieces nobody has leased, up to the end of an epoch; with free ones of later epochs."""
+        at, place = self.cursor
+        return len(self._free) + max(0, (epoch + 1 - at) * self._plan.count - place)
 
     def left(self) -> list[Piece]:
         """What was dealt and not consumed by now, in order."""
@@ -253,7 +253,7 @@ class Ledger:
         return {
             "format": 1,
             "plan": self._plan.identity,
-            "cursor": list(self._cursor),
+            "cursor": list(self.cursor),
             "free": [list(piece) for piece in self.left()],
             "failed": [[list(each.piece), each.reason] for each in self.failed],
         }
@@ -274,7 +274,7 @@ class Ledger:
             )
         try:
             epoch, place = (_count(each) for each in state["cursor"])
-            made._cursor = epoch, place
+            made.cursor = epoch, place
             made._free = _merged(_piece(each, (epoch, place)) for each in state["free"])
             for listed, reason in state["failed"]:
                 made._set_aside(_piece(listed, (epoch, place)), str(reason))
@@ -302,11 +302,11 @@ class Ledger:
     def _draw(self, epoch: int) -> Piece | None:
         if self._free and self._free[0].epoch <= epoch:
             return heappop(self._free)
-        at, place = self._cursor
+        at, place = self.cursor
         if at > epoch:
             return None
         shard = self._plan.shard(at, place)
-        self._cursor = (at, place + 1) if place + 1 < self._plan.count else (at + 1, 0)
+        self.cursor = (at, place + 1) if place + 1 < self._plan.count else (at + 1, 0)
         return Piece(at, place, shard.start, shard.stop)
 
     def _lease(self, held: Held, piece: Piece) -> Lease:

@@ -21,7 +21,7 @@ from elasticrun.core.protocol.bounds import (
 )
 from elasticrun.dataclass import dataclass
 
-#: The most leases that are given at once.
+#: The most leases that are given at once; fewer if many ranks share the data (``core/data/grants.py``).
 MAX_WANTED = 256
 #: The most leases of which one ask tells the progress; it takes some 30 bytes for each.
 MAX_PROGRESS = 1024
