@@ -112,7 +112,7 @@ class Checkpointer:
             reader.widen()  # for the values that are each rank's own
         loading = Loading(reader, state)
         obstacle = loading.run()
-        if obstacle and exchange.is_possible() and not reader.is_wide:
+        if obstacle and not loading.is_read and exchange.is_possible() and not reader.is_wide:
             reader.widen()
             loading = Loading(reader, state)
             obstacle = loading.run()

@@ -1,7 +1,8 @@
 """Restores a state from a reader, from memory or from a storage, on all ranks or on none.
 
 No rank raises alone, as the others would wait for it: the ranks tell each other what is in the way, and all
-of them end with the same sentence.
+of them end with the same sentence. Objects are handed their state only once all ranks have read theirs. So if
+one rank has to read again, no object of another one has been restored twice, nor before one that never is.
 """
 
 from __future__ import annotations
@@ -41,13 +42,16 @@ class Loading:
         self._state = state
         self._planner = DefaultLoadPlanner()
         self.cause: Exception | None = None  # of what is in the way on this rank
+        self.is_read = False  # on all ranks: to read again would change nothing
 
     def run(self) -> str:
         """Restore the state. Returns what is in the way on any rank, in a sentence; "": it is restored.
 
         The ranks that are connected all have to call it, and all get the same sentence.
         """
-        return self._agree(self._try(self._plan)) or self._agree(self._try(self._fill))
+        obstacle = self._agree(self._try(self._plan)) or self._agree(self._try(self._read))
+        self.is_read = not obstacle
+        return obstacle or self._agree(self._try(self._put_back))
 
     def _plan(self) -> None:
         metadata = self._reader.read_metadata()
@@ -59,8 +63,10 @@ class Loading:
         if missing := missing_tensors(self._filled, self._planner.state_dict, metadata):
             raise CheckpointError(f"parts of the saved state are missing, the first of {missing[0]}")
 
-    def _fill(self) -> None:
+    def _read(self) -> None:
         self._reader.read_data(self._filled, self._planner)
+
+    def _put_back(self) -> None:
         put_back(self._state, self._gathered)
 
     def _try(self, step: Callable[[], None]) -> str:

@@ -165,6 +165,51 @@ def test_all_ranks_raise_what_one_of_them_cannot_restore(nodes: Nodes, value: ob
     assert re.match(f"the saved state does not fit this model: .*{told}", first)
 
 
+class Counting:
+    """Counts how often it is restored. It may refuse."""
+
+    def __init__(self, refuses: bool) -> None:
+        self.restored = 0
+        self._refuses = refuses
+
+    def state_dict(self) -> torch.Tensor:
+        return torch.zeros(64)
+
+    def load_state_dict(self, state: object) -> None:
+        self.restored += 1
+        if self._refuses:
+            raise ValueError("it has another plan")
+
+
+def count_restored(refuser: str) -> int:
+    """How often an object is restored; on one rank it may refuse."""
+    keeper, state = Checkpointer(), state_of("replicated", 0.0)
+    state["weight"] = counting = Counting(os.environ["RANK"] == refuser)
+    try:
+        keeper.load(state)
+        assert not refuser
+    except CheckpointError as error:
+        assert "another plan" in str(error)
+    finally:
+        keeper.close()
+        dist.barrier()
+    return counting.restored
+
+
+@pytest.mark.parametrize(
+    ("damaged", "refuser"), [("weight", ""), ("bias", ""), ("", "0")], ids=["its own", "other", "refused"]
+)
+def test_an_object_is_restored_once_although_a_rank_has_to_read_again(
+    nodes: Nodes, damaged: str, refuser: str
+) -> None:
+    """Ranks that share data count how often they were restored, and have to have the same count."""
+    nodes.run(save, "replicated")
+    nodes.restart(1)
+    if damaged:
+        nodes.damage(0, damaged)
+    assert nodes.run(count_restored, refuser) == [1, 1]
+
+
 # torch's own way to save
 
 
