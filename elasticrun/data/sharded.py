@@ -37,6 +37,8 @@ from elasticrun.errors import DataError
 logger = logging.getLogger("elasticrun")
 
 FORMAT = 1
+#: How many shards are tried for a batch that fills a step up.
+MAX_PADDING = 64
 Read = Callable[[Shard], Iterable[Any]]
 
 
@@ -198,13 +200,17 @@ class ShardedDataset(IterableDataset[Any]):
         self.epoch += 1
 
     def _padding(self) -> Any:
-        """A batch for a rank that has had none."""
-        shard = self._plan.shard(self.epoch, 0)
-        answer = self._reader[Chunk(0, Shard(shard.name, shard.start, min(shard.start + 2, shard.stop)))]
-        if not answer.records:
-            name = shard.name or "the dataset"
-            raise DataError(f"nothing can be read of {name}, to fill a step up without records")
-        return answer.batch
+        """A batch for a rank that has had none: of the first shard that can be read."""
+        for place in range(min(MAX_PADDING, self._plan.count)):
+            shard = self._plan.shard(self.epoch, place)
+            answer = self._reader[Chunk(0, Shard(shard.name, shard.start, min(shard.start + 2, shard.stop)))]
+            if answer.records:
+                return answer.batch
+        raise DataError(
+            f"this rank has no batch to fill a step up with: of the {place + 1} shards that were tried none"
+            f" can be read or has records, the last one of {shard.name or 'the dataset'}"
+            f"{answer.fault and f' ({answer.fault})'}"
+        )
 
     def _hand_out(self, iteration: int) -> Iterator[Sized]:
         self._check(iteration)

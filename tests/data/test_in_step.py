@@ -13,8 +13,9 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from elasticrun.core.data.batches import Part  # noqa: E402
-from elasticrun.data import Plan, ShardedDataset  # noqa: E402
+from elasticrun.data import Plan, Shard, ShardedDataset  # noqa: E402
 from elasticrun.data import in_step as in_step  # noqa: E402
+from elasticrun.data.sharded import MAX_PADDING  # noqa: E402
 from elasticrun.errors import DataError  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -94,10 +95,10 @@ def test_ranks_that_cannot_agree_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         in_step.goes_in_step(True, 2)
 
 
-def lone(monkeypatch: pytest.MonkeyPatch, read: Any) -> Iterator[Any]:
+def lone(monkeypatch: pytest.MonkeyPatch, read: Any, plan: Plan | None = None) -> Iterator[Any]:
     """A rank that has nothing, in a world where another one has two steps."""
     World(monkeypatch, 1)
-    data = ShardedDataset(read, Plan.of_samples(4, 4), 2, readers=1)
+    data = ShardedDataset(read, plan or Plan.of_samples(4, 4), 2, collate_fn=list, readers=1)
     monkeypatch.setattr(data, "_hand_out", lambda iteration: iter(()))
     totals = iter([2, 2, 0])
     monkeypatch.setattr(data._agreement, "added_up", lambda count: next(totals))
@@ -111,9 +112,34 @@ def test_a_rank_without_records_is_padded_with_those_of_the_first_shard(
     assert [len(each) for each in found] == [2, 2]
 
 
-def test_padding_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="nothing can be read of the dataset, to fill a step"):
-        list(lone(monkeypatch, lambda shard: ()))
+def test_padding_is_of_the_first_shard_that_can_be_read_and_has_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def read(shard: Shard) -> range:
+        if shard.name == "bad":
+            raise OSError("no such sector")
+        return range(shard.start, min(shard.stop, 0 if shard.name == "empty" else 3))
+
+    plan = Plan.of_files({"bad": 8, "empty": None, "good": None}, 4, shuffle=False)
+    assert list(lone(monkeypatch, read, plan)) == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize(("shards", "tried"), [(3, 3), (MAX_PADDING + 1, MAX_PADDING)])
+def test_padding_that_cannot_be_read_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, shards: int, tried: int
+) -> None:
+    asked = list[Shard]()
+
+    def read(shard: Shard) -> range:
+        asked.append(shard)
+        if len(asked) == tried:
+            raise OSError("no such sector")
+        return range(0)
+
+    said = rf"of the {tried} shards that were tried none .* of the dataset \(no such sector\)"
+    with pytest.raises(DataError, match=said):
+        list(lone(monkeypatch, read, Plan.of_samples(shards * 4, 4)))
+    assert len(asked) == tried
 
 
 def test_a_real_group_adds_up(tmp_path: Any) -> None:
