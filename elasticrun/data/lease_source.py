@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from elasticrun.core.data.leases import Failed, Holder, Lease, Ledger, Progress
 from elasticrun.core.data.shards import Plan
 from elasticrun.core.protocol.commits import CommitId
+from elasticrun.core.protocol.data import MAX_FAILED
 
 _ME = Holder(0, "this process")
 
@@ -22,7 +23,10 @@ class LeaseSource(Protocol):
 
     @property
     def failed(self) -> tuple[Failed, ...]:
-        """What could not be read, and is not tried again."""
+        """What could not be read, and is not tried again: the newest."""
+
+    def news(self) -> tuple[Failed, ...]:
+        """The same, since this was called last, or since a state was loaded."""
 
     def take(self, epoch: int) -> tuple[Lease, ...]:
         """The next lease of epochs up to this one, if there is one."""
@@ -45,17 +49,27 @@ class LocalLeases:
 
     def __init__(self, plan: Plan, retries: int = 3) -> None:
         self._plan, self._retries = plan, retries
+        self._told = 0  # how many of the failures are no news
         self._use(Ledger(plan, retries=retries))
 
     @property
     def failed(self) -> tuple[Failed, ...]:
         return tuple(self._ledger.failed)
 
+    def news(self) -> tuple[Failed, ...]:
+        found = tuple(self._ledger.failed[self._told :])
+        self._told = len(self._ledger.failed)
+        return found
+
     def take(self, epoch: int) -> tuple[Lease, ...]:
         self._request += 1
         return self._ledger.take(_ME, self._request, epoch, 0.0)
 
     def consume(self, progress: Mapping[int, Progress]) -> None:
+        """Failures that were told are forgotten, but for the newest."""
+        forgotten = max(0, self._told - MAX_FAILED)
+        del self._ledger.failed[:forgotten]
+        self._told -= forgotten
         self._step += 1
         self._ledger.consume(_ME, self._step, progress, 0.0)
         self._ledger.settle(CommitId(0, self._step))
@@ -71,4 +85,5 @@ class LocalLeases:
 
     def _use(self, ledger: Ledger) -> None:
         self._ledger, self._request, self._step = ledger, 0, 0
+        self._told = len(ledger.failed)
         ledger.restore(0, None)

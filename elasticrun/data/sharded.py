@@ -115,7 +115,6 @@ class ShardedDataset(IterableDataset[Any]):
         self._progress: dict[int, Progress] = {}  # of leases that moved since the last state
         self._at: dict[int, int] = {}  # the first record that the loop has not got, of the open ones
         self._iteration = 0
-        self._reported = 0
         self._chunks = _Chunks(self, batch_size)
         options.setdefault("generator", torch.Generator())  # else each epoch draws from the script's
         as_it_is: Any = _as_it_is  # torch's types know only of lists
@@ -126,7 +125,7 @@ class ShardedDataset(IterableDataset[Any]):
 
     @property
     def failed(self) -> tuple[Failed, ...]:
-        """What could not be read in several attempts, and is left out."""
+        """What could not be read in several attempts, and is left out: the newest."""
         return self._source.failed
 
     def __iter__(self) -> Iterator[Any]:
@@ -145,7 +144,9 @@ class ShardedDataset(IterableDataset[Any]):
         """What is left after the last batch that the loop has got, as plain values."""
         self._source.consume(self._progress)
         self._progress = {}
-        return {"format": FORMAT, "epoch": self.epoch, "leases": self._source.state()}
+        leases = self._source.state()
+        self._report()
+        return {"format": FORMAT, "epoch": self.epoch, "leases": leases}
 
     def load_state_dict(self, state: Any) -> None:
         """Let the next iteration go on where the state was saved.
@@ -243,12 +244,15 @@ class ShardedDataset(IterableDataset[Any]):
             del self._leases[id], self._at[id]
 
     def _report(self) -> None:
-        for each in self.failed[self._reported :]:
-            logger.warning(
-                "records %d to %d of %s are left out: %s",
-                *(each.shard.start, each.shard.stop, each.shard.name or "the dataset", each.reason),
-            )
-        self._reported = len(self.failed)
+        """Write down what is left out since the last time. If ranks share the data, the master says so."""
+        for each in self._source.news():
+            shard = each.shard
+            self._trail.leave_out(each.piece.epoch, shard.name, shard.start, shard.stop, each.reason)
+            if self._readers == 1:
+                logger.warning(
+                    "records %d to %d of %s are left out: %s",
+                    *(shard.start, shard.stop, shard.name or "the dataset", each.reason),
+                )
 
     def _check(self, iteration: int) -> None:
         if iteration != self._iteration:

@@ -29,6 +29,7 @@ from elasticrun.core.data.grants import AHEAD, next_ahead
 from elasticrun.core.data.leases import Failed, Lease, Ledger, Piece, Progress
 from elasticrun.core.data.shards import ENDLESS, Plan, Shard
 from elasticrun.core.protocol.data import (
+    MAX_FAILED,
     MAX_PROGRESS,
     AskData,
     DataAnswer,
@@ -90,11 +91,17 @@ class SharedLeases:
         self._progress: dict[int, Progress] = {}
         self._broken = ""
         self._failed: tuple[Failed, ...] = ()
+        self._news: tuple[Failed, ...] = ()
 
     @property
     def failed(self) -> tuple[Failed, ...]:
-        """What was left out by the time of the last state."""
+        """What was left out by the time of the last state: the newest."""
         return self._failed
+
+    def news(self) -> tuple[Failed, ...]:
+        """What was left out by the time of the last state, and not by that of the one before."""
+        found, self._news = self._news, ()
+        return found
 
     def take(self, epoch: int) -> tuple[Lease, ...]:
         """The next lease, which was asked for before if all goes well."""
@@ -148,7 +155,8 @@ class SharedLeases:
                 del self._held[id]
         self._progress = {}
         found = self._state_of(answer.left)
-        self._failed = tuple(Ledger.of_state(self._plan, found).failed)
+        before, self._failed = self._failed, tuple(Ledger.of_state(self._plan, found).failed)
+        self._news += tuple(each for each in self._failed if each not in before)
         return found
 
     def load(self, state: object) -> None:
@@ -157,10 +165,11 @@ class SharedLeases:
         saved = Ledger.of_state(self._plan, state)
         epoch, place = saved.cursor
         free = tuple(map(self._counted, saved.left()))
-        failed = tuple(FailedPiece(self._counted(each.piece), each.reason[:100]) for each in saved.failed)
+        newest = saved.failed[-MAX_FAILED:]
+        failed = tuple(FailedPiece(self._counted(each.piece), each.reason[:100]) for each in newest)
         self._hear()
         self._left = DataLeft(epoch, place, free, failed)
-        self._failed = tuple(saved.failed)
+        self._failed, self._news = tuple(newest), ()
         self._load += 1
         self._is_open, self._call = False, 0
         self._ready.clear()

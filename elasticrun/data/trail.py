@@ -1,4 +1,4 @@
-"""What a rank has trained on since it was asked last, for ``elastic-ctl audit``.
+"""What a rank has trained on since it was asked last, and what was left out, for ``elastic-ctl audit``.
 
 Nobody may ever ask, so it has an end: beyond ``MOST`` pieces it is dropped, and says that it was.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 MOST = 100_000
+MOST_REASON = 200  # characters
 Trained = tuple[int, str, int, int]  # epoch, name, first record, and the one after the last
+LeftOut = tuple[int, str, int, int, str]  # the same, and why
 
 
 class Trail:
@@ -16,6 +18,7 @@ class Trail:
 
     def __init__(self) -> None:
         self._pieces: list[Trained] = []
+        self._left_out: list[LeftOut] = []
         self._is_lost = False
 
     def add(self, epoch: int, name: str, start: int, stop: int) -> None:
@@ -23,16 +26,24 @@ class Trail:
         if self._pieces and self._pieces[-1][:2] == (epoch, name) and self._pieces[-1][3] == start:
             start = self._pieces.pop()[2]
         elif len(self._pieces) == MOST:
-            self.clear()
-            self._is_lost = True
+            self._pieces, self._is_lost = [], True
         self._pieces.append((epoch, name, start, stop))
+
+    def leave_out(self, epoch: int, name: str, start: int, stop: int, reason: str) -> None:
+        """Records are not tried again."""
+        if len(self._left_out) == MOST:
+            self._is_lost = True
+        else:
+            self._left_out.append((epoch, name, start, stop, reason[:MOST_REASON]))
 
     def clear(self) -> None:
         """Begin anew."""
-        self._pieces, self._is_lost = [], False
+        self._pieces, self._left_out, self._is_lost = [], [], False
 
     def taken(self) -> dict[str, Any]:
         """What was added since the last time, as plain values."""
-        found = {"trained": [list(each) for each in self._pieces], "lost": self._is_lost}
+        found: dict[str, Any] = {"trained": [list(each) for each in self._pieces], "lost": self._is_lost}
+        if self._left_out:
+            found["left_out"] = [list(each) for each in self._left_out]
         self.clear()
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -175,7 +176,49 @@ def test_too_much_that_cannot_be_read_ends_it(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(MAX_FAILED + 1):
         [lease] = a.takes()
         told = refusals(a.asks(faults=(ShardFault(lease.id, 0, "gone"),)))
-    assert told == {0: f"more than {MAX_FAILED} shards cannot be read: are the data there?"}
+    assert told == {0: f"more than {MAX_FAILED} shards of epoch 0 cannot be read: are the data there?"}
+
+
+def leave_out(rank: Rank, count: int, epoch: int) -> None:
+    for lease in rank.takes(count, epoch):
+        fault = ShardFault(lease.id, 0, f"gone in {lease.piece.epoch}")
+        assert refusals(rank.asks(faults=(fault,))) == {rank.rank: ""}
+
+
+def test_a_few_shards_of_each_epoch_that_cannot_be_read_never_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRIES", 0)
+    a, b = pair(shards=100)
+    told = Counter[int]()
+    for epoch in range(6):
+        leave_out(a, 100, epoch)
+        assert len(a.desks.news("data")) == 100
+        a.saves()
+        found = left(b.saves())
+        assert found.free == ()
+        told.update(each.piece.epoch for each in found.failed[-100:])
+        assert len(found.failed) == min(100 * (epoch + 1), MAX_FAILED + 100)
+    assert told == dict.fromkeys(range(6), 100), "a state has all that were left out since the one before"
+    a.saves()
+    assert len(left(b.saves()).failed) == MAX_FAILED
+    assert a.desks.news("data") == []
+
+
+def test_without_a_save_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRIES", 0)
+    monkeypatch.setattr(module, "MAX_TOLD", 7)
+    a, b = pair(shards=3)
+    for epoch in range(4):
+        leave_out(a, 3, epoch)
+    a.saves()
+    assert [each.piece.epoch for each in left(b.saves()).failed] == [1, 2, 2, 2, 3, 3, 3]
+    assert len(a.desks.news("data")) == 12
+
+
+def test_files_that_are_too_short_count_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_FAILED", 3)
+    a, _ = pair(shards=9)
+    progress = [ShardProgress(each.id, 2, True, 5) for each in a.takes(4)]
+    assert "more than 3 shards of epoch 0" in refusals(a.saves(*progress))[0]
 
 
 @pytest.mark.parametrize(

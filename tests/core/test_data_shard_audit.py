@@ -118,6 +118,34 @@ def test_what_was_left_out_is_no_part_of_what_is_due_and_is_named() -> None:
     assert str(found.epochs[0]) == "epoch 0: each of 10 samples exactly once"
 
 
+def test_what_was_left_out_of_past_epochs_is_known_from_the_trails_alone() -> None:
+    """A long training's state has only the newest of it."""
+    out = ((0, "a", 3, 4, "gone"), (0, "b", 0, 5, "gone"))
+    first = trail((0, "a", 0, 3), (0, "a", 4, 10), left_out=out)
+    last = trail(*((1, *each[1:]) for each in WHOLE), taken=10)
+    found = audit_shards([first, replace(first, trained=()), last], [last])
+    assert found.problems == ("left out: 3 of a of epoch 0 (gone)", "left out: 0 to 4 of b of epoch 0 (gone)")
+    assert [str(each) for each in found.epochs] == [
+        "epoch 0: each of 9 samples exactly once",
+        "epoch 1: each of 15 samples exactly once",
+    ]
+
+
+def test_of_much_that_was_left_out_a_few_are_named() -> None:
+    out = tuple((0, "a", n, n + 1, "gone") for n in range(7))
+    last = trail((0, "a", 7, 10), (0, "b", 0, 5), left_out=out)
+    found = audit_shards([last], [last])
+    assert (len(found.problems), found.problems[-1]) == (6, "left out: 2 more pieces of epoch 0")
+
+
+def test_what_was_left_out_is_written_down() -> None:
+    out = [[0, "a", 3, 4, "gone"]]
+    told = {"trained": [], "lost": False, "left_out": out}
+    once = from_line(to_line({"leases": left(PLAN, 5)}, told, None))
+    assert once.left_out == ((0, "a", 3, 4, "gone"),)
+    assert joined(once, once).left_out == 2 * once.left_out
+
+
 @pytest.mark.parametrize(
     ("trails", "said"),
     [
@@ -158,6 +186,9 @@ def test_a_plan_is_written_once() -> None:
         {"left": {}, "trained": [[0, "a", 3, 3]], "lost": False},
         {"left": 3, "trained": [], "lost": False},
         {"left": {}, "trained": 3, "lost": False},
+        {"left": {}, "trained": [], "lost": False, "left_out": 3},
+        {"left": {}, "trained": [], "lost": False, "left_out": [[0, "a", 3, 3, "gone"]]},
+        {"left": {}, "trained": [], "lost": False, "left_out": [[0, "a", 3, 4]]},
     ],
 )
 def test_damaged_lines(line: Any) -> None:

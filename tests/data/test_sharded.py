@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
+from elasticrun.core.protocol.data import MAX_FAILED  # noqa: E402
 from elasticrun.data import Plan, Shard, ShardedDataset  # noqa: E402
 from elasticrun.data.lease_source import LocalLeases  # noqa: E402
 from elasticrun.errors import DataError  # noqa: E402
@@ -115,6 +116,30 @@ def test_what_cannot_be_read_is_tried_again_then_reported(
     other = dataset(read=Broken(103))
     other.load_state_dict(data.state_dict())
     assert other.failed == data.failed
+
+
+def odd_only(shard: Shard) -> Iterator[int]:
+    if shard.start % 2 == 0:
+        raise OSError("no such sector")
+    return iter(range(shard.start, shard.stop))
+
+
+def test_a_state_has_the_newest_of_what_was_left_out_and_the_trail_all_of_it() -> None:
+    plan = Plan.of_samples(100, 1, shuffle=False)
+    data, left_out = ShardedDataset(odd_only, plan, readers=1), list[Any]()
+    for epoch in range(6):
+        assert len(numbers(iter(data))) == 50
+        state = data.state_dict()
+        assert len(state["leases"]["failed"]) == min(50 * (epoch + 1), MAX_FAILED)
+        left_out += data.audit_trail().get("left_out", [])
+    assert left_out == [
+        [epoch, "", n, n + 1, "no such sector"] for epoch in range(6) for n in range(0, 100, 2)
+    ]
+    assert len(data.state_dict()["leases"]["failed"]) == len(data.failed) == MAX_FAILED
+    assert data.failed[-1].piece == (5, 98, 98, 99)
+    other = ShardedDataset(odd_only, plan, readers=1)
+    other.load_state_dict(state)
+    assert other.audit_trail() == {"trained": [], "lost": False}, "that was written down before"
 
 
 def test_a_fault_comes_after_what_was_saved() -> None:

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 
 from elasticrun.core.data.desk import Desks  # noqa: E402
 from elasticrun.core.data.leases import Progress  # noqa: E402
-from elasticrun.core.protocol.data import AskData, DataAnswer, OpenData  # noqa: E402
+from elasticrun.core.protocol.data import MAX_FAILED, AskData, DataAnswer, OpenData  # noqa: E402
 from elasticrun.data import Plan, Shard, ShardedDataset  # noqa: E402
 from elasticrun.data.lease_source import LocalLeases  # noqa: E402
 from elasticrun.data.shared_leases import SharedLeases  # noqa: E402
@@ -220,7 +220,23 @@ def test_what_cannot_be_read_is_tried_again_then_reported() -> None:
     assert not data.failed
     data.state_dict()
     assert [(each.shard, each.reason) for each in data.failed] == [(Shard("b", 1, 4), "b: no such sector")]
+    assert data.audit_trail()["left_out"] == [[0, "b", 1, 4, "b: no such sector"]]
     assert data.state_dict() == data.state_dict()
+    assert "left_out" not in data.audit_trail()
+
+
+def test_a_state_with_much_that_was_left_out_goes_on_with_the_newest() -> None:
+    count = MAX_FAILED + 9
+    plan = Plan.of_samples(count, 1, shuffle=False)
+    master, [it] = sources(1, plan)
+    failed = [[[0, n, n, n + 1], "gone"] for n in range(count)]
+    it.load({"format": 1, "plan": plan.identity, "cursor": [1, 0], "free": [], "failed": failed})
+    assert it.take(1)
+    assert len(it.failed) == MAX_FAILED
+    assert it.news() == ()
+    [opened] = [each for each in master.asked if isinstance(each, OpenData) and each.left is not None]
+    assert opened.left is not None
+    assert opened.left.failed[0].piece.place == 9
 
 
 def test_a_refusal_is_for_good() -> None:

@@ -30,3 +30,24 @@ def test_what_nobody_asks_for_has_an_end_and_says_so(monkeypatch: pytest.MonkeyP
         trail.add(0, "a", start, start + 1)
     assert trail.taken() == {"trained": [[0, "a", 4, 5]], "lost": True}
     assert trail.taken()["lost"] is False
+
+
+def test_what_was_left_out_is_told_once_and_has_an_end_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    trail = Trail()
+    for start in (0, 2):
+        trail.leave_out(0, "a", start, start + 1, "x" * 999)
+    why = "x" * module.MOST_REASON
+    assert trail.taken() == {
+        "trained": [],
+        "lost": False,
+        "left_out": [[0, "a", 0, 1, why], [0, "a", 2, 3, why]],
+    }
+    assert trail.taken() == {"trained": [], "lost": False}
+    for start in (0, 2, 4):
+        trail.leave_out(0, "a", start, start + 1, "gone")
+    trail.add(0, "a", 6, 7)
+    assert (trail.taken()["lost"], trail.taken()["lost"]) == (True, False)
+    trail.leave_out(0, "a", 0, 1, "gone")
+    trail.clear()
+    assert trail.taken() == {"trained": [], "lost": False}

@@ -15,6 +15,9 @@ reader that is not known, or that goes on although it waits here. Then the desk 
 refused, fails, and the next round goes on from the last commit. All readers take part in each save, so no
 state is saved after a gap. A reader that fails, is lost or does not come ends its round as any worker does.
 
+What is left out is told in the next state, and later ones have the newest of it: a few shards that cannot be
+read must not make a long training's states grow, nor end it. So they are counted by epoch.
+
 The master knows shards by their places in an epoch alone: how much it keeps does not depend on the number of
 files. That a shard is over is for its reader to say.
 
@@ -24,6 +27,8 @@ Who may come: workers of the round, through their node's agent; the sender of ea
 
 from __future__ import annotations
 
+from collections import Counter
+
 from elasticrun.core.data.grants import granted
 from elasticrun.core.data.leases import MAX_OPEN, Holder, Ledger, Progress
 from elasticrun.core.data.shards import ENDLESS, Places
@@ -31,6 +36,7 @@ from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.data import (
     MAX_FAILED,
     MAX_PIECES,
+    MAX_TOLD,
     AskData,
     DataAnswer,
     DataLeft,
@@ -73,14 +79,8 @@ class Desk:
         self._saving: list[int] = []  # ranks that wait for the others
         self._saves = 0
         self._closed = ""  # why
-
-    @property
-    def failed(self) -> list[str]:
-        """What is left out, in words."""
-        return [
-            f"{self._opened.reader.name}: a shard of epoch {each.piece.epoch} is left out: {each.reason}"
-            for each in self._ledger.failed
-        ]
+        self._known = len(self._ledger.failed)  # of those that are left out
+        self.news: list[str] = []  # what was left out since somebody took this, in words
 
     def open(self, rank: int, message: OpenData) -> list[Told]:
         """A reader comes."""
@@ -156,8 +156,6 @@ class Desk:
         holder = Holder(0, f"rank {rank}")
         for fault in message.faults:
             self._ledger.fail(holder, fault.lease, fault.at, fault.reason)
-        if len(self._ledger.failed) > MAX_FAILED:
-            raise DataError(f"more than {MAX_FAILED} shards cannot be read: are the data there?")
         for each in message.progress:
             reader.noted[each.lease] = Progress(each.upto, each.is_over, each.stop or ENDLESS)
         if len(reader.noted) > MAX_OPEN:
@@ -165,6 +163,8 @@ class Desk:
         if message.saves:
             self._ledger.consume(holder, self._saves + 1, reader.noted, now)
             reader.noted = {}
+        self._look_at_failed()
+        if message.saves:
             return self._save(rank, now)
         count = granted(message.wanted, self._opened.readers, self._ledger.waiting(message.epoch))
         found = self._ledger.take(holder, message.call, message.epoch, now, count) if count else ()
@@ -173,6 +173,27 @@ class Desk:
             for each in found
         )
         return [(rank, self._tell(rank, leases=leases))]
+
+    def _look_at_failed(self) -> None:
+        """Tell of what was left out since the last time."""
+        failed = self._ledger.failed
+        if len(failed) == self._known:
+            return
+        name = self._opened.reader.name
+        self.news += [
+            f"{name}: a shard of epoch {each.piece.epoch} is left out: {each.reason}"
+            for each in failed[self._known :]
+        ]
+        epoch, count = Counter(each.piece.epoch for each in failed).most_common(1)[0]
+        if count > MAX_FAILED:
+            raise DataError(
+                f"more than {MAX_FAILED} shards of epoch {epoch} cannot be read: are the data there?"
+            )
+        self._forget_failed(MAX_TOLD)
+
+    def _forget_failed(self, most: int) -> None:
+        del self._ledger.failed[:-most]
+        self._known = len(self._ledger.failed)
 
     def _save(self, rank: int, now: float) -> list[Told]:
         if not self._saving:
@@ -187,6 +208,7 @@ class Desk:
             )
         self._saves += 1
         self._ledger.settle(CommitId(0, self._saves))
+        self._forget_failed(MAX_FAILED)
         saving, self._saving, self.deadline = self._saving, [], None
         return [(each, self._tell(each, left=left)) for each in saving]
 
@@ -215,7 +237,6 @@ class Desks:
 
     def __init__(self) -> None:
         self._desks: dict[str, Desk] = {}
-        self._failed: dict[str, int] = {}  # how many failures were told, by name
         self._stopped = ""
 
     def open(self, rank: int, message: OpenData) -> list[Told]:
@@ -237,7 +258,6 @@ class Desks:
                 self._desks[reader.name] = desk = Desk(message)
             except DataError as error:
                 return [*told, (rank, refusal(message, str(error)))]
-            self._failed[reader.name] = len(desk.failed)
         return told + desk.open(rank, message)
 
     def ask(self, rank: int, message: AskData, now: float) -> list[Told]:
@@ -267,9 +287,9 @@ class Desks:
         """What is left out of a dataset since the last time, in words."""
         if name not in self._desks:
             return []
-        found, told = self._desks[name].failed, self._failed[name]
-        self._failed[name] = len(found)
-        return found[told:]
+        desk = self._desks[name]
+        found, desk.news = desk.news, []
+        return found
 
 
 def refusal(message: OpenData | AskData, reason: str) -> DataAnswer:

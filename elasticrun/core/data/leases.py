@@ -105,6 +105,7 @@ class Ledger:
         self._settled: CommitId | None = None
         self._failures: dict[tuple[int, int], int] = {}  # by epoch and place
         self._next = 0  # id of the next lease
+        #: What was set aside, oldest first. What was told in a state may be forgotten: nobody deals it again.
         self.failed: list[Failed] = []
 
     # -- what workers say

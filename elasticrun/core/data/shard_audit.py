@@ -1,10 +1,10 @@
 """Proves that each record of shards is in a model's history once, from what each rank wrote down.
 
-Theory. With each saved step a rank writes what it has trained on since the step before (its *trail*), and
-what is left of the data by the ledger. The two come from different hands: the trail from the rank's loop, the
-rest from the ledger that all ranks share. For the final model, what was due is all that was dealt, without
-what is left. What was trained on is the sum of the trails in its history. Both are ranges of records; they
-are sorted, and compared. Nothing is concluded from rules.
+Theory. With each saved step a rank writes what it has trained on since the step before (its *trail*), what
+could not be read, and what is left of the data by the ledger. Trail and ledger come from different hands: the
+one from the rank's loop, the other from all ranks. For the final model, what was due is all that was dealt,
+without what is left and what was left out. What was trained on is the sum of the trails in its history. All
+are ranges of records; they are sorted, and compared. Nothing is concluded from rules.
 
 A trail covers all that its rank did since the one before, so all steps of a round count that a rank wrote
 down until the one that was restored, also those that were no commits.
@@ -12,18 +12,19 @@ down until the one that was restored, also those that were no commits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
 from typing import Any
 
 from elasticrun.core.data.audit import NAMED, Audit, EpochAudit, Wrong
-from elasticrun.core.data.leases import Failed, Ledger
+from elasticrun.core.data.leases import Ledger
 from elasticrun.core.data.record import is_number
 from elasticrun.core.data.shards import ENDLESS, Plan
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import DataError
 
 Range = tuple[int, int]
+LeftOut = tuple[int, str, int, int, str]  # epoch, name, first record, the one after the last, and why
 Place = tuple[int, str]  # an epoch and a name
 
 
@@ -34,6 +35,7 @@ class Trail:
     trained: tuple[tuple[int, str, int, int], ...]  # epoch, name, first record, and the one after the last
     is_lost: bool  # something before it was not kept
     left: Mapping[str, Any]  # as ``Ledger.state`` has it; its plan may be missing if it is the one before
+    left_out: tuple[LeftOut, ...] = ()  # since the one before
 
 
 def is_shards(state: Any) -> bool:
@@ -54,22 +56,24 @@ def from_line(line: Any) -> Trail:
     try:
         left, trained, is_lost = line["left"], line["trained"], line["lost"]
         found = tuple((epoch, str(name), start, stop) for epoch, name, start, stop in trained)
+        listed = tuple((at, str(name), n, m, str(why)) for at, name, n, m, why in line.get("left_out", ()))
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"what was trained on is damaged: {error!r}") from None
     is_whole = all(
         is_number(epoch, 0) and is_number(start, 0) and is_number(stop, start + 1)
-        for epoch, _, start, stop in found
+        for epoch, _, start, stop in (*found, *(each[:4] for each in listed))
     )
     if not is_whole or not isinstance(left, Mapping):
         raise DataError("what was trained on is damaged: it has no ranges of records")
-    return Trail(found, bool(is_lost), left)
+    return Trail(found, bool(is_lost), left, listed)
 
 
 def joined(one: Trail, other: Trail) -> Trail:
     """Two trails of one rank, the later one last."""
     plan = {"plan": one.left["plan"]} if "plan" in one.left else {}
     left = {**plan, **other.left}
-    return Trail(one.trained + other.trained, one.is_lost or other.is_lost, left)
+    is_lost = one.is_lost or other.is_lost
+    return Trail(one.trained + other.trained, is_lost, left, one.left_out + other.left_out)
 
 
 def audit_shards(trails: Sequence[Trail], final: Sequence[Trail]) -> Audit:
@@ -91,8 +95,9 @@ def audit_shards(trails: Sequence[Trail], final: Sequence[Trail]) -> Audit:
         ledger = Ledger.of_state(plan, {**final[0].left, "plan": plan.identity})
     except DataError as error:
         return Audit((), (*problems, str(error)))
-    problems += map(_left_out, ledger.failed)
-    due, taken = _due(plan, ledger), _sorted(trails)
+    left_out = _left_out(trails, ledger)
+    problems += _in_words(left_out)
+    due, taken = _due(plan, ledger, left_out), _sorted(trails)
     epochs = sorted({epoch for epoch, _ in (*due, *taken)})
     return Audit(tuple(_check(epoch, due, taken) for epoch in epochs), tuple(problems))
 
@@ -102,12 +107,27 @@ def _agree(final: Sequence[Trail]) -> bool:
     return all(each == lefts[0] for each in lefts)
 
 
-def _left_out(failed: Failed) -> str:
-    records = _named(failed.shard.name, failed.shard.start, failed.shard.stop)
-    return f"left out: {records} of epoch {failed.piece.epoch} ({failed.reason})"
+def _left_out(trails: Sequence[Trail], ledger: Ledger) -> list[LeftOut]:
+    """What could not be read, sorted. Each rank may have written it down; the ledger has the newest."""
+    found = {each[:4]: each for trail in trails for each in trail.left_out}
+    for failed in ledger.failed:
+        shard = failed.shard
+        key = failed.piece.epoch, shard.name, shard.start, shard.stop
+        found.setdefault(key, (*key, failed.reason))
+    return sorted(found.values())
 
 
-def _due(plan: Plan, ledger: Ledger) -> dict[Place, list[Range]]:
+def _in_words(left_out: Sequence[LeftOut]) -> Iterator[str]:
+    """The first few of each epoch, and how many more there are."""
+    for epoch, of_epoch in groupby(left_out, key=lambda each: each[0]):
+        found = list(of_epoch)
+        for _, name, start, stop, reason in found[:NAMED]:
+            yield f"left out: {_named(name, start, stop)} of epoch {epoch} ({reason})"
+        if len(found) > NAMED:
+            yield f"left out: {len(found) - NAMED} more pieces of epoch {epoch}"
+
+
+def _due(plan: Plan, ledger: Ledger, left_out: Iterable[LeftOut]) -> dict[Place, list[Range]]:
     """What was dealt, and is neither left nor left out; ranges of a name do not touch one another."""
     epoch, place = ledger.cursor
     dealt: dict[Place, list[Range]] = {}
@@ -117,9 +137,11 @@ def _due(plan: Plan, ledger: Ledger) -> dict[Place, list[Range]]:
     for shard in (plan.shard(epoch, each) for each in range(place)):
         dealt.setdefault((epoch, shard.name), []).append((shard.start, shard.stop))
     gone: dict[Place, list[Range]] = {}
-    for piece in (*ledger.left(), *(each.piece for each in ledger.failed)):
+    for piece in ledger.left():
         name = plan.shard(piece.epoch, piece.place).name
         gone.setdefault((piece.epoch, name), []).append((piece.start, piece.stop))
+    for at, name, start, stop, _ in left_out:
+        gone.setdefault((at, name), []).append((start, stop))
     return {key: _without(sorted(ranges), sorted(gone.get(key, []))) for key, ranges in dealt.items()}
 
 

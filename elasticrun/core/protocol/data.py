@@ -30,8 +30,11 @@ MAX_FAULTS = 16
 #: The most pieces of shards that are left beyond the first shard that was not dealt. All open leases are
 #: among them, and each rank gets them with each saved state.
 MAX_PIECES = 4096
-#: The most shards that are left out. If more cannot be read, the data are not there.
+#: The most shards of an epoch that are left out. If more cannot be read, the data are not there. Of past
+#: epochs a state tells as many, the newest ones.
 MAX_FAILED = 256
+#: The most that one state tells of, with those of several epochs since the state before.
+MAX_TOLD = 4 * MAX_FAILED
 _RECORDS = Range(0, 2**62)
 _NUMBERS = Range(0, 2**53)
 
@@ -77,7 +80,7 @@ class DataLeft:
     epoch: Number = 0  # of the first place that was not dealt
     place: Number = 0
     free: Annotated[tuple[ShardPiece, ...], Length(MAX_PIECES)] = ()
-    failed: Annotated[tuple[FailedPiece, ...], Length(MAX_FAILED)] = ()
+    failed: Annotated[tuple[FailedPiece, ...], Length(MAX_TOLD)] = ()
 
 
 @dataclass(frozen=True, slots=True)
