@@ -34,6 +34,9 @@ class LeaseSource(Protocol):
     def consume(self, progress: Mapping[int, Progress]) -> None:
         """What was trained on is in the state that is being saved."""
 
+    def end(self, lease: int, progress: Progress) -> None:
+        """A lease is over, and in no state: nobody will ever read it again."""
+
     def fail(self, lease: int, at: int, reason: str) -> None:
         """A lease cannot be read from a record on."""
 
@@ -73,6 +76,9 @@ class LocalLeases:
         self._step += 1
         self._ledger.consume(_ME, self._step, progress, 0.0)
         self._ledger.settle(CommitId(0, self._step))
+
+    def end(self, lease: int, progress: Progress) -> None:
+        self.consume({lease: progress})
 
     def fail(self, lease: int, at: int, reason: str) -> None:
         self._ledger.fail(_ME, lease, at, reason)

@@ -76,6 +76,8 @@ class ShardedDataset(IterableDataset[Any]):
 
     ``in_step``: all ranks get equally many batches, and ``part.scale`` says how a batch weighs: that is for
     exchanged gradients. By default so if the ranks are connected by ``torch.distributed``.
+
+    ``saved=False``: it is in no saved state, as for an evaluation. Each round begins it anew.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class ShardedDataset(IterableDataset[Any]):
         readers: int | None = None,
         patience: float = 600.0,
         in_step: bool | None = None,
+        saved: bool = True,
         **options: Any,
     ) -> None:
         """DataError: the batch or an option is none that can be."""
@@ -109,6 +112,7 @@ class ShardedDataset(IterableDataset[Any]):
         self._source = source or _source_of(plan, name, self._readers, patience)
         self._plan = plan
         self._in_step = in_step
+        self._is_saved = saved
         self._trail = Trail()
         self._agreement = Agreement()
         self._leases: dict[int, Lease] = {}  # that are open, oldest first
@@ -142,6 +146,7 @@ class ShardedDataset(IterableDataset[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """What is left after the last batch that the loop has got, as plain values."""
+        self._check_saved()
         self._source.consume(self._progress)
         self._progress = {}
         leases = self._source.state()
@@ -154,6 +159,7 @@ class ShardedDataset(IterableDataset[Any]):
         Raises:
             DataError: it is damaged, or of another plan.
         """
+        self._check_saved()
         if not isinstance(state, Mapping) or state.get("format") != FORMAT or "leases" not in state:
             raise DataError(
                 "the saved state of the shards is none: it has no format that this elasticrun reads"
@@ -233,7 +239,7 @@ class ShardedDataset(IterableDataset[Any]):
         (id, shard), at = answer.chunk, answer.chunk.shard.start + answer.records
         is_short = at < shard.stop
         self._at[id] = at
-        if answer.records:
+        if answer.records and self._is_saved:
             self._trail.add(self._leases[id].epoch, shard.name, shard.start, at)
         if answer.records or not answer.fault:
             self._progress[id] = Progress(at, is_over=is_short and not answer.fault)
@@ -242,17 +248,27 @@ class ShardedDataset(IterableDataset[Any]):
             self._report()
         if is_short or at == self._leases[id].shard.stop:
             del self._leases[id], self._at[id]
+            if not self._is_saved and id in self._progress:
+                self._source.end(id, self._progress.pop(id))
 
     def _report(self) -> None:
         """Write down what is left out since the last time. If ranks share the data, the master says so."""
         for each in self._source.news():
             shard = each.shard
-            self._trail.leave_out(each.piece.epoch, shard.name, shard.start, shard.stop, each.reason)
+            if self._is_saved:
+                self._trail.leave_out(each.piece.epoch, shard.name, shard.start, shard.stop, each.reason)
             if self._readers == 1:
                 logger.warning(
                     "records %d to %d of %s are left out: %s",
                     *(shard.start, shard.stop, shard.name or "the dataset", each.reason),
                 )
+
+    def _check_saved(self) -> None:
+        if not self._is_saved:
+            raise DataError(
+                "these shards have saved=False, so nobody knows what is left of them: leave them out of the"
+                " state, or make them without it"
+            )
 
     def _check(self, iteration: int) -> None:
         if iteration != self._iteration:

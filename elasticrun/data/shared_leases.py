@@ -8,8 +8,8 @@ need all ranks at the same time.
 
 The truth about what was trained on is in the saved states (``core/data/desk.py``). ``state`` is a collective
 call: it returns the same on all ranks, once all have called it. Between two states nothing is told but what
-is wanted, and that comes ahead: the next leases are asked for while the present ones are trained on. How
-many: ``core/data/grants.py``.
+is wanted; and of data that are in no state, what is over. Leases are asked for ahead, while the present ones
+are trained on. How many: ``core/data/grants.py``.
 
 After a refusal this worker can save no state any more: it has trained on what others may read again. So each
 further call raises the same error.
@@ -23,6 +23,7 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from elasticrun.core.data.grants import AHEAD, next_ahead
@@ -89,6 +90,7 @@ class SharedLeases:
         self._held: dict[int, Held] = {}  # open leases, by their ids
         self._ahead = AHEAD
         self._progress: dict[int, Progress] = {}
+        self._over: dict[int, Progress] = {}  # leases that are in no state, to tell with the next ask
         self._broken = ""
         self._failed: tuple[Failed, ...] = ()
         self._news: tuple[Failed, ...] = ()
@@ -124,6 +126,11 @@ class SharedLeases:
         """Note what was trained on, for the next state."""
         self._check()
         self._progress.update(progress)
+
+    def end(self, lease: int, progress: Progress) -> None:
+        """A lease is over, and in no state."""
+        self._check()
+        self._over[lease] = progress
 
     def fail(self, lease: int, at: int, reason: str) -> None:
         """A lease cannot be read from a record on."""
@@ -174,7 +181,7 @@ class SharedLeases:
         self._is_open, self._call = False, 0
         self._ready.clear()
         self._held.clear()
-        self._progress = {}
+        self._progress, self._over = {}, {}
 
     # -- asks
 
@@ -191,7 +198,9 @@ class SharedLeases:
     def _want(self, epoch: int) -> None:
         """Ask for leases ahead, unless that is under way."""
         if not self._is_asked:
-            self._ask(epoch=epoch, wanted=max(1, self._ahead - len(self._ready)))
+            over = [(id, self._over.pop(id)) for id in list(islice(self._over, MAX_PROGRESS))]
+            told = tuple(_told(id, self._held.pop(id), each) for id, each in over)
+            self._ask(epoch=epoch, wanted=max(1, self._ahead - len(self._ready)), progress=told)
 
     def _ask(self, **what: Any) -> None:
         if not self._is_open:

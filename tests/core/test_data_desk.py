@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from elasticrun.core.data import desk as module
+from elasticrun.core.data import leases
 from elasticrun.core.data.desk import MAX_DESKS, Desks, Told
 from elasticrun.core.protocol.data import (
     MAX_FAILED,
@@ -304,12 +305,30 @@ def test_progress_of_what_it_does_not_hold_ends_it(progress: ShardProgress) -> N
     assert "which it does not hold" in next(iter(told.values()))
 
 
-def test_too_many_words_about_leases_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_OPEN", 2)
-    a, _ = pair()
-    assert refusals(a.asks(progress=tuple(ShardProgress(id, 1) for id in range(3)))) == {
-        0: "rank 0 tells of more leases than it can have"
-    }
+def test_data_that_are_in_no_state_may_be_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader tells what is over with its asks, and never saves."""
+    monkeypatch.setattr(leases, "MAX_OPEN", 5)
+    a, b = pair(shards=9)
+    for epoch in range(20):
+        told = {each: list[ShardProgress]() for each in (a, b)}
+        while True:
+            for each in (a, b):
+                [(_, answer)] = each.asks(epoch=epoch, wanted=2, progress=tuple(told[each]))
+                assert not answer.refused
+                told[each] = done(*answer.leases)
+            if not any(told.values()):
+                break
+    ledger = a.desks._desks["data"]._ledger
+    assert (ledger.left(), ledger._consumed, ledger.cursor) == ([], {}, (20, 0))
+
+
+def test_who_forgets_to_save_hears_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "MAX_OPEN", 5)
+    a, _ = pair(shards=9)
+    a.takes(5)
+    assert refusals(a.asks(wanted=1))[0].startswith(
+        "rank 0 has 5 leases that are in no saved state. Give the dataset to the Checkpointer"
+    )
 
 
 def test_too_many_open_leases_end_it(monkeypatch: pytest.MonkeyPatch) -> None:

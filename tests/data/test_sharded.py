@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
+from elasticrun.core.data import leases  # noqa: E402
 from elasticrun.core.protocol.data import MAX_FAILED  # noqa: E402
 from elasticrun.data import Plan, Shard, ShardedDataset  # noqa: E402
 from elasticrun.data.lease_source import LocalLeases  # noqa: E402
@@ -198,6 +199,19 @@ def test_a_state_that_is_none_is_refused(state: Any, said: str) -> None:
 def test_many_small_shards_can_be_read_without_a_save() -> None:
     data = ShardedDataset(lambda shard: range(shard.start, shard.stop), Plan.of_samples(500, 1), 1)
     assert sorted(numbers(iter(data))) == list(range(500))
+
+
+def test_what_is_in_no_state_may_be_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "MAX_OPEN", 5)
+    data = dataset(saved=False, read=Broken(103))
+    for _ in range(4):
+        assert Counter(numbers(iter(data))) == ALL - Counter([103])
+    assert data.audit_trail() == {"trained": [], "lost": False}
+    for call in (data.state_dict, lambda: data.load_state_dict({})):
+        with pytest.raises(DataError, match="these shards have saved=False"):
+            call()
+    with pytest.raises(DataError, match=r"needs saved=False\. If it is saved: save more often"):
+        list(dataset())
 
 
 def test_other_files_are_refused() -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from queue import SimpleQueue
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from elasticrun.core.data import leases as leases_module  # noqa: E402
 from elasticrun.core.data.desk import Desks  # noqa: E402
 from elasticrun.core.data.leases import Progress  # noqa: E402
 from elasticrun.core.protocol.data import MAX_FAILED, AskData, DataAnswer, OpenData  # noqa: E402
@@ -237,6 +239,27 @@ def test_a_state_with_much_that_was_left_out_goes_on_with_the_newest() -> None:
     [opened] = [each for each in master.asked if isinstance(each, OpenData) and each.left is not None]
     assert opened.left is not None
     assert opened.left.failed[0].piece.place == 9
+
+
+def test_data_that_are_in_no_state_are_read_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases_module, "MAX_OPEN", 8)
+    _, [it, other] = sources(2)
+    loops = [dataset(each, saved=False) for each in (it, other)]
+
+    def evaluate(loop: ShardedDataset) -> list[Any]:
+        return [record for batch in loop for record in batch]
+
+    for _ in range(6):
+        found = together([partial(evaluate, each) for each in loops])
+        assert Counter(record for mine in found for record in mine) == ALL
+    assert not it._held.keys() - it._over.keys(), "it has told of what is over"
+
+
+def test_who_forgets_to_save_is_told_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases_module, "MAX_OPEN", 4)
+    _, [it] = sources(1)
+    with pytest.raises(DataError, match=r"the leases of data are lost: rank 0 has 4 .* needs saved=False"):
+        list(dataset(it))
 
 
 def test_a_refusal_is_for_good() -> None:

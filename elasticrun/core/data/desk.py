@@ -7,7 +7,8 @@ is here is of one round. It deals what is left to the readers, and nothing of it
 A reader that saves waits until all readers have told what they have trained on. What is left then is in no
 model, and all else is in the model of this step, on one rank or the other. So each rank saves the same, and
 any one of these states is enough for a world of any size. Open leases count as left, as nobody has trained on
-them yet; those who hold them go on with them, unless a restore deals them anew.
+them yet; those who hold them go on with them, unless a restore deals them anew. What is told is noted at
+once, also by who never saves, as of data for an evaluation: within a round nothing goes back.
 
 Invariant: what is dealt is never dealt again within the round. That holds for a master that was restarted if
 it knows of all that was dealt. Each reader numbers its asks, so a gap shows that it does not; so does a
@@ -30,7 +31,7 @@ from __future__ import annotations
 from collections import Counter
 
 from elasticrun.core.data.grants import granted
-from elasticrun.core.data.leases import MAX_OPEN, Holder, Ledger, Progress
+from elasticrun.core.data.leases import Holder, Ledger, Progress
 from elasticrun.core.data.shards import ENDLESS, Places
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.data import (
@@ -63,7 +64,6 @@ class Reader:
         self.instance = instance
         self.call = 0  # the newest
         self.answer: DataAnswer | None = None  # to the newest; None: it waits
-        self.noted: dict[int, Progress] = {}  # told since the last save, by lease
 
 
 class Desk:
@@ -77,7 +77,6 @@ class Desk:
         self._ledger = _ledger_of(opened)
         self._readers: dict[int, Reader] = {}
         self._saving: list[int] = []  # ranks that wait for the others
-        self._saves = 0
         self._closed = ""  # why
         self._known = len(self._ledger.failed)  # of those that are left out
         self.news: list[str] = []  # what was left out since somebody took this, in words
@@ -119,7 +118,7 @@ class Desk:
                 raise DataError(f"this master does not know all that rank {rank} was told")
             if self._closed:
                 raise DataError(self._closed)
-            return self._serve(rank, reader, message, now)
+            return self._serve(rank, message, now)
         except DataError as error:
             reader.answer = refusal(message, str(error))
             return [*self.close(str(error)), (rank, reader.answer)]
@@ -152,17 +151,15 @@ class Desk:
             return f"the ranks do not agree on how many of them read {name}, or there are more"
         return ""
 
-    def _serve(self, rank: int, reader: Reader, message: AskData, now: float) -> list[Told]:
+    def _serve(self, rank: int, message: AskData, now: float) -> list[Told]:
         holder = Holder(0, f"rank {rank}")
         for fault in message.faults:
             self._ledger.fail(holder, fault.lease, fault.at, fault.reason)
-        for each in message.progress:
-            reader.noted[each.lease] = Progress(each.upto, each.is_over, each.stop or ENDLESS)
-        if len(reader.noted) > MAX_OPEN:
-            raise DataError(f"rank {rank} tells of more leases than it can have")
-        if message.saves:
-            self._ledger.consume(holder, self._saves + 1, reader.noted, now)
-            reader.noted = {}
+        told = {
+            each.lease: Progress(each.upto, each.is_over, each.stop or ENDLESS) for each in message.progress
+        }
+        self._ledger.consume(holder, message.call, told, now)
+        self._ledger.settle(CommitId(0, message.call))
         self._look_at_failed()
         if message.saves:
             return self._save(rank, now)
@@ -206,8 +203,6 @@ class Desk:
             raise DataError(
                 f"more than {MAX_PIECES} leases are open: cut the data into larger shards, or use fewer ranks"
             )
-        self._saves += 1
-        self._ledger.settle(CommitId(0, self._saves))
         self._forget_failed(MAX_FAILED)
         saving, self._saving, self.deadline = self._saving, [], None
         return [(each, self._tell(each, left=left)) for each in saving]

@@ -121,8 +121,10 @@ class Ledger:
             is_idle = not held.open
             if len(held.open) + count > MAX_OPEN:
                 raise DataError(
-                    f"{holder.name} has {len(held.open)} leases that are in no saved state: save more often,"
-                    " or cut the data into larger shards"
+                    f"{holder.name} has {len(held.open)} leases that are in no saved state. Give the dataset"
+                    " to the Checkpointer with the rest of the state; one that is not to be saved, as for an"
+                    " evaluation, needs saved=False. If it is saved: save more often, or cut the data into"
+                    " larger shards"
                 )
             held.request = request
             pieces = [piece for _ in range(count) if (piece := self._draw(epoch)) is not None]
