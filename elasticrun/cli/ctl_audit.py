@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from elasticrun.core.data.audit import Audit, Wrong
     from elasticrun.core.data.history import RankRecord, Verdict
 
-#: The longest line that is read. One has some 300 bytes, and a few dozen for each change of the world.
-MAX_LINE = 1 << 20
 FOLDER, PATTERN = "data", "round_*_rank_*.jsonl"  # as in storage/positions.py
 
 
@@ -109,21 +108,31 @@ def _records(path: Path) -> Iterator[RankRecord]:
     number, line = next(found, (0, None))
     if not number:
         return
-    try:
+    with _named(path, number):
         start = read_start(line)
         if path.name != f"round_{start.round}_rank_{start.rank}.jsonl":
             raise DataError(f"it is that of rank {start.rank} of round {start.round}")
-        saved: dict[int, Saved] = {}
-        for number, line in found:  # noqa: B007 the number is for the message
+    saved: dict[int, Saved] = {}
+    for number, line in found:
+        with _named(path, number):
             each = read_saved(line)
-            saved[each.step] = each.after(saved[each.step]) if each.step in saved else each
+        saved[each.step] = each.after(saved[each.step]) if each.step in saved else each
+    yield RankRecord(start, tuple(saved.values()))
+
+
+@contextmanager
+def _named(path: Path, number: int) -> Iterator[None]:
+    """Say of which line an error is."""
+    try:
+        yield
     except DataError as error:
         raise DataError(f"{path}, line {number}: {error}") from None
-    yield RankRecord(start, tuple(saved.values()))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
     """The lines of a file with their numbers, but for a last one that a kill cut off."""
+    from elasticrun.core.data.history import MAX_LINE
+
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe that somebody put there would never open
     with os.fdopen(file, "rb") as stream:
         if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -132,10 +141,17 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
         while line := stream.readline(MAX_LINE):
             number += 1
             if not line.endswith(b"\n"):
-                if len(line) == MAX_LINE:
-                    raise DataError(f"{path}, line {number}: it is longer than {MAX_LINE} bytes")
+                with _named(path, number):
+                    if len(line) == MAX_LINE:
+                        raise DataError(f"it is longer than {MAX_LINE} bytes")
                 return
-            try:
-                yield number, json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}, line {number}: it is no JSON ({error})") from None
+            with _named(path, number):
+                found = _parsed(line)
+            yield number, found
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"it is no JSON ({error})") from None

@@ -7,8 +7,9 @@ The first line says how the rank began, each further one which positions a saved
 what can be restored was recorded. It is not synced: a killed worker loses nothing, a lost host what its
 kernel had not written. A round's number is never reused, so no file is written twice.
 
-A directory that cannot be used is an error before the training starts. A later fault, such as a full disk,
-ends the record with a warning, and never the training; the audit then names what was not recorded.
+A directory that cannot be used is an error before the training starts. A later fault, such as a full disk or
+a line that is longer than those that are read, ends the record with a warning, and never the training; the
+audit then names what was not recorded.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from elasticrun.core.data import history
 from elasticrun.core.data.history import Start, saved_line, start_line
 from elasticrun.core.data.record import is_state
 from elasticrun.core.data.shard_audit import to_line
@@ -100,11 +102,17 @@ class PositionRecord:
         if self._file < 0:
             return
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        if len(data) > history.MAX_LINE:
+            self._end(f"a line has {len(data)} bytes, and {history.MAX_LINE} are read")
+            return
         try:
             written = os.write(self._file, data)
             fault = "the disk is full" if written < len(data) else ""
         except OSError as error:
             fault = error.strerror or str(error)
         if fault:
-            logger.warning("the record %s ends here: %s", self._path, fault)
-            self.close()
+            self._end(fault)
+
+    def _end(self, fault: str) -> None:
+        logger.warning("the record %s ends here: %s", self._path, fault)
+        self.close()

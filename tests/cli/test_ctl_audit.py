@@ -12,10 +12,12 @@ from click.testing import CliRunner, Result
 
 from elasticrun.cli import ctl_audit as module
 from elasticrun.cli.ctl import group
+from elasticrun.core.data import history
 from elasticrun.core.data.history import Start, saved_line, start_line
 from elasticrun.core.data.order import Order, Source
 from elasticrun.core.data.position import Position
 from elasticrun.core.data.record import to_state
+from elasticrun.core.data.shards import Plan
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.storage import positions as written
 
@@ -104,14 +106,43 @@ def test_a_directory_without_records_is_refused(where: str, tmp_path: Path) -> N
 def test_a_damaged_record_is_named(
     text: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_LINE", 1000 if text.startswith(b" ") else 1 << 20)
+    monkeypatch.setattr(history, "MAX_LINE", 1000 if text.startswith(b" ") else 1 << 20)
     path = record(tmp_path, Start(0, 0, 1))
     path.write_bytes(text)
     done = audit(tmp_path)
     assert done.exit_code == 1
-    assert str(path) in done.stderr
+    assert done.stderr.count(str(path)) == 1
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("over", [0, 1], ids=["the longest line", "a longer one"])
+def test_the_writer_writes_no_line_that_is_refused(
+    over: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    states = {name: to_state(HALF) for name in ("loader", "another")}
+    longest = len(json.dumps(saved_line(2, states), separators=(",", ":"))) + 1
+    monkeypatch.setattr(history, "MAX_LINE", longest - over)
+    writer = written.PositionRecord(tmp_path, 0, 0, 1)
+    writer.save(1, {"loader": to_state(HALF)})
+    writer.save(2, states)
+    writer.close()
+    found = json.loads(audit(tmp_path, "--json").stdout)
+    assert found["final"]["step"] == 2 - over
+    assert found["data"]["loader"]["exact"]
+    said = f"a line has {longest} bytes, and {longest - 1} are read"
+    assert [said in each for each in caplog.messages] == [True] * over
+
+
+def test_the_names_of_many_files_and_a_long_trail_are_read(tmp_path: Path) -> None:
+    plan = Plan.of_files({f"s3://bucket/train/part-{n:06d}.parquet": 2 for n in range(20_000)}, 2)
+    trained = [[0, each.name, 0, 2] for each in plan.extents]
+    leases = {"format": 1, "plan": plan.identity, "cursor": [1, 0], "free": [], "failed": []}
+    writer = written.PositionRecord(tmp_path, 0, 0, 1)
+    writer.save(1, {"data": {"leases": leases}}, {"data": {"trained": trained, "lost": False}})
+    writer.close()
+    assert next((tmp_path / "data").iterdir()).stat().st_size > 1 << 20
+    assert audit(tmp_path).stdout.endswith("epoch 0: each of 40000 samples exactly once\n")
 
 
 def test_a_pipe_in_place_of_a_record_is_refused(tmp_path: Path) -> None:

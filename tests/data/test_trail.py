@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -51,3 +53,14 @@ def test_what_was_left_out_is_told_once_and_has_an_end_as_well(monkeypatch: pyte
     trail.leave_out(0, "a", 0, 1, "gone")
     trail.clear()
     assert trail.taken() == {"trained": [], "lost": False}
+
+
+def test_names_may_be_long_and_a_line_may_not() -> None:
+    trail, name = Trail(), "\N{SNOWMAN}" * 1000
+    for epoch in range(9000):
+        trail.add(epoch, name, 0, 1)
+        if epoch % 2:
+            trail.leave_out(epoch, name, 1, 2, "gone")
+    found = trail.taken()
+    assert 1 << 23 < len(json.dumps(found)) <= module.MOST_BYTES + 100
+    assert found["lost"] is True

@@ -24,6 +24,8 @@ from elasticrun.dataclass import dataclass
 from elasticrun.errors import DataError
 
 FORMAT = 1
+#: The longest line of a record, in bytes. One has some 300, and the first one of shards all names of files.
+MAX_LINE = 64 << 20
 #: Names of what all ranks lack are listed up to so many.
 NAMED = 5
 #: The most ranks of a round that are gone through one by one.
