@@ -127,13 +127,16 @@ class Checkpointer:
 
     def _load_stored(self, storage: str | None, state: State) -> int:
         """Restore what the storage has, if there is one: nothing is in memory, or only what is older."""
-        commit = None
+        found = None
         if storage is not None:
             from elasticrun.checkpoint.from_storage import load_stored  # and what reads files and URLs
 
-            commit = load_stored(storage, state, int(os.environ.get("RANK", "0")))
-        self._restored(commit)
-        return 0 if commit is None else commit.step
+            found = load_stored(storage, state, int(os.environ.get("RANK", "0")))
+        if found is None:
+            self._restored(None)
+            return 0
+        self._restored(found.commit, found.run)
+        return found.commit.step
 
     def is_due(self, step: int) -> bool:
         """Whether ``save`` would save this step: by ``every``, and only as a worker of elastic-run.
@@ -248,9 +251,9 @@ class Checkpointer:
     def _history_now(self) -> History:
         return self._history.after(time.monotonic() - self._began)
 
-    def _restored(self, commit: CommitId | None) -> None:
+    def _restored(self, commit: CommitId | None, run: str | None = None) -> None:
         if self._record is not None:
-            self._record.begin(commit)
+            self._record.begin(commit, run)
 
     def _seal(
         self,

@@ -20,8 +20,8 @@ from elasticrun.storage.records import CommitName
 logger = logging.getLogger("elasticrun")
 
 
-def load_stored(url: str, state: State, rank: int) -> CommitId | None:
-    """Restore the newest commit of a storage. Returns which; None: it has none.
+def load_stored(url: str, state: State, rank: int) -> CommitName | None:
+    """Restore the newest commit of a storage. Returns which, maybe of an earlier job; None: it has none.
 
     The first rank says which commit it is. The ranks that are connected all have to call it.
 
@@ -44,7 +44,7 @@ def load_stored(url: str, state: State, rank: int) -> CommitId | None:
         raise CheckpointError(f"{name} in {url} cannot be restored: {obstacle}") from loading.cause
     if rank == 0:
         logger.info("%s is restored from %s", name, url)
-    return name.commit
+    return name
 
 
 def _told_by_first(name: CommitName | None, obstacle: str) -> tuple[CommitName | None, str]:

@@ -49,6 +49,8 @@ def lines(verdict: Verdict) -> Iterator[str]:
     """The verdict for people."""
     rounds = ", ".join(map(str, verdict.rounds))
     yield f"the model of {verdict.final}, trained in rounds {rounds}"
+    if verdict.begun is not None:
+        yield f"went on from step {verdict.begun.step} of another job: what it trained on is not checked"
     for name, found in verdict.audits:
         yield f"{name}: {'exact' if found.is_exact else 'NOT exact'}"
         for text in (*found.problems, *map(str, found.epochs)):
@@ -61,6 +63,7 @@ def as_plain(verdict: Verdict) -> dict[str, Any]:
         "exact": verdict.is_exact,
         "final": {"round": verdict.final.round, "step": verdict.final.step},
         "rounds": list(verdict.rounds),
+        "begun": None if verdict.begun is None else {"step": verdict.begun.step},
         "data": {name: _plain_audit(found) for name, found in verdict.audits},
     }
 

@@ -169,7 +169,8 @@ class ShardedDataset(IterableDataset[Any]):
         self._source.load(state["leases"])
         left = [each[0] for each in state["leases"]["free"]]
         self.epoch = min([state["epoch"], *left])  # a rank that saved it may have been ahead of others
-        self._trail.clear()
+        is_first = self._readers == 1 or find_world(None, None).rank == 0
+        self._trail.begin(state["leases"] if is_first else None)
         self._iteration += 1
         for each in (self._leases, self._progress, self._at):
             each.clear()

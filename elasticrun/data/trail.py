@@ -7,6 +7,7 @@ is dropped, and says that it was.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 MOST = 100_000
@@ -20,7 +21,13 @@ class Trail:
     """Pieces of shards, in the order in which they were trained on."""
 
     def __init__(self) -> None:
+        self._begun: dict[str, Any] | None = None
         self.clear()
+
+    def begin(self, left: Mapping[str, Any] | None) -> None:
+        """Begin with what was left in a state; None: others tell that."""
+        self.clear()
+        self._begun = None if left is None else {key: it for key, it in left.items() if key != "plan"}
 
     def add(self, epoch: int, name: str, start: int, stop: int) -> None:
         """Records were handed to the loop."""
@@ -37,7 +44,7 @@ class Trail:
         self._left_out.append(piece)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Drop what was trained on, and left out."""
         self._pieces: list[Trained] = []
         self._left_out: list[LeftOut] = []
         self._bytes = 0
@@ -48,7 +55,10 @@ class Trail:
         found: dict[str, Any] = {"trained": [list(each) for each in self._pieces], "lost": self._is_lost}
         if self._left_out:
             found["left_out"] = [list(each) for each in self._left_out]
+        if self._begun is not None:
+            found["begun"] = self._begun
         self.clear()
+        self._begun = None
         return found
 
     def _make_room(self, *piece: object) -> None:

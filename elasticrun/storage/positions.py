@@ -63,11 +63,14 @@ class PositionRecord:
                 " all workers may write to"
             ) from None
 
-    def begin(self, restored: CommitId | None) -> None:
-        """Record what this rank goes on from. Later calls do nothing."""
+    def begin(self, restored: CommitId | None, run: str | None = None) -> None:
+        """Record what this rank goes on from. Later calls do nothing.
+
+        ``run``: which wrote that to a storage; None: it was in memory.
+        """
         if not self._has_begun:
             self._has_begun = True
-            self._write(start_line(Start(*self._place, restored)))
+            self._write(start_line(Start(*self._place, restored, run)))
 
     def save(
         self,

@@ -15,6 +15,7 @@ pytest.importorskip("torch", reason="needs torch: pip install 'elasticrun[torch]
 
 import torch
 
+from elasticrun.checkpoint import from_storage
 from elasticrun.checkpoint.agent_memory import AgentMemory, SaveRefused
 from elasticrun.checkpoint.checkpointer import Checkpointer
 from elasticrun.checkpoint.overlap import Changed, Later
@@ -26,6 +27,7 @@ from elasticrun.core.data.record import from_state, to_state
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.data import ElasticDataLoader, Plan, ShardedDataset
 from elasticrun.errors import CheckpointError
+from elasticrun.storage.records import CommitName
 from tests.checkpoint.nodes import Node
 from tests.data.build import Numbers, listed
 
@@ -114,6 +116,18 @@ def test_what_was_trained_on_is_recorded_also_if_a_copy_is_given_up(
 
 def _refuse(*_: Any) -> Any:
     raise SaveRefused("there is no room")
+
+
+def test_what_is_restored_from_the_storage_is_recorded_with_its_run(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = node.worker(records=tmp_path)
+    assert keeper._memory is not None
+    keeper._memory.storage = "a storage"
+    name = CommitName(CommitId(5, 8), "run7")
+    monkeypatch.setattr(from_storage, "load_stored", lambda *_: name)
+    assert keeper.load({}) == 8
+    assert read_start(lines(tmp_path, 1)[0]) == Start(1, 0, 1, name.commit, "run7")
 
 
 def test_who_loads_nothing_goes_on_from_nothing(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def audit(*args: Any) -> Result:
 
 def record(run: Path, start: Start, *saved: tuple[int, Position], end: bytes = b"") -> Path:
     folder = run / "data"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"round_{start.round}_rank_{start.rank}.jsonl"
     lines = [start_line(start), *(saved_line(step, {"loader": to_state(it)}) for step, it in saved)]
     path.write_bytes("".join(f"{json.dumps(line)}\n" for line in lines).encode() + end)
@@ -58,6 +58,20 @@ def test_an_exact_history_is_proven(tmp_path: Path) -> None:
     earlier = audit(tmp_path, "--step", 2)
     assert earlier.exit_code == 0
     assert "each of 10 samples" in earlier.stdout
+
+
+def test_a_job_that_went_on_from_another_one_is_checked_from_there_on(tmp_path: Path) -> None:
+    record(tmp_path, Start(0, 0, 1, CommitId(3, 8), "run7"), (9, HALF.resume().advance(10, 1).end()))
+    done = audit(tmp_path)
+    assert done.stdout == (
+        "the model of step 9 of round 0, trained in rounds 0\n"
+        "went on from step 8 of another job: what it trained on is not checked\n"
+        "loader: exact\n  epoch 0: each of 10 samples exactly once\n"
+    )
+    assert done.exit_code == 0
+    assert json.loads(audit(tmp_path, "--json").stdout)["begun"] == {"step": 8}
+    job(other := tmp_path / "other", HALF)
+    assert json.loads(audit(other, "--json").stdout)["begun"] is None
 
 
 @pytest.mark.parametrize(("at", "missing", "repeated"), [(8, 0, 2), (12, 2, 0)])

@@ -188,3 +188,54 @@ def test_the_history_of_a_commit_leads_through_the_commits_that_were_restored() 
         lineage(ids, {**restored, 1: CommitId(1, 3)}, CommitId(1, 4))
     with pytest.raises(KeyError, match="CommitId"):
         lineage(ids, restored, CommitId(2, 7))
+
+
+# -- with the model of another job as its beginning
+
+
+def going_on(first: Position, *rest: Position) -> list[Commit]:
+    """The history of a job that went on from ``first``, which another one had."""
+    return [same(0, 9 + step, each, 1) for step, each in enumerate(rest)] if rest else [same(0, 9, first, 1)]
+
+
+def test_what_another_job_took_is_not_counted() -> None:
+    early = START.advance(20, 2).end().turn(1).advance(8, 2).resume()
+    last = early.advance(12, 1).end().turn(2).advance(6, 1)
+    chain = going_on(early, early.advance(4, 1), last)
+    assert not audit(chain).is_exact, "it did not take all of that"
+    found = audit(chain, goes_on=True)
+    assert found.is_exact
+    assert said(found) == [
+        "epoch 1: each of 12 samples exactly once",
+        "epoch 2: each of 6 samples exactly once",
+    ]
+
+
+def test_a_job_that_went_on_is_checked_in_the_epoch_that_was_under_way() -> None:
+    early = START.advance(8, 2).resume()
+    late = START.advance(10, 2).resume()  # the model is that of place 8
+    wrong = audit([same(0, 9, early), same(1, 10, late.advance(10, 2).end())], goes_on=True)
+    assert said(wrong)[0].startswith("epoch 0: missing: 2 (")
+    again = audit([same(0, 9, early), same(1, 10, START.advance(6, 2).resume().advance(14, 2).end())], True)
+    assert said(again)[0].startswith("epoch 0: missing: 0; more than once: 2 (")
+
+
+def test_an_epoch_that_another_job_had_ended_is_not_named() -> None:
+    early = START.advance(20, 1).end().resume()
+    assert audit(going_on(early), goes_on=True) == Audit((), ())
+    found = audit(going_on(early, early.turn(1).advance(3, 1)), goes_on=True)
+    assert said(found) == ["epoch 1: each of 3 samples exactly once"]
+    dropped = Position(SOURCE).advance(18, 3).end().resume()
+    found = audit(going_on(dropped, dropped.turn(1).advance(3, 3)), goes_on=True)
+    assert said(found) == ["epoch 1: each of 3 samples exactly once"]
+    padded = Position(SOURCE).advance(21, 3).resume()
+    found = audit(going_on(padded, padded.end().turn(1).advance(3, 3)), goes_on=True)
+    assert said(found) == ["epoch 1: each of 3 samples exactly once"]
+
+
+def test_an_epoch_that_another_job_had_left_early_is_not_named_and_one_that_this_job_left_is() -> None:
+    early = START.advance(5, 1).turn(1).advance(8, 1).resume()
+    found = audit(going_on(early, early.turn(0).advance(5, 1)), goes_on=True)
+    assert [each.epoch for each in found.epochs] == [0, 1]
+    assert found.epochs[0].repeated.count == 5, "it began epoch 0 anew"
+    assert found.epochs[1].missing.count == 12

@@ -109,6 +109,46 @@ def test_a_round_cannot_go_on_from_itself() -> None:
         History(ranks(1, 1, CommitId(1, 1), (1, HALF), (2, HALF))).verdict()
 
 
+def stored(
+    number: int, restored: CommitId, run: str, *saved: tuple[int, Position], world: int = 1
+) -> list[RankRecord]:
+    """A round that went on from what is in a storage."""
+    starts = (Start(number, rank, world, restored, run) for rank in range(world))
+    return [RankRecord(each, tuple(Saved(step, {"loader": it}) for step, it in saved)) for each in starts]
+
+
+@pytest.mark.parametrize("run", ["run7", ""])
+def test_what_another_job_left_in_the_storage_is_the_beginning(run: str) -> None:
+    early = HALF.resume()
+    first = stored(0, CommitId(0, 2), run, (3, early.advance(4, 2)), world=2)
+    second = ranks(1, 1, CommitId(0, 3), (4, early.advance(4, 2).resume().advance(6, 1).end()))
+    found = History([*first, *second]).verdict()
+    assert (found.is_exact, found.rounds, found.begun) == (True, (0, 1), CommitId(0, 2))
+    assert [str(each) for each in found.audits[0][1].epochs] == ["epoch 0: each of 10 samples exactly once"]
+    assert History(FIRST).verdict().begun is None
+
+
+def test_a_job_may_go_on_from_another_one_twice() -> None:
+    """It lost all that it had in memory before it had anything in the storage."""
+    first = stored(0, CommitId(0, 2), "run7", (3, HALF.resume().advance(4, 2)))
+    second = stored(1, CommitId(0, 2), "run7", (3, HALF.resume().advance(10, 1).end()))
+    found = History([*first, *second]).verdict()
+    assert (found.is_exact, found.rounds, found.begun) == (True, (1,), CommitId(0, 2))
+
+
+def test_what_the_job_itself_left_in_the_storage_is_checked() -> None:
+    second = stored(1, CommitId(0, 2), "mine", (3, WHOLE))
+    found = History([*FIRST, *second]).verdict()
+    assert (found.is_exact, found.rounds, found.begun) == (True, (0, 1), None)
+    with pytest.raises(DataError, match=r"leads to step 2 of round 0, and no rank of that round"):
+        History(second).verdict()
+
+
+def test_a_job_that_went_on_and_saved_nothing_has_no_model_to_audit() -> None:
+    with pytest.raises(DataError, match="round 0 went on from step 2 of another job, and no step of it has"):
+        History(stored(0, CommitId(0, 2), "run7")).verdict()
+
+
 def test_ranks_of_a_round_have_to_agree() -> None:
     one = rank(0, 1, 2, CommitId(0, 2))
     for other in (rank(1, 1, 2, None), rank(1, 1, 3, CommitId(0, 2))):
@@ -133,7 +173,12 @@ def test_each_name_is_audited_and_one_that_lacks_is_a_problem() -> None:
 
 
 def test_lines_come_back() -> None:
-    for start in (Start(3, 1, 2), Start(3, 1, 2, CommitId(2, 9))):
+    for start in (
+        Start(3, 1, 2),
+        Start(3, 1, 2, CommitId(2, 9)),
+        Start(3, 1, 2, CommitId(9, 9), "run7"),
+        Start(3, 1, 2, CommitId(9, 9), ""),
+    ):
         assert read_start(json.loads(json.dumps(start_line(start)))) == start
     line = json.loads(json.dumps(saved_line(7, {"loader": to_state(HALF)})))
     assert read_saved(line) == Saved(7, {"loader": HALF})

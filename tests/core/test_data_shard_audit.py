@@ -146,6 +146,38 @@ def test_what_was_left_out_is_written_down() -> None:
     assert joined(once, once).left_out == 2 * once.left_out
 
 
+def test_what_another_job_had_trained_on_is_not_counted() -> None:
+    ledger = Ledger(PLAN, retries=0)
+    ledger.restore(0, None)
+    first, second = ledger.take(ME, 0, 0, 0.0, 2)
+    ledger.fail(ME, second.id, 6, "gone")
+    ledger.consume(ME, 1, {first.id: Progress(3), second.id: Progress(6)}, 0.0)
+    begun = ledger.state()
+    rest = [each for n in (1, 2, 3, 4) for each in ledger.take(ME, n, 0, 0.0)]
+    ledger.restore(1, None)
+    state = {**begun, "cursor": [1, 0], "free": []}
+    mine = Trail(((0, "a", 3, 4), (0, "a", 8, 10), (0, "b", 0, 5)), False, state, begun=begun)
+    assert rest
+    found = audit_shards([mine], [mine], begun)
+    assert found.problems == (), "the other job could not read that"
+    assert [str(each) for each in found.epochs] == ["epoch 0: each of 8 samples exactly once"]
+    wrong = replace(mine, trained=((0, "a", 2, 4), (0, "b", 0, 5)))
+    assert str(audit_shards([wrong], [wrong], begun).epochs[0]) == (
+        "epoch 0: missing: 2 (8 to 9 of a); more than once: 1 (2 of a)"
+    )
+    later = trail(*((1, *each[1:]) for each in WHOLE), taken=10)
+    found = audit_shards([later], [later], left(PLAN, 5))
+    assert [str(each) for each in found.epochs] == ["epoch 1: each of 15 samples exactly once"]
+
+
+def test_a_file_of_unknown_length_that_another_job_had_read_to_its_end() -> None:
+    plan = Plan.of_files({"a": None}, 4)
+    begun = {**left(plan, 1), "free": [[0, 0, 5, 1 << 62]]}
+    last = trail(plan=plan, taken=1)
+    found = audit_shards([last], [last], begun)
+    assert [str(each) for each in found.epochs] == ["epoch 0: each of 0 samples exactly once"]
+
+
 @pytest.mark.parametrize(
     ("trails", "said"),
     [
@@ -186,6 +218,7 @@ def test_a_plan_is_written_once() -> None:
         {"left": {}, "trained": [[0, "a", 3, 3]], "lost": False},
         {"left": 3, "trained": [], "lost": False},
         {"left": {}, "trained": 3, "lost": False},
+        {"left": {}, "trained": [], "lost": False, "begun": 3},
         {"left": {}, "trained": [], "lost": False, "left_out": 3},
         {"left": {}, "trained": [], "lost": False, "left_out": [[0, "a", 3, 3, "gone"]]},
         {"left": {}, "trained": [], "lost": False, "left_out": [[0, "a", 3, 4]]},
@@ -236,6 +269,26 @@ def test_a_step_that_is_saved_twice_has_all_that_was_trained_on() -> None:
     assert (both.shards["data"].trained, both.was_kept) == (((0, "a", 0, 4), (0, "a", 4, 8)), True)
     assert replace(again, shards={}).after(first).shards == first.shards
     assert again.after(replace(first, shards={})).shards == again.shards
+
+
+def test_a_history_that_went_on_from_another_job_begins_with_what_was_left_there() -> None:
+    def line(step: int, *trained: Any, taken: int, **begun: Any) -> Saved:
+        told = {"trained": trained, "lost": False, **begun}
+        return read_saved(saved_line(step, {}, {"data": to_line({"leases": left(PLAN, taken)}, told, None)}))
+
+    begun = {"begun": {key: it for key, it in left(PLAN, 3).items() if key != "plan"}}
+    start = Start(0, 0, 2, CommitId(0, 8), "run7")
+    first = line(9, (0, "b", 0, 4), taken=4, **begun)
+    other = RankRecord(replace(start, rank=1), (line(9, taken=4),))
+    verdict = History([RankRecord(start, (first,)), other]).verdict()
+    assert (verdict.is_exact, verdict.begun) == (True, CommitId(0, 8))
+    assert [str(each) for each in verdict.audits[0][1].epochs] == ["epoch 0: each of 4 samples exactly once"]
+    untold = History([RankRecord(start, other.saved), other]).verdict()
+    assert untold.audits[0][1].problems == (
+        "nobody has written down what was left of data when this job went on",
+    )
+    assert joined(first.shards["data"], other.saved[0].shards["data"]).begun == begun["begun"]
+    assert joined(other.saved[0].shards["data"], first.shards["data"]).begun == begun["begun"]
 
 
 def test_a_rank_without_the_shards_is_named() -> None:

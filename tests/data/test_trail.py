@@ -64,3 +64,14 @@ def test_names_may_be_long_and_a_line_may_not() -> None:
     found = trail.taken()
     assert 1 << 23 < len(json.dumps(found)) <= module.MOST_BYTES + 100
     assert found["lost"] is True
+
+
+def test_what_was_left_at_first_is_told_once() -> None:
+    trail = Trail()
+    trail.add(0, "a", 0, 2)
+    trail.begin({"cursor": [0, 3], "plan": [[], 1]})
+    assert trail.taken() == {"trained": [], "lost": False, "begun": {"cursor": [0, 3]}}
+    assert "begun" not in trail.taken()
+    trail.begin({"cursor": [0, 3]})
+    trail.begin(None)
+    assert "begun" not in trail.taken()

@@ -98,6 +98,26 @@ def test_a_master_that_is_killed_goes_on_with_the_same_leases(
     assert len(check_exact(folder).starts) == 1, "no worker was restarted for it"
 
 
+def test_a_job_that_goes_on_from_the_storage_of_another_one_is_checked_from_there_on(
+    cluster: Cluster, folder: Path, brief: dict[str, str]
+) -> None:
+    options = ("--standalone", "--nproc-per-node=2", "--max-restarts=0", f"--state-storage={folder}-states")
+    first = cluster.launch(*options, READER, folder, "kill=0:1:9", env=brief)
+    assert first.wait() != 0
+    (other := Path(f"{folder}-other")).mkdir()
+    second = cluster.launch(*options, READER, other, env=brief)
+    assert second.wait() == 0
+    begun = Diary.read(other).starts[0]
+    assert 0 < begun < 9
+    done = CliRunner().invoke(group, ["audit", f"{other}-run"])
+    assert f"went on from step {begun} of another job" in done.stdout
+    assert done.exit_code == 0, done.stdout
+    code, found = audited(other)
+    assert (code, found["exact"]) == (0, True)
+    assert found["epochs"][-1]["samples"] == ALL.total()
+    assert 0 < found["epochs"][0]["samples"] < ALL.total()
+
+
 def test_what_cannot_be_read_is_left_out_and_named(
     cluster: Cluster, folder: Path, brief: dict[str, str]
 ) -> None:

@@ -6,6 +6,9 @@ A process claims only what it took itself; so if it began elsewhere than the com
 restored, places are missing or counted twice. Nothing is concluded from rules: the places that each rank
 took between two commits are marked, one byte for each place, and the bytes are counted.
 
+A history may begin with the model of another job. Then nothing that was taken before is known, and the first
+position says how much that was: these places count as taken once, and as none of this job's samples.
+
 Padding lies beyond the length, and is counted apart. What ``drop_last`` dropped is counted apart as well.
 Cost: 4 s for an epoch of 10**9 samples (2 cores, Python 3.11); memory for ``WINDOW`` places at a time.
 """
@@ -109,9 +112,13 @@ def lineage(
         end = restored_from
 
 
-def audit(chain: Sequence[Commit]) -> Audit:
-    """Check the history of a model, oldest commit first; at least one."""
+def audit(chain: Sequence[Commit], goes_on: bool = False) -> Audit:
+    """Check the history of a model, oldest commit first; at least one.
+
+    ``goes_on``: it began with the model of another job. What that had taken is believed.
+    """
     final = chain[-1].positions[0]
+    begun = _begun(chain[0].positions[0]) if goes_on else {}
     problems, taken = [], dict[int, list[range]]()
     before: Commit | None = None
     for commit in chain:
@@ -126,9 +133,11 @@ def audit(chain: Sequence[Commit]) -> Audit:
         before = commit
     dropped = dict(_dropped(final))
     epochs = (
-        _check(final, epoch, taken.get(epoch, []), dropped.get(epoch, 0)) for epoch in _due(final, taken)
+        _check(final, epoch, taken.get(epoch, []), dropped.get(epoch, 0), begun.get(epoch, 0))
+        for epoch in _due(final, taken, begun)
     )
-    return Audit(tuple(epochs), tuple(problems))
+    checked = (each for each in epochs if each.samples or each.epoch in taken or each.epoch not in begun)
+    return Audit(tuple(checked), tuple(problems))
 
 
 def _disagreement(commit: Commit) -> list[str]:
@@ -193,22 +202,38 @@ def _dropped(final: Position) -> Iterator[tuple[int, int]]:
             yield from ((epoch, final.source.length - run.at) for epoch in range(run.first, run.last + 1))
 
 
-def _due(final: Position, taken: Mapping[int, list[range]]) -> list[int]:
-    """The epochs to check: all that the last position knows of, and all of which something was taken."""
+def _begun(position: Position) -> dict[int, int]:
+    """How many places of each epoch were taken before the process of a position began, the last one last."""
+    found, rest = dict[int, int](), position.resumed
+    now = Epochs(position.epoch, position.epoch, position.spans, position.ended)
+    for run in (*position.past, now):
+        for epoch in range(run.first, run.last + 1):
+            if rest > 0:
+                found[epoch] = max(found.pop(epoch, 0), min(run.at, rest))
+                rest -= run.at
+    return found
+
+
+def _due(final: Position, taken: Mapping[int, list[range]], begun: Mapping[int, int]) -> list[int]:
+    """The epochs to check: all that the last position knows of, and all of which something was taken.
+
+    Of those of another job only the last one, which it may have left early.
+    """
     known = {epoch for run in final.past for epoch in range(run.first, run.last + 1)}
-    return sorted(known | taken.keys() | ({final.epoch} if final.at or final.ended else set()))
+    known |= {final.epoch} if final.at or final.ended else set()
+    return sorted((known - set([*begun][:-1])) | taken.keys())
 
 
-def _check(final: Position, epoch: int, taken: list[range], dropped: int) -> EpochAudit:
+def _check(final: Position, epoch: int, taken: list[range], dropped: int, begun: int) -> EpochAudit:
     length, order = final.source.length, Order(final.source, epoch)
     is_over = epoch != final.epoch or final.ended
     due = length - dropped if is_over else min(final.at, length)
     missing, repeated = Wrong(), Wrong()
-    for first, counts in _counted(taken, length):
+    for first, counts in _counted([*taken, range(begun)], length):
         missing = _more(missing, order, first, counts[: max(0, due - first)].translate(_IS_MISSING))
         repeated = _more(repeated, order, first, counts.translate(_IS_REPEATED))
     padding = sum(len(each) - len(range(each.start, min(each.stop, length), each.step)) for each in taken)
-    return EpochAudit(epoch, due, padding, dropped, missing, repeated)
+    return EpochAudit(epoch, due - min(begun, due), padding, dropped, missing, repeated)
 
 
 def _counted(taken: Sequence[range], length: int) -> Iterator[tuple[int, bytearray]]:

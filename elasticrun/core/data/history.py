@@ -5,6 +5,10 @@ restores was recorded by all ranks, unless a record was lost with its disk. Each
 restored. From the last commit these links lead back to the beginning: that chain is the history of the model,
 and ``audit.py`` counts the samples in it. Steps that were saved and never restored are not in the chain.
 
+A round may have gone on from what another job left in the storage. Each job numbers its rounds from 0, so it
+shows where a round went on from a commit of its own number, or of a later one: the run that the storage names
+for that is another job's. There the history of this job begins, and what was taken before is not checked.
+
 A step counts as a commit if all ranks of its round have recorded it. The master may not have heard of the
 newest one; this makes no difference, as then no round has restored it.
 """
@@ -40,6 +44,7 @@ class Start:
     rank: int
     world: int  # ranks of the round
     restored: CommitId | None = None  # what it went on from; None: from nothing
+    run: str | None = None  # which wrote that, if it was in a storage; maybe an earlier job
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class Verdict:
     final: CommitId
     rounds: tuple[int, ...]  # in which it was trained, oldest first
     audits: tuple[tuple[str, Audit], ...]  # by the names of what has a position
+    begun: CommitId | None = None  # of another job, from which the first of these rounds went on
 
     @property
     def is_exact(self) -> bool:
@@ -88,13 +94,14 @@ class Verdict:
 def start_line(start: Start) -> dict[str, Any]:
     """The first line of a record, as plain values."""
     restored = None if start.restored is None else [start.restored.round, start.restored.step]
-    return {
+    line = {
         "format": FORMAT,
         "round": start.round,
         "rank": start.rank,
         "world": start.world,
         "restored": restored,
     }
+    return line if start.run is None else {**line, "run": start.run}
 
 
 def saved_line(
@@ -128,7 +135,8 @@ def read_start(line: Any) -> Start:
         return Start(round_, rank, world)
     if not isinstance(restored, list) or len(restored) != 2 or not all(is_number(n, 0) for n in restored):
         raise DataError(f"the record's first line is damaged: it restored {restored!r}")
-    return Start(round_, rank, world, CommitId(*restored))
+    run = line.get("run")
+    return Start(round_, rank, world, CommitId(*restored), None if run is None else str(run))
 
 
 def read_saved(line: Any) -> Saved:
@@ -165,7 +173,11 @@ class History:
             ranks = self._rounds.setdefault(each.start.round, {})
             _check_alike(each.start, next(iter(ranks.values())).start if ranks else each.start)
             ranks[each.start.rank] = each
-        self._restored = {number: self._any(number).restored for number in self._rounds}
+        starts = [self._any(number) for number in self._rounds]
+        others = {each.run for each in starts if each.restored and each.restored.round >= each.round} - {None}
+        #: What rounds went on from that is of another job.
+        self._begun = {each.round: each.restored for each in starts if each.run in others}
+        self._restored = {each.round: None if each.round in self._begun else each.restored for each in starts}
         self._commits = {id: each for number in self._rounds for id, each in self._commits_of(number)}
 
     def verdict(self, step: int | None = None) -> Verdict:
@@ -188,7 +200,7 @@ class History:
             )
         found = {name: self._audit(name, chain) for name in names}
         found |= {name: self._audit_shards(name, rounds, final) for name in shards}
-        return Verdict(final, rounds, tuple(sorted(found.items())))
+        return Verdict(final, rounds, tuple(sorted(found.items())), self._begun.get(rounds[0]))
 
     def _newest(self) -> CommitId:
         if not self._rounds:
@@ -237,7 +249,9 @@ class History:
         return f"of which these ranks left no record: {', '.join(map(str, lack[:NAMED]))}{more}"
 
     def _nobody(self, number: int) -> str:
-        return f"round {number} began with nothing, and no step of it has a record of all ranks"
+        begun = self._begun.get(number)
+        how = f"went on from step {begun.step} of another job" if begun else "began with nothing"
+        return f"round {number} {how}, and no step of it has a record of all ranks"
 
     def _any(self, number: int) -> Start:
         return next(iter(self._rounds[number].values())).start
@@ -262,7 +276,7 @@ class History:
                 lacking.append(f"{id} has no position of {name} on rank {found.index(None)}")
         if not commits:
             return Audit((), tuple(lacking))
-        counted = audit(commits)
+        counted = audit(commits, chain[0].round in self._begun)
         return Audit(counted.epochs, (*lacking, *counted.problems))
 
     def _audit_shards(self, name: str, rounds: Sequence[int], final: CommitId) -> Audit:
@@ -279,11 +293,18 @@ class History:
         last = [each.shards[name] for each in self._commits[final] if name in each.shards]
         if len(last) < len(self._commits[final]):
             return Audit((), (f"not all ranks of {final} have written down what is left of {name}",))
-        return audit_shards(trails, last)
+        if rounds[0] not in self._begun:
+            return audit_shards(trails, last)
+        first = self._rounds[rounds[0]].values()
+        of_first = (saved.shards[name] for each in first for saved in each.saved if name in saved.shards)
+        begun = next((each.begun for each in of_first if each.begun is not None), None)
+        if begun is None:
+            return Audit((), (f"nobody has written down what was left of {name} when this job went on",))
+        return audit_shards(trails, last, begun)
 
 
 def _check_alike(one: Start, other: Start) -> None:
-    if (one.world, one.restored) != (other.world, other.restored):
+    if (one.world, one.restored, one.run) != (other.world, other.restored, other.run):
         raise DataError(
             f"the ranks of round {one.round} disagree: rank {other.rank} was one of {other.world} and went on"
             f" from {other.restored or 'nothing'}, rank {one.rank} was one of {one.world} and went on from"

@@ -36,6 +36,7 @@ class Trail:
     is_lost: bool  # something before it was not kept
     left: Mapping[str, Any]  # as ``Ledger.state`` has it; its plan may be missing if it is the one before
     left_out: tuple[LeftOut, ...] = ()  # since the one before
+    begun: Mapping[str, Any] | None = None  # what was left when its rank went on, in its first trail
 
 
 def is_shards(state: Any) -> bool:
@@ -56,6 +57,7 @@ def from_line(line: Any) -> Trail:
     try:
         left, trained, is_lost = line["left"], line["trained"], line["lost"]
         found = tuple((epoch, str(name), start, stop) for epoch, name, start, stop in trained)
+        begun = line.get("begun")
         listed = tuple((at, str(name), n, m, str(why)) for at, name, n, m, why in line.get("left_out", ()))
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"what was trained on is damaged: {error!r}") from None
@@ -63,9 +65,9 @@ def from_line(line: Any) -> Trail:
         is_number(epoch, 0) and is_number(start, 0) and is_number(stop, start + 1)
         for epoch, _, start, stop in (*found, *(each[:4] for each in listed))
     )
-    if not is_whole or not isinstance(left, Mapping):
+    if not is_whole or not isinstance(left, Mapping) or not isinstance(begun, Mapping | None):
         raise DataError("what was trained on is damaged: it has no ranges of records")
-    return Trail(found, bool(is_lost), left, listed)
+    return Trail(found, bool(is_lost), left, listed, begun)
 
 
 def joined(one: Trail, other: Trail) -> Trail:
@@ -73,11 +75,17 @@ def joined(one: Trail, other: Trail) -> Trail:
     plan = {"plan": one.left["plan"]} if "plan" in one.left else {}
     left = {**plan, **other.left}
     is_lost = one.is_lost or other.is_lost
-    return Trail(one.trained + other.trained, is_lost, left, one.left_out + other.left_out)
+    left_out, begun = one.left_out + other.left_out, other.begun if one.begun is None else one.begun
+    return Trail(one.trained + other.trained, is_lost, left, left_out, begun)
 
 
-def audit_shards(trails: Sequence[Trail], final: Sequence[Trail]) -> Audit:
-    """Check the history of a model. ``trails``: all in it; ``final``: those of the last step, by rank."""
+def audit_shards(
+    trails: Sequence[Trail], final: Sequence[Trail], begun: Mapping[str, Any] | None = None
+) -> Audit:
+    """Check the history of a model. ``trails``: all in it; ``final``: those of the last step, by rank.
+
+    ``begun``: what was left when it went on from the model of another job, which is believed.
+    """
     plans = [each.left["plan"] for each in (*trails, *final) if "plan" in each.left]
     if not plans:
         return Audit((), ("nobody wrote down what the data were",))
@@ -93,11 +101,19 @@ def audit_shards(trails: Sequence[Trail], final: Sequence[Trail]) -> Audit:
     try:
         plan = Plan.of_identity(plans[0])
         ledger = Ledger.of_state(plan, {**final[0].left, "plan": plan.identity})
+        before = None if begun is None else Ledger.of_state(plan, {**begun, "plan": plan.identity})
     except DataError as error:
         return Audit((), (*problems, str(error)))
-    left_out = _left_out(trails, ledger)
+    left_out, taken = _left_out(trails, ledger), _sorted(trails)
+    if before is not None:
+        old = {each[:4] for each in _left_out((), before)}
+        left_out = [each for each in left_out if each[:4] not in old]
+    due = _due(plan, ledger, left_out)
+    if before is not None:
+        done = _due(plan, before, ())
+        rest = {key: _without(ranges, done.get(key, [])) for key, ranges in due.items()}
+        due = {key: ranges for key, ranges in rest.items() if ranges}
     problems += _in_words(left_out)
-    due, taken = _due(plan, ledger, left_out), _sorted(trails)
     epochs = sorted({epoch for epoch, _ in (*due, *taken)})
     return Audit(tuple(_check(epoch, due, taken) for epoch in epochs), tuple(problems))
 
@@ -157,7 +173,7 @@ def _check(epoch: int, due: Mapping[Place, list[Range]], taken: Mapping[Place, l
     for name in sorted({name for at, name in (*due, *taken) if at == epoch}):
         wanted, found = due.get((epoch, name), []), taken.get((epoch, name), [])
         once, twice = _overlaps(found)
-        wanted = [(start, _end(stop, once)) for start, stop in wanted]
+        wanted = [(start, max(start, _end(stop, once))) for start, stop in wanted]
         samples += sum(stop - start for start, stop in wanted)
         missing = _more(missing, name, _without(wanted, once))
         # What is left as well will be trained on again.
