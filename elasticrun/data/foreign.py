@@ -4,6 +4,9 @@ Theory. At the beginning and at the end of an epoch the state of the sampler is 
 and its own if it has one. To go on, it is restored, the epoch is started, and what was taken of it is
 skipped: only indices, no data. A sampler that has neither has to give the same order for the same
 ``set_epoch``, or always.
+
+Epochs may have more or fewer batches than the first one, as with batches by like lengths. So what was handed
+out is counted as it is, and the length of a sampler says only what is left.
 """
 
 from __future__ import annotations
@@ -56,8 +59,8 @@ class ForeignFeed(Feed):
         self._source = _innermost(whole)
         self._size = (size or 1) if batch_sampler is None else 1
         self._drop_last = drop_last
-        self._length = len(self._skipping) if hasattr(whole, "__len__") else _ENDLESS
-        if not self._length:
+        length = self._length
+        if not length:
             raise DataError(f"the sampler {self._name} has no samples")
         self._generator: Any = getattr(self._source, "generator", None)
         draws = hasattr(self._source, "generator") and not hasattr(self._source, "state_dict")
@@ -72,13 +75,18 @@ class ForeignFeed(Feed):
         arguments = {"sampler": self._skipping, "batch_size": size, "drop_last": drop_last}
         if batch_sampler is not None:
             arguments = {"batch_sampler": self._skipping}
-        course = Course(Position(Source(self._length, 0, False)), 1, 0)
+        course = Course(Position(Source(length, 0, False)), 1, 0)
         super().__init__(course, self._world.rank, arguments)
+
+    @property
+    def _length(self) -> int:
+        """How many there are in this epoch, as far as the sampler knows."""
+        return len(self._skipping) if hasattr(self._skipping.whole, "__len__") else _ENDLESS
 
     @property
     def left(self) -> int:
         position = self.course.position
-        units = self._length - (0 if position.ended else position.at)
+        units = max(0, self._length - (0 if position.ended else position.at))
         return units // self._size if self._drop_last else -(-units // self._size)
 
     def begin(self) -> None:
@@ -97,9 +105,9 @@ class ForeignFeed(Feed):
         self._noted = self._note()
 
     def handed(self) -> Part:
-        size = min(self._size, self._length - self.course.position.at)
-        self.course.take(size, 1)
-        return Part(size, 1.0, True)
+        left = self._length - self.course.position.at
+        self.course.take(self._size, 1)  # the last one may have fewer: nothing comes after it
+        return Part(left if 0 < left < self._size else self._size, 1.0, True)
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)

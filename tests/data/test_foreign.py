@@ -95,6 +95,58 @@ def test_it_goes_on_where_it_was(make: Callable[[], dict[str, Any]], options: di
     assert found == expected
 
 
+class Buckets(Sampler[list[int]]):
+    """Batches of like lengths: how many there are depends on the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        size = 3 if self.epoch % 2 else 6
+        return iter([[*range(at, at + size)] for at in range(0, 30, size)])
+
+    def __len__(self) -> int:
+        return 10 if self.epoch % 2 else 5
+
+
+class Grows(Buckets):
+    """The same, of samples."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(range(len(self)))
+
+
+@pytest.mark.parametrize("steps", range(1, 10))
+def test_an_epoch_may_have_more_batches_than_the_first_one(steps: int) -> None:
+    it = ElasticDataLoader(DATA, batch_sampler=Buckets())
+    assert len(listed(iter(it))) == 5
+    it.set_epoch(1)
+    assert it.left == 10
+    taken = listed(iter(it), steps)
+    assert it.left == 10 - steps
+    other = ElasticDataLoader(DATA, batch_sampler=Buckets())
+    other.load_state_dict(pickle.loads(pickle.dumps(it.state_dict())))
+    assert flat(taken + listed(iter(other))) == [*range(30)]
+    other.set_epoch(2)
+    assert len(listed(iter(other))) == 5
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_an_epoch_may_have_more_samples_than_the_first_one(steps: int) -> None:
+    it = ElasticDataLoader(DATA, 3, sampler=Grows())
+    assert len(flat(listed(iter(it)))) == 5
+    assert it.left == 2
+    it.set_epoch(1)
+    taken = listed(iter(it), steps)
+    assert it.part.size == (1 if steps == 4 else 3)
+    assert it.left == 4 - steps
+    other = ElasticDataLoader(DATA, 3, sampler=Grows())
+    other.load_state_dict(pickle.loads(pickle.dumps(it.state_dict())))
+    assert flat(taken + listed(iter(other))) == [*range(10)]
+
+
 def test_a_loop_that_was_left_goes_on() -> None:
     whole, left = (ElasticDataLoader(DATA, **MAKERS["random"]()) for _ in range(2))
     assert listed(iter(left), 3) + listed(iter(left)) == listed(iter(whole))
