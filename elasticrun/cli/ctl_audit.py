@@ -77,6 +77,7 @@ def _plain_audit(found: Audit) -> dict[str, Any]:
             "dropped": each.dropped,
             "missing": _plain_wrong(each.missing),
             "repeated": _plain_wrong(each.repeated),
+            "left": each.left,
         }
         for each in found.epochs
     ]

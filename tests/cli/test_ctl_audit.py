@@ -57,7 +57,9 @@ def test_an_exact_history_is_proven(tmp_path: Path) -> None:
     assert done.exit_code == 0
     earlier = audit(tmp_path, "--step", 2)
     assert earlier.exit_code == 0
-    assert "each of 10 samples" in earlier.stdout
+    assert "each of 10 samples exactly once, 10 still to come" in earlier.stdout
+    (epoch,) = json.loads(audit(tmp_path, "--json", "--step", 2).stdout)["data"]["loader"]["epochs"]
+    assert epoch["left"] == 10
 
 
 def test_a_job_that_went_on_from_another_one_is_checked_from_there_on(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_an_undisturbed_training_is_exact() -> None:
 def test_an_epoch_that_is_under_way_owes_only_what_lies_behind() -> None:
     found = audit([same(0, 1, START.advance(6, 2))])
     assert found.is_exact
-    assert said(found) == ["epoch 0: each of 6 samples exactly once"]
+    assert said(found) == ["epoch 0: each of 6 samples exactly once, 14 still to come"]
 
 
 def test_a_training_that_has_taken_nothing_is_exact() -> None:
@@ -71,7 +71,7 @@ def test_data_that_is_newer_than_the_model_is_named() -> None:
     assert epoch.missing == Wrong(4, samples(0, 8, 9, 10, 11))
     assert epoch.repeated == Wrong()
     names = ", ".join(map(str, epoch.missing.first))
-    assert str(epoch) == f"epoch 0: missing: 4 ({names}); more than once: 0"
+    assert str(epoch) == f"epoch 0: missing: 4 ({names}); more than once: 0, 6 still to come"
 
 
 def test_data_that_is_older_than_the_model_is_named() -> None:
@@ -207,7 +207,7 @@ def test_what_another_job_took_is_not_counted() -> None:
     assert found.is_exact
     assert said(found) == [
         "epoch 1: each of 12 samples exactly once",
-        "epoch 2: each of 6 samples exactly once",
+        "epoch 2: each of 6 samples exactly once, 14 still to come",
     ]
 
 
@@ -224,13 +224,13 @@ def test_an_epoch_that_another_job_had_ended_is_not_named() -> None:
     early = START.advance(20, 1).end().resume()
     assert audit(going_on(early), goes_on=True) == Audit((), ())
     found = audit(going_on(early, early.turn(1).advance(3, 1)), goes_on=True)
-    assert said(found) == ["epoch 1: each of 3 samples exactly once"]
+    assert said(found) == ["epoch 1: each of 3 samples exactly once, 17 still to come"]
     dropped = Position(SOURCE).advance(18, 3).end().resume()
     found = audit(going_on(dropped, dropped.turn(1).advance(3, 3)), goes_on=True)
-    assert said(found) == ["epoch 1: each of 3 samples exactly once"]
+    assert said(found) == ["epoch 1: each of 3 samples exactly once, 17 still to come"]
     padded = Position(SOURCE).advance(21, 3).resume()
     found = audit(going_on(padded, padded.end().turn(1).advance(3, 3)), goes_on=True)
-    assert said(found) == ["epoch 1: each of 3 samples exactly once"]
+    assert said(found) == ["epoch 1: each of 3 samples exactly once, 17 still to come"]
 
 
 def test_an_epoch_that_another_job_had_left_early_is_not_named_and_one_that_this_job_left_is() -> None:

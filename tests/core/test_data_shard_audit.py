@@ -75,7 +75,7 @@ def test_what_is_wrong_is_named() -> None:
 def test_what_was_taken_and_is_left_still_is_wrong() -> None:
     wrong = trail(*WHOLE, taken=4)
     found = audit_shards([wrong], [wrong])
-    assert str(found.epochs[0]).endswith("more than once: 1 (4 of b)")
+    assert str(found.epochs[0]).endswith("more than once: 1 (4 of b), 1 still to come")
 
 
 def test_samples_of_a_dataset_have_no_name() -> None:
@@ -83,7 +83,7 @@ def test_samples_of_a_dataset_have_no_name() -> None:
     wrong = trail((0, "", 0, 5), (0, "", 4, 8), (1, "", 0, 3), plan=plan, taken=4)
     found = audit_shards([wrong], [wrong]).epochs
     assert str(found[0]) == "epoch 0: missing: 1 (8); more than once: 1 (4)"
-    assert str(found[1]) == "epoch 1: each of 3 samples exactly once"
+    assert str(found[1]) == "epoch 1: each of 3 samples exactly once, 6 still to come"
 
 
 def test_a_file_whose_records_nobody_has_counted_ends_where_its_reader_stopped() -> None:
@@ -92,6 +92,41 @@ def test_a_file_whose_records_nobody_has_counted_ends_where_its_reader_stopped()
     assert str(audit_shards([gap], [gap]).epochs[0]).endswith("missing: 2 (3 to 4 of a); more than once: 0")
     unread = trail(plan=plan, taken=1)
     assert audit_shards([unread], [unread]).epochs[0].samples == 0
+
+
+def test_what_is_still_to_come_was_dealt_and_is_left_or_was_not_dealt() -> None:
+    state = {**left(PLAN, 7), "free": [[0, 4, 4, 5], [1, 0, 2, 4]]}
+    last = trail(left=state)
+    found = audit_shards([last], [last])
+    assert [each.left for each in found.epochs] == [1, 2 + 15 - 8]
+    assert str(found.epochs[1]).endswith(", 9 still to come")
+    over = trail(taken=10)
+    assert [each.left for each in audit_shards([over], [over]).epochs] == [0, 0], "epoch 2 has not begun"
+
+
+def test_nobody_knows_how_much_of_an_uncounted_file_is_still_to_come() -> None:
+    plan = Plan.of_files({"a": None, "b": 9}, 4, shuffle=False)
+    free = [[0, 0, 3, 1 << 62]]
+    under_way = trail(left={**left(plan, 0), "cursor": [0, 2], "free": free})
+    [epoch] = audit_shards([under_way], [under_way]).epochs
+    assert epoch.left is None
+    assert str(epoch).endswith(", an unknown number still to come")
+    counted = trail(left={**left(plan, 0), "cursor": [0, 2]})
+    assert audit_shards([counted], [counted]).epochs[0].left == 5
+    stream = trail(plan=Plan.of_streams({"p": 0}, 4), taken=3)
+    assert audit_shards([stream], [stream]).epochs[0].left is None
+
+
+def test_an_epoch_of_which_all_is_still_to_come_is_named() -> None:
+    state = {**left(PLAN, 5), "cursor": [1, 1], "free": [[1, 0, 0, 4]]}
+    last = trail(*WHOLE, left=state)
+    assert [str(each) for each in audit_shards([last], [last]).epochs] == [
+        "epoch 0: each of 15 samples exactly once",
+        "epoch 1: each of 0 samples exactly once, 15 still to come",
+    ]
+    later = replace(last, trained=())
+    [epoch] = audit_shards([later], [later], left(PLAN, 5)).epochs
+    assert (epoch.epoch, epoch.left) == (1, 15), "also if this job has trained on nothing of it"
 
 
 def test_streams() -> None:
@@ -282,7 +317,9 @@ def test_a_history_that_went_on_from_another_job_begins_with_what_was_left_there
     other = RankRecord(replace(start, rank=1), (line(9, taken=4),))
     verdict = History([RankRecord(start, (first,)), other]).verdict()
     assert (verdict.is_exact, verdict.begun) == (True, CommitId(0, 8))
-    assert [str(each) for each in verdict.audits[0][1].epochs] == ["epoch 0: each of 4 samples exactly once"]
+    assert [str(each) for each in verdict.audits[0][1].epochs] == [
+        "epoch 0: each of 4 samples exactly once, 1 still to come"
+    ]
     untold = History([RankRecord(start, other.saved), other]).verdict()
     assert untold.audits[0][1].problems == (
         "nobody has written down what was left of data when this job went on",

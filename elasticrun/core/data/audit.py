@@ -62,6 +62,7 @@ class EpochAudit:
     dropped: int  # samples that drop_last left out
     missing: Wrong
     repeated: Wrong
+    left: int | None = 0  # samples that are still to come; None: nobody has counted them
 
     def __str__(self) -> str:
         if self.missing.count or self.repeated.count:
@@ -70,6 +71,8 @@ class EpochAudit:
             found = f"each of {self.samples} samples exactly once"
         extra = [f"{n} as padding" for n in (self.padding,) if n]
         extra += [f"{n} dropped by drop_last" for n in (self.dropped,) if n]
+        if self.left != 0:
+            extra.append(f"{'an unknown number' if self.left is None else self.left} still to come")
         return f"epoch {self.epoch}: {', '.join([found, *extra])}"
 
 
@@ -233,7 +236,8 @@ def _check(final: Position, epoch: int, taken: list[range], dropped: int, begun:
         missing = _more(missing, order, first, counts[: max(0, due - first)].translate(_IS_MISSING))
         repeated = _more(repeated, order, first, counts.translate(_IS_REPEATED))
     padding = sum(len(each) - len(range(each.start, min(each.stop, length), each.step)) for each in taken)
-    return EpochAudit(epoch, due - min(begun, due), padding, dropped, missing, repeated)
+    left = 0 if is_over else length - due
+    return EpochAudit(epoch, due - min(begun, due), padding, dropped, missing, repeated, left)
 
 
 def _counted(taken: Sequence[range], length: int) -> Iterator[tuple[int, bytearray]]:

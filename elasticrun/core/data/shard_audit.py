@@ -13,6 +13,7 @@ down until the one that was restored, also those that were no commits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -108,14 +109,16 @@ def audit_shards(
     if before is not None:
         old = {each[:4] for each in _left_out((), before)}
         left_out = [each for each in left_out if each[:4] not in old]
-    due = _due(plan, ledger, left_out)
+    dealt = _dealt(plan, ledger)
+    due, left = _due(plan, ledger, dealt, left_out), _to_come(plan, ledger, dealt)
     if before is not None:
-        done = _due(plan, before, ())
+        done = _due(plan, before, _dealt(plan, before), ())
         rest = {key: _without(ranges, done.get(key, [])) for key, ranges in due.items()}
         due = {key: ranges for key, ranges in rest.items() if ranges}
     problems += _in_words(left_out)
-    epochs = sorted({epoch for epoch, _ in (*due, *taken)})
-    return Audit(tuple(_check(epoch, due, taken) for epoch in epochs), tuple(problems))
+    epochs = sorted({epoch for epoch, _ in (*due, *taken)} | left.keys())
+    checked = (replace(_check(each, due, taken), left=left.get(each, 0)) for each in epochs)
+    return Audit(tuple(checked), tuple(problems))
 
 
 def _agree(final: Sequence[Trail]) -> bool:
@@ -143,8 +146,8 @@ def _in_words(left_out: Sequence[LeftOut]) -> Iterator[str]:
             yield f"left out: {len(found) - NAMED} more pieces of epoch {epoch}"
 
 
-def _due(plan: Plan, ledger: Ledger, left_out: Iterable[LeftOut]) -> dict[Place, list[Range]]:
-    """What was dealt, and is neither left nor left out; ranges of a name do not touch one another."""
+def _dealt(plan: Plan, ledger: Ledger) -> dict[Place, list[Range]]:
+    """What is before the cursor; of an epoch that is over whole extents."""
     epoch, place = ledger.cursor
     dealt: dict[Place, list[Range]] = {}
     for each in range(epoch):
@@ -152,6 +155,32 @@ def _due(plan: Plan, ledger: Ledger, left_out: Iterable[LeftOut]) -> dict[Place,
             dealt.setdefault((each, extent.name), []).append((extent.start, extent.stop))
     for shard in (plan.shard(epoch, each) for each in range(place)):
         dealt.setdefault((epoch, shard.name), []).append((shard.start, shard.stop))
+    return dealt
+
+
+def _to_come(plan: Plan, ledger: Ledger, dealt: Mapping[Place, list[Range]]) -> dict[int, int | None]:
+    """How many records are left of each epoch that has begun and is not over; None: nobody knows."""
+    epoch, place = ledger.cursor
+    counts = [(piece.epoch, _length(piece.start, piece.stop)) for piece in ledger.left()]
+    if place:
+        for each in plan.extents:
+            undealt = _without([(each.start, each.stop)], sorted(dealt.get((epoch, each.name), [])))
+            counts += [(epoch, _length(start, stop)) for start, stop in undealt]
+    found: dict[int, int | None] = {}
+    for at, count in counts:
+        before = found.get(at, 0)
+        found[at] = None if before is None or count is None else before + count
+    return found
+
+
+def _length(start: int, stop: int) -> int | None:
+    return stop - start if stop < ENDLESS else None
+
+
+def _due(
+    plan: Plan, ledger: Ledger, dealt: Mapping[Place, list[Range]], left_out: Iterable[LeftOut]
+) -> dict[Place, list[Range]]:
+    """What was dealt, and is neither left nor left out; ranges of a name do not touch one another."""
     gone: dict[Place, list[Range]] = {}
     for piece in ledger.left():
         name = plan.shard(piece.epoch, piece.place).name
