@@ -55,7 +55,7 @@ class Loading:
 
     def _plan(self) -> None:
         metadata = self._reader.read_metadata()
-        self._gathered = states_of(self._state, metadata.state_dict_metadata)
+        self._gathered = states_of(self._state, metadata)
         self._planner.set_up_planner(self._gathered, metadata, is_coordinator=False)
         if found := misfit(self._planner.state_dict, metadata):
             raise ValueError(found)

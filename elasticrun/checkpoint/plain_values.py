@@ -1,8 +1,9 @@
 """Shows values that ``Checkpointer`` has saved as ``torch.distributed.checkpoint`` would save them by itself.
 
 ``Checkpointer`` keeps a value that is no tensor in one piece: in a tuple of one, or an optimizer's groups in
-a tuple of dicts (``checkpoint/states.py``). So a script that asks torch for ``optimizer.state_dict()`` or for
-a number would not find it. What is written beside it here has torch's names and torch's form.
+a tuple of dicts (``checkpoint/states.py``), or those beside tensors in one form (``checkpoint/forms.py``). So
+a script that asks torch for ``optimizer.state_dict()`` or for a number would not find it. What is written
+beside it here has torch's names and torch's form.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import WriteItemType
+
+from elasticrun.checkpoint.forms import FORM, values_in
 
 #: Bytes above which a value is left as it is: it would be in the storage twice.
 LARGEST = 16 << 20
@@ -43,6 +46,9 @@ def views_of(path: Sequence[str | int], data: io.BytesIO) -> list[View]:
         return []
     if path[-1] == "param_groups" and value and all(isinstance(each, dict) for each in value):
         return list(_saved(path, list(value)))
+    if len(value) == 1 and str(path[-1]).endswith(FORM):
+        name = str(path[-1]).removesuffix(FORM)
+        return [view for inner, each in values_in(value[0]) for view in _saved((name, *inner), each)]
     return list(_saved(path, value[0])) if len(value) == 1 else []
 
 

@@ -83,7 +83,7 @@ def keep(tmp_path: Path) -> Callable[[dict[str, Any], dict[str, Any]], None]:
 
     def keep(old: dict[str, Any], new: dict[str, Any]) -> None:
         state_dict_saver.save(states_of(old), checkpoint_id=tmp_path, no_dist=True)
-        saved = FileSystemReader(tmp_path).read_metadata().state_dict_metadata
+        saved = FileSystemReader(tmp_path).read_metadata()
         gathered = states_of(new, saved)
         state_dict_loader.load(gathered, checkpoint_id=tmp_path, no_dist=True)
         put_back(new, gathered)

@@ -99,6 +99,33 @@ def test_ranks_get_what_only_the_other_node_has(nodes: Nodes, kind: str) -> None
     assert nodes.run(load, kind) == [expected(kind, rank) for rank in range(2)]
 
 
+def nested(factor: float, extra: int) -> dict[str, Any]:
+    """Shards inside of an entry, beside a list that grows on each rank."""
+    return {"box": {0: shard(factor * torch.arange(64.0)), "list": [torch.ones(2)] * extra}}
+
+
+def save_nested() -> bool:
+    keeper = Checkpointer()
+    saved = keeper.save(1, nested(1.0, 2 + int(os.environ["RANK"])))
+    keeper.close()
+    return saved
+
+
+def load_nested() -> tuple[list[float], int]:
+    keeper, state = Checkpointer(), nested(0.0, 1)
+    keeper.load(state)
+    keeper.close()
+    return state["box"][0].full_tensor().tolist(), len(state["box"]["list"])
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["", "swapped"])
+def test_shards_inside_of_an_entry_go_where_they_belong(nodes: Nodes, swapped: bool) -> None:
+    assert nodes.run(save_nested) == [True, True]
+    nodes.restart(1, swapped)
+    whole = [float(number) for number in range(64)]
+    assert nodes.run(load_nested) == [(whole, 2), (whole, 3)]
+
+
 @pytest.mark.parametrize("name", ["weight", ""], ids=["an item", "the index"])
 def test_of_what_is_damaged_another_copy_is_taken(nodes: Nodes, name: str) -> None:
     nodes.run(save, "replicated")
