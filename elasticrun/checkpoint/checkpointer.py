@@ -23,12 +23,12 @@ from typing import Any, Literal
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from elasticrun.checkpoint import exchange
-from elasticrun.checkpoint.agent_memory import ROUND, AgentMemory, SaveRefused
+from elasticrun.checkpoint.agent_memory import ROUND, AgentMemory, Granted, SaveRefused
 from elasticrun.checkpoint.gpu import Pins
 from elasticrun.checkpoint.loading import Loading, State
 from elasticrun.checkpoint.memory import MemoryReader, Writing
-from elasticrun.checkpoint.overlap import Changed, Later, Overlap, is_steady, steady_tensors
-from elasticrun.checkpoint.parts import Layout, digest_of_tensors
+from elasticrun.checkpoint.overlap import Later, Overlap, is_steady, steady_tensors
+from elasticrun.checkpoint.parts import Layout, digest_of_tensors, refuse_unplain
 from elasticrun.checkpoint.records import DataRecord
 from elasticrun.checkpoint.rhythm import timing_of
 from elasticrun.checkpoint.states import fixed_names, plain_values, states_of
@@ -91,6 +91,8 @@ class Checkpointer:
                 raise
         self._overlap = Overlap(self._timing.held_up) if overlap and self._memory is not None else None
         self._local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self._lock = threading.RLock()  # one save at a time, whichever thread asks; reentrant for signals
+        self._is_saving = False
         self._sealing: threading.Thread | None = None
         self._told = False  # that saves are refused
 
@@ -152,28 +154,36 @@ class Checkpointer:
 
         Returns whether it was copied. False: it is not due, there is no room, another rank lags behind, or
         the agent does not answer; a warning says so unless it is not due, once until a save is copied again.
-        Until all ranks have saved this step, a restart restores an earlier one.
+        Until all ranks have saved this step, a restart restores an earlier one. Threads take turns.
 
         Raises:
-            CheckpointError: the agent has gone; or ranks that are not connected cannot agree on the steps.
+            CheckpointError: the agent has gone; ranks that are not connected cannot agree on the steps; or
+                something in ``state`` cannot be saved, which the text names.
         """
-        if not self.is_due(step) and not always:
-            return False
-        began = time.monotonic()
-        try:
-            return self._save(step, state)
-        finally:
-            self._timing.stalled(time.monotonic() - began)
+        with self._lock:
+            if self._is_saving:
+                logger.warning("step %d is not saved: a signal's handler asks during another save", step)
+                return False
+            if not self.is_due(step) and not always:
+                return False
+            began, self._is_saving = time.monotonic(), True
+            try:
+                return self._save(step, state)
+            finally:
+                self._is_saving = False
+                self._timing.stalled(time.monotonic() - began)
 
     def _save(self, step: int, state: State) -> bool:
         self.wait()
         if self._memory is None:
             return False
+        memory = self._memory
         planner = DefaultSavePlanner()
         gathered = states_of(state)
         planner.set_up_planner(gathered, is_coordinator=False)
+        refuse_unplain(planner.state_dict)
         plan = planner.create_local_plan()
-        layout = Layout(planner, plan.items, self._memory.local_rank, self._local_size)
+        layout = Layout(planner, plan.items, memory.local_rank, self._local_size)
         facts = {
             "step": step,
             "mappings": plan.planner_data or {},
@@ -182,17 +192,27 @@ class Checkpointer:
         }
         said = self._positions(state, gathered)
         try:
-            granted = self._memory.begin(
-                step, layout.room(False, facts), layout.room(True, facts), layout.contents
-            )
+            room = layout.room(False, facts), layout.room(True, facts)
+            granted = memory.begin(step, *room, layout.contents)
+            self._told = False
+            writing = Writing(memory, granted, layout, facts)
+            self._sealing = self._begin_copy(step, state, writing, granted, said)
         except SaveRefused as refusal:
             if not self._told:
                 logger.warning("step %d is not saved: %s", step, refusal)
             self._told = True
             self._note_unsaved(step, said)
             return False
-        self._told = False
-        writing = Writing(self._memory, granted, layout, facts)
+        except BaseException:
+            with contextlib.suppress(CheckpointError):
+                memory.give_up()  # else the agent would refuse each later save of this round
+            raise
+        return True
+
+    def _begin_copy(
+        self, step: int, state: State, writing: Writing, granted: Granted, said: Said
+    ) -> threading.Thread:
+        """Copy what has to be copied at once. Returns the thread that copies the rest."""
         if any(tensor.is_cuda for _, tensor in writing.placed):
             self._pins.pin(granted.memory)
         steady = steady_tensors(state) if self._overlap is not None else frozenset[int]()
@@ -205,21 +225,25 @@ class Checkpointer:
         try:
             thread.start()
         except BaseException:
-            self._memory.give_up()
             if later is not None:
                 later.give_up()
             raise
-        self._sealing = thread
-        return True
+        return thread
 
     def wait(self) -> None:
         """Wait until the last save is complete on this rank."""
-        if self._sealing is not None:
-            self._sealing.join()
-            self._sealing = None
+        sealing = self._sealing
+        if sealing is not None:
+            sealing.join()
+            if self._sealing is sealing:
+                self._sealing = None
 
     def close(self) -> None:
         """Complete the last save, and hang up. What was saved stays with the agent."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         self.wait()
         if self._overlap is not None:
             self._overlap.close()
@@ -277,12 +301,10 @@ class Checkpointer:
             self._sameness = self._sameness.after(step, digest_of_tensors(writing.items, fixed))
             if self._sameness.warns:
                 logger.warning("%s", self._sameness.warning(step))
-        except Changed as change:
-            logger.warning("step %d is not saved: %s", step, change)
-            with contextlib.suppress(CheckpointError):
-                self._memory.give_up()
         except CheckpointError as error:  # the training goes on without this save
             logger.warning("step %d is not saved: %s", step, error)
+            with contextlib.suppress(CheckpointError):
+                self._memory.give_up()
         except Exception:
             logger.exception("step %d is not saved; please report this traceback", step)
             with contextlib.suppress(CheckpointError):

@@ -8,6 +8,7 @@ without talking to other ranks.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterable
@@ -45,17 +46,13 @@ class Writing:
         self.items = place(self.placed)
 
     def copy(self, placed: Iterable[tuple[Item, torch.Tensor]], devices: Devices | None = None) -> None:
-        """Copy some of ``placed``. If that fails, the agent hears that the save is given up.
+        """Copy some of ``placed``. If that fails, the save has to be given up.
 
         ``devices``: the GPUs that they are on, if what was queued there counted from an earlier moment.
         """
-        try:
-            given = [*placed]
-            with (devices or Devices(tensor for _, tensor in given)).beside():
-                write(self._target, given)
-        except BaseException:
-            self._memory.give_up()
-            raise
+        given = [*placed]
+        with (devices or Devices(tensor for _, tensor in given)).beside():
+            write(self._target, given)
 
     def finish(self, step: int, own: bool) -> None:
         """Add digests and index, and tell the agent that the part is complete.
@@ -94,11 +91,16 @@ class MemoryWriter(StorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Copy this rank's part. Raises SaveRefused if the agent has no buffer for it."""
         layout = Layout(planner, plan.items)
-        granted = self._memory.begin(self._step, layout.room(False), layout.room(False), "")
         facts = {"mappings": {}, "step": self._step}
-        writing = Writing(self._memory, granted, layout, facts)
-        writing.copy(writing.placed)
-        writing.finish(self._step, own=bool(plan.items))  # torch has each item saved by one rank only
+        try:
+            granted = self._memory.begin(self._step, layout.room(False), layout.room(False), "")
+            writing = Writing(self._memory, granted, layout, facts)
+            writing.copy(writing.placed)
+            writing.finish(self._step, own=bool(plan.items))  # torch has each item saved by one rank only
+        except BaseException:
+            with contextlib.suppress(CheckpointError):
+                self._memory.give_up()  # else the agent would refuse each later save of this round
+            raise
         done: Future[list[WriteResult]] = Future()
         done.set_result([WriteResult(item.index, 0, None) for item in plan.items])
         return done

@@ -40,7 +40,7 @@ def steady_tensors(state: Mapping[str, Any]) -> frozenset[int]:
 
 def is_steady(tensor: torch.Tensor, steady: frozenset[int]) -> bool:
     """Whether a tensor lies in the memory of one of these."""
-    return tensor.numel() > 0 and _address(tensor) in steady
+    return bool(steady) and tensor.numel() > 0 and _address(tensor) in steady
 
 
 def _of(optimizer: Optimizer) -> Iterator[torch.Tensor]:

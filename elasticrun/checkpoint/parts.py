@@ -23,7 +23,7 @@ import io
 import json
 import struct
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +124,22 @@ class Layout:
             if min(int(middle * self._local_size / total), self._local_size - 1) == self._local_rank:
                 yield item, tensor
             seen += item.length
+
+
+def refuse_unplain(values: Mapping[str, Any]) -> None:
+    """CheckpointError if a tensor among these is more than numbers side by side; the text names it."""
+    for name, value in values.items():
+        kind = _kind_of(value) if isinstance(value, torch.Tensor) else ""
+        if kind:
+            raise CheckpointError(f"{name} is a {kind} tensor, which cannot be saved: give a plain one")
+
+
+def _kind_of(tensor: torch.Tensor) -> str:
+    if tensor.is_nested:
+        return "nested"
+    if tensor.layout is not torch.strided:
+        return "sparse"
+    return "quantized" if tensor.is_quantized else "meta" if tensor.is_meta else ""
 
 
 def _is_alike(item: WriteItem, whole: object) -> bool:
