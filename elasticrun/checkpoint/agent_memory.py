@@ -39,6 +39,7 @@ class Granted(NamedTuple):
 
     memory: mmap.mmap
     divides: bool  # write only our share of what all ranks have alike
+    lost: int = 0  # so many of the newest saves of this node were in vain, as other ranks did not make them
 
 
 class StoredPart(NamedTuple):
@@ -109,7 +110,8 @@ class AgentMemory:
         for dropped in self._maps.keys() - set(answer["alive"]):
             self.before_unmap(self._maps.pop(dropped))  # else its memory would never be free
         try:
-            return Granted(self._map(answer["buffer"], answer["size"], fd), answer["divides"])
+            memory = self._map(answer["buffer"], answer["size"], fd)
+            return Granted(memory, answer["divides"], answer["lost"])
         except OSError as error:
             self.give_up()  # else the agent would take the next save for one that comes during this one
             raise SaveRefused(f"the agent's buffer cannot be mapped: {_words(error)}") from None

@@ -40,6 +40,9 @@ from elasticrun.errors import CheckpointError
 
 logger = logging.getLogger("elasticrun")
 
+#: Saves in a row that other ranks did not make before somebody is warned.
+IN_VAIN = 5
+
 Said = tuple[Mapping[str, Any], Mapping[str, Any]]  # for the record: plain values, and trails
 
 
@@ -95,6 +98,7 @@ class Checkpointer:
         self._is_saving = False
         self._sealing: threading.Thread | None = None
         self._told = False  # that saves are refused
+        self._told_lost = False  # that saves are in vain
 
     def load(self, state: State) -> int:
         """Restore ``state`` in place. Returns the step after which it was saved; 0: nothing was restored.
@@ -195,6 +199,7 @@ class Checkpointer:
             room = layout.room(False, facts), layout.room(True, facts)
             granted = memory.begin(step, *room, layout.contents)
             self._told = False
+            self._note_lost(granted.lost)
             writing = Writing(memory, granted, layout, facts)
             self._sealing = self._begin_copy(step, state, writing, granted, said)
         except SaveRefused as refusal:
@@ -271,6 +276,16 @@ class Checkpointer:
         """What was trained on counts all the same, once a later step is saved."""
         if self._record is not None:
             self._record.save(step, *said, was_kept=False)
+
+    def _note_lost(self, lost: int) -> None:
+        """Tell, once until a step is committed, of ranks that do not save the same steps."""
+        if lost >= IN_VAIN and not self._told_lost:
+            logger.warning(
+                "none of the last %d steps that this node has saved can be restored, as other ranks have not"
+                " saved them: all ranks have to save the same steps",
+                lost,
+            )
+        self._told_lost = lost >= IN_VAIN
 
     def _history_now(self) -> History:
         return self._history.after(time.monotonic() - self._began)

@@ -138,3 +138,16 @@ def test_who_could_not_restore_what_is_damaged_can_save(pair: Node) -> None:
     with pytest.raises(CheckpointError, match="is damaged: its index has changed"):
         worker.load({"rank": -1})
     assert worker.save(1, {"rank": 0})
+
+
+def test_ranks_that_never_save_the_same_step_are_told_once(
+    pair: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = [pair.worker(rank) for rank in range(2)]
+    for step in range(2, 24, 2):
+        for rank, worker in enumerate(workers):
+            assert worker.save(step + rank, {"rank": step})
+            worker.wait()
+    warnings = [text for text in caplog.messages if "have to save the same steps" in text]
+    assert len(warnings) == 2, "once on each rank"
+    assert warnings[0].startswith("none of the last 5 steps that this node has saved can be restored")

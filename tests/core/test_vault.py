@@ -478,6 +478,52 @@ def test_a_step_that_another_rank_still_writes_may_come_to_be() -> None:
     assert keeper.steps() == [1]
 
 
+# -- steps that other ranks have not saved
+
+
+def lost(keeper: Keeper) -> list[int]:
+    return [grant.lost for grant in keeper.of(Grant)]
+
+
+def test_ranks_that_never_save_the_same_step_are_counted() -> None:
+    keeper, counts = Keeper(0, 1), []
+    for step in range(0, 12, 2):
+        for rank in (0, 1):
+            keeper.begin(rank, step + rank)
+            counts += lost(keeper)
+            keeper.end(rank, step + rank)
+    assert counts == list(range(12))
+    keeper.begin_round(1, 0, 1)
+    keeper.begin(0, 20)
+    assert lost(keeper) == [0]
+
+
+def test_steps_that_other_nodes_have_not_saved_are_counted_until_one_is_kept() -> None:
+    keeper = Keeper(0, 1)
+    for step in (1, 3):
+        keeper.save(0, step)
+        keeper.save(1, step)
+        keeper.judge(void=step)
+    keeper.judge(void=3)
+    keeper.begin(0, 4)
+    assert lost(keeper) == [2], "each step once"
+    keeper.end(0, 4)
+    keeper.save(1, 4)
+    keeper.judge(kept=4, void=3)
+    keeper.begin(0, 5)
+    assert lost(keeper) == [0]
+
+
+def test_older_steps_than_the_one_that_is_kept_are_not_lost() -> None:
+    keeper = Keeper(0)
+    keeper.save(0, 1)
+    keeper.judge(kept=1)
+    keeper.save(0, 2)
+    keeper.judge(kept=2, void=1)
+    keeper.begin(0, 3)
+    assert lost(keeper) == [0]
+
+
 # -- rounds
 
 

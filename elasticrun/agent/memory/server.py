@@ -175,11 +175,12 @@ class MemoryServer:
     def _carry_out(self, effect: VaultEffect) -> None:
         match effect:
             # The vault answers only those who are here: who hangs up gives its save up.
-            case Grant(buffer=buffer, divides=divides, peer=peer):
+            case Grant(buffer=buffer, divides=divides, peer=peer, lost=lost):
                 given: dict[str, Any] = {
                     "buffer": buffer,
                     "size": self._buffers.sizes[buffer],
                     "divides": divides,
+                    "lost": lost,
                 }
                 alive = list(self._buffers.sizes)
                 self._send(self._connections[peer], {**given, "alive": alive}, self._buffers.fds[buffer])

@@ -118,6 +118,7 @@ class Grant:
     buffer: int
     divides: bool = False
     peer: int = 0
+    lost: int = 0  # the newest steps that this node has stored, in this round, and that were saved in vain
 
 
 @dataclass(frozen=True, slots=True)

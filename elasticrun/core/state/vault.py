@@ -84,6 +84,7 @@ class Vault:
         self._last: dict[int, int] = {}  # the step that each rank stored last, in this round
         self._needs: dict[int, int] = {}  # the bytes that each rank needed last, in this round
         self._impatient: set[int] = set()  # ranks that waited in vain: not again before there is news
+        self._lost = 0  # steps of this round that were stored in vain, since one was kept
         self._kept: CommitId | None = None
         self._void: CommitId | None = None
         self.pins = Pins()
@@ -130,6 +131,7 @@ class Vault:
                 buffer.free()
         self._round = event.round
         self._rounds[event.round] = Place(event.group_rank, event.size, event.ranks)
+        self._lost = 0
         self._last.clear()
         self._needs.clear()
         self._impatient.clear()
@@ -232,7 +234,7 @@ class Vault:
             del self._wishes[save.rank]
             self._impatient.discard(save.rank)
             buffer.write(save, self._round, divides)
-            self._effects.append(Grant(save.rank, save.step, buffer.number, divides, save.peer))
+            self._effects.append(Grant(save.rank, save.step, buffer.number, divides, save.peer, self._lost))
             if len(self._shelf) < 2 * len(self._ranks):
                 self._shelf.take(need, save.rank)  # for the next save: its pages are there by then
         elif not wish.awaits_buffer:
@@ -252,14 +254,18 @@ class Vault:
             self._impatient.clear()
             if event.kept is not None and (self._kept is None or event.kept.age > self._kept.age):
                 self._kept = event.kept
+                self._lost = 0
             self.pins, self._void = self.pins.after(event), event.void
+        lost: set[CommitId] = set()
         for buffer in self._shelf.stored:
             assert buffer.commit is not None
             is_void = self._void is not None and buffer.commit.age <= self._void.age
             is_old = self._kept is not None and buffer.commit.age < self._kept.age
             is_pinned = buffer.commit == self._kept or self.pins.has(buffer.commit)
             if not is_pinned and (is_void or is_old):
+                lost |= {buffer.commit} if not is_old and buffer.commit.round == self._round else set()
                 buffer.free()
+        self._lost += len(lost)
         self._forget_rounds()
 
     def _drop_useless(self) -> None:
@@ -271,6 +277,7 @@ class Vault:
             parts = self._shelf.parts(commit)
             is_passed = any(step > commit.step and rank not in parts for rank, step in newest.items())
             if is_passed or (len(parts) == len(self._ranks) and self._holding(commit) is None):
+                self._lost += 1
                 for buffer in parts.values():
                     buffer.free()
 
