@@ -87,7 +87,12 @@ def prune(
 
 
 def remove_commit(store: Store, folder: str) -> None:
-    """Remove a commit: its marker first, so that a commit of which a part is missing does not exist."""
+    """Remove a commit: its marker first, so that a commit of which a part is missing does not exist.
+
+    Of one that is a link to a folder elsewhere, as of another run, only the link is removed.
+    """
+    if store.unlink(folder):
+        return
     store.remove(folder, [MARKER])
     store.remove(folder, [METADATA])
     store.remove(folder, [entry.name for entry in store.entries(folder) if not entry.is_folder])

@@ -86,10 +86,8 @@ class DiskStore:
                 with os.scandir(self._root / folder) as each:
                     for entry in each:
                         with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
-                            is_folder = entry.is_dir()
-                            found.append(
-                                Entry(entry.name, 0 if is_folder else entry.stat().st_size, is_folder)
-                            )
+                            is_folder = entry.is_dir(follow_symlinks=not folder)
+                            found.append(Entry(entry.name, 0 if is_folder else _size(entry), is_folder))
             except FileNotFoundError:
                 if not folder:
                     raise
@@ -149,6 +147,15 @@ class DiskStore:
             if names:
                 self._disk.sync_folder(self._root / folder)
 
+    def unlink(self, folder: str) -> bool:
+        """Remove a symbolic link; False if it is none."""
+        with explaining(f"remove {folder}", self.url):
+            is_link = (self._root / folder).is_symlink()
+            if is_link:
+                self._disk.remove(self._root / folder)
+                self._disk.sync_folder(self._root)
+        return is_link
+
     def remove_folder(self, folder: str) -> None:
         """Remove a folder without files."""
         with explaining(f"remove {folder}", self.url):
@@ -165,6 +172,16 @@ class DiskStore:
                 with contextlib.suppress(FileNotFoundError):
                     times.append(path.stat().st_mtime)
         return max(times)
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    """Bytes of a file, or of the one that a link leads to."""
+    try:
+        return entry.stat().st_size
+    except FileNotFoundError:
+        if entry.is_symlink():  # it leads nowhere
+            return 0
+        raise
 
 
 class _File:

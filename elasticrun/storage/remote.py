@@ -83,6 +83,10 @@ class RemoteStore:
                 with contextlib.suppress(FileNotFoundError):
                     self._files.rm_file(self._path(f"{folder}/{name}"))
 
+    def unlink(self, folder: str) -> bool:
+        """There are no links."""
+        return False
+
     def remove_folder(self, folder: str) -> None:
         """Remove a folder without files; in an object store it is gone with the last file."""
         with self._explaining(f"remove {folder}"), contextlib.suppress(FileNotFoundError):

@@ -31,7 +31,10 @@ class Store(Protocol):
     url: str  # path of a directory, or URL
 
     def entries(self, folder: str = "") -> list[Entry]:
-        """What is in a folder; nothing if it does not exist, which the store itself has to."""
+        """What is in a folder; nothing if it does not exist, which the store itself has to.
+
+        A link that leads from the store itself to a folder elsewhere is a folder; in a folder, it is a file.
+        """
 
     def make(self, folder: str) -> None:
         """Make a folder, unless it is there."""
@@ -47,6 +50,9 @@ class Store(Protocol):
 
     def remove(self, folder: str, names: Collection[str]) -> None:
         """Remove files, durably. It is no error if one is not there."""
+
+    def unlink(self, folder: str) -> bool:
+        """Remove a name that only leads to a folder elsewhere, durably; False if it is none."""
 
     def remove_folder(self, folder: str) -> None:
         """Remove a folder without files."""

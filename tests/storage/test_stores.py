@@ -194,6 +194,37 @@ def test_a_directory_that_is_missing_is_told(tmp_path: Path) -> None:
         open_store(str(tmp_path / "file"))
 
 
+def test_of_a_commit_elsewhere_only_the_link_is_removed(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    old, new = DiskStore(str(tmp_path / "old")), DiskStore(str(tmp_path / "new"))
+    marked(old, 1, 1, 1.0)
+    marked(new, 2, 2, 2.0)
+    [folder] = [entry.name for entry in old.entries()]
+    before = sorted(path.name for path in (tmp_path / "old" / folder).iterdir())
+    (tmp_path / "new" / folder).symlink_to(tmp_path / "old" / folder)
+    assert steps(new) == [1, 2], "a run may begin with a commit of another one"
+    assert [each.name for each in prune(new, 100.0, keep_last=1)] == [folder]
+    assert [entry.name for entry in new.entries()] == [CommitName(CommitId(0, 2)).folder]
+    assert sorted(path.name for path in (tmp_path / "old" / folder).iterdir()) == before
+
+
+def test_links_in_a_commit_are_removed_and_what_they_lead_to_is_not(tmp_path: Path) -> None:
+    store, elsewhere = DiskStore(str(tmp_path)), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "x").write_text("123")
+    for number in (1, 2):
+        marked(store, number, number, float(number))
+    [folder, _] = [entry.name for entry in store.entries() if entry.name.startswith("step")]
+    for name, target in {"folder": elsewhere, "file": elsewhere / "x", "nowhere": tmp_path / "none"}.items():
+        (tmp_path / folder / name).symlink_to(target)
+    sizes = {entry.name: entry.size for entry in store.entries(folder) if not entry.is_folder}
+    assert (sizes["file"], sizes["nowhere"]) == (3, 0)
+    prune(store, 100.0, keep_last=1)
+    assert steps(store) == [2]
+    assert (elsewhere / "x").read_text() == "123"
+
+
 def test_a_long_file_is_synced_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "SYNC_EVERY", 10)
     failing = FailingDisk()
