@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from elasticrun.core.state.retention import Found, Removal, Retention, surplus
-from elasticrun.storage.errors import DamagedError
+from elasticrun.storage.errors import DamagedError, StorageError, StorageStuckError
 from elasticrun.storage.records import MARKER, METADATA, CommitName, Marker
 from elasticrun.storage.store import Store
 
@@ -72,18 +73,42 @@ def prune(
     A finished commit stays if it is among the newest ``keep_last``, if it is the first of ``keep_every``
     steps, or if it was finished less than ``keep_for`` seconds before ``now``. Without any of these all
     stay, and the newest one always does. An unfinished commit goes if it is not one of ``writing`` and
-    nobody has changed it for hours (``core/state/retention.py``).
+    nobody has changed it for hours (``core/state/retention.py``). One whose marker cannot be read was
+    finished, and stays.
+
+    Raises:
+        StorageError: one of them cannot be removed; all the others are by then.
     """
     rule = Retention(keep_last, keep_every, keep_for)
-    found = []
+    found, faults, removed = [], list[StorageError](), []
     for each in commits(store):
-        folder, marker = each.name.folder, each.marker
-        number, since = (None, store.changed(folder)) if marker is None else (marker.number, marker.finished)
-        found.append(Found(folder, each.name.commit.step, number, since))
-    removals = surplus(found, rule, now, {name.folder for name in writing})
-    for removal in removals:
-        remove_commit(store, removal.name)
-    return removals
+        if not each.problem:
+            with _noting(faults):
+                found.append(_found(store, each))
+    for removal in surplus(found, rule, now, {name.folder for name in writing}):
+        with _noting(faults):
+            remove_commit(store, removal.name)
+            removed.append(removal)
+    if faults:
+        raise faults[0]
+    return removed
+
+
+def _found(store: Store, listed: Listed) -> Found:
+    folder, marker = listed.name.folder, listed.marker
+    number, since = (None, store.changed(folder)) if marker is None else (marker.number, marker.finished)
+    return Found(folder, listed.name.commit.step, number, since)
+
+
+@contextlib.contextmanager
+def _noting(faults: list[StorageError]) -> Iterator[None]:
+    """Go on with the next commit if one fails; but not if the whole storage does not answer."""
+    try:
+        yield
+    except StorageStuckError:
+        raise
+    except StorageError as error:
+        faults.append(error)
 
 
 def remove_commit(store: Store, folder: str) -> None:

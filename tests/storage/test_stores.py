@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,13 @@ from elasticrun.errors import UsageError
 from elasticrun.storage import disk
 from elasticrun.storage.catalog import commits, newest, prune
 from elasticrun.storage.disk import DiskStore
-from elasticrun.storage.errors import DamagedError, StorageError, StorageGoneError
+from elasticrun.storage.errors import DamagedError, StorageError, StorageGoneError, StorageStuckError
 from elasticrun.storage.opening import open_store
 from elasticrun.storage.priority import lower_priority
 from elasticrun.storage.records import MARKER, METADATA, CommitName, Marker, data_file
 from elasticrun.storage.store import Entry, Store
 from tests.support.bucket import Bucket
-from tests.support.crashing import FailingDisk
+from tests.support.crashing import TIMED_OUT, FailingDisk
 
 KINDS = ["directory", "memory", "bucket"]
 
@@ -143,6 +144,38 @@ def test_prune_leaves_what_is_written_until_nobody_has_changed_it_for_long(store
     assert prune(store, changed + LEASE - 60) == []
     assert [each.name for each in prune(store, changed + LEASE + 60)] == [folder]
     assert store.entries() == []
+
+
+def test_a_commit_that_cannot_be_removed_keeps_no_other_one(tmp_path: Path) -> None:
+    store = DiskStore(str(tmp_path))
+    for number in (1, 2, 3, 4):
+        marked(store, number, number, float(number))
+    foreign = tmp_path / CommitName(CommitId(0, 2)).folder / "foreign"
+    foreign.mkdir()
+    with pytest.raises(StorageError, match=r"cannot remove step-0000000002-round-0 in .*not empty"):
+        prune(store, 100.0, keep_last=1)
+    assert [(each.name.commit.step, each.marker is None) for each in commits(store)] == [
+        (2, True),
+        (4, False),
+    ]
+
+
+def test_a_storage_that_does_not_answer_is_not_asked_for_each_commit(tmp_path: Path) -> None:
+    store = DiskStore(str(tmp_path))
+    for number in range(1, 9):
+        marked(store, number, number, float(number))
+    failing = FailingDisk(1, TIMED_OUT, recovers=False)
+    with pytest.raises(StorageStuckError):
+        prune(DiskStore(str(tmp_path), failing), 100.0, keep_last=1)
+    assert failing.calls == 1
+
+
+def test_a_commit_whose_marker_is_damaged_is_not_taken_for_one_that_nobody_finished(store: Store) -> None:
+    marked(store, 1, 1, 1.0)
+    marked(store, 2, 2, 2.0)
+    put(store, f"{CommitName(CommitId(0, 2)).folder}/{MARKER}", b"damaged")
+    assert prune(store, time.time() + 2 * LEASE, keep_last=1) == []
+    assert sorted(steps(store)) == [1, 2]
 
 
 def test_a_marker_in_another_place_is_no_marker(store: Store) -> None:
