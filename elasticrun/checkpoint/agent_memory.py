@@ -92,6 +92,11 @@ class AgentMemory:
         return made
 
     @property
+    def name(self) -> str:
+        """Of the agent's socket: the same for all workers of this node."""
+        return self._name
+
+    @property
     def local_rank(self) -> int:
         """This worker's place among those of its node. LOCAL_RANK may be virtual, or the script's own."""
         return int(self._hello["local_rank"])

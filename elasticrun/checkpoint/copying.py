@@ -30,6 +30,9 @@ from elasticrun.errors import CheckpointError
 
 logger = logging.getLogger("elasticrun")
 
+#: Who holds the parts of this node, in place of the rank that sends another one.
+HERE = -1
+
 Place = tuple[Part | Remote, int]  # a part, and which of its items
 
 
@@ -38,7 +41,7 @@ class Copies:
 
     def __init__(self) -> None:
         self._places: dict[MetadataIndex, list[Place]] = {}
-        self._damaged: dict[tuple[int, int], str] = {}  # rank of the part, number of the item
+        self._damaged: dict[tuple[int, int, int], str] = {}  # by holder, rank of the part, number of the item
 
     def arrange(self, found: Iterable[Part | Remote], rank: int) -> None:
         """Note where each item is. What this node has comes first; but of plain values, each rank's own."""
@@ -54,16 +57,19 @@ class Copies:
         """Where to take an item from. Damaged if none of its copies is whole."""
         places = self._places[index]
         for part, number in places:
-            if (part.rank, number) not in self._damaged:
+            if _key((part, number)) not in self._damaged:
                 return part, number
-        part, number = places[0]
-        raise Damaged(self._damaged[part.rank, number])
+        raise Damaged(self._damaged[_key(places[0])])
 
     def pass_over(self, place: Place, why: str) -> None:
         """Take an item from another one of its copies from now on."""
-        part, number = place
         logger.warning("%s; another copy is taken if there is one", why)
-        self._damaged[part.rank, number] = why
+        self._damaged[_key(place)] = why
+
+
+def _key(place: Place) -> tuple[int, int, int]:
+    part, number = place
+    return part.sender if isinstance(part, Remote) else HERE, part.rank, number
 
 
 class Copying:

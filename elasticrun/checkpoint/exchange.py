@@ -12,12 +12,14 @@ for it, and nothing can block for ever.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from elasticrun.checkpoint.parts import Item, Part, items_of
+
+T = TypeVar("T")
 
 
 class Remote(NamedTuple):
@@ -63,32 +65,39 @@ def is_astray(own: Sequence[Part]) -> bool:
     return any(rank in present and rank not in here for rank, here in enumerate(told))
 
 
-def others(own: Sequence[Part]) -> list[Remote]:
-    """The parts that other ranks can send, and that are not among ``own``. Every rank has to call it.
+def others(own: Sequence[Part], node: str) -> list[Remote]:
+    """The parts that other nodes can send, each as often as nodes have it. Every rank has to call it.
 
-    A part that several ranks hold is asked of one of them; different ranks ask different ones. The ranks of
-    a node hold the same parts, so each part's facts are told by one of its holders, and these take turns:
-    what one rank tells takes as much room at all ranks as the longest that any rank tells.
+    Those among ``own`` as well: some of them may turn out to be damaged here. ``node``: a name that all ranks
+    of this node tell, which have the same memory.
+
+    Of a node one rank is asked; different ranks ask different ones, and different nodes first. Each part's
+    facts that some rank lacks are told by one of its holders, and these take turns: what one rank tells takes
+    as much room at all ranks as the longest that any rank tells.
     """
     here, me = {part.rank: part for part in own}, dist.get_rank()
-    holders: dict[int, list[int]] = {}
-    for sender, ranks in enumerate(tell(list(here))):
+    holders: dict[int, dict[str, list[int]]] = {}  # of each part, the ranks of each node that has it
+    for sender, (its_node, ranks) in enumerate(tell((node, list(here)))):
         for rank in ranks:
-            holders.setdefault(rank, []).append(sender)
-    scarce = {rank: them for rank, them in holders.items() if len(them) < dist.get_world_size()}
-    if not scarce:  # and all ranks know that
-        return []
-    facts: dict[int, dict[str, Any]] = {}
-    for told in tell({rank: here[rank].facts for rank, them in scarce.items() if _turn(rank, them) == me}):
-        facts.update(told)
-    return [
-        Remote(rank, _turn(me, scarce[rank]), facts[rank], items_of(facts[rank]))
-        for rank in sorted(scarce.keys() - here.keys())
-    ]
+            holders.setdefault(rank, {}).setdefault(its_node, []).append(sender)
+    everybody = {rank: [each for them in nodes.values() for each in them] for rank, nodes in holders.items()}
+    scarce = {rank: them for rank, them in everybody.items() if len(them) < dist.get_world_size()}
+    facts = {rank: part.facts for rank, part in here.items()}
+    if scarce:  # all ranks know that, or none
+        turns = {rank: here[rank].facts for rank, them in scarce.items() if _turn(rank, them) == me}
+        for told in tell(turns):
+            facts = told | facts
+    found = []
+    for rank, nodes in sorted(holders.items()):
+        elsewhere = [ranks for its_node, ranks in nodes.items() if its_node != node]
+        items = items_of(facts[rank])
+        for number in range(len(elsewhere)):
+            found.append(Remote(rank, _turn(me, _turn(me + number, elsewhere)), facts[rank], items))
+    return found
 
 
-def _turn(number: int, ranks: Sequence[int]) -> int:
-    return ranks[number % len(ranks)]
+def _turn(number: int, among: Sequence[T]) -> T:
+    return among[number % len(among)]
 
 
 def transfer(own: Sequence[Part], wanted: Mapping[Wanted, int]) -> Iterator[tuple[Wanted, torch.Tensor]]:

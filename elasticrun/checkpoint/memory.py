@@ -153,7 +153,7 @@ class MemoryReader(StorageReader):
                 where = "on any node" if self.is_wide else "on this node"
                 raise CheckpointError(f"no state is in memory {where} that this round could restore")
             self._copies.arrange(found, self._rank)
-            self.facts = [part.facts for part in found]
+            self.facts = list({part.rank: part.facts for part in found}.values())
             self._metadata = _merge(sorted(found, key=lambda part: part.rank))
         return self._metadata
 
@@ -188,12 +188,12 @@ class MemoryReader(StorageReader):
 
     @property
     def is_wide(self) -> bool:
-        """Whether other ranks send what this node does not have."""
+        """Whether other ranks send what this node does not have, or has damaged."""
         return self._others is not None
 
     def widen(self) -> None:
-        """Let other ranks send what this node does not have. Every rank has to call it, and then to read."""
-        self._others = others(self.own)
+        """Let other ranks send what is missing or damaged here. Every rank has to call it, then to read."""
+        self._others = others(self.own, self._memory.name)
         self._metadata = None
 
     def _lack(self, plan: LoadPlan, planner: LoadPlanner) -> str:

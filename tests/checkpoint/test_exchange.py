@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -58,26 +59,39 @@ class World:
         return at_once(*(lambda rank=rank: of(rank) for rank in range(len(self._held))))
 
 
+def on_nodes(names: str) -> Callable[[Any], list[Remote]]:
+    """``others`` of ranks on these nodes."""
+    return lambda own: others(own, names[dist.get_rank()])
+
+
 def test_each_part_is_described_once_and_different_ranks_ask_different_holders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(monkeypatch, [0, 1], [0, 1], [2, 3], [2, 3])
-    found: list[list[Remote]] = world.run(others)
+    found: list[list[Remote]] = world.run(on_nodes("aabb"))
     assert [[remote.rank for remote in each] for each in found] == [[2, 3], [2, 3], [0, 1], [0, 1]]
     assert [[remote.sender for remote in each] for each in found] == [[2, 2], [3, 3], [0, 0], [1, 1]]
     assert all(remote.facts["of"] == remote.rank and remote.items for each in found for remote in each)
     parts, facts = world.told
-    assert parts == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    assert parts == [("a", [0, 1]), ("a", [0, 1]), ("b", [2, 3]), ("b", [2, 3])]
     assert [list(each) for each in facts] == [[0], [1], [2], [3]]
 
 
 def test_nothing_is_described_that_all_ranks_have(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, [0, 1, 2], [0, 1, 2], [0, 1, 2, 3])
-    assert [[remote.rank for remote in each] for each in world.run(others)] == [[3], [3], []]
+    assert [[remote.rank for remote in each] for each in world.run(on_nodes("aaa"))] == [[], [], []]
     assert [list(each) for each in world.told[1]] == [[], [], [3]]
     alike = World(monkeypatch, [0, 1], [0, 1])
-    assert alike.run(others) == [[], []]
+    assert alike.run(on_nodes("aa")) == [[], []]
     assert len(alike.told) == 1
+
+
+def test_each_other_node_that_has_a_part_can_send_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this node has as well may be damaged here. Its own ranks have the same memory."""
+    world = World(monkeypatch, [0], [0], [0], [0])
+    found = world.run(on_nodes("aabc"))
+    assert [[remote.sender for remote in each] for each in found] == [[2, 3], [3, 2], [0, 3], [2, 1]]
+    assert all(remote.rank == 0 for each in found for remote in each)
 
 
 @pytest.mark.parametrize(

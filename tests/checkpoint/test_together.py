@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,12 +21,15 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.optim import AdamW
 
-from elasticrun.checkpoint.agent_memory import AgentMemory
+from elasticrun.checkpoint import exchange
+from elasticrun.checkpoint.agent_memory import AgentMemory, StoredPart
 from elasticrun.checkpoint.checkpointer import Checkpointer
+from elasticrun.checkpoint.loading import Loading
 from elasticrun.checkpoint.memory import MemoryReader, MemoryWriter
 from elasticrun.errors import CheckpointError
 from tests.checkpoint.nodes import picture
 from tests.checkpoint.ranks import Nodes, Ranks
+from tests.support.saved_parts import saved_bytes
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning:torch")]
 
@@ -153,6 +156,46 @@ def test_all_ranks_hear_of_a_part_that_cannot_be_read(nodes: Nodes) -> None:
     told = nodes.run(load, "sharded")
     missing = "without it, parts of the saved state are missing, the first of weight"
     assert told == [f"the part of rank 1 is damaged: its index has changed; {missing}"] * 2
+
+
+class Copies:
+    """The memory of a node that has the parts of both ranks, some of them with a flipped bit."""
+
+    def __init__(self, damaged: str) -> None:
+        """``damaged``: a letter for each part here, "x" if an item of it is damaged."""
+        data, digest = saved_bytes(state_of("only shards", 1.0))
+        told = exchange.tell((bytes(data), digest))
+        self.name = f"node {os.environ['RANK']}"
+        self._parts = []
+        for rank, (part, digest) in enumerate(told):
+            flipped = bytes([part[0] ^ (damaged[rank] == "x")]) + part[1:]
+            self._parts.append(StoredPart(rank, cast(Any, flipped), len(part), digest))
+
+    def stored(self) -> list[StoredPart]:
+        return self._parts
+
+
+def load_copies(*damaged: str) -> str | dict[str, Any]:
+    memory = cast(AgentMemory, Copies(damaged[dist.get_rank()]))
+    reader, state = MemoryReader(memory, alone=True), state_of("only shards", 0.0)
+    obstacle = Loading(reader, state).run()
+    if obstacle:
+        reader.widen()
+        obstacle = Loading(reader, state).run()
+    return obstacle or plain(state)
+
+
+@pytest.mark.parametrize("damaged", [("x.", ".."), ("x.", ".x"), (".x", ".."), ("..", "xx"), ("xx", "..")])
+def test_what_is_damaged_here_comes_from_the_copy_of_another_node(
+    nodes: Nodes, damaged: tuple[str, str]
+) -> None:
+    whole = plain({"weight": torch.arange(64.0)})
+    assert nodes.run(load_copies, *damaged) == [whole, whole]
+
+
+def test_what_is_damaged_on_all_nodes_is_told(nodes: Nodes) -> None:
+    told = "weight is damaged in the part of rank 0: its bytes have changed"
+    assert nodes.run(load_copies, "x.", "x.") == [told, told]
 
 
 def load_into(of_one: object, of_others: object) -> str:
