@@ -69,9 +69,7 @@ class _Reading:
                 for at in sorted(offsets):
                     item = self._items[file, at]
                     if check_of(stream, item) != item.check:
-                        raise DamagedError(
-                            f"{item.name} is damaged in {self._store.url}: its bytes in {path} have changed"
-                        )
+                        raise DamagedError(f"{item.name!r} is damaged: its bytes in {path} have changed")
 
 
 class StoredReader(_Reading, FileSystemReader):
@@ -116,7 +114,7 @@ def export(store: Store, marker: Marker, out: Path) -> None:
         StorageError: the storage fails, or ``out`` cannot be written.
     """
     for damage in damages(store, marker):
-        raise DamagedError(f"{damage.key} is damaged in {store.url}: {damage.reason}")
+        raise DamagedError(f"{damage.key!r} is damaged in {store.url}: {damage.reason}")
     with explaining("write", str(out)), contextlib.ExitStack() as stack:
         if out.is_dir():
             raise UsageError(f"{out} is a directory: name the file to write")

@@ -423,9 +423,9 @@ def test_a_damaged_tensor_is_not_restored(store: Store, tmp_path: Path) -> None:
     data[data.rindex(b"\x00\x00\x80\x3f")] ^= 1
     path.write_bytes(data)
     assert restored(store, 0, {"first": torch.zeros(50)}) == 12
-    with pytest.raises(DamagedError, match=r"second is damaged in .*__0_0\.distcp have changed"):
+    with pytest.raises(DamagedError, match=r"'second' is damaged: .*__0_0\.distcp have changed"):
         restored(store, 0, {"second": torch.zeros(50)})
-    with pytest.raises(DamagedError, match="second is damaged in"):
+    with pytest.raises(DamagedError, match="'second' is damaged in"):
         export(store, marker, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from elasticrun.checkpoint.distcp import Share, finish, write_part
 from elasticrun.checkpoint.from_storage import load_stored
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.errors import CheckpointError
-from elasticrun.storage.catalog import read_marker
 from elasticrun.storage.disk import DiskStore
 from elasticrun.storage.records import CommitName
 from tests.support.saved_parts import saved_part
@@ -67,31 +67,88 @@ def test_the_state_of_another_model_is_named(tmp_path: Path) -> None:
         load_stored(str(tmp_path / "run"), state_of(0, size=3), rank=0)
 
 
+def damage(folder: Path, name: CommitName) -> None:
+    for data in (folder / name.folder).glob("*.distcp"):
+        number = torch.full((2,), float(name.commit.step)).numpy().tobytes()
+        data.write_bytes(data.read_bytes().replace(number, b"\xff" * 8))
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     [name] = stored(tmp_path / "run", 4)
-    for data in (tmp_path / "run" / name.folder).glob("*.distcp"):
-        data.write_bytes(data.read_bytes().replace(torch.full((2,), 4.0).numpy().tobytes(), b"\xff" * 8))
-    with pytest.raises(CheckpointError, match="weight is damaged"):
+    damage(tmp_path / "run", name)
+    with pytest.raises(CheckpointError, match=r"no saved state that is whole is left: .*'weight' is") as it:
         load_stored(str(tmp_path / "run"), state_of(0), rank=0)
+    assert str(it.value).count(str(tmp_path / "run")) == 1
+
+
+def cut(folder: Path, name: CommitName) -> None:
+    for data in (folder / name.folder).glob("*.distcp"):
+        data.write_bytes(data.read_bytes()[:100])
+
+
+def lose_data(folder: Path, name: CommitName) -> None:
+    for data in (folder / name.folder).glob("*.distcp"):
+        data.unlink()
+
+
+def lose_index(folder: Path, name: CommitName) -> None:
+    (folder / name.folder / "part-1.json").unlink()
+
+
+def change_index(folder: Path, name: CommitName) -> None:
+    (folder / name.folder / "part-1.json").write_text("{}")
+
+
+def change_marker(folder: Path, name: CommitName) -> None:
+    (folder / name.folder / "commit.json").write_text("{}")
+
+
+@pytest.mark.parametrize("harm", [damage, cut, lose_data, lose_index, change_index, change_marker])
+def test_of_damaged_commits_the_one_before_is_restored_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Callable[[Path, CommitName], None]
+) -> None:
+    *_, newest = stored(tmp_path / "run", 3, 4, 5)
+    harm(tmp_path / "run", newest)
+    state = state_of(0)
+    assert load_stored(str(tmp_path / "run"), state, rank=1) == CommitId(0, 4)
+    assert (state["weight"].unique().tolist(), state["step"]) == ([4.0], 4)
+    [told] = caplog.messages
+    assert newest.folder in told or str(newest) in told
+    assert told.count(str(tmp_path / "run")) == 1
+
+
+def test_a_storage_in_which_all_markers_are_damaged_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    for name in stored(tmp_path / "run", 3, 4):
+        change_marker(tmp_path / "run", name)
+    with pytest.raises(CheckpointError, match=r"whole is left: step-0000000004-round-0-run7/commit\.json"):
+        load_stored(str(tmp_path / "run"), state_of(0), rank=0)
+
+
+def test_what_is_no_damage_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older commit is no remedy for a model that has changed, or for a network that is down."""
+    stored(tmp_path / "run", 3)
+    stored(tmp_path / "run", 5)
+    with pytest.raises(CheckpointError, match=r"^step 5 .* cannot be restored: .*weight is a tensor of"):
+        load_stored(str(tmp_path / "run"), state_of(0, size=3), rank=0)
+    monkeypatch.setattr(from_storage, "reader_of", fail)
+    with pytest.raises(CheckpointError, match=r"^step 5 .* cannot be restored: ValueError: as never before"):
+        load_stored(str(tmp_path / "run"), state_of(0), rank=0)
+    monkeypatch.setattr(from_storage, "commits", fail)
+    with pytest.raises(CheckpointError, match=r"^ValueError: as never before"):
+        load_stored(str(tmp_path / "run"), state_of(0), rank=0)
+
+
+def fail(*_: object) -> None:
+    raise ValueError("as never before")
 
 
 def test_a_commit_that_only_the_first_rank_sees_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [name] = stored(tmp_path / "run", 4)
-    here = DiskStore(str(tmp_path / "run"))
-    marker = read_marker(here, name)
-    monkeypatch.setattr(from_storage, "newest", lambda store: marker)
+    stored(tmp_path / "run", 4)
     monkeypatch.setattr(from_storage, "read_marker", lambda store, name: None)
-    with pytest.raises(CheckpointError, match="do all nodes share this storage"):
+    with pytest.raises(CheckpointError, match=r"^step 4 .* cannot be restored: .*do all nodes share this"):
         load_stored(str(tmp_path / "run"), state_of(0), rank=1)
-
-
-def test_an_index_that_has_changed_is_an_error(tmp_path: Path) -> None:
-    [name] = stored(tmp_path / "run", 4)
-    (tmp_path / "run" / name.folder / "part-1.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"part-1\.json"):
-        load_stored(str(tmp_path / "run"), state_of(0), rank=0)
 
 
 # -- what was written before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -24,12 +25,17 @@ from torch.optim import AdamW
 from elasticrun.checkpoint import exchange
 from elasticrun.checkpoint.agent_memory import AgentMemory, StoredPart
 from elasticrun.checkpoint.checkpointer import Checkpointer
+from elasticrun.checkpoint.distcp import Share, finish, write_part
+from elasticrun.checkpoint.from_storage import load_stored
 from elasticrun.checkpoint.loading import Loading
 from elasticrun.checkpoint.memory import MemoryReader, MemoryWriter
+from elasticrun.core.protocol.commits import CommitId
 from elasticrun.errors import CheckpointError
+from elasticrun.storage.disk import DiskStore
+from elasticrun.storage.records import CommitName, data_file
 from tests.checkpoint.nodes import picture
 from tests.checkpoint.ranks import Nodes, Ranks
-from tests.support.saved_parts import saved_bytes
+from tests.support.saved_parts import saved_bytes, saved_part
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning:torch")]
 
@@ -278,6 +284,36 @@ def test_an_object_is_restored_once_although_a_rank_has_to_read_again(
     if damaged:
         nodes.damage(0, damaged)
     assert nodes.run(count_restored, refuser) == [1, 1]
+
+
+# From a storage
+
+
+def store_shards(folder: str, step: int) -> None:
+    """Each rank writes its shard, and the first one finishes the commit."""
+    store, rank = DiskStore(folder, make=True), dist.get_rank()
+    name, values = CommitName(CommitId(0, step)), torch.full((64,), float(step))
+    write_part(store, name, rank, [saved_part({"weight": shard(values)}, rank)], Share(rank, 2))
+    dist.barrier()
+    if rank == 0:
+        finish(store, name, 2)
+    dist.barrier()
+
+
+def load_shards(folder: str) -> tuple[CommitId | None, list[float]]:
+    state = {"weight": shard(torch.zeros(64))}
+    restored = load_stored(folder, state, dist.get_rank())
+    return restored and restored.commit, sorted(set(state["weight"].full_tensor().tolist()))
+
+
+def test_all_ranks_go_back_to_an_older_commit_if_one_of_them_finds_damage(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    for step in (1, 2):
+        nodes.run(store_shards, str(tmp_path), step)
+    file = tmp_path / CommitName(CommitId(0, 2)).folder / data_file(1)
+    file.write_bytes(file.read_bytes().replace(b"\x00\x00\x00@", b"\x00\x00\x00A"))
+    assert nodes.run(load_shards, str(tmp_path)) == [(CommitId(0, 1), [1.0])] * 2
 
 
 # torch's own way to save

@@ -116,7 +116,7 @@ def test_damage_is_named(folder: Path) -> None:
     assert (found["step"], [each["key"] for each in found["damaged"]]) == (5, ["weight"])
     refused = run(folder, "export", "5", folder.parent / "out.pt")
     assert refused.exit_code == 1
-    assert "weight is damaged" in refused.stderr
+    assert "'weight' is damaged" in refused.stderr
     assert not (folder.parent / "out.pt").exists()
 
 
