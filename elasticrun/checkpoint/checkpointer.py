@@ -17,7 +17,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -28,14 +29,14 @@ from elasticrun.checkpoint.gpu import Pins
 from elasticrun.checkpoint.loading import Loading, State
 from elasticrun.checkpoint.memory import MemoryReader, Writing
 from elasticrun.checkpoint.overlap import Later, Overlap, is_steady, steady_tensors
-from elasticrun.checkpoint.parts import Layout, digest_of_tensors, refuse_unplain
+from elasticrun.checkpoint.parts import Layout, refuse_unplain
 from elasticrun.checkpoint.records import DataRecord
 from elasticrun.checkpoint.rhythm import timing_of
 from elasticrun.checkpoint.states import fixed_names, plain_values, states_of
+from elasticrun.checkpoint.watching import Watcher
 from elasticrun.core.data.shard_audit import is_shards
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.state.interval import History, oldest
-from elasticrun.core.state.sameness import Sameness
 from elasticrun.errors import CheckpointError
 
 logger = logging.getLogger("elasticrun")
@@ -80,7 +81,7 @@ class Checkpointer:
         self._history = History().failed(self._round)
         self._began = time.monotonic()
         self._timing = timing_of(every, self._history_now, os.environ, time.monotonic)
-        self._sameness = Sameness()
+        self._watcher = Watcher()
         self._memory = AgentMemory.connect(os.environ)
         self._pins = Pins()
         if self._memory is not None:
@@ -201,7 +202,10 @@ class Checkpointer:
             self._told = False
             self._note_lost(granted.lost)
             writing = Writing(memory, granted, layout, facts)
-            self._sealing = self._begin_copy(step, state, writing, granted, said)
+            paths, fixed = plan.planner_data or {}, fixed_names(state)
+            watched = dict(state), planner.state_dict, writing.items, paths, fixed
+            watch = partial(self._watcher.after, step, *watched)
+            self._sealing = self._begin_copy(step, state, writing, granted, said, watch)
         except SaveRefused as refusal:
             if not self._told:
                 logger.warning("step %d is not saved: %s", step, refusal)
@@ -215,9 +219,18 @@ class Checkpointer:
         return True
 
     def _begin_copy(
-        self, step: int, state: State, writing: Writing, granted: Granted, said: Said
+        self,
+        step: int,
+        state: State,
+        writing: Writing,
+        granted: Granted,
+        said: Said,
+        watch: Callable[[], str],
     ) -> threading.Thread:
-        """Copy what has to be copied at once. Returns the thread that copies the rest."""
+        """Copy what has to be copied at once. Returns the thread that copies the rest.
+
+        ``watch``: looks at the digests, and returns a warning or "".
+        """
         if any(tensor.is_cuda for _, tensor in writing.placed):
             self._pins.pin(granted.memory)
         steady = steady_tensors(state) if self._overlap is not None else frozenset[int]()
@@ -225,7 +238,7 @@ class Checkpointer:
         later = None
         if self._overlap is not None:
             later = self._overlap.begin(each for each in writing.placed if is_steady(each[1], steady))
-        given = step, writing, later, fixed_names(state), said
+        given = step, writing, later, watch, said
         thread = threading.Thread(target=self._seal, args=given, name="elasticrun-seal")
         try:
             thread.start()
@@ -299,7 +312,7 @@ class Checkpointer:
         step: int,
         writing: Writing,
         later: Later | None,
-        fixed: Collection[str],
+        watch: Callable[[], str],
         said: Said,
     ) -> None:
         assert self._memory is not None
@@ -313,9 +326,8 @@ class Checkpointer:
             if self._record is not None:  # before the part is complete: what is restored was recorded
                 self._record.save(step, *said)
             writing.finish(step, own=any(item.is_shard for item in writing.items))
-            self._sameness = self._sameness.after(step, digest_of_tensors(writing.items, fixed))
-            if self._sameness.warns:
-                logger.warning("%s", self._sameness.warning(step))
+            if warning := watch():
+                logger.warning("%s", warning)
         except CheckpointError as error:  # the training goes on without this save
             logger.warning("step %d is not saved: %s", step, error)
             with contextlib.suppress(CheckpointError):

@@ -35,12 +35,12 @@ class Changed(CheckpointError):
 def steady_tensors(state: Mapping[str, Any]) -> frozenset[int]:
     """Where the memory of all tensors begins that only the optimizers in ``state`` change."""
     tensors = (each for value in state.values() if isinstance(value, Optimizer) for each in _of(value))
-    return frozenset(_address(each) for each in tensors)
+    return frozenset(address_of(each) for each in tensors)
 
 
 def is_steady(tensor: torch.Tensor, steady: frozenset[int]) -> bool:
     """Whether a tensor lies in the memory of one of these."""
-    return bool(steady) and tensor.numel() > 0 and _address(tensor) in steady
+    return bool(steady) and tensor.numel() > 0 and address_of(tensor) in steady
 
 
 def _of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
@@ -50,7 +50,8 @@ def _of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
         yield from (each for each in entry.values() if isinstance(each, torch.Tensor))
 
 
-def _address(tensor: torch.Tensor) -> int:
+def address_of(tensor: torch.Tensor) -> int:
+    """Where the memory of a tensor begins; of a DTensor, that of its shard here."""
     here = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return here.untyped_storage().data_ptr()
 

@@ -23,7 +23,7 @@ import io
 import json
 import struct
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,12 +220,6 @@ def checksum(data: torch.Tensor) -> str:
     total = int(data[:whole].view(torch.int64).sum()) if whole else 0
     rest = bytes(data[whole:].tolist())
     return f"{(total + int.from_bytes(rest, 'little')) % 2**64:0{_DIGITS}x}"
-
-
-def digest_of_tensors(items: Sequence[Item], fixed: Collection[str] = ()) -> str:
-    """A digest of the tensors among these items, by their digests; "" if none is left without ``fixed``."""
-    sums = [(item.name, item.offset, item.sum) for item in items if item.dtype and item.name not in fixed]
-    return digest_of(repr(sums).encode()) if sums else ""
 
 
 def digest_of(index: bytes) -> str:

@@ -14,7 +14,6 @@ pytest.importorskip("torch", reason="needs torch: pip install 'elasticrun[torch]
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from elasticrun.checkpoint import checkpointer
 from elasticrun.checkpoint.checkpointer import Checkpointer
@@ -22,7 +21,6 @@ from elasticrun.checkpoint.parts import Part
 from elasticrun.checkpoint.rhythm import Auto
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.state.interval import History
-from elasticrun.core.state.sameness import SAME
 from elasticrun.errors import CheckpointError
 from tests.checkpoint.nodes import Node
 from tests.checkpoint.ranks import Nodes, Ranks
@@ -176,40 +174,3 @@ def test_ranks_that_measure_different_times_save_the_same_steps(ranks: Ranks) ->
         first, second = nodes.run(due_steps)
     assert first == second
     assert 8 <= len(first) <= 60
-
-
-# What is saved does not change
-
-
-def save_often(node: Node, state: dict[str, Any], change: torch.Tensor | None = None) -> None:
-    worker = node.worker()
-    for step in range(1, SAME + 3):
-        if change is not None:
-            with torch.no_grad():
-                change += 1
-        state["seen"] = step
-        assert worker.save(step, state)
-        worker.wait()
-        node.host.holdings()
-        node.host.judge(kept=CommitId(1, step))
-
-
-def test_a_state_of_copies_is_told_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    model = nn.Linear(2, 2)
-    copies = {name: value.clone() for name, value in model.state_dict().items()}
-    save_often(node, {"model": copies}, model.weight)
-    (told,) = caplog.messages
-    assert told.startswith(f"no tensor that this rank saves has changed from step 1 to step {SAME}: ")
-
-
-def test_a_state_that_changes_is_fine(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    model = nn.Linear(2, 2)
-    save_often(node, {"model": model, "table": torch.ones(3)}, model.weight)
-    assert caplog.messages == []
-
-
-def test_frozen_parameters_and_buffers_need_not_change(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    model.requires_grad_(False)
-    save_often(node, {"model": model})
-    assert caplog.messages == []
