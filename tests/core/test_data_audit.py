@@ -235,6 +235,8 @@ def test_an_epoch_that_another_job_had_ended_is_not_named() -> None:
 
 def test_an_epoch_that_another_job_had_left_early_is_not_named_and_one_that_this_job_left_is() -> None:
     early = START.advance(5, 1).turn(1).advance(8, 1).resume()
+    found = audit(going_on(early, early.advance(12, 1)), goes_on=True)
+    assert said(found) == ["epoch 1: each of 12 samples exactly once"]
     found = audit(going_on(early, early.turn(0).advance(5, 1)), goes_on=True)
     assert [each.epoch for each in found.epochs] == [0, 1]
     assert found.epochs[0].repeated.count == 5, "it began epoch 0 anew"

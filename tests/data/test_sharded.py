@@ -128,19 +128,29 @@ def odd_only(shard: Shard) -> Iterator[int]:
 def test_a_state_has_the_newest_of_what_was_left_out_and_the_trail_all_of_it() -> None:
     plan = Plan.of_samples(100, 1, shuffle=False)
     data, left_out = ShardedDataset(odd_only, plan, readers=1), list[Any]()
-    for epoch in range(6):
+    for epoch in range(8):
         assert len(numbers(iter(data))) == 50
         state = data.state_dict()
         assert len(state["leases"]["failed"]) == min(50 * (epoch + 1), MAX_FAILED)
         left_out += data.audit_trail().get("left_out", [])
     assert left_out == [
-        [epoch, "", n, n + 1, "no such sector"] for epoch in range(6) for n in range(0, 100, 2)
+        [epoch, "", n, n + 1, "no such sector"] for epoch in range(8) for n in range(0, 100, 2)
     ]
     assert len(data.state_dict()["leases"]["failed"]) == len(data.failed) == MAX_FAILED
-    assert data.failed[-1].piece == (5, 98, 98, 99)
+    assert data.failed[-1].piece == (7, 98, 98, 99)
     other = ShardedDataset(odd_only, plan, readers=1)
     other.load_state_dict(state)
     assert "left_out" not in other.audit_trail(), "that was written down before"
+
+
+def test_what_files_lack_is_told_once_however_much_it_is() -> None:
+    plan, told = Plan.of_samples(200, 2), list[int]()
+    data = ShardedDataset(lambda shard: [shard.start] if shard.start % 2 == 0 else [], plan, readers=1)
+    for _ in range(4):
+        list(data)
+        data.state_dict()
+        told.append(len(data.audit_trail()["left_out"]))
+    assert told == [100] * 4
 
 
 def test_a_fault_comes_after_what_was_saved() -> None:
