@@ -42,7 +42,7 @@ class _Found(NamedTuple):
 
 
 def load_stored(url: str, state: State, rank: int) -> CommitName | None:
-    """Restore the newest whole commit of a storage. Returns which, maybe of an earlier job; None: it has none.
+    """Restore the newest whole commit of a storage. Returns which, maybe of another job; None: there is none.
 
     The ranks that are connected all have to call it.
 

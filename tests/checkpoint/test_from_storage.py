@@ -110,7 +110,7 @@ def test_of_damaged_commits_the_one_before_is_restored_with_a_warning(
     *_, newest = stored(tmp_path / "run", 3, 4, 5)
     harm(tmp_path / "run", newest)
     state = state_of(0)
-    assert load_stored(str(tmp_path / "run"), state, rank=1) == CommitId(0, 4)
+    assert load_stored(str(tmp_path / "run"), state, rank=1) == CommitName(CommitId(0, 4), "run7")
     assert (state["weight"].unique().tolist(), state["step"]) == ([4.0], 4)
     [told] = caplog.messages
     assert newest.folder in told or str(newest) in told

@@ -78,13 +78,12 @@ class JobMachine:
         """The machine of a new job, or of one in this state."""
         state = self.state = JobState.new(config) if state is None else state
         outbox = self._outbox = Outbox(state)
-        commits = Commits(state, outbox)
+        commits, clusters = Commits(state, outbox), Clusters(state, outbox)
         storage = self._storage = Storage(state, outbox)
         attendance = Attendance(state, outbox, commits, storage)
-        drains = Drains(state, outbox, attendance)
-        intake, clusters = Intake(state, outbox, attendance, drains), Clusters(state, outbox)
+        drains, growing = Drains(state, outbox, attendance), Growing(state, clusters)
+        intake, checking = Intake(state, outbox, attendance, drains), Checking(state, outbox, attendance)
         formation = Formation(state, outbox, attendance, drains, clusters)
-        growing, checking = Growing(state, clusters), Checking(state, outbox, attendance)
         settling, data = Settling(state, outbox, attendance), SharedData(state, outbox)
         tasks = SingleTasks(state, outbox, settling)
         rounds = Rounds(state, outbox, growing, settling, tasks, data)
