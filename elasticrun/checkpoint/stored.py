@@ -25,6 +25,7 @@ from torch.futures import Future
 
 from elasticrun.checkpoint.distcp import merged
 from elasticrun.errors import UsageError
+from elasticrun.storage.catalog import is_removed
 from elasticrun.storage.errors import DamagedError, IncompleteError, explaining
 from elasticrun.storage.records import Marker, PartIndex, data_file, index_file
 from elasticrun.storage.store import Store
@@ -114,6 +115,8 @@ def export(store: Store, marker: Marker, out: Path) -> None:
         StorageError: the storage fails, or ``out`` cannot be written.
     """
     for damage in damages(store, marker):
+        if is_removed(store, marker.name):
+            raise IncompleteError(f"{marker.name} was removed from {store.url} meanwhile")
         raise DamagedError(f"{damage.key!r} is damaged in {store.url}: {damage.reason}")
     with explaining("write", str(out)), contextlib.ExitStack() as stack:
         if out.is_dir():

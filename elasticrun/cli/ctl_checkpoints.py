@@ -173,7 +173,6 @@ def _chosen(directory: str, step: int) -> tuple[Store, Marker]:
 
 def _verified(directory: str, step: int | None, told: Callable[[str], None]) -> list[dict[str, Any]]:
     from elasticrun.storage.catalog import commits
-    from elasticrun.storage.verifying import damages
     from elasticrun.ui.checkpoints import size_in_words
 
     if step is None:
@@ -187,10 +186,28 @@ def _verified(directory: str, step: int | None, told: Callable[[str], None]) -> 
         if marker is None and not problem:
             told(plain(f"{name}: not finished"))
             continue
-        damaged = [("commit.json", problem)] if marker is None else list(damages(store, marker))
+        damaged = [("commit.json", problem)] if marker is None else _damages(store, marker)
+        if damaged is None:
+            told(plain(f"{name}: removed meanwhile"))
+            continue
         for key, reason in damaged:
             told(plain(f"{name}: {key} is damaged: {reason}"))
         if marker is not None and not damaged:
             told(plain(f"{name}: all {size_in_words(marker.length)} are as they were written"))
         found.append({**_named(name), "damaged": [{"key": key, "reason": reason} for key, reason in damaged]})
     return found
+
+
+def _damages(store: Store, marker: Marker) -> list[tuple[str, str]] | None:
+    """What is damaged, with the reasons; None: retention has removed this commit meanwhile."""
+    from elasticrun.storage.catalog import is_removed
+    from elasticrun.storage.errors import StorageGoneError
+    from elasticrun.storage.verifying import damages
+
+    try:
+        found = [(damage.key, damage.reason) for damage in damages(store, marker)]
+    except StorageGoneError:
+        if is_removed(store, marker.name):
+            return None
+        raise
+    return None if found and is_removed(store, marker.name) else found

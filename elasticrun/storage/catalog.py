@@ -37,6 +37,11 @@ def read_marker(store: Store, name: CommitName) -> Marker | None:
     return marker
 
 
+def is_removed(store: Store, name: CommitName) -> bool:
+    """Whether a commit that was finished is so no more: its marker is the first to be removed."""
+    return store.read(f"{name.folder}/{MARKER}") is None
+
+
 def commits(store: Store) -> list[Listed]:
     """All commits of a store, the newest last."""
     found = []
@@ -102,13 +107,17 @@ def _found(store: Store, listed: Listed) -> Found:
 
 @contextlib.contextmanager
 def _noting(faults: list[StorageError]) -> Iterator[None]:
-    """Go on with the next commit if one fails; but not if the whole storage does not answer."""
+    """Go on with the next commit if one fails; but not if the whole storage does not answer.
+
+    One that somebody else has removed meanwhile is no fault.
+    """
     try:
         yield
     except StorageStuckError:
         raise
     except StorageError as error:
-        faults.append(error)
+        if not isinstance(error.__cause__, FileNotFoundError):
+            faults.append(error)
 
 
 def remove_commit(store: Store, folder: str) -> None:

@@ -23,13 +23,16 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.storage.errors import DamagedError
 
 FORMAT = 1
+#: The last moment of the year 9999, in seconds since 1970: what is later is no date.
+LATEST = 253402300799.0
 MARKER = "commit.json"
 METADATA = ".metadata"
 _FOLDER = re.compile(r"step-(\d{10,16})-round-(\d{1,10})(?:-([0-9a-z]{1,32}))?")
@@ -104,16 +107,18 @@ class PartIndex(NamedTuple):
     @classmethod
     def decode(cls, data: bytes, what: str) -> PartIndex:
         """The index that has these bytes. DamagedError if they have changed; ``what`` names them."""
-        body = _opened(data, what)
-        return cls(
-            _name_in(body),
-            body["group_rank"],
-            body["length"],
-            dict(body["ranks"]),
-            {name: tuple(path) for name, path in body["mappings"].items()},
-            tuple(map(_item, body["items"])),
-            tuple((name, tuple(offset)) for name, offset in body["left"]),
-        )
+        with _judging(what):
+            body = _opened(data, what)
+            length = _number(body["length"])
+            return cls(
+                _name_in(body),
+                _number(body["group_rank"]),
+                length,
+                {_number(rank): _text(check) for rank, check in body["ranks"]},
+                {name: tuple(path) for name, path in body["mappings"].items()},
+                tuple(_item(each, length) for each in body["items"]),
+                tuple((_text(name), _numbers(offset)) for name, offset in body["left"]),
+            )
 
 
 class Marker(NamedTuple):
@@ -136,8 +141,17 @@ class Marker(NamedTuple):
     @classmethod
     def decode(cls, data: bytes, what: str) -> Marker:
         """The marker that has these bytes. DamagedError if they have changed; ``what`` names them."""
-        body = _opened(data, what)
-        return cls(_name_in(body), *(body[field] for field in cls._fields[1:]))
+        with _judging(what):
+            body = _opened(data, what)
+            number, nodes, world_size, length = (_number(body[field]) for field in cls._fields[1:5])
+            finished = float(body["finished"])
+            if not 0 <= finished <= LATEST:
+                raise ValueError(f"no date is {finished}")
+            checks = {name: _text(check) for name, check in body["checks"].items()}
+            files = [METADATA, *(index_file(node) for node in range(len(checks) - 1))]
+            if not 0 < nodes == len(checks) - 1 or checks.keys() != {*files}:
+                raise ValueError(f"it has digests of {len(checks)} files, of {nodes} nodes")
+            return cls(_name_in(body), number, nodes, world_size, length, finished, {**checks})
 
 
 def data_file(group_rank: int) -> str:
@@ -159,13 +173,45 @@ def _named(name: CommitName) -> dict[str, Any]:
     return {"step": name.commit.step, "round": name.commit.round, "run": name.run}
 
 
+@contextmanager
+def _judging(what: str) -> Iterator[None]:
+    """Raise DamagedError in place of what a field raises that nothing here has written."""
+    try:
+        yield
+    except KeyError as error:
+        raise DamagedError(f"{what} is damaged: it has no {error}") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedError(f"{what} is damaged: {error}") from error
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"no number of anything is {value!r:.40}")
+    return value
+
+
+def _numbers(values: Iterable[object]) -> tuple[int, ...]:
+    return tuple(map(_number, values))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"no text is {value!r:.40}")
+    return value
+
+
 def _name_in(body: Mapping[str, Any]) -> CommitName:
-    return CommitName(CommitId(body["round"], body["step"]), body["run"])
+    return CommitName(CommitId(_number(body["round"]), _number(body["step"])), _text(body["run"]))
 
 
-def _item(fields: Sequence[Any]) -> StoredItem:
+def _item(fields: Sequence[Any], end: int) -> StoredItem:
+    """``end``: the bytes of the file that it is in."""
     name, rank, at, length, check, dtype, size, offset, shape, shows = fields
-    return StoredItem(name, rank, at, length, check, dtype, tuple(size), tuple(offset), tuple(shape), shows)
+    if _number(at) + _number(length) > end:
+        raise ValueError(f"{name!r:.80} ends after its file")
+    whole, start, extent = map(_numbers, (size, offset, shape))
+    name, check, dtype, shows = map(_text, (name, check, dtype, shows))
+    return StoredItem(name, _number(rank), at, length, check, dtype, whole, start, extent, shows)
 
 
 def _sealed(body: Mapping[str, Any]) -> bytes:

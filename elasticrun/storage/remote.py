@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 from fsspec.core import url_to_fs
 
 from elasticrun.errors import UsageError
-from elasticrun.storage.errors import explaining
+from elasticrun.storage.errors import explained, explaining
 from elasticrun.storage.store import Entry, Sink
 
 
@@ -22,12 +22,19 @@ class RemoteStore:
     """The store at a URL."""
 
     def __init__(self, url: str) -> None:
-        """UsageError if no file system is known for such a URL, or if its package is not installed."""
+        """Know a URL.
+
+        Raises:
+            UsageError: no file system is known for it, or its package is not installed.
+            StorageError: its server does not answer.
+        """
         self.url = url.rstrip("/")
         try:
             self._files, root = url_to_fs(self.url)
         except (ValueError, ImportError) as error:
             raise UsageError(f"{url}: there is no storage of that kind: {error}") from None
+        except Exception as error:  # some kinds already ask their server
+            raise explained(error, "open the storage", self.url) from error
         self._root = str(root).rstrip("/")
 
     def entries(self, folder: str = "") -> list[Entry]:

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
-from elasticrun.storage.errors import DamagedError, StorageError, explaining
+from elasticrun.storage.errors import DamagedError, explaining
 from elasticrun.storage.records import (
     METADATA,
     CommitName,
@@ -57,7 +57,7 @@ def damages(store: Store, marker: Marker, told: Callable[[int], None] = lambda _
         file = index_file(group_rank)
         try:
             index = read_index(store, marker.name, group_rank, marker.checks[file])
-        except StorageError as error:
+        except DamagedError as error:
             yield Damage(file, str(error))
             continue
         if index is None:

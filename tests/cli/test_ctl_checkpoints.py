@@ -6,14 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from elasticrun.cli.ctl import group
 from elasticrun.core.protocol.commits import CommitId
-from elasticrun.storage.records import MARKER, CommitName, data_file
+from elasticrun.storage.catalog import remove_commit
+from elasticrun.storage.records import MARKER, CommitName, Marker, data_file, digest
+from elasticrun.storage.store import Store
 from elasticrun.ui.checkpoints import Row, render_commits, size_in_words
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning:torch")]
@@ -127,6 +131,36 @@ def test_a_damaged_marker_is_named(folder: Path) -> None:
     done = run(folder, "verify")
     assert done.exit_code == 1
     assert "step 5 of round 1: commit.json is damaged: " in done.stdout
+
+
+def test_what_retention_removes_meanwhile_is_not_damaged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from elasticrun.storage import verifying
+
+    def slow(store: Store, marker: Marker, *more: Any) -> Iterator[verifying.Damage]:
+        if marker.name.commit.step == 5:
+            remove_commit(store, marker.name.folder)
+        return damages(store, marker, *more)
+
+    damages = verifying.damages
+    monkeypatch.setattr(verifying, "damages", slow)
+    done = run(folder, "verify")
+    assert done.exit_code == 0, done.stdout
+    assert "step 5 of round 1: removed meanwhile\n" in done.stdout
+    monkeypatch.undo()
+    assert "step 5" not in run(folder, "verify").stdout
+
+
+def test_a_marker_with_odd_fields_is_damaged(folder: Path) -> None:
+    marker = folder / "step-0000000005-round-1" / MARKER
+    body = json.loads(marker.read_bytes().partition(b"\n")[2]) | {"finished": 1e30}
+    text = json.dumps(body).encode()
+    marker.write_bytes(digest(text).encode() + b"\n" + text + b"\n")
+    for verb in ("list", "verify"):
+        done = run(folder, verb)
+        assert "is damaged: no date is 1e+30" in " ".join(done.stdout.split())
+    assert done.exit_code == 1
 
 
 def test_a_step_is_exported(folder: Path, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def marked(store: Store, step: int, number: int, finished: float, round_: int = 
     store.make(name.folder)
     put(store, f"{name.folder}/{data_file(0)}", b"data")
     put(store, f"{name.folder}/{METADATA}", b"x")
-    marker = Marker(name, number, 1, 1, 4, finished, {})
+    marker = Marker(name, number, 1, 1, 4, finished, {METADATA: "x", "part-0.json": "y"})
     put(store, f"{name.folder}/{MARKER}", marker.encode())
 
 
@@ -191,7 +191,7 @@ def test_a_marker_in_another_place_is_no_marker(store: Store) -> None:
 
 
 def test_another_format_is_told() -> None:
-    marker = Marker(CommitName(CommitId(0, 1)), 1, 1, 1, 4, 5.0, {})
+    marker = Marker(CommitName(CommitId(0, 1)), 1, 1, 1, 4, 5.0, {METADATA: "x", "part-0.json": "y"})
     assert Marker.decode(marker.encode(), "x") == marker
     from elasticrun.storage.records import digest
 
@@ -323,6 +323,16 @@ def test_an_error_of_an_object_store_is_told(call: str) -> None:
     Bucket.fails = ""
     names = [entry.name for entry in store.entries("folder")]
     assert names == (["a"] if call in ("open", "write", "close") else ["a", "b"])
+
+
+def test_a_kind_of_storage_that_asks_its_server_at_once_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Bucket) -> None:
+        raise RuntimeError("no route to host")
+
+    Bucket.clear_instance_cache()
+    monkeypatch.setattr(Bucket, "__init__", refuse)
+    with pytest.raises(StorageError, match=r"cannot open the storage in bucket://runs: no route to host"):
+        open_store("bucket://runs")
 
 
 # Priority
