@@ -74,9 +74,16 @@ class DiskStore:
         self._disk = disk or Disk()
         with explaining("open the storage", path):
             if make:
-                self._root.mkdir(parents=True, exist_ok=True)
+                self._make_root()
             with os.scandir(self._root):  # it is a directory, and can be read
                 self.device = self._root.stat().st_dev
+
+    def _make_root(self) -> None:
+        """Make the directory, so that a crash leaves the names that lead to it."""
+        missing = [path for path in (self._root, *self._root.parents) if not path.exists()]
+        self._root.mkdir(parents=True, exist_ok=True)
+        for path in reversed(missing):
+            self._disk.sync_folder(path.parent)
 
     def entries(self, folder: str = "") -> list[Entry]:
         """What is in a folder."""

@@ -51,8 +51,9 @@ class RemoteStore:
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[Sink]:
-        """Write a file. What could be seen of it is removed if that fails."""
+        """Write a file. If that fails, no part of it stays; but an older one does, if it was not replaced."""
         place, doing = self._path(path), f"write {path}"
+        before = self._state_of(place)
         with self._explaining(doing):
             file = self._files.open(place, "wb")
 
@@ -65,9 +66,10 @@ class RemoteStore:
             with self._explaining(doing):
                 file.close()
         except BaseException:
-            for clean_up in (file.close, lambda: self._files.rm_file(place)):
-                with contextlib.suppress(Exception):
-                    clean_up()
+            _give_up(file)
+            with contextlib.suppress(Exception):
+                if before is not None and self._state_of(place) != before:
+                    self._files.rm_file(place)
             raise
 
     def open(self, path: str) -> BinaryIO:
@@ -117,6 +119,16 @@ class RemoteStore:
                 return []
         return [info for info in found if str(info["name"]).rstrip("/") != self._path(folder)]
 
+    def _state_of(self, place: str) -> str | None:
+        """What changes with each object that is written there. "": there is none; None: nobody knows."""
+        self._files.invalidate_cache()
+        try:
+            return str(self._files.ukey(place))
+        except FileNotFoundError:
+            return ""
+        except Exception:  # noqa: BLE001 whatever it is, writing will tell
+            return None
+
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}".rstrip("/")
 
@@ -127,6 +139,15 @@ class RemoteStore:
 
 def _size(info: dict[str, Any]) -> int:
     return 0 if info["type"] == "directory" else int(info["size"] or 0)
+
+
+def _give_up(file: Any) -> None:
+    """Close a file, so that no part of it appears where the storage knows a way."""
+    with contextlib.suppress(Exception):
+        file.discard()
+        file.closed = True  # else ``close``, which Python calls in the end, would upload what is there
+    with contextlib.suppress(Exception):
+        file.close()
 
 
 def _write(file: Any, data: bytes | memoryview) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("fsspec", reason="needs fsspec: pip install 'elasticrun[storage]'")
+
+import fsspec
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.state.retention import LEASE
@@ -77,6 +81,60 @@ def test_what_fails_is_not_there(store: Store) -> None:
         raise ZeroDivisionError
     assert store.read("folder/a") is None
     assert store.entries("folder") == []
+
+
+@pytest.mark.parametrize("url", ["", "bucket://runs"])
+def test_an_older_file_stays_if_it_cannot_be_written_anew(tmp_path: Path, url: str) -> None:
+    Bucket.clear()
+    store = open_store(url or str(tmp_path))
+    store.make("folder")
+    put(store, "folder/a", b"old")
+    with pytest.raises(ZeroDivisionError), store.writing("folder/a") as sink:
+        sink(b"some of the new one")
+        raise ZeroDivisionError
+    gc.collect()  # an upload that is forgotten must not be completed by that
+    assert store.read("folder/a") == b"old"
+    assert [entry.name for entry in store.entries("folder")] == ["a"]
+
+
+def test_an_upload_that_is_given_up_is_never_completed() -> None:
+    """By torch's or fsspec's own ``close``, when Python forgets it."""
+    uploaded: list[bool] = []
+
+    class Remote(AbstractBufferedFile):  # type: ignore[misc]
+        def _upload_chunk(self, final: bool = False) -> bool:
+            uploaded.append(final)
+            return True
+
+    class Files(AbstractFileSystem):  # type: ignore[misc]
+        protocol = "uploads"
+
+        def _open(self, path: str, mode: str = "rb", **_: object) -> Remote:
+            return Remote(self, path, mode)
+
+        def info(self, path: str, **_: object) -> dict[str, object]:
+            raise FileNotFoundError(path)
+
+    fsspec.register_implementation("uploads", Files, clobber=True)
+    with pytest.raises(ZeroDivisionError), open_store("uploads://x").writing("a") as sink:
+        sink(b"some")
+        raise ZeroDivisionError
+    gc.collect()
+    assert uploaded == []
+
+
+def test_a_new_root_is_found_after_a_crash(tmp_path: Path) -> None:
+    failing = FailingDisk()
+    root = tmp_path / "a" / "b" / "c"
+    DiskStore(str(root), failing, make=True)
+    assert [path for what, path in failing.journal if what == "sync folder"] == [
+        tmp_path,
+        tmp_path / "a",
+        tmp_path / "a" / "b",
+    ]
+    failing.journal.clear()
+    DiskStore(str(root), failing, make=True)
+    assert failing.journal == []
 
 
 def test_what_is_removed_is_gone(store: Store) -> None:

@@ -73,6 +73,9 @@ class Upload(MemoryFile):  # type: ignore[misc]
         self.fs.called("write")
         return int(super().write(data))
 
+    def discard(self) -> None:
+        self.has_ended = True
+
     def close(self) -> None:
         if not self.has_ended:  # it is called again when the object is forgotten
             self.has_ended = True
