@@ -31,7 +31,8 @@ class RandomState:
                 _rank(),
                 random.getstate(),
                 _bytes(torch.get_rng_state()),
-                _bytes(_CUDA.get_rng_state()) if _CUDA.is_initialized() else b"",
+                # None and not b"", which torch would not load with ``weights_only``
+                _bytes(_CUDA.get_rng_state()) if _CUDA.is_initialized() else None,
                 (kind, None if keys is None else keys.tobytes(), *rest),
             )
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 
 import pytest
@@ -22,6 +23,17 @@ def test_a_rank_draws_the_same_again() -> None:
     saved = RandomState().state_dict()
     first = draw()
     assert draw() != first
+    RandomState().load_state_dict(saved)
+    assert draw() == first
+
+
+def test_torch_loads_it_without_trust() -> None:
+    """So that an export with it needs no ``weights_only=False``."""
+    file = io.BytesIO()
+    torch.save(RandomState().state_dict(), file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    first = draw()
     RandomState().load_state_dict(saved)
     assert draw() == first
 
