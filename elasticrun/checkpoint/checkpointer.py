@@ -98,20 +98,28 @@ class Checkpointer:
         self._lock = threading.RLock()  # one save at a time, whichever thread asks; reentrant for signals
         self._is_saving = False
         self._sealing: threading.Thread | None = None
+        self._has_saved = False  # in this round, or was refused
         self._told = False  # that saves are refused
         self._told_lost = False  # that saves are in vain
 
     def load(self, state: State) -> int:
         """Restore ``state`` in place. Returns the step after which it was saved; 0: nothing was restored.
 
+        It restores what an earlier round has saved, so it belongs before the first ``save`` of a round.
+
         Raises:
             CheckpointError: the saved state is of another model, damaged or incomplete; the text says which
                 key. All ranks raise the same, so they may go on with another state; what is in ``state`` may
-                be restored in part.
+                be restored in part. Or this round has saved something already.
         """
         self.wait()
         if self._memory is None:
             return 0
+        if self._has_saved:
+            raise CheckpointError(
+                "`load` comes before the first `save` of a round, as it restores what an earlier round has"
+                " saved; to go back to a step of this round, end the worker with an error"
+            )
         if self._memory.restore is None:
             return self._load_stored(self._memory.storage, state)
         reader = MemoryReader(self._memory, alone=True)
@@ -182,7 +190,7 @@ class Checkpointer:
         self.wait()
         if self._memory is None:
             return False
-        memory = self._memory
+        memory, self._has_saved = self._memory, True
         planner = DefaultSavePlanner()
         gathered = states_of(state)
         planner.set_up_planner(gathered, is_coordinator=False)

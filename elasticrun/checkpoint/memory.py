@@ -135,6 +135,16 @@ class MemoryReader(StorageReader):
         self.facts: list[dict[str, Any]] = []  # of each part, once the metadata was read
         self.faults: list[str] = []  # why parts of this node cannot be read, in words
 
+    @property
+    def step(self) -> int | None:
+        """The step that this round restores, the same on all ranks; None: nothing is in memory."""
+        return None if self._memory.restore is None else self._memory.restore[1]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in memory to restore, as when a job starts: ``load`` would raise."""
+        return self._memory.restore is None
+
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Read anew; the id means nothing here."""
 

@@ -235,6 +235,31 @@ def test_a_job_that_restores_nothing_starts_anew(node: Node) -> None:
     assert training.everything == before
 
 
+def test_a_load_after_a_save_of_the_same_round_is_told(node: Node) -> None:
+    """It would restore an older step than the one that was saved, or nothing."""
+    training, worker = Training(1), node.worker()
+    assert worker.load(training.state) == 0
+    assert worker.load(training.state) == 0
+    assert worker.save(1, training.state)
+    with pytest.raises(CheckpointError, match="`load` comes before the first `save` of a round"):
+        worker.load(training.state)
+    node.restart(1)
+    worker = node.worker()
+    assert [worker.load(training.state) for _ in range(2)] == [1, 1]
+
+
+def test_a_reader_tells_what_there_is_to_read(node: Node) -> None:
+    memory = node.host.connect()
+    reader = MemoryReader(memory)
+    assert (reader.is_empty, reader.step) == (True, None)
+    memory.close()
+    node.host.begin(2, restore=CommitId(1, 5))
+    memory = node.host.connect()
+    reader = MemoryReader(memory)
+    assert (reader.is_empty, reader.step) == (False, 5)
+    memory.close()
+
+
 def test_a_state_that_other_nodes_have_is_told(node: Node) -> None:
     node.host.begin(2, restore=CommitId(1, 5))
     with pytest.raises(CheckpointError, match="no state is in memory on this node"):
