@@ -113,7 +113,7 @@ class ChainRules(Rules):
         """Check every rule about one master."""
         assert isinstance(master, HostMaster)
         machine = master.machine
-        self.sim.saves.after_master(machine)
+        self.sim.saves.after_master(machine, effects)
         directives_are_consistent(machine, effects)
         given = machine.state.current.assignments
         proposal = next(iter(given.values())).proposal if given else None

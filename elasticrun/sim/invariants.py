@@ -135,7 +135,7 @@ class Rules:
     def after_master(self, master: SimMaster, effects: list[JobEffect]) -> None:
         """Check every rule about the master."""
         machine = master.machine
-        self.sim.saves.after_master(machine)
+        self.sim.saves.after_master(machine, effects)
         if effects:
             self._note_losses(machine)
             directives_are_consistent(machine, effects)

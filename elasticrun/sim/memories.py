@@ -140,7 +140,9 @@ class SimMemory:
             match effect:
                 case Accept(commit, group_rank, buffers):
                     self._accept(self._parcels[commit, group_rank], buffers)
-                case Decline(commit, group_rank, is_here=is_here):
+                case Decline(commit, group_rank, reason, is_here=is_here):
+                    is_refused = "has not begun" in reason and self.replicas.pins.has(commit)
+                    require("a part that the master has named is taken in", not is_refused, reason)
                     parcel = self._parcels.pop((commit, group_rank))
                     agent.kernel.after(0.0, parcel.sender.sent, parcel.order, parcel.place, is_here)
                 case CopiesChanged():
@@ -209,6 +211,8 @@ class SimMemory:
         if agent.park(self._send, order, place, copy):
             return
         target = agent.sim.saves.inlets[copy.inlet.port]
+        where = agent.incarnation, target.agent.incarnation
+        agent.sim.saves.gathering.offered(commit, copy.group_rank, *where)
         parcel = self._parcel(commit, order, place, copy.group_rank)
         if parcel is None or target.agent.over or agent.sim.saves.rng.random() < agent.sim.saves.losses:
             self.sent(order, place, False)
@@ -240,7 +244,8 @@ class SimMemory:
             return
         if label in self._parcels:  # the real one declines before it asks
             if self._parcels[label].sender is parcel.sender:  # which waits for what is under way
-                self._parcels[label].order, self._parcels[label].place = parcel.order, parcel.place
+                known = self._parcels[label]
+                known.cut, known.order, known.place = parcel.cut, parcel.order, parcel.place
             else:
                 self.agent.kernel.after(0.0, parcel.sender.sent, parcel.order, parcel.place, False)
             return

@@ -30,8 +30,10 @@ from elasticrun.core.agent.events import (
 from elasticrun.core.agent.machine import AgentMachine
 from elasticrun.core.protocol.messages import (
     NodeInfo,
+    Report,
 )
 from elasticrun.sim.clinic import Visit
+from elasticrun.sim.kernel import require
 from elasticrun.sim.link import MASTER_TIMEOUT
 from elasticrun.sim.memories import SimMemory
 from elasticrun.sim.scenario import NodeSpec
@@ -129,6 +131,9 @@ class SimAgent:
     def _carry_out(self, effect: AgentEffect) -> None:
         match effect:
             case Transmit(message):
+                if isinstance(message, Report):  # else its stream would end
+                    told = message.status.contradiction()
+                    require("what an agent tells does not contradict itself", not told, told)
                 self.link.send(message)
             case StartWorkers(assignment):
                 self.memory.begin(assignment)

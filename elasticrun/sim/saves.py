@@ -1,17 +1,21 @@
 """Workers that save their state into their agent's vault, and the rules for what is restored.
 
 The rules: whatever is restored was saved by every rank of one round after one step, and nobody has written
-over it since. What all ranks have saved is not lost while each agent that held a part of it is here.
+over it since. What all ranks have saved is not lost while each agent that held a part of it is here, and is
+not given up before all was tried (``sim/gathering_rules.py``).
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from elasticrun.core.job.events import JobEffect
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.state.events import SaveBegins, SaveEnds, WorkerGone
+from elasticrun.sim.gathering_rules import Gathering
 from elasticrun.sim.kernel import require
 from elasticrun.sim.memories import SimMemory
 from elasticrun.sim.workers import Group
@@ -36,6 +40,7 @@ class Saves:
         self.copies = self.own and self.rng.random() < 0.7  # nodes copy their parts to others
         self.losses = self.rng.choice((0.0, 0.1))  # how likely it is that a part cannot be sent
         self.inlets: dict[int, SimMemory] = {}  # by port
+        self.gathering = Gathering()
         self._safe: dict[
             CommitId, list[set[str]]
         ] = {}  # the incarnations that had each part once it was safe
@@ -113,8 +118,10 @@ class Saves:
             for name, given in world.assignments.items()
         }
 
-    def after_master(self, machine: JobMachine) -> None:
+    def after_master(self, machine: JobMachine, effects: Sequence[JobEffect]) -> None:
         """Note which commits of the round that runs all its members hold, and which one is safe."""
+        if self.copies:
+            self.gathering.after_master(machine, effects, self.kernel.now)
         round_, safe = machine.state.round, machine.state.ledger.safe
         for commit in self._saved.keys() - self._held if round_ in self._places else ():
             if commit.round == round_ and self._is_told(machine, commit):
