@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from elasticrun.core.job.events import JobEffect
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.protocol.commits import CommitId
-from elasticrun.core.state.events import SaveBegins, SaveEnds, WorkerGone
+from elasticrun.core.state.events import BufferMade, BufferRefused, SaveBegins, SaveEnds, WorkerGone
+from elasticrun.sim.copies import SimCopies
 from elasticrun.sim.gathering_rules import Gathering
 from elasticrun.sim.kernel import require
-from elasticrun.sim.memories import SimMemory
 from elasticrun.sim.workers import Group
 from elasticrun.sim.world import World
 
@@ -39,7 +39,7 @@ class Saves:
         self.own = self.rng.random() < 0.5  # ranks save shards, and not all the same
         self.copies = self.own and self.rng.random() < 0.7  # nodes copy their parts to others
         self.losses = self.rng.choice((0.0, 0.1))  # how likely it is that a part cannot be sent
-        self.inlets: dict[int, SimMemory] = {}  # by port
+        self.inlets: dict[int, SimCopies] = {}  # by port
         self.gathering = Gathering()
         self._safe: dict[
             CommitId, list[set[str]]
@@ -135,6 +135,11 @@ class Saves:
     def buffer_time(self) -> float:
         """How long it takes to make a buffer, in seconds."""
         return self.slowness * self.rng.random()
+
+    def made(self, buffer: int) -> BufferMade | BufferRefused:
+        """What becomes of a buffer that is to be made."""
+        is_there = self.rng.random() > self.shortage
+        return BufferMade(buffer) if is_there else BufferRefused(buffer, "no room")
 
     def copy_time(self) -> float:
         """How long it takes to copy a part to another node, in seconds."""
