@@ -466,6 +466,16 @@ def test_a_part_that_is_lost_meanwhile_is_left_out_if_no_restore_needs_it() -> N
     assert (job.phase(), job.durable) == (JobPhase.FAILED, FIRST)
 
 
+def test_after_the_end_nodes_may_go_whatever_they_had_to_write() -> None:
+    job = Team(max_restarts=0)
+    job.hold(FIRST)
+    job.fail("a")
+    job.pass_time(FLUSH)
+    assert job.phase() is JobPhase.FAILED
+    job.do(Detached(job.sessions["b"], "gone"))
+    assert job.machine.check() == []
+
+
 @pytest.mark.parametrize("is_newer", [True, False])
 def test_after_a_world_was_formed_the_next_flush_has_its_own_time(is_newer: bool) -> None:
     """One was wanted as too few nodes were left; then another node came."""

@@ -191,7 +191,8 @@ class Storage:
             "an end that waits has a deadline": state.ended
             or state.ending is None
             or (FLUSH, "") in state.timers,
-            "only nodes that are here have orders": set(storing.involved) <= state.members.nodes.keys(),
+            "only nodes that are here have orders": state.ended
+            or set(storing.involved) <= state.members.nodes.keys(),
             "somebody does what is to be done": state.ended or storing.commit is None or storing.is_under_way,
         }
         return [rule for rule, holds in rules.items() if not holds]
