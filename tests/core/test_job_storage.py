@@ -457,7 +457,8 @@ def test_a_part_that_is_lost_meanwhile_is_left_out_if_no_restore_needs_it() -> N
     job.fail("a")
     job.do(Detached(job.sessions["b"], "gone"))
     assert job.phase() is JobPhase.STOPPING
-    order = job.in_force("a")
+    order = job.order("a")  # nothing else: had it to leave off, it would free what it has to write
+    assert order == job.in_force("a")
     assert (order.commit, order.files, order.partial, order.urgent) == (FIRST, 1, True, True)
     assert [(part.group_rank, part.which, part.of) for part in order.parts] == [(0, 0, 1)]
     assert "without 1 parts that are lost and not needed" in job.decided()
@@ -474,6 +475,18 @@ def test_after_the_end_nodes_may_go_whatever_they_had_to_write() -> None:
     assert job.phase() is JobPhase.FAILED
     job.do(Detached(job.sessions["b"], "gone"))
     assert job.machine.check() == []
+
+
+def test_who_has_written_a_part_that_another_node_writes_anew_may_free_it() -> None:
+    job = Team("abc", max_restarts=0)
+    job.own = False
+    job.hold(FIRST)
+    job.answer("a")
+    job.steps["a"] = ()
+    job.say("a")
+    job.do(Detached(job.sessions["c"], "gone"))
+    assert job.order("a") is None
+    assert job.in_force("b").files == 1
 
 
 @pytest.mark.parametrize("is_newer", [True, False])

@@ -99,7 +99,7 @@ class Storage:
         if storing.needs_writers:
             ordered, problem = storing.assign(state.ledger.parts(storing.commit))
             if problem and storing.commit in state.ledger.whole():
-                self._begin(self._end(problem), (FLUSH, "") in state.timers)  # no restore needs that part
+                self._begin_anew(problem)  # no restore needs that part
                 return
             if problem:
                 self._give_up(problem)
@@ -113,6 +113,14 @@ class Storage:
                 return
             storing.finish(finisher)
             self._send(finisher)
+
+    def _begin_anew(self, problem: str) -> None:
+        """Write the same commit without parts that are lost. Nobody is told to leave off, and so frees it."""
+        involved = self._state.storing.involved
+        self._begin(self._state.storing.end(problem), (FLUSH, "") in self._state.timers)
+        for name in involved:
+            if self._state.storing.order(name) is None:
+                self._send(name)
 
     def _give_up(self, problem: str) -> None:
         commit = self._end(problem)
