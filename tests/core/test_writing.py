@@ -23,7 +23,6 @@ from elasticrun.core.state.writing import (
 
 STEP, NEXT = CommitId(0, 7), CommitId(0, 9)
 ORDER, LATER = StoreOrder(1, "run7", STEP), StoreOrder(2, "run7", NEXT)
-TOLD_LATER = Tell(StoreReport(2, "run7", StoreStage.WRITING))
 
 
 class Node:
@@ -69,38 +68,44 @@ def test_an_order_is_carried_out_and_pinned_until_the_next_one() -> None:
 
 def test_a_new_order_takes_the_place_of_one_that_is_under_way() -> None:
     node = ordered()
-    assert node.do(Ordered(LATER)) == [KillWriter(1), Pinned(NEXT), TOLD_LATER]
-    assert node.left == DEATH_PATIENCE
+    told = Tell(StoreReport(2, "run7", StoreStage.WRITING))
+    assert node.do(Ordered(LATER)) == [KillWriter(1), Pinned(NEXT), told, StartWriter(2, LATER)]
+    assert node.do(Ended(1)) == [], "of another order"
     assert node.do(Moved(1)) == []
-    assert node.do(Ordered(LATER)) == []
-    assert node.pass_time(DEATH_PATIENCE - 1) == [], "nobody writes beside who is being killed"
-    assert node.do(Ended(1)) == [StartWriter(2, LATER)], "what it has done was another order"
-    assert node.left == PATIENCE
-    assert node.do(Ended(1)) == []
     assert node.do(Ended(2)) == [Tell(StoreReport(2, "run7", StoreStage.WRITTEN))]
 
 
-def test_a_new_order_does_not_wait_for_ever_for_a_writer_that_cannot_be_killed() -> None:
+AGAIN = StoreOrder(2, "run7", STEP)
+
+
+def test_a_writer_waits_for_one_of_an_earlier_order_that_writes_the_same_commit() -> None:
     node = ordered()
-    node.do(Ordered(LATER))
-    assert node.pass_time(DEATH_PATIENCE) == [StartWriter(2, LATER)]
-    assert node.do(Ended(1, Trouble.OTHER, "killed")) == []
+    told = Tell(StoreReport(2, "run7", StoreStage.WRITING))
+    assert node.do(Ordered(AGAIN)) == [KillWriter(1), Pinned(STEP), told]
+    assert node.left == DEATH_PATIENCE
+    assert node.do(Ended(1)) == [StartWriter(2, AGAIN)]
     assert node.left == PATIENCE
+    assert node.do(Ended(2)) == [Tell(StoreReport(2, "run7", StoreStage.WRITTEN))]
 
 
-def test_a_new_order_waits_for_a_silent_writer_that_is_killed_already() -> None:
+def test_a_writer_of_an_earlier_order_is_waited_for_although_nothing_was_to_be_done_meanwhile() -> None:
     node = ordered()
-    assert node.pass_time(PATIENCE) == [KillWriter(1)]
-    node.now += 1
-    assert node.do(Ordered(LATER)) == [Pinned(NEXT), TOLD_LATER]
-    assert node.left == DEATH_PATIENCE - 1, "from when it was killed"
-    assert node.do(Ended(1, Trouble.OTHER, "killed")) == [StartWriter(2, LATER)]
+    node.do(Ordered(None))
+    told = Tell(StoreReport(2, "run7", StoreStage.WRITING))
+    assert node.do(Ordered(AGAIN)) == [Pinned(STEP), told]
+    assert node.do(Ended(7)) == [], "no writer of ours"
+    assert node.do(Ordered(None)) == [Pinned(None), Tell(None)]
+    assert node.do(Ended(1)) == []
+    assert node.do(Ordered(ORDER))[-1] == StartWriter(2, ORDER)
 
 
-def test_a_new_order_takes_the_place_of_one_that_pauses() -> None:
+def test_an_order_fails_if_a_writer_of_an_earlier_one_cannot_be_killed() -> None:
     node = ordered()
-    node.do(Ended(1, Trouble.FULL, "no room"))
-    assert node.do(Ordered(LATER)) == [Pinned(NEXT), TOLD_LATER, StartWriter(2, LATER)]
+    node.do(Ordered(AGAIN))
+    stuck = "the process that writes hangs in the storage, and cannot be killed"
+    assert node.pass_time(DEATH_PATIENCE) == [Tell(StoreReport(2, "run7", StoreStage.FAILED, stuck))]
+    assert node.do(Ended(1)) == []
+    assert node.left is None
 
 
 def test_a_writer_that_is_told_off_ends_nothing() -> None:
@@ -108,16 +113,6 @@ def test_a_writer_that_is_told_off_ends_nothing() -> None:
     assert node.do(Ordered(None)) == [KillWriter(1), Pinned(None), Tell(None)]
     assert node.do(Ended(1, Trouble.OTHER, "killed")) == []
     assert node.left is None
-    assert node.do(Ordered(LATER)) == [Pinned(NEXT), TOLD_LATER, StartWriter(2, LATER)]
-
-
-def test_an_order_that_comes_after_none_waits_for_the_writer_as_well() -> None:
-    node = ordered()
-    node.do(Ordered(None))
-    node.now += 1
-    assert node.do(Ordered(LATER)) == [Pinned(NEXT), TOLD_LATER]
-    assert node.left == DEATH_PATIENCE - 1
-    assert node.do(Ended(1, Trouble.OTHER, "killed")) == [StartWriter(2, LATER)]
 
 
 def test_a_failed_writer_is_started_again_after_a_pause() -> None:

@@ -5,18 +5,19 @@ It tells of what it writes. One that is silent for too long is killed; if it fai
 a word, it is started again after a pause, a bounded number of times (``retrying.py``). The commit of an order
 is *pinned*: nobody writes over it, until the master gives another order, or says that there is none.
 
-A writer that was killed may still be in the middle of a call into a storage that hangs. No other one is
-started before it has ended, for this order or for the next one. If it does not end in time, its order has
-failed; a next order is begun, as a storage that hangs for one may serve another.
+A writer that was killed may still be in the middle of a call into a storage that hangs. Nothing else writes
+files of the same commit before it has ended; if it does not, the order has failed. That holds for the writer
+of an earlier order as well: what it writes late may be another share of what is in the same file.
 
-Invariants. At most one writer runs, but for those that the kernel cannot end. What a writer says counts only
-while it is the newest one, and its order in force. An order has one outcome, which stands until the next one.
+Invariants. At most one writer of a commit runs. What a writer says counts only while it is the newest one. An
+order has one outcome, which stands until the next order.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
+from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.storing import StoreOrder, StoreReport, StoreStage
 from elasticrun.core.state.events import Pinned
 from elasticrun.core.state.retrying import PATIENCE, Trouble, next_try
@@ -95,8 +96,8 @@ class Phase(Enum):
     IDLE = "idle"  # there is none, or it has its outcome
     WRITING = "writing"
     KILLING = "killing"
-    CLEARING = "clearing"  # the writer of an order before is being killed
     PAUSING = "pausing"  # until the next try
+    WAITING = "waiting"  # until a writer of an earlier order has ended
 
 
 class Writing:
@@ -108,6 +109,7 @@ class Writing:
         self._phase = Phase.IDLE
         self._order: StoreOrder | None = None
         self._attempt = 0  # number of the newest writer
+        self._running: dict[int, CommitId] = {}  # what each writer writes that has not ended
         self._failures = 0
         self._until: float | None = None
 
@@ -122,8 +124,9 @@ class Writing:
                 if attempt == self._attempt and self._phase is Phase.WRITING:
                     self._until = now + PATIENCE
             case Ended(attempt):
-                if attempt == self._attempt and self._phase is Phase.CLEARING:
-                    self._begin()
+                self._running.pop(attempt, None)
+                if self._phase is Phase.WAITING:
+                    self._start()
                 elif attempt == self._attempt and self._phase in (Phase.WRITING, Phase.KILLING):
                     self._end(event)
             case _:
@@ -137,29 +140,26 @@ class Writing:
 
     def _obey(self, order: StoreOrder | None) -> None:
         if self._phase is Phase.WRITING:
-            self._until = self._now + DEATH_PATIENCE
             self._effects.append(KillWriter(self._attempt))
-        self._order, self._failures = order, 0
+        self._order, self._failures, self._phase, self._until = order, 0, Phase.IDLE, None
         self._effects.append(Pinned(None if order is None else order.commit))
         if order is None:
             self._effects.append(Tell(None))
         else:
             self._tell(StoreStage.WRITING)
-        if self._phase in (Phase.WRITING, Phase.KILLING, Phase.CLEARING):
-            self._phase = Phase.CLEARING
-        else:
-            self._begin()
+            self._until = self._now + DEATH_PATIENCE
+            self._start()
 
-    def _begin(self) -> None:
-        """No writer is left; begin with the order, if there is one."""
-        self._phase, self._until = Phase.IDLE, None
-        if self._order is not None:
-            self._start(self._order)
-
-    def _start(self, order: StoreOrder) -> None:
+    def _start(self) -> None:
+        """Start a writer once no other one is left that writes the same commit."""
+        assert self._order is not None, "nobody waits for an order that is gone"
+        if self._order.commit in self._running.values():
+            self._phase = Phase.WAITING
+            return
         self._attempt += 1
+        self._running[self._attempt] = self._order.commit
         self._phase, self._until = Phase.WRITING, self._now + PATIENCE
-        self._effects.append(StartWriter(self._attempt, order))
+        self._effects.append(StartWriter(self._attempt, self._order))
 
     def _end(self, event: Ended) -> None:
         """A writer is gone. One that we killed was silent, unless it was done by then."""
@@ -182,14 +182,11 @@ class Writing:
             case Phase.WRITING:
                 self._phase, self._until = Phase.KILLING, self._now + DEATH_PATIENCE
                 self._effects.append(KillWriter(self._attempt))
-            case Phase.KILLING:
+            case Phase.KILLING | Phase.WAITING:
                 stuck = "the process that writes hangs in the storage, and cannot be killed"
                 self._conclude(StoreStage.FAILED, stuck)
-            case Phase.CLEARING:
-                self._begin()
             case _:
-                assert self._order is not None, "nobody waits for an order that is gone"
-                self._start(self._order)
+                self._start()
 
     def _conclude(self, stage: StoreStage, reason: str = "") -> None:
         self._phase, self._until = Phase.IDLE, None
