@@ -94,9 +94,9 @@ def write_part(
     ranks = {part.rank: part.digest for part in parts}
     if _finished(store, name) is not None:
         return _written_before(store, name, group_rank, ranks)
-    if (index := _written_already(store, name, group_rank, ranks)) is not None:
-        return index
     chosen, left = _divided(parts, share)
+    if (index := _written_already(store, name, group_rank, ranks, tuple(left))) is not None:
+        return index
     store.make(name.folder)
     with store.writing(f"{name.folder}/{data_file(group_rank)}") as sink:
         stream = Stream(sink, told)
@@ -127,9 +127,9 @@ def _finished(store: Store, name: CommitName) -> Marker | None:
 
 
 def _written_already(
-    store: Store, name: CommitName, group_rank: int, ranks: dict[int, str]
+    store: Store, name: CommitName, group_rank: int, ranks: dict[int, str], left: tuple[Key, ...]
 ) -> PartIndex | None:
-    """What another node, or an earlier try, has written of the same parts; anything else is removed.
+    """What another node, or an earlier try, has written of the same parts and share; all else is removed.
 
     So an index that is there never names bytes that are being replaced by others.
     """
@@ -140,7 +140,7 @@ def _written_already(
     else:
         if found is None:
             return None
-    if found is not None and found.ranks == ranks:
+    if found is not None and (found.ranks, found.left) == (ranks, left):
         return found
     store.remove(name.folder, [index_file(group_rank)])
     return None

@@ -280,6 +280,15 @@ def test_what_each_node_left_to_the_other_is_missed(store: Store) -> None:
         finish(store, NAME, 2)
 
 
+def test_a_part_is_written_anew_if_its_share_is_another_one(store: Store) -> None:
+    """A third node is lost, so that what all have alike is divided anew."""
+    state = {f"layer {number}": torch.ones(8) for number in range(6)}
+    parts = [[saved_part(state, node)] for node in range(2)]
+    for node, share in ((0, Share(0, 3)), (1, Share(1, 2)), (0, Share(0, 2))):
+        write_part(store, NAME, node, parts[node], share)
+    assert finish(store, NAME, 2).nodes == 2
+
+
 def test_a_shard_that_is_missing_is_missed(store: Store) -> None:
     part = saved_part({"weight": torch.ones(4, 3)})
     (item,) = part.items
