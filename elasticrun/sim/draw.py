@@ -27,6 +27,7 @@ from elasticrun.sim.scenario import (
     Scenario,
     Split,
     Stop,
+    StorageSpec,
     Stubborn,
     Unkillable,
     WorkerFails,
@@ -42,7 +43,38 @@ def generate(seed: int, nodes: int) -> Scenario:
     rng = random.Random(f"imports {seed}")
     base = _with_imports(rng, base) if rng.random() < 0.5 else base
     rng = random.Random(f"steps {seed}")
-    return replace(base, step=round(rng.uniform(0.2, 2.0), 2)) if rng.random() < 0.5 else base
+    if rng.random() >= 0.5:
+        return base
+    return _with_storage(seed, replace(base, step=round(rng.uniform(0.2, 2.0), 2)))
+
+
+def _with_storage(seed: int, base: Scenario) -> Scenario:
+    """Of three jobs that save, one has a storage. Where writers hang, jobs may outlast them."""
+    rng = random.Random(f"storage {seed}")
+    return _with_storage_of(rng, base) if rng.random() < 1 / 3 else base
+
+
+def _with_storage_of(rng: random.Random, base: Scenario) -> Scenario:
+    hangs = rng.choice((0.0, 0.0, 0.0, 0.1, 0.3))
+    spec = StorageSpec(
+        every=rng.choice((1.0, 5.0, 20.0)),
+        flush=rng.choice((60.0, 60.0, 20.0, 5.0, 0.0)),
+        slowest=rng.choice((0.1, 0.5, 0.5, 5.0)),
+        fails=rng.choice((0.0, 0.0, 0.1, 0.4)),
+        hangs=hangs,
+        undying=rng.choice((0.0, 0.5)) if hangs else 0.0,
+        crashes=rng.choice((0.0, 0.0, 0.1)),
+        away=tuple(_away(rng, base.quiet_from or 10.0) for _ in range(rng.choice((0, 0, 0, 1, 2)))),
+    )
+    if hangs and base.quiet_from and rng.random() < 0.5:
+        quiet_from = round(base.quiet_from + rng.uniform(100.0, 200.0), 2)
+        base = replace(base, quiet_from=quiet_from, step=max(2.0, base.step))
+    return replace(base, storage=spec)
+
+
+def _away(rng: random.Random, last: float) -> tuple[float, float]:
+    gone = rng.uniform(1.0, last + 10.0)
+    return round(gone, 2), round(gone + rng.choice((2.0, 20.0, 200.0)) * rng.random(), 2)
 
 
 def generate_shrinking(seed: int, nodes: int) -> Scenario:
@@ -53,7 +85,7 @@ def generate_shrinking(seed: int, nodes: int) -> Scenario:
     last = rng.choice((5.0, 15.0, 40.0))
     leaves = [_leave(rng, names, base.node_unit, last) for _ in range(rng.randint(1, 4))]
     faults = sorted((*(base.faults if rng.random() < 0.6 else ()), *leaves), key=lambda fault: fault.at)
-    return replace(
+    shrinking = replace(
         base,
         faults=tuple(faults),
         quiet_from=round(max([last, *(spec.joins for spec in base.nodes), *map(ends, faults)]), 2),
@@ -61,6 +93,34 @@ def generate_shrinking(seed: int, nodes: int) -> Scenario:
         work=round(rng.uniform(3.0, 20.0), 2),
         min_nodes=base.node_unit,
     )
+    return _with_storage(seed, shrinking)
+
+
+def generate_ending(seed: int, nodes: int) -> Scenario:
+    """A job with a storage that ends without success: workers fail, or all nodes leave, or too many."""
+    base = _plain(4 * seed, nodes)  # of those with one host
+    rng = random.Random(f"ending {seed}")
+    names = [spec.name for spec in base.nodes]
+    at, kind, restarts = rng.uniform(5.0, 40.0), rng.randrange(3), rng.choice((0, 1))
+    ending: list[Fault] = [
+        WorkerFails(round(at + 5.0 * number, 2), rng.choice(names)) for number in range(4 * (kind == 0))
+    ]
+    for name in rng.sample(names, rng.randint(1, len(names)) if kind == 1 else len(names)) if kind else ():
+        when = round(at + rng.choice((0.5, 5.0)) * rng.random(), 2)
+        ending.append(Preempt(when, name) if rng.random() < 0.5 else Stop(when, name, 15))
+    faults = sorted((*(base.faults if rng.random() < 0.3 else ()), *ending), key=lambda fault: fault.at)
+    last = round(max([at, *(spec.joins for spec in base.nodes), *map(ends, faults)]) + 5.0, 2)
+    ended = replace(
+        base,
+        faults=tuple(faults),
+        step=round(rng.uniform(0.2, 2.0), 2),
+        work=10.0,
+        quiet_from=last,
+        max_restarts=restarts,
+        join_timeout=30.0,
+        min_nodes=base.max_nodes if kind == 1 else base.min_nodes,
+    )
+    return _with_storage_of(rng, ended)
 
 
 def _leave(rng: random.Random, names: Sequence[str], unit: int, last: float) -> Ill:

@@ -114,6 +114,7 @@ class ChainRules(Rules):
         assert isinstance(master, HostMaster)
         machine = master.machine
         self.sim.saves.after_master(machine, effects)
+        self.sim.durability.after_master(machine, effects)
         directives_are_consistent(machine, effects)
         given = machine.state.current.assignments
         proposal = next(iter(given.values())).proposal if given else None
@@ -125,6 +126,7 @@ class ChainRules(Rules):
             require("its epoch is its master's", owner == master.position, str(proposal))
             ranks_are_exact(self.sim.specs, world)
             self.sim.saves.world_formed(world, machine)
+            self.sim.durability.world_formed(world, machine, effects)
             size_is_within_limits(self.limits, world)
             store_belongs_to_rank_0(self.owners, world)
             self.formed[proposal.world] = world

@@ -1,9 +1,9 @@
 """The rule for commits that are given up: only once all was tried that could have kept them.
 
-While each part of a commit is at a node that is here, it is restored by the next world, or some part could be
-sent to none of that world's members: whoever has it was told to offer it to each of them, and did. Who is
-asked to leave counts as here until it is let go. The simulator counts the offers; what the master counts is
-not asked.
+While each part of a commit is at a node that is here, it is restored by the next world, or the storage has
+one that is as new, or some part could be sent to none of that world's members: whoever has it was told to
+offer it to each of them, and did. Who is asked to leave counts as here until it is let go. The simulator
+counts the offers; what the master counts is not asked.
 """
 
 from __future__ import annotations
@@ -108,6 +108,9 @@ def _gives_up(before: _Moment, machine: JobMachine, effects: Sequence[JobEffect]
     dismissed = {before.sessions.get(each.session) for each in drops}
     incarnations = {name: node.info.incarnation for name, node in state.members.nodes.items()}
     here = {name for name in incarnations if incarnations[name] == before.incarnations.get(name)}
+    durable = state.storing.durable
+    if durable is not None and durable.age >= before.commit.age:
+        return False  # the storage has it, or a newer one
     if not all(here & {*nodes} or dismissed & {*nodes} for nodes in before.parts.values()):
         return False  # it was lost
     if state.round > before.round:

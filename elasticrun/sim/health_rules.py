@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from elasticrun.config import HealthCheckMode
+from elasticrun.core.agent.departure import SIGTERM
 from elasticrun.core.job.events import TRANSITIONS, Decided, JobEffect, Send
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.protocol.messages import RejectCode, StartProbe
@@ -99,7 +100,8 @@ class HealthRules:
         code = farewell.code if farewell is not None else None
         if code is RejectCode.DRAINED:
             self.drained.add(who)
-            if agent.name not in self.sim.mishaps.drained:
+            leaves = self.sim.storage.is_there and (agent.preempted or SIGTERM in agent.signalled)
+            if agent.name not in self.sim.mishaps.drained and not leaves:
                 raise Violation("only who is to be drained is drained", who)
         elif code is RejectCode.EXCLUDED:
             self.excluded.add(who)

@@ -136,6 +136,7 @@ class Rules:
         """Check every rule about the master."""
         machine = master.machine
         self.sim.saves.after_master(machine, effects)
+        self.sim.durability.after_master(machine, effects)
         if effects:
             self._note_losses(machine)
             directives_are_consistent(machine, effects)
@@ -151,6 +152,7 @@ class Rules:
             self.one_world_per_round(world)
             ranks_are_exact(self.sim.specs, world)
             self.sim.saves.world_formed(world, machine)
+            self.sim.durability.world_formed(world, machine, effects)
             size_is_within_limits(self.limits, world)
             store_belongs_to_rank_0(self.owners, world)
             self.no_member_runs_an_earlier_round(world)
@@ -333,7 +335,7 @@ def facts_fit_the_phase(machine: JobMachine) -> None:
     elif machine.state.phase is JobPhase.RUNNING:
         require("running: nothing stops it", current.stop is None, str(current.stop))
     elif machine.state.phase is JobPhase.STOPPING:
-        waits = bool(current.pending) and current.stop is not None
+        waits = bool(current.pending or machine.state.ending) and current.stop is not None
         require("stopping: somebody is waited for", waits, str(current.stop))
         known = all(name in machine.state.members.nodes for name in current.pending)
         require("stopping: only known nodes are waited for", known, str(current.pending))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from elasticrun.core.agent.events import HoldingsChanged, PassJudgement
-from elasticrun.core.protocol.commits import CommitId, Holding
+from elasticrun.core.protocol.commits import CommitId, Holding, Part
 from elasticrun.core.protocol.messages import Assignment
 from elasticrun.core.state.events import (
     DropBuffer,
@@ -18,6 +18,7 @@ from elasticrun.core.state.events import (
     MakeBuffer,
     Offer,
     Piece,
+    Pinned,
     Refuse,
     RoundBegins,
     Stored,
@@ -26,6 +27,7 @@ from elasticrun.core.state.events import (
 )
 from elasticrun.core.state.vault import Vault
 from elasticrun.sim.copies import SimCopies, Stamp, Stamped, must_be_whole
+from elasticrun.sim.writers import SimStoring
 
 if TYPE_CHECKING:
     from elasticrun.sim.node import SimAgent
@@ -38,7 +40,9 @@ class SimMemory:
         self.agent = agent
         self.vault = Vault()
         self.copies = SimCopies(self)
+        self.storing = SimStoring(self)
         self.contents: dict[int, Stamp | None] = {}  # by buffer; None: nothing, or half of something
+        self.kinds: dict[CommitId, set[str]] = {}  # what was shared in our workers' parts
         self._own: tuple[Holding, ...] = ()
         self._tick_at: float | None = None
 
@@ -59,6 +63,11 @@ class SimMemory:
         self.copies.take(event)
         self.handle(event)
         self.copies.send(verdict)
+
+    def pin(self, pinned: Pinned) -> None:
+        """Keep what is written to the storage as it is."""
+        self.copies.take(pinned)
+        self.handle(pinned)
 
     def has_heard_of(self, safe: CommitId) -> bool:
         """Whether it knows that a commit is safe."""
@@ -83,7 +92,7 @@ class SimMemory:
     def tell(self) -> None:
         """Tell the agent's machine what is here now."""
         holdings = self.copies.replicas.holdings(self._own)
-        stock = HoldingsChanged(holdings, self.copies.inlet, self.copies.copied)
+        stock = HoldingsChanged(holdings, self.copies.inlet, self.copies.copied, self.storing.report)
         self.agent.kernel.after(0.0, self.agent.handle, stock)
 
     # -- parts
@@ -107,6 +116,11 @@ class SimMemory:
         pieces = tuple(Piece(each.rank, each.length, each.digest) for each in buffers)
         return Offer(commit, told.size, told.parts[0], pieces)
 
+    def told(self, commit: CommitId, group_rank: int) -> Part | None:
+        """What is told of a part that is here."""
+        own = self.offer(commit, group_rank) or self.copies.replicas.offer(commit, group_rank)
+        return None if own is None else own.part
+
     def _stamped(self, commit: CommitId) -> list[Stamped]:
         return [(buffer, self.contents[buffer.number]) for buffer in self.vault.stored(commit)]
 
@@ -127,6 +141,8 @@ class SimMemory:
                 self.contents.pop(buffer, None)
             case Hold(holdings):
                 self._own = holdings
+                for holding in holdings:
+                    self.kinds[holding.commit] = {part.shared for part in holding.parts if part.shared}
                 self.tell()
 
     def _tick(self, deadline: float) -> None:

@@ -24,6 +24,7 @@ from elasticrun.core.agent.events import (
     StartTask,
     StartWorkers,
     StopSignal,
+    Store,
     SweepWorkers,
     Transmit,
 )
@@ -67,7 +68,11 @@ class SimAgent:
             position=self.link.position,
             roles=spec.roles,
         )
-        terms = replace(TERMS, join_timeout=sim.config.join_timeout, endpoints=sim.config.endpoints)
+        config = sim.config
+        flush = config.state_flush_timeout if config.state_storage else 0.0
+        terms = replace(
+            TERMS, join_timeout=config.join_timeout, endpoints=config.endpoints, flush_timeout=flush
+        )
         self.machine = AgentMachine("job", "1", info, terms)
         self.workers = SimWorkers(self)
         self.memory = SimMemory(self)
@@ -150,6 +155,8 @@ class SimAgent:
                 self.sim.clinic.run(self, start)
             case PassJudgement():
                 self.memory.judge(effect)
+            case Store(order):
+                self.memory.storing.obey(order)
             case DumpStacks():
                 assert self.workers.group is not None
             case SweepWorkers(round_):
@@ -170,6 +177,7 @@ class SimAgent:
 
     def _leave(self, finish: Finish) -> None:
         self.finish = finish
+        self.memory.storing.die()
         self.link.hang_up()
 
     # -- faults
@@ -194,6 +202,19 @@ class SimAgent:
         self.crashed = True
         self.link.die()
         self.workers.die()
+        self.memory.storing.die()
+
+    def lose_power(self) -> None:
+        """Crash while the storage is written; another incarnation comes soon."""
+        if not self.over:
+            self.kernel.say("FAULT", f"{self.incarnation} is lost while it writes")
+            self.sim.storage.lost_at = self.kernel.now
+            self.crash()
+            self.kernel.after(0.5, self._come_back)
+
+    def _come_back(self) -> None:
+        if self.sim.newest(self.name) is None:
+            self.sim.spawn(self.spec)
 
     def stop(self, signum: int) -> None:
         """Send a signal to the launcher."""

@@ -56,10 +56,11 @@ class Saves:
         """All workers of a world run: they make steps."""
         if not self.sim.scenario.step:
             return
+        restore = next(iter(world.assignments.values())).restore
+        start = restore.step if restore is not None else self.sim.durability.load(world)
         for agent in world.started.values():
             group = agent.workers.group
             if group is not None and group.round == world.number:
-                start = group.assignment.restore.step if group.assignment.restore else 0
                 for local_rank in group.alive:
                     self._after_step(agent, group, local_rank, start + 1)
 
@@ -98,6 +99,12 @@ class Saves:
         if group is not None and rank - group.assignment.first_rank in group.alive:
             self._after_step(agent, group, rank - group.assignment.first_rank, step + 1)
 
+    def saved(self, commit: CommitId) -> tuple[set[int], set[str]]:
+        """The ranks that have saved a commit if all have, and what is shared in their parts."""
+        ranks = self._saved.get(commit, set())
+        kinds = {kind for agent in self.sim.agents for kind in agent.memory.kinds.get(commit, ())}
+        return ranks if len(ranks) == self._ranks.get(commit.round) else set(), kinds
+
     # -- rules
 
     def world_formed(self, world: World, machine: JobMachine) -> None:
@@ -110,7 +117,7 @@ class Saves:
             require("what is restored was saved by all", len(saved) == size, f"{restore}: {saved} of {size}")
             is_here = not self.own or self._have_all(machine, restore, world)
             require("each shard that is restored is at a member", is_here, str(restore))
-        self._keeps_what_can_be_kept(machine, restore, world)
+        self._keeps_what_can_be_kept(machine, restore or machine.state.storing.durable, world)
         self._ranks[world.number] = next(iter(world.assignments.values())).world_size
         nodes = machine.state.members.nodes
         self._places[world.number] = {
@@ -168,7 +175,8 @@ class Saves:
         for node in machine.state.members.nodes.values():
             for holding in node.status.holdings:
                 for part in holding.parts if holding.commit == commit else ():
-                    found[part.group_rank].add(node.info.incarnation)
+                    # a master that forgot may give a round's number again
+                    found.setdefault(part.group_rank, set()).add(node.info.incarnation)
         return found
 
     def _incarnations(self, machine: JobMachine, world: World) -> set[str]:

@@ -37,6 +37,20 @@ class Network:
     late: float = 0.0  # a message of a broken stream arrives nevertheless, some time later
 
 
+@dataclass(frozen=True, slots=True)
+class StorageSpec:
+    """A storage that all nodes share. Chances are those of one write: of a part, or of a commit's marker."""
+
+    every: float = 10.0  # seconds between two commits that are written, at least
+    flush: float = 60.0  # seconds that an end waits for the newest commit; 0.0: it does not
+    slowest: float = 0.5  # seconds that a write takes at most
+    fails: float = 0.0
+    hangs: float = 0.0  # its writer ends only if it is killed
+    undying: float = 0.0  # how likely one that hangs lives on for a while although it was killed
+    crashes: float = 0.0  # its node is lost meanwhile, and comes back
+    away: tuple[tuple[float, float], ...] = ()  # from when until when nobody can read or write it
+
+
 class Direction(Enum):
     """Which way messages are lost."""
 
@@ -240,6 +254,7 @@ class Scenario:
     policy: Policy = USUAL
     cautious: bool = False  # a job without a token
     step: float = 0.0  # seconds after which workers save their state, again and again; 0.0: never
+    storage: StorageSpec | None = None  # where saved states are written; None: nowhere
 
 
 def ends(fault: Fault) -> float:

@@ -10,6 +10,7 @@ from elasticrun.core.protocol.messages import FailureKind, Outcome
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.dataclass import dataclass
 from elasticrun.sim.clinic import Clinic
+from elasticrun.sim.durability import Durability
 from elasticrun.sim.faults import Faults
 from elasticrun.sim.fingerprint import fingerprint, replay_gives_the_same
 from elasticrun.sim.invariants import Rules
@@ -20,7 +21,8 @@ from elasticrun.sim.mishaps import Mishaps
 from elasticrun.sim.node import SimAgent
 from elasticrun.sim.probes import Probes
 from elasticrun.sim.saves import Saves
-from elasticrun.sim.scenario import NodeSpec, Scenario, ends
+from elasticrun.sim.scenario import NodeSpec, Scenario, StorageSpec, ends
+from elasticrun.sim.storage import SimStorage
 from elasticrun.sim.tf_job import TfJob
 from elasticrun.sim.workers import Group
 from elasticrun.sim.world import World, place
@@ -53,6 +55,7 @@ class Simulator:
 
     def __init__(self, scenario: Scenario, trace: bool = False, saving: Saving = SAVING) -> None:
         self.scenario = scenario
+        storage = scenario.storage or StorageSpec()
         self.saving = saving
         self.kernel = Kernel(scenario.seed, trace)
         self.agents: list[SimAgent] = []
@@ -75,11 +78,16 @@ class Simulator:
             health=scenario.health,
             policy=scenario.policy,
             cautious=scenario.cautious,
+            state_storage=None if scenario.storage is None else "the storage",
+            state_storage_every=storage.every,
+            state_flush_timeout=storage.flush,
         )
         self.clinic = Clinic(self)
         self.mishaps = Mishaps(self)
         self.tf = TfJob(self)
+        self.storage = SimStorage(self)
         self.saves = Saves(self)
+        self.durability = Durability(self)
         self._make_masters()
         self.faults = self._make_faults()
         self.probes = Probes(self)
@@ -136,6 +144,11 @@ class Simulator:
 
     # -- judging
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing happens to the job any more."""
+        return self.kernel.now > self._last_end
+
     def healthy(self) -> int:
         """How many nodes could be members of a world."""
         doubtful = self.master.machine.state.health.doubtful
@@ -145,6 +158,7 @@ class Simulator:
     def _settled(self) -> None:
         """Rule 4: some time after the last fault, a world has formed if enough nodes are healthy."""
         machine = self.master.machine
+        self.durability.settled(machine)
         if machine.state.phase in WAITING and self.healthy() >= machine.state.limits.smallest:
             raise Violation(
                 "a world forms", f"{self.healthy()} healthy nodes, none {SETTLE:g} s after faults"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from elasticrun.core.job.round import Round
 from elasticrun.core.membership.rendezvous import WorldLimits
+from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import Assignment
 from elasticrun.core.recovery.budget import StopCause
 from elasticrun.sim.kernel import require
@@ -37,6 +38,9 @@ class World:
         self.clash = False  # the store's port was taken
         self.errors: set[tuple[str, int]] = set()  # exceptions that its workers raised, with the step
         self.waits: dict[str, list[tuple[float, float]]] = {}  # spans in which a node made no steps
+        self.durable: tuple[CommitId, str] | None = (
+            None  # what its master knew to be in the storage, and of which run
+        )
         self.led = False  # the task that leads a TensorFlow job has ended with 0
 
     @property
