@@ -119,8 +119,8 @@ def export(store: Store, marker: Marker, out: Path) -> None:
             raise IncompleteError(f"{marker.name} was removed from {store.url} meanwhile")
         raise DamagedError(f"{damage.key!r} is damaged in {store.url}: {damage.reason}")
     with explaining("write", str(out)), contextlib.ExitStack() as stack:
-        if out.is_dir():
-            raise UsageError(f"{out} is a directory: name the file to write")
+        if out.exists() and not out.is_file():  # a device such as /dev/null would be replaced by a file
+            raise UsageError(f"{out} is no regular file: name a file to write")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-")))
         source = Path(store.url) / marker.name.folder
         if "://" in store.url:

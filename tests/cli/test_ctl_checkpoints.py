@@ -182,6 +182,14 @@ def test_a_step_that_is_not_there_is_told(folder: Path, verb: list[str]) -> None
     )
 
 
+def test_an_export_replaces_no_device(folder: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    done = run(folder, "export", "9", pipe)
+    assert (done.exit_code, pipe.is_fifo()) == (2, True)
+    assert f"{pipe} is no regular file" in done.stderr
+
+
 def test_an_export_to_nowhere_is_told(folder: Path) -> None:
     done = run(folder, "export", "9", folder / "nowhere" / "out.pt")
     assert done.exit_code == 1

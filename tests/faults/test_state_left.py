@@ -27,7 +27,9 @@ SLACK = 3  # descriptors
 def _nothing_in_shared_memory() -> Iterator[None]:
     before = shared_memory()
     yield
-    assert shared_memory_left(before) == []
+    left = shared_memory_left(before)
+    # Python's semaphores have a name for a moment: those of loaders that other tests start beside this one.
+    assert [name for name in left if not name.startswith("sem.mp-")] == []
 
 
 def files(cluster: Cluster, killed: int) -> list[str]:

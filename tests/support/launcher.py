@@ -159,10 +159,10 @@ class Launcher:
         """SIGKILL everything that this launcher started, as when its host loses power."""
         kill_marked(self.mark)
 
-    def wait(self) -> int:
+    def wait(self, deadline: float = DEADLINE) -> int:
         """The exit status, once the process has ended and everything it printed was read."""
         try:
-            wait_end(self.pid)
+            wait_end(self.pid, deadline)
         except Hung as hung:
             raise Hung(f"{hung}\n{self.story()}") from None
         status = self.process.wait()
