@@ -412,8 +412,8 @@ class TaskRules(RuleBasedStateMachine):
                     self.end_round(node)
             self.wait(6.0)
         if self.job.state.phase is JobPhase.RUNNING:
-            for node in self.nodes.values():
-                self.all_is_as_wanted(node)
+            for name in self.job.state.current.pending:  # others are spares, as one whose tasks have ended
+                self.all_is_as_wanted(self.nodes[name])
 
     def deliver_all(self) -> None:
         busy = True
