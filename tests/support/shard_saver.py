@@ -5,6 +5,7 @@ shard_saver.py FOLDER RANK SIZE
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -39,3 +40,4 @@ def main(folder: Path, rank: int, size: int) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    os._exit(0)  # FSDP keeps the process group, whose threads now and then abort who exits with them

@@ -12,6 +12,7 @@ what it got with what torch.save wrote to EXPECTED. Ends with 0 if they are equa
 from __future__ import annotations
 
 import importlib.abc
+import os
 import sys
 import warnings
 from typing import Any
@@ -111,4 +112,6 @@ def main(kind: str, folder: str, expected: str, *more: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    status = main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(status)  # FSDP keeps the process group, whose threads now and then abort who exits with them
