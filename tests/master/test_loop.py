@@ -210,7 +210,7 @@ def test_a_master_that_replays_its_journal_knows_what_was_leased(tmp_path: Path)
         bench = Bench(tmp_path, ONE)
         session = bench.attach("a")
         reader = DataReader(0, 0, "data", "x", 0)
-        bench.hear(session, OpenData("a-1", reader, 1, "plan", 4, 1, 60.0))
+        bench.hear(session, OpenData("a-1", reader, 1, "plan", 8, 1, 60.0))
         bench.hear(session, AskData("a-1", reader, 2, wanted=2))
         first = session.last()
         found = read_journal(bench.path)
@@ -220,7 +220,7 @@ def test_a_master_that_replays_its_journal_knows_what_was_leased(tmp_path: Path)
         assert session.last() == first, "asked again, it says the same"
         bench.hear(session, AskData("a-1", reader, 3, wanted=9))
         answers = [each for each in session.sent if isinstance(each, DataAnswer)]
-        assert [[it.piece.place for it in each.leases] for each in answers] == [[], [0, 1], [0, 1], [2, 3]]
+        assert [[it.piece.place for it in each.leases] for each in answers] == [[], [0, 1], [0, 1], [2, 3, 4]]
 
     run(main())
 
