@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults.leftovers import Descriptors, files_left, left_by_killed, shared_memory, shared_memory_left
+from tests.faults.leftovers import SHARED_MEMORY, Descriptors, files_left, left_by_killed
 from tests.support.cluster import Cluster
 from tests.support.launcher import Launcher
-from tests.support.processes import only, titled
+from tests.support.processes import marked, only, titled
 from tests.support.said import KEEPER
 
 pytestmark = pytest.mark.torch
@@ -21,15 +20,6 @@ TWO = ("--standalone", "--nproc-per-node=2")
 INFO = {"LOGLEVEL": "INFO"}
 LAST = 9  # the round in which nobody is killed
 SLACK = 3  # descriptors
-
-
-@pytest.fixture(autouse=True)
-def _nothing_in_shared_memory() -> Iterator[None]:
-    before = shared_memory()
-    yield
-    left = shared_memory_left(before)
-    # Python's semaphores have a name for a moment: those of loaders that other tests start beside this one.
-    assert [name for name in left if not name.startswith("sem.mp-")] == []
 
 
 def files(cluster: Cluster, killed: int) -> list[str]:
@@ -45,7 +35,20 @@ def options(tmp_path: Path) -> tuple[str, ...]:
 
 
 def waits(job: Launcher, round_: int) -> None:
+    """All ranks have saved their state, and nothing of it has a name in shared memory."""
     job.wait_lines(rf"round {round_} rank \d waits after step", 2)
+    assert {pid: found for pid in marked(job.mark) if (found := shared_files(pid))} == {}
+
+
+def shared_files(pid: int) -> list[str]:
+    """What a process has open or mapped of shared memory that has a name."""
+    place = f"{SHARED_MEMORY}/"
+    try:
+        links = [str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()]
+        maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except FileNotFoundError:  # it has just ended
+        return []
+    return [each for each in (*links, *maps) if place in each]
 
 
 @pytest.mark.parametrize("victim", ["everything", "agent", "spawner"])
