@@ -101,9 +101,10 @@ def best_every(size: float, folder: Path, between_failures: float) -> int:
 
 
 def kills(run: Run, runs: int, apart: Callable[[int], int]) -> Iterator[float]:
-    """Kill a worker again and again, ``apart(number)`` steps after the last time."""
+    """Kill a worker again and again, ``apart(number)`` steps after the last time, anywhere in a step."""
     for number in range(runs):
-        event = reached(run, newest(run) + apart(number))
+        before, event = (reached(run, newest(run) + each) for each in (apart(number), 1))
+        run.collect(event.at + (event.at - before.at) * (number + 0.5) / runs)
         yield new_step(run, run.kill(event.pid))
 
 

@@ -53,8 +53,8 @@ def main() -> None:
     while True:
         train()
         step += 1
+        report("step", step=step)  # it is made; whether it counts is seen after a fault
         save(step, state)
-        report("step", step=step)
 
 
 def keeping(way: str, every: str, folder: Path, state: State) -> tuple[int, Save]:
