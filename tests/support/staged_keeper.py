@@ -18,9 +18,9 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from elasticrun import Checkpointer
-from tests.support.judged import until_judged
 
 HERE = "elasticrun/checkpoint/"
 PRIMES = torch.tensor([2.0, 3.0, 5.0])
@@ -52,7 +52,15 @@ def content(step: int) -> torch.Tensor:
     return PRIMES * step
 
 
+def save(keeper: Checkpointer, state: dict[str, Any], rank: int, step: int) -> None:
+    state["weight"], state["own"] = content(step), (rank, step)
+    while not keeper.save(step, state):  # the one before is not confirmed yet
+        pass
+    keeper.wait()
+
+
 def main() -> None:
+    dist.init_process_group("gloo")
     first, count = map(int, sys.argv[1:])
     rank, round_ = int(os.environ["RANK"]), int(os.environ["ELASTICRUN_ROUND"])
     keeper = Checkpointer()
@@ -62,18 +70,17 @@ def main() -> None:
     os.write(1, f"round {round_} rank {rank}: step {step}, {'right' if is_right else 'WRONG'}\n".encode())
     if round_ == count:
         return
-    for next_step in (step + 1, step + 2):
-        state["weight"], state["own"] = content(next_step), (rank, next_step)
-        counts = Countdown(first + round_)
-        if next_step == step + 2 and rank == 1:
-            until_judged(step + 1)  # else the other rank may not have saved that one yet
-            counts.start()
-        while not keeper.save(next_step, state):  # the one before is not confirmed yet
-            pass
-        keeper.wait()
+    save(keeper, state, rank, step + 1)
+    dist.barrier()  # this node has all of it, and its agent tells so before it tells of a death
+    counts = Countdown(first + round_)
+    if rank == 0:  # all that is missing then is the part of the other one
+        save(keeper, state, rank, step + 2)
+        dist.barrier()
+    else:
+        dist.barrier()
+        counts.start()
+        save(keeper, state, rank, step + 2)
         counts.stop()
-    if rank == 1:
-        until_judged(step + 2)
         os.write(1, f"round {round_}: the save was over, with {counts.left} calls to go\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
     signal.pause()  # until the other rank is dead
