@@ -25,7 +25,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 NODES = ("A", "B")
-KILL_AFTER_EPOCH = 20
+#: In the first seconds the launchers still import torch's compiler beside the training, which keeps both cores
+#: busy: a crash then costs the new workers' own import of it, a second or two. So the crash comes later.
+KILL_AFTER_EPOCH = 60
+EPOCHS = 80
 #: What the script imports besides torch: half of the time until a new worker could go on.
 SLOW_IMPORTS = "sklearn.datasets,sklearn.model_selection"
 LEAST_ACCURACY = 0.97
@@ -192,7 +195,7 @@ def run(launcher: str) -> None:
         )
         if Path(launcher).name == "elastic-run":
             options += f"--warm-import {SLOW_IMPORTS} "
-        options += "examples/torch/digits.py --epochs 30"
+        options += f"examples/torch/digits.py --epochs {EPOCHS}"
         tell("Two nodes on this box train a small net on handwritten digits. On each of them somebody typed:")
         tell(f"{Path(launcher).name} {options}")
         try:
