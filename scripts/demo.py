@@ -25,8 +25,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 NODES = ("A", "B")
-#: In the first seconds the launchers still import torch's compiler beside the training, which keeps both cores
-#: busy: a crash then costs the new workers' own import of it, a second or two. So the crash comes later.
+#: In the first seconds the launchers still import torch's compiler beside the training, which keeps both
+#: cores busy: a crash then costs the new workers' own import of it, a second or two. So it comes later.
 KILL_AFTER_EPOCH = 60
 EPOCHS = 80
 #: What the script imports besides torch: half of the time until a new worker could go on.
