@@ -34,6 +34,7 @@ _ELF = b"\x7fELF"
 _MOST_SOURCE = 4 * 2**20  # bytes; nobody writes more by hand
 
 TORCH, TENSORFLOW = "torch", "tensorflow"
+COMPILER, KEEPER = "torch._dynamo", "elasticrun.checkpoint.checkpointer"
 #: Variables that are read while torch, or a library below it, is loaded. Those of CUDA, NCCL and gloo are
 #: read at the first use of a device or a group instead, and LD_* and PYTHON* as a process starts.
 _EARLY_TORCH = (
@@ -84,7 +85,17 @@ def choose(
         notes.append(("info", f"restarts import torch's compiler anew: {compiler} while that is imported"))
     is_needed = not extra or _imports(source, library)
     imports = tuple(dict.fromkeys((*((library,) if is_needed else ()), *extra)))
-    return replace(workers, warm_imports=imports, warm_later=not compiler, keeps_warm=mode == "on")
+    later = _later(source, has_compiler=not compiler) if TORCH in imports else ()
+    return replace(workers, warm_imports=imports, warm_later=later, keeps_warm=mode == "on")
+
+
+def _later(source: str | None, has_compiler: bool) -> tuple[str, ...]:
+    """What a script of torch imports late, or takes long to import: for restarts, not for the first start.
+
+    Torch itself imports its compiler at the first step of an optimizer.
+    """
+    keeps_state = _imports(source, "elasticrun")
+    return (*((COMPILER,) if has_compiler else ()), *((KEEPER,) if keeps_state else ()))
 
 
 def _unfit(entrypoint: Entrypoint, environ: Mapping[str, str]) -> str:

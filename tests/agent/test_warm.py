@@ -14,7 +14,13 @@ from elasticrun.core.protocol.messages import Assignment
 SCRIPT = Entrypoint(EntrypointKind.SCRIPT, "train.py", ("--out=${local_rank}",), python=sys.executable)
 ENV = (("HOME", "/home/a"), ("OMP_NUM_THREADS", "2"), ("RANK", "old"), ("CUDA_VISIBLE_DEVICES", "4,5,6"))
 CONFIG = WorkerConfig(
-    SCRIPT, local_world_size=3, env=ENV, signals=(15,), file_timer="/t", warm_imports=("torch", "json")
+    SCRIPT,
+    local_world_size=3,
+    env=ENV,
+    signals=(15,),
+    file_timer="/t",
+    warm_imports=("torch", "json"),
+    warm_later=("torch._dynamo",),
 )
 
 
@@ -30,7 +36,7 @@ def test_local_ranks_share_a_parent_although_their_arguments_differ() -> None:
 
 
 def test_what_is_imported_later() -> None:
-    for imports, terms in ((("json",), "json"), (("torch._dynamo", "torch"), "torch._dynamo,torch")):
+    for imports, terms in ((("json",), "json;torch._dynamo"), (("torch._dynamo", "a"), "torch._dynamo,a")):
         (recipe, *_) = warm_recipes(replace(CONFIG, warm_imports=imports), ())
         assert recipe.terms == f"unset:{terms}:auto"
 

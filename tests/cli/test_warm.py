@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.cli.parse import parse_command_line
+from elasticrun.cli.warm import COMPILER, KEEPER
 
 TORCH = ("torch",)
 TENSORFLOW = ("tensorflow",)
@@ -126,8 +127,16 @@ def test_what_torchs_compiler_reads_is_not_imported_for_restarts(tmp_path: Path)
         script.write_text(f"import os, torch\nos.environ['{line}'] = '1'\n")
         config = parse_command_line([str(script)], {"PATH": "/usr/bin:/bin"})
         assert config.workers.warm_imports == TORCH
-        assert config.workers.warm_later is later
+        assert config.workers.warm_later == ((COMPILER,) if later else ())
         assert any("line 2 of the program" in note for _, note in config.notes) is not later
+
+
+def test_restarts_of_a_script_that_keeps_its_state_do_not_wait_for_the_import_of_that(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    for line in ("from elasticrun import Checkpointer", "import elasticrun"):
+        script.write_text(f"import torch\n{line}\n")
+        config = parse_command_line([str(script)], {"PATH": "/usr/bin:/bin"})
+        assert config.workers.warm_later == (COMPILER, KEEPER)
 
 
 def parse_tensorflow(folder: Path, source: str, *argv: str) -> tuple[object, str]:

@@ -10,7 +10,7 @@ The servers of a TensorFlow job run another program than the script, so they hav
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from elasticrun.agent.programs import INJECTED
@@ -21,8 +21,6 @@ from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
 STDIN = 0
-#: Imported once the first workers run: torch itself does so, at the first step of an optimizer.
-LATER = {"torch": "torch._dynamo"}
 #: The key of the parent of servers; those of others are numbers.
 SERVERS = "servers"
 
@@ -60,7 +58,7 @@ def server_recipe(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> WarmR
     is_alike = not cpus and not config.virtual_local_rank
     if config.servers is None or config.server_imports is None or not is_alike or not _is_injectable():
         return None
-    return replace(_recipe(config, config.servers, cpus, 0, config.server_imports), key=SERVERS)
+    return replace(_recipe(config, config.servers, cpus, 0, config.server_imports, ()), key=SERVERS)
 
 
 def warm_recipes(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> list[WarmRecipe]:
@@ -70,7 +68,8 @@ def warm_recipes(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> list[W
         return []
     try:
         recipes = [
-            _recipe(config, config.entrypoint, cpus, rank, imports) for rank in range(config.local_world_size)
+            _recipe(config, config.entrypoint, cpus, rank, imports, config.warm_later)
+            for rank in range(config.local_world_size)
         ]
     except UsageError:
         return []  # the start of the workers says what is wrong
@@ -90,6 +89,7 @@ def _recipe(
     cpus: Sequence[frozenset[int]],
     local_rank: int,
     imports: Sequence[str],
+    later: Sequence[str],
 ) -> WarmRecipe:
     env = common_environment(config, local_rank)
     before = env.get("PYTHONPATH")
@@ -101,16 +101,16 @@ def _recipe(
         terms=":".join(
             (
                 "unset" if before is None else "set",
-                _terms(imports, LATER if config.warm_later else {}),
+                _terms(imports, later),
                 "on" if config.keeps_warm else "auto",
             )
         ),
     )
 
 
-def _terms(imports: Sequence[str], follows: Mapping[str, str]) -> str:
-    later = [follows[name] for name in imports if name in follows and follows[name] not in imports]
-    return ";".join(filter(None, (",".join(imports), ",".join(later))))
+def _terms(imports: Sequence[str], later: Sequence[str]) -> str:
+    added = [name for name in later if name not in imports]
+    return ";".join(filter(None, (",".join(imports), ",".join(added))))
 
 
 def probe_key(config: WorkerConfig) -> str | None:
