@@ -37,6 +37,8 @@ from elasticrun.errors import CheckpointError
 FORMAT = 1
 #: Items begin at multiples of this, so that a tensor of any type can be viewed in place.
 ALIGNMENT = 64
+#: Rooms are multiples of this many bytes, or of the size's own leading bits: at most a 32nd more than needed.
+_LEAST_UNIT, _UNIT_BITS = 1 << 14, 6
 _FOOTER = struct.Struct("=Q")
 #: Room for the index's digests, which are known only later: each is written with this many digits.
 _DIGITS = 16
@@ -111,10 +113,16 @@ class Layout:
         return [*(self._share() if divides else self.shared), *self.own]
 
     def room(self, divides: bool, facts: dict[str, Any] | None = None) -> int:
-        """An upper bound of the bytes that its part takes."""
+        """An upper bound of the bytes that its part takes.
+
+        It is rounded up: a later save, of which some number has one digit more, then fits into the same
+        buffer, and no other one has to be made.
+        """
         items = self.items(divides)
         data = sum(_aligned(item.length) for item, _ in items)
-        return data + len(_encode([item for item, _ in items], facts or {})) + 20 * len(items) + 4096
+        total = data + len(_encode([item for item, _ in items], facts or {})) + 20 * len(items) + 4096
+        unit = max(_LEAST_UNIT, 1 << max(0, total.bit_length() - _UNIT_BITS))
+        return -(-total // unit) * unit
 
     def _share(self) -> Iterator[tuple[Item, torch.Tensor]]:
         """Every local rank's share begins and ends at an item; shares have about the same size."""

@@ -179,6 +179,15 @@ def test_there_is_room_for_the_facts_of_many_items() -> None:
     assert Part(0, memoryview(data), digest).facts["mappings"] == mappings
 
 
+def test_a_save_that_needs_a_little_more_asks_for_the_same_room() -> None:
+    """Else each number that gets one digit more would cost as many new pages as the state has."""
+    for elements in (1, 10_000, 1_000_000):
+        layout = layout_of({"weight": torch.ones(elements)})
+        need = layout.room(False, {"age": 1})
+        assert len({layout.room(False, {"age": 10**digits}) for digits in range(12)}) == 1
+        assert need <= 1.04 * elements * 4 + 2**15
+
+
 # What is damaged
 
 DAMAGED = {
