@@ -128,6 +128,22 @@ class AgentMemory:
         """
         self._ask({"ask": "end", "step": step, "length": length, "digest": digest, "own": own})
 
+    def map_ahead(self) -> None:
+        """Map the buffers that this worker is likely to write into next, so that no save waits for that.
+
+        Other threads run meanwhile. ``begin`` maps what is not mapped here.
+        """
+        first = 0
+        while True:
+            answer, fd = self._ask({"ask": "buffer", "from": first})
+            if answer["buffer"] is None:
+                return
+            first = answer["buffer"] + 1
+            if answer["buffer"] in self._maps:
+                _close(fd)
+            else:
+                self._maps[answer["buffer"]] = _mapped(fd, answer["size"], _WRITABLE, gently=True)
+
     def give_up(self) -> None:
         """Tell that the save that was begun will not be completed."""
         if self._channel is not None:  # else the agent has found out by that
@@ -185,9 +201,9 @@ class AgentMemory:
 
     def _map(self, buffer: int, size: int, fd: int | None) -> mmap.mmap:
         if buffer not in self._maps:
-            self._maps[buffer] = _mapped(fd, size, mmap.PROT_READ | mmap.PROT_WRITE)
-        elif fd is not None:
-            os.close(fd)
+            self._maps[buffer] = _mapped(fd, size, _WRITABLE)
+        else:
+            _close(fd)
         return self._maps[buffer]
 
     def _ask(self, message: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
@@ -233,17 +249,54 @@ class AgentMemory:
         return answer, fds[0] if fds else None
 
 
+_WRITABLE = mmap.PROT_READ | mmap.PROT_WRITE
 #: Has the kernel fill in the page table at once, which takes a fraction of the time of as many page faults.
 _POPULATE = mmap.MAP_POPULATE
+#: The same for a part of a map, from Linux 5.14 on; Python does not know it.
+_MADV_POPULATE_WRITE = 23
+#: Bytes about which the kernel is advised at a time: about half a millisecond, in which no other thread runs.
+_STRIDE = 4 << 20
 
 
-def _mapped(fd: int | None, size: int, protection: int) -> mmap.mmap:
-    """Map what a descriptor names, and close it. OSError: it cannot be, or did not come."""
+def _mapped(fd: int | None, size: int, protection: int, gently: bool = False) -> mmap.mmap:
+    """Map what a descriptor names, and close it. OSError: it cannot be, or did not come.
+
+    ``gently``: other threads run meanwhile, if the kernel can do that.
+    """
     if fd is None:  # the kernel drops a descriptor for which there is no room
         raise OSError(errno.EMFILE, "no descriptor came: are all in use (ulimit -n)?")
     try:
+        if gently:
+            memory = mmap.mmap(fd, size, mmap.MAP_SHARED, protection)
+            if _populate(memory):
+                return memory
         return mmap.mmap(fd, size, mmap.MAP_SHARED | _POPULATE, protection)
     finally:
+        os.close(fd)
+
+
+def _populate(memory: mmap.mmap) -> bool:
+    """Have the kernel fill in the page table of a map. Returns whether it can do that."""
+    try:
+        _advise(memory, _MADV_POPULATE_WRITE)
+    except OSError:
+        return False
+    return True
+
+
+def empty(memory: mmap.mmap) -> None:
+    """Take the pages out of a map, so that it takes no time to drop it. The memory itself stays as it is."""
+    _advise(memory, mmap.MADV_DONTNEED)
+
+
+def _advise(memory: mmap.mmap, advice: int) -> None:
+    """Advise the kernel piece by piece, so that other threads run meanwhile."""
+    for start in range(0, len(memory), _STRIDE):
+        memory.madvise(advice, start, min(_STRIDE, len(memory) - start))
+
+
+def _close(fd: int | None) -> None:
+    if fd is not None:
         os.close(fd)
 
 

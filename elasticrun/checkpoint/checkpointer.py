@@ -138,6 +138,8 @@ class Checkpointer:
         self._history = oldest(map(History.of, reader.facts)).failed(rounds)
         self._timing.restored(commit.step, rounds, reader.facts)
         self._restored(commit)
+        self._sealing = threading.Thread(target=self._settle, args=(reader,), name="elasticrun-map")
+        self._sealing.start()
         return commit.step
 
     def _load_stored(self, storage: str | None, state: State) -> int:
@@ -311,6 +313,19 @@ class Checkpointer:
     def _history_now(self) -> History:
         return self._history.after(time.monotonic() - self._began)
 
+    def _settle(self, reader: MemoryReader) -> None:
+        """Do what the first step after a restart need not wait for, in a thread for which ``wait`` waits."""
+        self._map_ahead()
+        reader.empty()
+
+    def _map_ahead(self) -> None:
+        """Have the next save find its memory mapped."""
+        assert self._memory is not None
+        try:
+            self._memory.map_ahead()
+        except (CheckpointError, OSError) as error:
+            logger.debug("the memory for the next save is not mapped beforehand: %s", error)
+
     def _restored(self, commit: CommitId | None, run: str | None = None) -> None:
         if self._record is not None:
             self._record.begin(commit, run)
@@ -336,6 +351,7 @@ class Checkpointer:
             writing.finish(step, own=any(item.is_shard for item in writing.items))
             if warning := watch():
                 logger.warning("%s", warning)
+            self._map_ahead()
         except CheckpointError as error:  # the training goes on without this save
             logger.warning("step %d is not saved: %s", step, error)
             with contextlib.suppress(CheckpointError):

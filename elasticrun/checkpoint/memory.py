@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import mmap
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -25,7 +26,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from elasticrun.checkpoint.agent_memory import AgentMemory, Granted
+from elasticrun.checkpoint.agent_memory import AgentMemory, Granted, empty
 from elasticrun.checkpoint.copying import Copies, Copying, missing_tensors
 from elasticrun.checkpoint.exchange import Remote, is_possible, others
 from elasticrun.checkpoint.gpu import Devices
@@ -131,6 +132,7 @@ class MemoryReader(StorageReader):
         self._copies = Copies()
         self._metadata: Metadata | None = None
         self._parts: list[Part] | None = None  # that this node has
+        self._maps: list[mmap.mmap] = []  # of these parts
         self._others: list[Remote] | None = None  # that other ranks send; None: they were not asked
         self.facts: list[dict[str, Any]] = []  # of each part, once the metadata was read
         self.faults: list[str] = []  # why parts of this node cannot be read, in words
@@ -196,6 +198,11 @@ class MemoryReader(StorageReader):
         """No path names a commit in memory."""
         return False
 
+    def empty(self) -> None:
+        """Take what was read out of this process's memory; it can be read again, more slowly."""
+        for memory in self._maps:
+            empty(memory)
+
     @property
     def is_wide(self) -> bool:
         """Whether other ranks send what this node does not have, or has damaged."""
@@ -219,6 +226,7 @@ class MemoryReader(StorageReader):
             self._parts = []
             try:
                 for each in self._memory.stored():
+                    self._maps.append(each.memory)
                     try:
                         self._parts.append(Part(each.rank, memoryview(each.memory), each.digest))
                     except CheckpointError as error:

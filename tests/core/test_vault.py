@@ -653,7 +653,7 @@ def test_free_buffers_that_are_too_small_make_room() -> None:
 
 
 def test_the_smallest_buffer_that_is_large_enough_is_taken() -> None:
-    keeper = Keeper(0, 1, makes=False)
+    keeper = Keeper(0, 1, 2, makes=False)
     keeper.begin(0, 1, whole=30)
     keeper.begin(1, 1, whole=20)
     keeper.do(WorkerGone(0))
@@ -661,8 +661,40 @@ def test_the_smallest_buffer_that_is_large_enough_is_taken() -> None:
     for ask in keeper.asked:
         keeper.do(BufferMade(ask.buffer))
     sizes = {ask.buffer: ask.size for ask in keeper.asked}
-    keeper.begin(0, 1, whole=15)
+    keeper.begin(2, 1, whole=15)
     assert [sizes[grant.buffer] for grant in keeper.of(Grant)] == [20]
+
+
+def test_each_rank_writes_into_the_buffers_that_it_has_mapped() -> None:
+    keeper, written = Keeper(0, 1), dict[int, set[int]]()
+    for step in range(1, 9):
+        if step == 5:  # a restart forgets nothing of that
+            keeper.begin_round(1, 0, 1, restore=CommitId(0, 4))
+        for rank in (1, 0) if step % 2 else (0, 1):
+            keeper.begin(rank, step)
+            written.setdefault(rank, set()).update(grant.buffer for grant in keeper.of(Grant))
+            keeper.end(rank, step)
+        keeper.do(Judged(CommitId(step // 5, step), None))
+    assert [len(written[rank]) for rank in (0, 1)] == [2, 2]
+    assert not written[0] & written[1]
+
+
+def test_a_rank_learns_of_its_buffers_before_it_writes_into_them() -> None:
+    keeper = Keeper(0, 1, makes=False)
+
+    def known(rank: int) -> list[int]:
+        found: list[int] = []
+        while (buffer := keeper.vault.next_buffer(rank, found[-1] + 1 if found else 0)) is not None:
+            found.append(buffer.number)
+        return found
+
+    keeper.begin(0, 1)
+    assert known(0) == [], "it is being made"
+    keeper.do(BufferMade(0))
+    assert (known(0), known(1)) == ([0], [])
+    keeper.end(0, 1)
+    keeper.do(BufferMade(1))
+    assert (known(0), known(1)) == ([0, 1], []), "the second was made for the same rank"
 
 
 def test_a_buffer_is_free_for_any_rank_once_it_is_made() -> None:

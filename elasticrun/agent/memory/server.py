@@ -270,6 +270,8 @@ class MemoryServer:
                 self._handle(SaveEnds(rank, step, length, digest, own, connection.number))
             case {"ask": "give up"}:
                 self._handle(WorkerGone(rank, connection.number))
+            case {"ask": "buffer", "from": int()}:
+                self._show_buffer(connection, rank, _natural(message, "from"))
             case {"ask": "restore", "from": int()}:
                 self._show(connection, _natural(message, "from"))
             case {"ask": "data", "kind": str(kind), "body": dict() | str() as body}:
@@ -323,6 +325,15 @@ class MemoryServer:
         else:
             part, fd = found
             self._send(connection, {"rank": part.rank, "length": part.length, "digest": part.digest}, fd)
+
+    def _show_buffer(self, connection: Connection, rank: int, first: int) -> None:
+        """Hand out a buffer that a rank is likely to write into, for it to be mapped beforehand."""
+        buffer = self._vault.next_buffer(rank, first)
+        if buffer is None:
+            self._send(connection, {"buffer": None})
+        else:
+            size, fd = self._buffers.sizes[buffer.number], self._buffers.fds[buffer.number]
+            self._send(connection, {"buffer": buffer.number, "size": size}, fd)
 
     def _send(self, connection: Connection, answer: dict[str, Any], fd: int | None = None) -> None:
         try:

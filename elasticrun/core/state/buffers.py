@@ -56,6 +56,7 @@ class Buffer:
     number: int
     size: int  # bytes
     rank: int = -1  # whose save it is made for, or whose part it holds
+    home: int = -1  # the rank that it was made for, or that wrote into it last: it has it mapped
     peer: int = -1  # the process that writes it
     stage: Stage = Stage.MAKING
     commit: CommitId | None = None
@@ -67,7 +68,7 @@ class Buffer:
 
     def write(self, save: SaveBegins, round_: int, divides: bool) -> None:
         """A rank writes its part of a commit from now on."""
-        self.stage, self.rank, self.peer = Stage.WRITING, save.rank, save.peer
+        self.stage, self.rank, self.home, self.peer = Stage.WRITING, save.rank, save.rank, save.peer
         self.commit, self.contents, self.divides = CommitId(round_, save.step), save.contents, divides
 
     def store(self, length: int, digest: str, own: bool) -> None:
@@ -101,6 +102,11 @@ class Shelf:
         """The complete parts of a commit, by rank."""
         return {buffer.rank: buffer for buffer in self.stored if buffer.commit == commit}
 
+    def of_rank(self, rank: int, first: int) -> Buffer | None:
+        """The first buffer, from number ``first`` on, that is there and of which a rank is the home."""
+        own = (b for b in self._buffers.values() if b.home == rank and b.stage is not Stage.MAKING)
+        return min((b for b in own if b.number >= first), key=lambda b: b.number, default=None)
+
     def written_by(self, rank: int) -> Buffer | None:
         """The buffer that a rank is writing."""
         found = [b for b in self._buffers.values() if b.stage is Stage.WRITING and b.rank == rank]
@@ -119,13 +125,13 @@ class Shelf:
         return newest
 
     def take(self, size: int, rank: int) -> Buffer | None:
-        """A free buffer with so much room; None: one is being made for this rank."""
+        """A free buffer with so much room, if possible one that the rank knows; None: one is being made."""
         free = [b for b in self._buffers.values() if b.stage is Stage.FREE]
         if fits := [buffer for buffer in free if size <= buffer.size]:
-            return min(fits, key=lambda buffer: buffer.size)
+            return min(fits, key=lambda buffer: (buffer.home != rank, buffer.size))
         if not any(b.stage is Stage.MAKING and b.rank == rank for b in self._buffers.values()):
             self._drop(free)  # their room is needed
-            self._buffers[self._next] = Buffer(self._next, size, rank)
+            self._buffers[self._next] = Buffer(self._next, size, rank, rank)
             self.effects.append(MakeBuffer(self._next, size))
             self._next += 1
         return None

@@ -122,6 +122,10 @@ class Vault:
         """The buffers of a commit that this node has told to hold; none otherwise."""
         return list(self._shelf.parts(commit).values()) if commit in self.told else []
 
+    def next_buffer(self, rank: int, first: int) -> Buffer | None:
+        """A buffer, from number ``first`` on, that a rank is likely to write into; None: there is no more."""
+        return self._shelf.of_rank(rank, first)
+
     # -- rounds
 
     def _begin_round(self, event: RoundBegins) -> None:
