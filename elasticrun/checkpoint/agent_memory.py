@@ -6,6 +6,7 @@ descriptors. Needs the standard library only.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import mmap
@@ -128,17 +129,14 @@ class AgentMemory:
         """
         self._ask({"ask": "end", "step": step, "length": length, "digest": digest, "own": own})
 
-    def map_ahead(self) -> None:
-        """Map the buffers that this worker is likely to write into next, so that no save waits for that.
-
-        Other threads run meanwhile. ``begin`` maps what is not mapped here.
+    def map_ahead(self, how_many: int) -> None:
+        """Map buffers that this worker is likely to write into, the next one first, so that no save waits for
+        that. Other threads run meanwhile. ``begin`` maps what is not mapped here.
         """
-        first = 0
-        while True:
-            answer, fd = self._ask({"ask": "buffer", "from": first})
+        for number in range(how_many):
+            answer, fd = self._ask({"ask": "buffer", "number": number})
             if answer["buffer"] is None:
                 return
-            first = answer["buffer"] + 1
             if answer["buffer"] in self._maps:
                 _close(fd)
             else:
@@ -254,7 +252,7 @@ _WRITABLE = mmap.PROT_READ | mmap.PROT_WRITE
 _POPULATE = mmap.MAP_POPULATE
 #: The same for a part of a map, from Linux 5.14 on; Python does not know it.
 _MADV_POPULATE_WRITE = 23
-#: Bytes about which the kernel is advised at a time: about half a millisecond, in which no other thread runs.
+#: Bytes about which the kernel is advised at a time: half a millisecond, in which no other thread can map.
 _STRIDE = 4 << 20
 
 
@@ -277,22 +275,26 @@ def _mapped(fd: int | None, size: int, protection: int, gently: bool = False) ->
 
 def _populate(memory: mmap.mmap) -> bool:
     """Have the kernel fill in the page table of a map. Returns whether it can do that."""
-    try:
-        _advise(memory, _MADV_POPULATE_WRITE)
-    except OSError:
-        return False
-    return True
+    at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    return _advise(at, len(memory), _MADV_POPULATE_WRITE)
 
 
-def empty(memory: mmap.mmap) -> None:
+def empty(address: int, length: int) -> None:
     """Take the pages out of a map, so that it takes no time to drop it. The memory itself stays as it is."""
-    _advise(memory, mmap.MADV_DONTNEED)
+    _advise(address, length, mmap.MADV_DONTNEED)
 
 
-def _advise(memory: mmap.mmap, advice: int) -> None:
-    """Advise the kernel piece by piece, so that other threads run meanwhile."""
-    for start in range(0, len(memory), _STRIDE):
-        memory.madvise(advice, start, min(_STRIDE, len(memory) - start))
+def _advise(address: int, length: int, advice: int) -> bool:
+    """Advise the kernel piece by piece. Returns whether it follows.
+
+    Python's own ``mmap.madvise`` would keep other threads from running meanwhile.
+    """
+    madvise = ctypes.CDLL(None).madvise
+    for start in range(0, length, _STRIDE):
+        size = ctypes.c_size_t(min(_STRIDE, length - start))
+        if madvise(ctypes.c_void_p(address + start), size, advice) != 0:
+            return False
+    return True
 
 
 def _close(fd: int | None) -> None:

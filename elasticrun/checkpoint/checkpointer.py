@@ -41,6 +41,8 @@ from elasticrun.errors import CheckpointError
 
 logger = logging.getLogger("elasticrun")
 
+#: How many of this rank's buffers are mapped beforehand: one is written while another one can be restored.
+BUFFERS = 2
 #: Saves in a row that other ranks did not make before somebody is warned.
 IN_VAIN = 5
 
@@ -99,6 +101,7 @@ class Checkpointer:
         self._is_saving = False
         self._sealing: threading.Thread | None = None
         self._has_saved = False  # in this round, or was refused
+        self._read: MemoryReader | None = None  # what was restored, until it is unmapped
         self._told = False  # that saves are refused
         self._told_lost = False  # that saves are in vain
 
@@ -138,7 +141,8 @@ class Checkpointer:
         self._history = oldest(map(History.of, reader.facts)).failed(rounds)
         self._timing.restored(commit.step, rounds, reader.facts)
         self._restored(commit)
-        self._sealing = threading.Thread(target=self._settle, args=(reader,), name="elasticrun-map")
+        self._read = reader  # to unmap it would take time now
+        self._sealing = threading.Thread(target=self._map_ahead, args=(1,), name="elasticrun-map")
         self._sealing.start()
         return commit.step
 
@@ -313,16 +317,18 @@ class Checkpointer:
     def _history_now(self) -> History:
         return self._history.after(time.monotonic() - self._began)
 
-    def _settle(self, reader: MemoryReader) -> None:
+    def _settle(self) -> None:
         """Do what the first step after a restart need not wait for, in a thread for which ``wait`` waits."""
-        self._map_ahead()
-        reader.empty()
+        if self._read is not None:
+            self._read.empty()
+            self._read = None
+        self._map_ahead(BUFFERS)
 
-    def _map_ahead(self) -> None:
-        """Have the next save find its memory mapped."""
+    def _map_ahead(self, how_many: int) -> None:
+        """Have the next saves find their memory mapped, in a thread for which ``wait`` waits."""
         assert self._memory is not None
         try:
-            self._memory.map_ahead()
+            self._memory.map_ahead(how_many)
         except (CheckpointError, OSError) as error:
             logger.debug("the memory for the next save is not mapped beforehand: %s", error)
 
@@ -351,7 +357,7 @@ class Checkpointer:
             writing.finish(step, own=any(item.is_shard for item in writing.items))
             if warning := watch():
                 logger.warning("%s", warning)
-            self._map_ahead()
+            self._settle()
         except CheckpointError as error:  # the training goes on without this save
             logger.warning("step %d is not saved: %s", step, error)
             with contextlib.suppress(CheckpointError):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import mmap
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -26,7 +25,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from elasticrun.checkpoint.agent_memory import AgentMemory, Granted, empty
+from elasticrun.checkpoint.agent_memory import AgentMemory, Granted
 from elasticrun.checkpoint.copying import Copies, Copying, missing_tensors
 from elasticrun.checkpoint.exchange import Remote, is_possible, others
 from elasticrun.checkpoint.gpu import Devices
@@ -132,7 +131,6 @@ class MemoryReader(StorageReader):
         self._copies = Copies()
         self._metadata: Metadata | None = None
         self._parts: list[Part] | None = None  # that this node has
-        self._maps: list[mmap.mmap] = []  # of these parts
         self._others: list[Remote] | None = None  # that other ranks send; None: they were not asked
         self.facts: list[dict[str, Any]] = []  # of each part, once the metadata was read
         self.faults: list[str] = []  # why parts of this node cannot be read, in words
@@ -200,8 +198,8 @@ class MemoryReader(StorageReader):
 
     def empty(self) -> None:
         """Take what was read out of this process's memory; it can be read again, more slowly."""
-        for memory in self._maps:
-            empty(memory)
+        for part in self._parts or ():
+            part.empty()
 
     @property
     def is_wide(self) -> bool:
@@ -226,7 +224,6 @@ class MemoryReader(StorageReader):
             self._parts = []
             try:
                 for each in self._memory.stored():
-                    self._maps.append(each.memory)
                     try:
                         self._parts.append(Part(each.rank, memoryview(each.memory), each.digest))
                     except CheckpointError as error:

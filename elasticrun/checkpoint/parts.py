@@ -32,6 +32,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import SavePlanner, WriteItem, WriteItemType
 from torch.distributed.tensor import DTensor, Replicate
 
+from elasticrun.checkpoint.agent_memory import empty
 from elasticrun.errors import CheckpointError
 
 FORMAT = 1
@@ -269,6 +270,10 @@ class Part:
         for item in self.items:
             if not 0 <= item.at <= item.at + item.length <= end:
                 raise CheckpointError(f"the part of rank {rank} is damaged: {item.name} lies outside of it")
+
+    def empty(self) -> None:
+        """Take the bytes, which are a map, out of this process's memory; they can be read again."""
+        empty(self._memory.data_ptr(), self._memory.numel())
 
     def data(self, item: Item) -> torch.Tensor:
         """The bytes of an item, in place and unchecked."""

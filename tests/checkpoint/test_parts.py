@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import mmap
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -186,6 +188,16 @@ def test_a_save_that_needs_a_little_more_asks_for_the_same_room() -> None:
         need = layout.room(False, {"age": 1})
         assert len({layout.room(False, {"age": 10**digits}) for digits in range(12)}) == 1
         assert need <= 1.04 * elements * 4 + 2**15
+
+
+def test_what_was_read_can_be_taken_out_of_memory_and_read_again() -> None:
+    data, digest = saved(layout_of({"weight": torch.arange(5.0)}))
+    fd = os.memfd_create("part")
+    os.write(fd, data)
+    part = Part(0, memoryview(mmap.mmap(fd, len(data), prot=mmap.PROT_READ)), digest)
+    os.close(fd)
+    part.empty()
+    assert same(read(part), {"weight": torch.arange(5.0)})
 
 
 # What is damaged

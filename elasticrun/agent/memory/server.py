@@ -270,8 +270,8 @@ class MemoryServer:
                 self._handle(SaveEnds(rank, step, length, digest, own, connection.number))
             case {"ask": "give up"}:
                 self._handle(WorkerGone(rank, connection.number))
-            case {"ask": "buffer", "from": int()}:
-                self._show_buffer(connection, rank, _natural(message, "from"))
+            case {"ask": "buffer", "number": int()}:
+                self._show_buffer(connection, rank, _natural(message, "number"))
             case {"ask": "restore", "from": int()}:
                 self._show(connection, _natural(message, "from"))
             case {"ask": "data", "kind": str(kind), "body": dict() | str() as body}:
@@ -326,9 +326,9 @@ class MemoryServer:
             part, fd = found
             self._send(connection, {"rank": part.rank, "length": part.length, "digest": part.digest}, fd)
 
-    def _show_buffer(self, connection: Connection, rank: int, first: int) -> None:
+    def _show_buffer(self, connection: Connection, rank: int, number: int) -> None:
         """Hand out a buffer that a rank is likely to write into, for it to be mapped beforehand."""
-        buffer = self._vault.next_buffer(rank, first)
+        buffer = self._vault.next_buffer(rank, number)
         if buffer is None:
             self._send(connection, {"buffer": None})
         else:

@@ -102,10 +102,10 @@ class Shelf:
         """The complete parts of a commit, by rank."""
         return {buffer.rank: buffer for buffer in self.stored if buffer.commit == commit}
 
-    def of_rank(self, rank: int, first: int) -> Buffer | None:
-        """The first buffer, from number ``first`` on, that is there and of which a rank is the home."""
+    def of_rank(self, rank: int) -> list[Buffer]:
+        """The buffers that are there and of which a rank is the home; the free ones first."""
         own = (b for b in self._buffers.values() if b.home == rank and b.stage is not Stage.MAKING)
-        return min((b for b in own if b.number >= first), key=lambda b: b.number, default=None)
+        return sorted(own, key=lambda buffer: buffer.stage is not Stage.FREE)
 
     def written_by(self, rank: int) -> Buffer | None:
         """The buffer that a rank is writing."""

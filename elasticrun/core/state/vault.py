@@ -122,9 +122,9 @@ class Vault:
         """The buffers of a commit that this node has told to hold; none otherwise."""
         return list(self._shelf.parts(commit).values()) if commit in self.told else []
 
-    def next_buffer(self, rank: int, first: int) -> Buffer | None:
-        """A buffer, from number ``first`` on, that a rank is likely to write into; None: there is no more."""
-        return self._shelf.of_rank(rank, first)
+    def next_buffer(self, rank: int, number: int) -> Buffer | None:
+        """The buffer that a rank is likely to write into after so many others; None: there is none."""
+        return dict(enumerate(self._shelf.of_rank(rank))).get(number)
 
     # -- rounds
 
