@@ -684,7 +684,7 @@ def test_a_rank_learns_of_its_buffers_before_it_writes_into_them() -> None:
 
     def known(rank: int) -> list[int]:
         found: list[int] = []
-        while (buffer := keeper.vault.next_buffer(rank, len(found))) is not None:
+        while (buffer := keeper.vault.shelf.next_of(rank, len(found))) is not None:
             found.append(buffer.number)
         return found
 

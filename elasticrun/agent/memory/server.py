@@ -328,7 +328,7 @@ class MemoryServer:
 
     def _show_buffer(self, connection: Connection, rank: int, number: int) -> None:
         """Hand out a buffer that a rank is likely to write into, for it to be mapped beforehand."""
-        buffer = self._vault.next_buffer(rank, number)
+        buffer = self._vault.shelf.next_of(rank, number)
         if buffer is None:
             self._send(connection, {"buffer": None})
         else:

@@ -102,10 +102,10 @@ class Shelf:
         """The complete parts of a commit, by rank."""
         return {buffer.rank: buffer for buffer in self.stored if buffer.commit == commit}
 
-    def of_rank(self, rank: int) -> list[Buffer]:
-        """The buffers that are there and of which a rank is the home; the free ones first."""
+    def next_of(self, rank: int, number: int) -> Buffer | None:
+        """The buffer that a rank is likely to write into after so many others; None: none is there."""
         own = (b for b in self._buffers.values() if b.home == rank and b.stage is not Stage.MAKING)
-        return sorted(own, key=lambda buffer: buffer.stage is not Stage.FREE)
+        return dict(enumerate(sorted(own, key=lambda buffer: buffer.stage is not Stage.FREE))).get(number)
 
     def written_by(self, rank: int) -> Buffer | None:
         """The buffer that a rank is writing."""

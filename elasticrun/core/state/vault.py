@@ -76,7 +76,7 @@ class Vault:
     def __init__(self) -> None:
         self._now = 0.0
         self._effects: list[VaultEffect] = []
-        self._shelf = Shelf()
+        self.shelf = Shelf()  # changed here only
         self._rounds: dict[int, Place] = {}
         self._round = -1
         self._wishes: dict[int, Wish] = {}  # by rank
@@ -103,9 +103,9 @@ class Vault:
             case WorkerGone(rank, peer):
                 self._give_up(rank, peer)
             case BufferMade(buffer):
-                self._shelf.made(buffer)
+                self.shelf.made(buffer)
             case BufferRefused(buffer, reason):
-                self._miss(self._shelf.refused(buffer), reason)
+                self._miss(self.shelf.refused(buffer), reason)
             case Judged() | Pinned():
                 self._judge(event)
         self._lose_patience()
@@ -120,18 +120,14 @@ class Vault:
 
     def stored(self, commit: CommitId) -> list[Buffer]:
         """The buffers of a commit that this node has told to hold; none otherwise."""
-        return list(self._shelf.parts(commit).values()) if commit in self.told else []
-
-    def next_buffer(self, rank: int, number: int) -> Buffer | None:
-        """The buffer that a rank is likely to write into after so many others; None: there is none."""
-        return dict(enumerate(self._shelf.of_rank(rank))).get(number)
+        return list(self.shelf.parts(commit).values()) if commit in self.told else []
 
     # -- rounds
 
     def _begin_round(self, event: RoundBegins) -> None:
         self._wishes.clear()
         for rank in self._ranks:
-            if (buffer := self._shelf.written_by(rank)) is not None:
+            if (buffer := self.shelf.written_by(rank)) is not None:
                 buffer.free()
         self._round = event.round
         self._rounds[event.round] = Place(event.group_rank, event.size, event.ranks)
@@ -142,13 +138,13 @@ class Vault:
         self._meeting = Meeting()
         if event.restore is not None:
             self._kept = event.restore
-        for buffer in self._shelf.stored:  # no commit of an earlier round is made any more
+        for buffer in self.shelf.stored:  # no commit of an earlier round is made any more
             if buffer.commit != self._kept and not self.pins.has(buffer.commit):
                 buffer.free()
         self._forget_rounds()
 
     def _forget_rounds(self) -> None:
-        used = {buffer.commit.round for buffer in self._shelf.stored if buffer.commit is not None}
+        used = {buffer.commit.round for buffer in self.shelf.stored if buffer.commit is not None}
         used.add(self._round)
         self._rounds = {number: place for number, place in self._rounds.items() if number in used}
 
@@ -162,7 +158,7 @@ class Vault:
         last = self._last.get(event.rank, -1)
         if event.rank not in self._ranks:
             self._refuse(event, f"rank {event.rank} is none of this node's workers, ranks {self._ranks}")
-        elif event.rank in self._wishes or self._shelf.written_by(event.rank) is not None:
+        elif event.rank in self._wishes or self.shelf.written_by(event.rank) is not None:
             self._refuse(event, f"rank {event.rank} has begun a save that has not ended")
         elif event.step <= last:
             self._refuse(event, f"step {event.step} must come after step {last}, which was saved last")
@@ -172,7 +168,7 @@ class Vault:
             self._wishes[event.rank] = Wish(event, self._now + patience)
 
     def _end_save(self, event: SaveEnds) -> None:
-        buffer = self._shelf.written_by(event.rank)
+        buffer = self.shelf.written_by(event.rank)
         if buffer is None or (buffer.commit, buffer.peer) != (CommitId(self._round, event.step), event.peer):
             self._refuse(event, f"rank {event.rank} does not write step {event.step} here")
         elif event.length > buffer.size:
@@ -185,7 +181,7 @@ class Vault:
 
     def _give_up(self, rank: int, peer: int) -> None:
         """One process of a rank has gone: what another one of it saves goes on."""
-        wish, buffer = self._wishes.get(rank), self._shelf.written_by(rank)
+        wish, buffer = self._wishes.get(rank), self.shelf.written_by(rank)
         if wish is not None and wish.save.peer == peer:
             del self._wishes[rank]
         if buffer is not None and buffer.peer == peer:
@@ -215,7 +211,7 @@ class Vault:
         """Whether the fate of all that a rank has stored in this round is known."""
         return all(
             buffer.commit == self._kept or self.pins.has(buffer.commit)
-            for buffer in self._shelf.stored
+            for buffer in self.shelf.stored
             if buffer.rank == rank and buffer.commit is not None and buffer.commit.round == self._round
         )
 
@@ -232,21 +228,21 @@ class Vault:
         divides = bool(save.contents) and self._meeting.is_unanimous(len(self._ranks))
         need = self._needs[save.rank] = save.share if divides else save.whole
         if len(self._needs) == len(self._ranks):  # else one that is to come may need more
-            self._shelf.drop_wide(max(self._needs.values()))
-        buffer = self._shelf.take(need, save.rank)
+            self.shelf.drop_wide(max(self._needs.values()))
+        buffer = self.shelf.take(need, save.rank)
         if buffer is not None:
             del self._wishes[save.rank]
             self._impatient.discard(save.rank)
             buffer.write(save, self._round, divides)
             self._effects.append(Grant(save.rank, save.step, buffer.number, divides, save.peer, self._lost))
-            if len(self._shelf) < 2 * len(self._ranks):
-                self._shelf.take(need, save.rank)  # for the next save: its pages are there by then
+            if len(self.shelf) < 2 * len(self._ranks):
+                self.shelf.take(need, save.rank)  # for the next save: its pages are there by then
         elif not wish.awaits_buffer:
             self._wishes[save.rank] = Wish(save, self._now + BUFFER_PATIENCE, awaits_buffer=True)
         elif wish.until <= self._now:  # the buffer is free for whoever saves once it is there
             self._miss(save.rank, f"no buffer of {need} bytes was ready within {BUFFER_PATIENCE:.0f} s")
-        self._effects += self._shelf.effects
-        self._shelf.effects.clear()
+        self._effects += self.shelf.effects
+        self.shelf.effects.clear()
 
     # -- commits
 
@@ -261,7 +257,7 @@ class Vault:
                 self._lost = 0
             self.pins, self._void = self.pins.after(event), event.void
         lost: set[CommitId] = set()
-        for buffer in self._shelf.stored:
+        for buffer in self.shelf.stored:
             assert buffer.commit is not None
             is_void = self._void is not None and buffer.commit.age <= self._void.age
             is_old = self._kept is not None and buffer.commit.age < self._kept.age
@@ -274,11 +270,11 @@ class Vault:
 
     def _drop_useless(self) -> None:
         """Free what this node will never report: steps that one of its ranks passed, or stored otherwise."""
-        newest = self._shelf.newest_steps(self._round)
+        newest = self.shelf.newest_steps(self._round)
         for rank, wish in self._wishes.items():
             newest[rank] = max(newest.get(rank, -1), wish.save.step)
-        for commit in {buffer.commit for buffer in self._shelf.stored if buffer.commit} - self.told.keys():
-            parts = self._shelf.parts(commit)
+        for commit in {buffer.commit for buffer in self.shelf.stored if buffer.commit} - self.told.keys():
+            parts = self.shelf.parts(commit)
             is_passed = any(step > commit.step and rank not in parts for rank, step in newest.items())
             if is_passed or (len(parts) == len(self._ranks) and self._holding(commit) is None):
                 self._lost += 1
@@ -286,7 +282,7 @@ class Vault:
                     buffer.free()
 
     def _tell(self) -> None:
-        commits = {buffer.commit for buffer in self._shelf.stored if buffer.commit is not None}
+        commits = {buffer.commit for buffer in self.shelf.stored if buffer.commit is not None}
         found = [self._holding(commit) for commit in sorted(commits, key=lambda each: each.age)]
         told = {holding.commit: holding for holding in found if holding is not None}
         if told != self.told:
@@ -295,7 +291,7 @@ class Vault:
 
     def _holding(self, commit: CommitId) -> Holding | None:
         """What to tell of a commit; None unless all local ranks of its round have stored it whole."""
-        place, parts = self._rounds[commit.round], self._shelf.parts(commit)
+        place, parts = self._rounds[commit.round], self.shelf.parts(commit)
         kinds = {(buffer.contents, buffer.divides) for buffer in parts.values()}
         # some of what is shared may be missing
         is_torn = len(kinds) > 1 and any(divides for _, divides in kinds)
