@@ -1,0 +1,188 @@
+"""What happened in a job, for people and programs that look at it: the entries of the event log.
+
+An entry is a fact with its reason, not an input of the job's machine: those are in the journal, which only
+the version that wrote it can read. Readers of the log depend on these names and fields, so they only grow:
+``VERSION`` grows when a field changes its meaning or goes. A reader passes over kinds and fields that it does
+not know. ``elasticrun/manual/events.schema.json`` describes the lines; a test keeps it true.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from elasticrun.dataclass import dataclass
+
+VERSION = 1
+#: The most names of nodes, or characters of a text, in one entry; the rest is counted, or cut off.
+MAX_NAMES = 64
+MAX_TEXT = 2000
+
+
+class Place(Enum):
+    """Where a saved state is."""
+
+    MEMORY = "memory"  # all parts are in the memory of nodes that are here
+    HOSTS = "hosts"  # and the loss of a host does not take it away
+    STORAGE = "storage"  # it is in the storage
+
+
+@dataclass(frozen=True, slots=True)
+class MasterStarted:
+    """A master took up the job; the first one founded it."""
+
+    epoch: int
+    is_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined:
+    """A node came, or came back after its stream had ended."""
+
+    node: str
+    host: str
+    workers: int  # processes that it runs in a round
+    returns: bool  # the same agent was here before
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDetached:
+    """The stream of a node ended, and it may come back."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    """A node is no part of the job any more."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    """What an agent does changed, as it told itself: see ``AgentPhase``."""
+
+    node: str
+    phase: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """A worker failed by itself. The first of a round is the cause of its stop, if that has one."""
+
+    round: int
+    node: str
+    host: str
+    rank: int
+    local_rank: int
+    pid: int
+    how: str  # see ``FailureKind``
+    exit_code: int  # negative: the number of the signal
+    step: int  # the last training step that it reported; -1: none
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStarted:
+    """The nodes are being checked before the next round."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckEnded:
+    """The check is over; the job goes on, or ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStarted:
+    """The nodes of a new world were told to start their workers."""
+
+    round: int
+    nodes: int
+    workers: int
+    names: tuple[str, ...]  # of the first nodes, in the order of their ranks
+    restart: int  # how many restarts of the budget were used
+    restored_step: int | None  # the saved step that the workers start from; None: nothing is in memory
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStopping:
+    """The nodes of the round were told to stop their workers."""
+
+    round: int
+    cause: str  # see ``StopCause``
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStopped:
+    """No worker of the round is alive any more."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateSaved:
+    """A saved state got to a place: the newest one there."""
+
+    place: Place
+    round: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrderAnswered:
+    """An operator's order, and what the master made of it."""
+
+    order: str
+    obeyed: bool
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision with its reason, as the master's own log has it."""
+
+    phase: str  # of the job
+    round: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The job is over."""
+
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesLost:
+    """Entries before this one could not be written, as the disk was full, or were written too long ago."""
+
+    count: int  # 0: nobody knows
+
+
+Happening = (
+    MasterStarted
+    | NodeJoined
+    | NodeDetached
+    | NodeGone
+    | NodeChanged
+    | WorkerFailed
+    | CheckStarted
+    | CheckEnded
+    | RoundStarted
+    | RoundStopping
+    | RoundStopped
+    | StateSaved
+    | OrderAnswered
+    | Decision
+    | JobEnded
+    | EntriesLost
+)
