@@ -27,13 +27,13 @@ import math
 import os
 import re
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from elasticrun.config import JobConfig
-from elasticrun.core.job.events import Beat, JobEvent, MasterStarted
+from elasticrun.core.job.events import Beat, JobEffect, JobEvent, MasterStarted
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import JobState
 from elasticrun.dataclass import dataclass
@@ -71,6 +71,16 @@ class Entry:
     at: float
     event: JobEvent | Snapshot
     line: int = field(default=0, compare=False)  # of the journal
+
+
+class Listener(Protocol):
+    """Hears what a replay does."""
+
+    def restored(self, state: JobState, at: float) -> None:
+        """Hear that it goes on from this state, as older events are gone."""
+
+    def heard(self, event: JobEvent, state: JobState, effects: Sequence[JobEffect], at: float) -> None:
+        """Hear that the machine of ``state`` has handled an event."""
 
 
 class Journal:
@@ -303,8 +313,10 @@ def _entry(path: Path, number: int, line: dict[str, Any]) -> Entry:
         raise _not_ours(path, number, error) from error
 
 
-def replay(path: Path, config: JobConfig, entries: Iterable[Entry]) -> JobMachine:
-    """The machine that the entries of ``read_journal`` lead to.
+def replay(
+    path: Path, config: JobConfig, entries: Iterable[Entry], chronicle: Listener | None = None
+) -> JobMachine:
+    """The machine that the entries of ``read_journal`` lead to. ``chronicle`` hears what happened by them.
 
     Raises:
         UsageError: an entry cannot be replayed, so no master of this version wrote it.
@@ -314,8 +326,12 @@ def replay(path: Path, config: JobConfig, entries: Iterable[Entry]) -> JobMachin
         try:
             if isinstance(entry.event, Snapshot):
                 machine = restore(config, entry.event)
+                if chronicle is not None:
+                    chronicle.restored(machine.state, entry.at)
             else:
-                machine.handle(entry.event, entry.at)
+                effects = machine.handle(entry.event, entry.at)
+                if chronicle is not None:
+                    chronicle.heard(entry.event, machine.state, effects, entry.at)
             if not _KEY.fullmatch(machine.state.key):
                 raise RecordError("the key in it is not one that a master drew")
         except Exception as error:  # whatever it is, no master wrote this entry

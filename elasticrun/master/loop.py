@@ -60,6 +60,7 @@ from elasticrun.master.journal import Entry, Journal
 if TYPE_CHECKING:
     from elasticrun.core.protocol.orders import ControlReply, ControlRequest
     from elasticrun.core.protocol.usage import TaskUsage
+    from elasticrun.master.event_log import Chronicle
     from elasticrun.master.listed import Listed
     from elasticrun.rpc.session import Session
 
@@ -77,8 +78,14 @@ class MasterLoop:
     """Feeds the machine and carries out its effects; a ``SessionHandler`` for the server."""
 
     def __init__(
-        self, machine: JobMachine, journal: Journal, clock: Clock, listed: Listed | None = None
+        self,
+        machine: JobMachine,
+        journal: Journal,
+        clock: Clock,
+        listed: Listed | None = None,
+        chronicle: Chronicle | None = None,
     ) -> None:
+        """``listed``: None if nobody else may become the master's host. ``chronicle``: hears what happens."""
         self.done: asyncio.Event = asyncio.Event()  # nothing is left to do
         self._machine = machine
         self._journal = journal
@@ -91,7 +98,8 @@ class MasterLoop:
         self._now = 0.0  # when it began, on the job's clock: the time of all its events
         self._events = 0  # in it
         self._effects: list[JobEffect] = []  # of it
-        self._listed = listed  # None: nobody else may become the master's host
+        self._listed = listed
+        self._chronicle = chronicle
         self._keepers: list[tuple[int, Session]] = []  # agents of listed hosts that came in it, by position
         self._holders: dict[int, int] = {}  # the session that has a copy, by position: one for each
         self._lookups: set[asyncio.Task[None]] = set()
@@ -118,6 +126,8 @@ class MasterLoop:
         self._events = 0
         effects, self._effects = self._effects, []
         self._commit()
+        if self._chronicle is not None:
+            self._chronicle.commit()
         for effect in effects:
             try:
                 self._carry_out(effect)
@@ -203,7 +213,10 @@ class MasterLoop:
             self._turn = asyncio.get_running_loop().call_soon(self.flush)
         if not isinstance(event, Beat):
             self._journal.add(Entry(self._now, event))
-        self._effects += self._machine.handle(event, self._now)
+        effects = self._machine.handle(event, self._now)
+        self._effects += effects
+        if self._chronicle is not None:
+            self._chronicle.heard(event, self._machine.state, effects, self._now)
         self._events += 1
         if (
             self._events >= BATCH_EVENTS

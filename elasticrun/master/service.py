@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from elasticrun.clock import MonotonicClock
 from elasticrun.config import JobConfig, SecurityConfig
@@ -20,6 +20,8 @@ from elasticrun.core.job.state import JobState
 from elasticrun.core.membership.quorum import next_epoch
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode, UsageError
+from elasticrun.master.event_log import NAME as LOG_NAME
+from elasticrun.master.event_log import Chronicle, EventLog, set_aside
 from elasticrun.master.journal import (
     Journal,
     create_journal,
@@ -82,9 +84,11 @@ async def serve(
         path = Path(config.state_dir) / JOURNAL_NAME
         anew = config.temporary and not config.resume
         is_adopted = config.copy != "" and config.resume and adopt(Path(config.copy), path)
-        machine, journal, clock = recover(path, config.job, config.resume, anew)
+        machine, journal, clock, chronicle = recover(path, config.job, config.resume, anew)
         held.callback(journal.close)
-        loop = MasterLoop(machine, journal, clock, _listed(config))
+        held.callback(chronicle.close)
+        chronicle.begin()
+        loop = MasterLoop(machine, journal, clock, _listed(config), chronicle)
         is_own = machine.state.epoch > 0 and not is_adopted
         epoch = first_epoch(machine.state.epoch, is_own, machine.state.config.endpoints, config.position)
         loop.start(epoch, "" if machine.state.key else os.urandom(_KEY_SIZE).hex(), config.incarnation)
@@ -195,22 +199,35 @@ async def _listen(server: MasterServer | LocalServer, config: MasterConfig) -> i
         ) from error
 
 
-def recover(
-    path: Path, job: JobConfig, resume: bool, anew: bool = False
-) -> tuple[JobMachine, Journal, MonotonicClock]:
-    """The job as its journal left it, or a new one.
+class Recovered(NamedTuple):
+    """A job to go on with, or to begin."""
+
+    machine: JobMachine
+    journal: Journal
+    clock: MonotonicClock
+    chronicle: Chronicle
+
+
+def recover(path: Path, job: JobConfig, resume: bool, anew: bool = False) -> Recovered:
+    """The job as its journal left it, or a new one. The event log beside it gets what it lacks.
 
     A new one if ``anew``, if there is no journal, or if that is of another job: with ``resume`` one of
     another id, else one with another configuration or one that has ended. An agent that resumes may have
     been started with other options than the one whose master wrote the journal; the job keeps its own.
     """
     config, entries = (None if anew else read_journal(path)) or (None, [])
+    log_path = path.with_name(LOG_NAME)
     if config is not None and (config == job or (resume and config.job_id == job.job_id)):
-        machine = replay(path, config, entries)
+        log = EventLog(log_path)
+        chronicle = Chronicle(log, JobState.new(config))
+        machine = replay(path, config, entries, chronicle)
         if resume or not machine.state.ended:
             at = entries[-1].at if entries else 0.0
-            return machine, resume_journal(path), MonotonicClock(at)
-    return JobMachine(job), create_journal(path, job), MonotonicClock()
+            return Recovered(machine, resume_journal(path), MonotonicClock(at), chronicle)
+        log.abandon()
+    machine, journal = JobMachine(job), create_journal(path, job)
+    set_aside(log_path)
+    return Recovered(machine, journal, MonotonicClock(), Chronicle(EventLog(log_path), machine.state))
 
 
 def _lock(directory: Path) -> int:

@@ -199,7 +199,7 @@ def test_a_replay_gives_the_state_of_the_living(
         for step in some:
             life.step(step)
         life.journal.close()
-        machine, journal, clock = recover(Path(directory, JOURNAL_NAME), config, resume=True)
+        machine, journal, clock, _ = recover(Path(directory, JOURNAL_NAME), config, resume=True)
         journal.close()
         assert clock.now() >= (read_journal(Path(directory, JOURNAL_NAME)) or (config, []))[1][-1].at
     # Heartbeats are not in the journal; a master that starts forgets whose was due when.
@@ -215,7 +215,7 @@ def test_three_restarts_grow_the_epoch_and_the_clock(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL_NAME
     at = 0.0
     for epoch in range(1, 5):
-        machine, journal, clock = recover(path, JOB, resume=False)
+        machine, journal, clock, _ = recover(path, JOB, resume=False)
         assert machine.state.epoch == epoch - 1
         assert clock.now() >= at
         at = clock.now() + 1000.0
@@ -243,10 +243,10 @@ ONE_NODE = JobConfig(job_id="job")
 def test_a_job_that_has_ended_is_resumed_only_if_asked(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL_NAME
     ended_job(path, ONE_NODE)
-    machine, journal, _ = recover(path, ONE_NODE, resume=True)
+    machine, journal, _, _ = recover(path, ONE_NODE, resume=True)
     journal.close()
     assert machine.state.phase is JobPhase.SUCCEEDED
-    machine, journal, clock = recover(path, ONE_NODE, resume=False)
+    machine, journal, clock, _ = recover(path, ONE_NODE, resume=False)
     journal.close()
     assert (machine.state.phase, machine.state.epoch) == (JobPhase.GATHERING, 0)
     assert clock.now() < 1.0
@@ -269,7 +269,7 @@ def another(**changes: object) -> JobConfig:
 def test_another_job_starts_anew(tmp_path: Path, other: JobConfig, resume: bool, anew: bool) -> None:
     path = tmp_path / JOURNAL_NAME
     append(create_journal(path, JOB), Entry(1.0, MasterStarted(7)))
-    machine, journal, _ = recover(path, other, resume, anew)
+    machine, journal, _, _ = recover(path, other, resume, anew)
     journal.close()
     assert (machine.state.config, machine.state.epoch) == (other, 0)
     assert read_journal(tmp_path / "journal.1.jsonl") == (JOB, [Entry(1.0, MasterStarted(7))])
@@ -278,7 +278,7 @@ def test_another_job_starts_anew(tmp_path: Path, other: JobConfig, resume: bool,
 def test_an_agent_with_other_options_resumes_the_job_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL_NAME
     append(create_journal(path, JOB), Entry(1.0, MasterStarted(7)))
-    machine, journal, _ = recover(path, another(max_restarts=5), resume=True)
+    machine, journal, _, _ = recover(path, another(max_restarts=5), resume=True)
     journal.close()
     assert (machine.state.config, machine.state.epoch) == (JOB, 7)
 

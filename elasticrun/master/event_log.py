@@ -1,0 +1,265 @@
+"""The event log: what happened in a job, one JSON object in a line, for people and programs.
+
+    {"v": 1, "event": 12, "at": 3.25, "time": 1790000000.5, "kind": "round_started", "round": 0, ...}
+
+``event`` is the number of the journal's event that caused it, as in the master's log and in ``elastic-ctl
+replay``; ``at`` the job's clock in seconds, which is monotonic over all masters of a journal; ``time`` the
+wall clock of the master's host. The other fields are those of ``core/protocol/chronicle.py``.
+
+Theory. Entries follow from the journal (``core/job/chronicler.py``), and are written after it. So a master
+that is killed in between has written fewer than its journal tells; the next one replays the journal, and
+writes those that are missing. The log is bounded: a file that is full is renamed, and the oldest is dropped.
+A log that cannot be written costs the job nothing: entries are counted, and the count is written once there
+is room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticrun.core.job.chronicler import Chronicler
+from elasticrun.core.job.events import Beat
+from elasticrun.core.protocol.chronicle import VERSION, EntriesLost, Happening
+from elasticrun.errors import UsageError
+from elasticrun.master.journal import keep_aside
+from elasticrun.rpc.records import to_json
+
+if TYPE_CHECKING:
+    from elasticrun.core.job.events import JobEffect, JobEvent
+    from elasticrun.core.job.state import JobState
+
+logger = logging.getLogger(__name__)
+
+NAME = "events.jsonl"
+#: Bytes of one file, and how many older ones are kept beside it: events.1.jsonl is the newest of these.
+FILE_BYTES = 16 << 20
+KEPT = 3
+#: No line has more bytes.
+_LONGEST = 1 << 18
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+_WORDS = re.compile("(?<!^)(?=[A-Z])")
+
+
+class EventLog:
+    """The files, as far as they can be written."""
+
+    def __init__(self, path: Path, wall_clock: Callable[[], float] = time.time) -> None:
+        """Go on with the log at ``path``, or begin one."""
+        self.last = 0  # the event of the newest entry that is there, or waits to be written
+        self._path = path
+        self._wall_clock = wall_clock
+        self._lines: list[bytes] = []
+        self._lost = 0  # entries that could not be written
+        self._written: tuple[float, float] | None = None  # ``at`` and ``time`` of the newest entry of before
+        self._fd: int | None = None
+        self._size = 0
+        try:
+            self._open()
+        except OSError as error:
+            logger.warning("there will be no event log %s: %s", path, error.strerror)
+
+    def add(self, event: int, at: float, told: Iterable[Happening], is_late: bool = False) -> None:
+        """Collect the entries of an event. ``is_late``: it happened under an earlier master."""
+        self.last = max(self.last, event)
+        if self._fd is not None:
+            now = self._time(at, is_late)
+            self._lines += [_line(event, at, now, each) for each in told]
+
+    def commit(self) -> None:
+        """Write what was collected. Never raises."""
+        if self._fd is None or not self._lines:
+            return
+        lines, self._lines = self._lines, []
+        data = b"".join([*self._gap(lines[0]), *lines])
+        try:
+            self._make_room(len(data))
+            written = os.write(self._fd, data)
+        except OSError as error:
+            self._lose(len(lines), error.strerror or str(error))
+            return
+        whole = data.rfind(b"\n", 0, written) + 1
+        self._size += written
+        self._cut(whole - written)
+        if whole:
+            self._lost = 0  # the gap was told
+        if whole < len(data):
+            self._lose(min(len(lines), data.count(b"\n", whole)), "the disk is full")
+
+    def _gap(self, first: bytes) -> Iterator[bytes]:
+        """What says, before the first of some lines, that entries are missing."""
+        if self._lost:
+            entry = json.loads(first)
+            yield _line(entry["event"], entry["at"], entry["time"], EntriesLost(self._lost))
+
+    def close(self) -> None:
+        """Write what is left; the files stay."""
+        self.commit()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def abandon(self) -> None:
+        """Close it, and write nothing of what was collected."""
+        self._lines.clear()
+        self.close()
+
+    def _time(self, at: float, is_late: bool) -> float:
+        """The wall clock of an entry; an estimate for one that an earlier master should have written."""
+        now = self._wall_clock()
+        if not is_late or self._written is None:
+            return now
+        before, then = self._written
+        return min(now, then + max(0.0, at - before))
+
+    def _open(self) -> None:
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._fd).st_size
+        tail = _tail(self._path)
+        self._cut(tail.rfind(b"\n") + 1 - len(tail))
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            entry = json.loads(_newest(tail) or _newest(_tail(_older(self._path, 1))))
+            self.last = int(entry["event"])
+            self._written = float(entry["at"]), float(entry["time"])
+
+    def _cut(self, change: int) -> None:
+        """Make the file shorter by what is no whole line; ``change`` is negative, or 0."""
+        if change and self._fd is not None:
+            self._size += change
+            os.ftruncate(self._fd, self._size)
+
+    def _make_room(self, size: int) -> None:
+        if self._size == 0 or self._size + size <= FILE_BYTES or self._fd is None:
+            return
+        for number in range(KEPT, 0, -1):
+            with contextlib.suppress(FileNotFoundError):
+                _older(self._path, number - 1).replace(_older(self._path, number))
+        os.close(self._fd)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = 0
+
+    def _lose(self, count: int, why: str) -> None:
+        if not self._lost:
+            logger.warning("the event log %s has a gap (%s); it goes on once there is room", self._path, why)
+        self._lost += count
+
+
+class Chronicle:
+    """The event log of a job whose machine is replayed, or runs."""
+
+    def __init__(self, log: EventLog, state: JobState) -> None:
+        self._log = log
+        self._chronicler = Chronicler(state)
+        self._is_late = True
+
+    def restored(self, state: JobState, at: float) -> None:
+        """Hear that a replay goes on from this state, as older events are gone."""
+        if 0 < self._log.last < state.events:
+            self._log.add(state.events, at, [EntriesLost(0)], is_late=True)
+        self._log.last = max(self._log.last, state.events)
+        self._chronicler = Chronicler(state)
+
+    def heard(self, event: JobEvent, state: JobState, effects: Sequence[JobEffect], at: float) -> None:
+        """Hear that the machine of ``state`` has handled an event."""
+        if isinstance(event, Beat):  # no event of the journal
+            return
+        told = self._chronicler.after(event, state, effects)
+        if told and state.events > self._log.last:
+            self._log.add(state.events, at, told, self._is_late)
+
+    def begin(self) -> None:
+        """Hear that what comes now happens now."""
+        self._log.commit()
+        self._is_late = False
+
+    def commit(self) -> None:
+        """Write what was heard."""
+        self._log.commit()
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._log.close()
+
+
+def kind_of(happening: type[Happening]) -> str:
+    """The name of a kind of entries in the log."""
+    return _WORDS.sub("_", happening.__name__).lower()
+
+
+def _line(event: int, at: float, now: float, happening: Happening) -> bytes:
+    fields: dict[str, Any] = to_json(happening)
+    head = {"v": VERSION, "event": event, "at": round(at, 6), "time": round(now, 6)}
+    return _ENCODER.encode({**head, "kind": kind_of(type(happening)), **fields}).encode() + b"\n"
+
+
+def _older(path: Path, number: int) -> Path:
+    """The file of this log that is so many renames old."""
+    return path.with_suffix(f".{number}{path.suffix}") if number else path
+
+
+def set_aside(path: Path) -> None:
+    """Rename the files of a log of an earlier job. Never raises: at worst the new log goes on in its file."""
+    for file in files_of(path):
+        with contextlib.suppress(OSError):
+            keep_aside(path.with_name(f"earlier-{path.name}"))
+            file.replace(path.with_name(f"earlier-{path.name}"))
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files of a log, the oldest first."""
+    return [each for number in range(KEPT, -1, -1) if (each := _older(path, number)).exists()]
+
+
+def _tail(path: Path) -> bytes:
+    """The end of a file, with at least one whole line if it has one; b"" if there is no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LONGEST))
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _newest(tail: bytes) -> bytes:
+    """The last whole line."""
+    return b"".join(tail[: tail.rfind(b"\n") + 1].splitlines()[-1:])
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """All entries of a log, the oldest first, of all of its files. A last line that is cut short is left out.
+
+    Raises:
+        UsageError: there is no log, it cannot be read, or a line of it is no entry.
+    """
+    files = files_of(path)
+    if not files:
+        raise UsageError(f"{path}: there is no event log; give a --state-dir, or its {NAME}")
+    return [entry for file in files for entry in _entries(file)]
+
+
+def _entries(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise UsageError(f"cannot read the event log {path}: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            is_ours = isinstance(entry, dict) and {"v", "event", "at", "time", "kind"} <= entry.keys()
+        except (ValueError, RecursionError):
+            is_ours = False
+        if not is_ours:
+            raise UsageError(f"line {number} of the event log {path} is no entry: the file is damaged")
+        if entry["v"] > VERSION:
+            raise UsageError(
+                f"line {number} of the event log {path} has version {entry['v']}, and this elasticrun reads"
+                f" {VERSION} and older: use the version that wrote it"
+            )
+        yield entry

@@ -1,0 +1,208 @@
+"""The event log on a real disk: what is there after a crash, a full disk and a rename."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticrun.config import JobConfig
+from elasticrun.core.job.events import Beat, JobEvent, MasterStarted
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.protocol.chronicle import MasterStarted as Started
+from elasticrun.core.protocol.chronicle import RoundStopped
+from elasticrun.core.protocol.orders import ScaleJob
+from elasticrun.errors import UsageError
+from elasticrun.master import event_log
+from elasticrun.master.event_log import Chronicle, EventLog, kind_of, read_events, set_aside
+from elasticrun.master.journal import Entry, replay
+
+EVENTS: tuple[JobEvent, ...] = (MasterStarted(1, "a" * 64), ScaleJob(1, 2), ScaleJob(1, 3), ScaleJob(1, 4))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "events.jsonl"
+
+
+@contextmanager
+def opened(path: Path, now: float = 1000.0) -> Iterator[EventLog]:
+    log = EventLog(path, lambda: now)
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def test_an_entry_is_one_line_with_its_cause_and_its_times(path: Path) -> None:
+    with opened(path) as log:
+        log.add(3, 1.5, [Started(1, is_first=True), RoundStopped(0)])
+    first, second = path.read_text().splitlines()
+    assert json.loads(first) == {
+        "v": 1,
+        "event": 3,
+        "at": 1.5,
+        "time": 1000.0,
+        "kind": "master_started",
+        "epoch": 1,
+        "is_first": True,
+    }
+    assert json.loads(second)["kind"] == kind_of(RoundStopped) == "round_stopped"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_line_that_was_cut_short_is_dropped_and_the_log_goes_on(path: Path) -> None:
+    with opened(path) as log:
+        log.add(1, 0.0, [RoundStopped(0)])
+    with path.open("ab") as file:
+        file.write(b'{"v":1,"event":2,"at":')
+    with opened(path) as log:
+        assert log.last == 1
+        log.add(2, 0.0, [RoundStopped(1)])
+    assert [(it["event"], it["round"]) for it in read_events(path)] == [(1, 0), (2, 1)]
+
+
+def test_full_files_are_renamed_and_the_oldest_goes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "FILE_BYTES", 200)
+    with opened(path) as log:
+        for event in range(1, 101):
+            log.add(event, float(event), [RoundStopped(event)])
+            log.commit()
+    assert len(list(path.parent.iterdir())) == 1 + event_log.KEPT
+    assert sum(each.stat().st_size for each in path.parent.iterdir()) <= 200 * (1 + event_log.KEPT)
+    found = [it["event"] for it in read_events(path)]
+    assert found == list(range(found[0], 101))
+    path.write_bytes(b"")  # a master that died right after the rename
+    with opened(path) as log:
+        assert log.last == found[-1] - (found[-1] - json.loads(_last(path))["event"])
+
+
+def _last(path: Path) -> bytes:
+    return path.with_name("events.1.jsonl").read_bytes().splitlines()[-1]
+
+
+def test_a_full_disk_costs_entries_which_are_counted(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = os.write
+
+    def write_some(fd: int, data: bytes) -> int:
+        return write(fd, data[: len(data) - 5])
+
+    def fail(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with opened(path) as log:
+        for number, broken in ((1, write_some), (2, fail), (3, fail)):
+            monkeypatch.setattr(os, "write", broken)
+            log.add(number, 0.0, [RoundStopped(0), RoundStopped(1)])
+            log.commit()
+        monkeypatch.setattr(os, "write", write)
+        log.add(4, 0.0, [RoundStopped(2)])
+        log.commit()
+        log.add(5, 0.0, [RoundStopped(3)])
+    kinds = [(it["event"], it["kind"], it.get("count")) for it in read_events(path)]
+    stopped = "round_stopped", None
+    assert kinds == [(1, *stopped), (4, "entries_lost", 5), (4, *stopped), (5, *stopped)]
+    assert caplog.text.count("has a gap") == 1
+
+
+def test_a_log_that_cannot_be_made_costs_the_job_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "events.jsonl").mkdir()
+    with opened(tmp_path / "events.jsonl") as log:
+        log.add(1, 0.0, [RoundStopped(0)])
+        log.commit()
+    assert "there will be no event log" in caplog.text
+
+
+# A master that starts again
+
+
+def journal(path: Path, events: tuple[JobEvent, ...], upto: int) -> list[Entry]:
+    """Entries as a journal has them."""
+    return [Entry(float(number), event, number) for number, event in enumerate(events[:upto], 1)]
+
+
+def live(path: Path, upto: int) -> list[dict[str, Any]]:
+    """What a master writes that handles some events, and is killed."""
+    machine = JobMachine(JobConfig(max_nodes=4))
+    with opened(path) as log:
+        chronicle = Chronicle(log, machine.state)
+        chronicle.begin()
+        for number, event in enumerate(EVENTS[:upto], 1):
+            chronicle.heard(event, machine.state, machine.handle(event, float(number)), float(number))
+        chronicle.heard(Beat(1), machine.state, machine.handle(Beat(1), 99.0), 99.0)
+        chronicle.commit()
+    return read_events(path)
+
+
+@pytest.mark.parametrize("written", range(1, len(EVENTS) + 1))
+def test_the_next_master_writes_what_the_one_before_had_not(tmp_path: Path, written: int) -> None:
+    whole = live(tmp_path / "whole.jsonl", len(EVENTS))
+    path = tmp_path / "events.jsonl"
+    live(path, written)
+    with opened(path, now=5000.0) as log:
+        chronicle = Chronicle(log, JobMachine(JobConfig(max_nodes=4)).state)
+        replay(tmp_path / "journal", JobConfig(max_nodes=4), journal(path, EVENTS, len(EVENTS)), chronicle)
+        chronicle.begin()
+    found = read_events(path)
+    assert [{**it, "time": 0} for it in found] == [{**it, "time": 0} for it in whole]
+    late = [it["time"] for it in found if it["event"] > written]
+    assert late == [1000.0 + it["at"] - written for it in found if it["event"] > written]
+
+
+def test_entries_of_events_that_the_journal_has_no_more_are_told_to_be_missing(path: Path) -> None:
+    live(path, 1)
+    machine = JobMachine(JobConfig(max_nodes=4))
+    for number, event in enumerate(EVENTS, 1):
+        machine.handle(event, float(number))
+    with opened(path) as log:
+        chronicle = Chronicle(log, JobMachine(JobConfig()).state)
+        chronicle.restored(machine.state, 4.0)
+        chronicle.begin()
+    (lost,) = [it for it in read_events(path) if it["kind"] == "entries_lost"]
+    assert (lost["event"], lost["count"]) == (4, 0)
+
+
+def test_a_new_job_begins_a_new_log_and_keeps_the_old_one(path: Path) -> None:
+    for number in range(3):
+        set_aside(path)
+        with opened(path) as log:
+            assert log.last == 0
+            log.add(1, 0.0, [RoundStopped(number)])
+    names = sorted(each.name for each in path.parent.iterdir())
+    assert names == ["earlier-events.1.jsonl", "earlier-events.jsonl", "events.jsonl"]
+    assert [it["round"] for it in read_events(path)] == [2]
+
+
+# Reading
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"nonsense\n", "line 1 .* is no entry"),
+        (b"[" * 100_000 + b"\n", "line 1 .* is no entry"),
+        (b'{"v":1}\n', "line 1 .* is no entry"),
+        (b'{"v":2,"event":1,"at":0,"time":0,"kind":"new"}\n', "has version 2, and this elasticrun reads 1"),
+        (None, "there is no event log"),
+    ],
+)
+def test_what_is_no_log_is_refused_in_a_sentence(path: Path, content: bytes | None, why: str) -> None:
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=why):
+        read_events(path)
+
+
+def test_a_log_that_cannot_be_read_is_refused_in_a_sentence(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(UsageError, match="cannot read the event log"):
+        read_events(path)
