@@ -18,6 +18,7 @@ from elasticrun import __version__
 from elasticrun.cli.ctl_audit import audit
 from elasticrun.cli.ctl_certs import certs
 from elasticrun.cli.ctl_checkpoints import checkpoints
+from elasticrun.cli.ctl_events import events
 from elasticrun.cli.ctl_manual import manual
 from elasticrun.cli.ctl_orders import add_orders
 from elasticrun.cli.ctl_replay import replay
@@ -52,6 +53,7 @@ add_orders(group)
 group.add_command(token)
 group.add_command(certs)
 group.add_command(checkpoints)
+group.add_command(events)
 group.add_command(replay)
 group.add_command(manual)
 group.add_command(audit)
