@@ -45,7 +45,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("protocol", "timers"),
         ("membership", "progress", "hangs"),
         ("recovery",),
-        ("health", "tensorflow", "state", "data"),
+        ("health", "tensorflow", "state", "data", "accounting"),
         ("job", "agent"),
     ),
     "storage": (

@@ -1,0 +1,112 @@
+"""Where the time of a job went, the ratios that others publish, and both in words.
+
+Three ratios of this field mean nearly the same:
+
+- *DLRover's goodput*: "the time spent computing useful new steps over the elapsed time of the training job"
+  (README of DLRover). It is ``ettr`` here.
+- *ByteRobust's ETTR*, the effective training time ratio: productive training time over the wall-clock time of
+  the job ("Robust LLM Training Infrastructure at ByteDance", SOSP 2025). It is ``ettr`` here.
+- *Goodput of Google's ml-goodput-measurement*: time of steps that completed and were not lost to a restart,
+  over the elapsed time of the job; the rest is badput by its kind. It is ``ettr`` and ``badput`` here. Google
+  takes away the first time of a step that is made twice, this takes away the second; there are as many of
+  either. Google also takes away the loading of data, which the launcher does not see: it is in the steps.
+
+All three look at the job as a whole, and a step is productive however slow it is. ``goodput`` here is
+stricter, and is what the one who pays asks for: of all time of all nodes, what share was work on new steps?
+Spares, joiners that wait, and nodes that wait for a straggler lower it, and not ``ettr``. In both the first
+step of a round is counted as start.
+"""
+
+from __future__ import annotations
+
+from elasticrun.core.accounting.activities import Activity, Spent
+from elasticrun.dataclass import dataclass
+
+_HOUR = 3_600_000_000
+#: How many of the nodes that lost the most are named.
+_WORST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Of one job, in microseconds."""
+
+    at: int  # until when
+    start: int  # of the job
+    nodes: dict[str, Spent]  # that are here, and the newest of those that were
+    total: Spent  # of all nodes
+    job: Spent  # of the job: its critical path
+    open: int  # of the job's newest time: it counts as steps, but was none yet, and may still be lost
+
+    @property
+    def goodput(self) -> float:
+        """The share of all time of nodes that was work on new steps."""
+        return share(self.total[Activity.PRODUCTIVE], self.total)
+
+    @property
+    def ettr(self) -> float:
+        """The share of the job's time in which its world made new steps."""
+        return share(self.job[Activity.PRODUCTIVE], self.job)
+
+    @property
+    def badput(self) -> dict[Activity, float]:
+        """The shares of the job's time that were lost, by kind."""
+        return {each: share(micros, self.job) for each, micros in self.job.items() if each in LOST}
+
+
+#: All but work on new steps.
+LOST = frozenset(Activity) - {Activity.PRODUCTIVE}
+
+
+def share(micros: int, of: Spent) -> float:
+    """The share of something in all; 0 of nothing."""
+    whole = sum(of.values())
+    return micros / whole if whole else 0.0
+
+
+def in_words(summary: Summary) -> str:
+    """A few lines for people."""
+    lines = [
+        f"goodput {_percent(summary.goodput)} of {_hours(summary.total)} node-hours,"
+        f" ETTR {_percent(summary.ettr)} of {_hours(summary.job)} hours",
+        f"nodes: {_split(summary.total)}",
+        f"job: {_split(summary.job)}",
+    ]
+    losses = {name: sum(spent[each] for each in LOST) for name, spent in summary.nodes.items()}
+    worst = sorted(losses, key=lambda name: (-losses[name], name))[:_WORST]
+    if len(losses) > 1:
+        said = (f"{name} {_percent(share(losses[name], summary.nodes[name]))}" for name in worst)
+        lines.append(f"most time was lost on {', '.join(said)}")
+    return "\n".join(lines)
+
+
+def as_json(summary: Summary) -> dict[str, object]:
+    """The same as plain values. Keys are the activities in words; times are microseconds."""
+    return {
+        "at": summary.at,
+        "start": summary.start,
+        "goodput": summary.goodput,
+        "ettr": summary.ettr,
+        "total": _plain(summary.total),
+        "job": _plain(summary.job),
+        "open": summary.open,
+        "nodes": {name: _plain(spent) for name, spent in summary.nodes.items()},
+    }
+
+
+def _plain(spent: Spent) -> dict[str, int]:
+    return {each.value: micros for each, micros in spent.items()}
+
+
+def _split(spent: Spent) -> str:
+    """What there was at all, work first, then the largest loss."""
+    found = sorted((each for each in Activity if spent[each]), key=lambda each: (each in LOST, -spent[each]))
+    return ", ".join(f"{each.value} {_percent(share(spent[each], spent))}" for each in found) or "no time yet"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.1f} %"
+
+
+def _hours(spent: Spent) -> str:
+    return f"{sum(spent.values()) / _HOUR:.2f}"
