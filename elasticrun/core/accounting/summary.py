@@ -5,7 +5,7 @@ Three ratios of this field mean nearly the same:
 - *DLRover's goodput*: "the time spent computing useful new steps over the elapsed time of the training job"
   (README of DLRover). It is ``ettr`` here.
 - *ByteRobust's ETTR*, the effective training time ratio: productive training time over the wall-clock time of
-  the job ("Robust LLM Training Infrastructure at ByteDance", SOSP 2025). It is ``ettr`` here.
+  the job ("Robust LLM Training Infrastructure at ByteDance", arXiv:2509.16293). It is ``ettr`` here.
 - *Goodput of Google's ml-goodput-measurement*: time of steps that completed and were not lost to a restart,
   over the elapsed time of the job; the rest is badput by its kind. It is ``ettr`` and ``badput`` here. Google
   takes away the first time of a step that is made twice, this takes away the second; there are as many of
@@ -22,7 +22,8 @@ from __future__ import annotations
 from elasticrun.core.accounting.activities import Activity, Spent
 from elasticrun.dataclass import dataclass
 
-_HOUR = 3_600_000_000
+#: Units of time for people, in microseconds, the longest first.
+_UNITS = (("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000))
 #: How many of the nodes that lost the most are named.
 _WORST = 3
 
@@ -67,8 +68,8 @@ def share(micros: int, of: Spent) -> float:
 def in_words(summary: Summary) -> str:
     """A few lines for people."""
     lines = [
-        f"goodput {_percent(summary.goodput)} of {_hours(summary.total)} node-hours,"
-        f" ETTR {_percent(summary.ettr)} of {_hours(summary.job)} hours",
+        f"goodput {_percent(summary.goodput)} of {_time(summary.total)} of all nodes,"
+        f" ETTR {_percent(summary.ettr)} of {_time(summary.job)} of the job",
         f"nodes: {_split(summary.total)}",
         f"job: {_split(summary.job)}",
     ]
@@ -108,5 +109,7 @@ def _percent(ratio: float) -> str:
     return f"{100 * ratio:.1f} %"
 
 
-def _hours(spent: Spent) -> str:
-    return f"{sum(spent.values()) / _HOUR:.2f}"
+def _time(spent: Spent) -> str:
+    micros = sum(spent.values())
+    unit, size = next(((unit, size) for unit, size in _UNITS if micros >= size), _UNITS[-1])
+    return f"{micros / size:.1f} {unit}"
