@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from elasticrun.config import JobConfig
@@ -100,7 +101,7 @@ class Job:
     def report(self, node: str, phase: AgentPhase, round_: int, *failures: Failure) -> list[JobEffect]:
         return self.do(Reported(self.sessions[node], self.status(node, phase, round_, *failures)))
 
-    def all_report(self, nodes: str, phase: AgentPhase, round_: int) -> list[JobEffect]:
+    def all_report(self, nodes: Sequence[str], phase: AgentPhase, round_: int) -> list[JobEffect]:
         return [effect for node in nodes for effect in self.report(node, phase, round_)]
 
     def join(self, *nodes: str) -> None:
@@ -144,8 +145,8 @@ class Job:
         return self.of(Drop)
 
 
-def running(nodes: str, **config: Any) -> Job:
-    """A job whose round 0 runs on nodes of these one-letter names."""
+def running(nodes: Sequence[str], **config: Any) -> Job:
+    """A job whose round 0 runs on nodes of these names, each a letter if they are one text."""
     sizes = {"min_nodes": len(nodes), "max_nodes": len(nodes), "last_call_timeout": 1.0}
     job = Job(**(sizes | config))
     for node in nodes:

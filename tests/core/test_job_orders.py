@@ -58,6 +58,29 @@ def test_an_order_that_is_refused_changes_nothing(order: JobEvent, text: str) ->
     assert difference(before, fingerprint(job.machine.state)) == ""
 
 
+@pytest.mark.parametrize(("given", "left"), [("node1/4f1c02", "node1/4f1c02"), ("node1/4", "node1/4f1c02")])
+def test_the_beginning_of_a_name_is_enough_for_a_drain(given: str, left: str) -> None:
+    job = running(["node0/a", "node1/4f1c02", "node1/77aa00"])
+    assert answer(job, DrainNode(given, "")) == Answered(True, f"{left} is asked to leave")
+
+
+def test_a_whole_name_wins_over_one_that_begins_with_it() -> None:
+    assert answer(running(["ab", "a"]), DrainNode("a", "")) == Answered(True, "a is asked to leave")
+
+
+def test_the_beginning_of_several_names_drains_nobody() -> None:
+    job = running(["node0/a", "node1/b", "other/c"])
+    before = fingerprint(job.machine.state)
+    text = "'node' begins the names of 2 nodes; give more of one of: node0/a, node1/b"
+    assert answer(job, DrainNode("node", "")) == Answered(False, text)
+    assert difference(before, fingerprint(job.machine.state)) == ""
+
+
+def test_an_answer_lists_some_of_many_nodes() -> None:
+    refused = answer(running([f"n{number}" for number in range(10)]), DrainNode("x", ""))
+    assert refused.text.endswith("the nodes are: n0, n1, n2, n3, n4, n5, n6, n7 and 2 more")
+
+
 def test_an_ordered_restart_spends_none() -> None:
     job = running("ab")
     job.do(RestartRound("edited"))

@@ -7,7 +7,7 @@ also holds the refused orders, and a replay refuses them again. Invariant: each 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from elasticrun.core.job.drains import Drains
@@ -16,13 +16,24 @@ from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.state import JobState
 from elasticrun.core.job.tasks import SingleTasks, idle
 from elasticrun.core.membership.rendezvous import WorldLimits
+from elasticrun.core.membership.roster import name_some
 from elasticrun.core.protocol.messages import SaveStacks
 from elasticrun.core.protocol.orders import DrainNode, RestartRound, SaveAllStacks, ScaleJob, ScaleRole
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
 from elasticrun.core.tensorflow.scale import scale_promise, scale_refusal
 
-SHOWN = 8  # names of nodes in an answer
+
+def meant(given: str, names: Collection[str]) -> list[str]:
+    """The nodes that an operator may mean: the one of this name, else all whose names begin so."""
+    return [given] if given in names else [name for name in names if name.startswith(given)]
+
+
+def _not_one(given: str, found: Sequence[str], names: Collection[str]) -> str:
+    """Why a name is not that of one node."""
+    if not found:
+        return f"there is no node {given!r}; the nodes are: {name_some(list(names)) or 'none'}"
+    return f"{given!r} begins the names of {len(found)} nodes; give more of one of: {name_some(found)}"
 
 
 class Orders:
@@ -43,11 +54,10 @@ class Orders:
 
     def _drain(self, event: DrainNode) -> None:
         nodes, why = self._state.members.nodes, f"drained: {event.reason}"
-        known = ", ".join(list(nodes)[:SHOWN]) or "none"
-        unknown = "" if event.node in nodes else f"there is no node {event.node!r}; the nodes are: {known}"
-        if self._allows(unknown):
-            self._drains.drain(nodes[event.node], why)
-            self._answer(f"{event.node} is asked to leave")
+        found = meant(event.node, nodes)
+        if self._allows("" if len(found) == 1 else _not_one(event.node, found, nodes)):
+            self._drains.drain(nodes[found[0]], why)
+            self._answer(f"{found[0]} is asked to leave")
 
     def _scale(self, event: ScaleJob) -> None:
         state, low, high = self._state, event.min_nodes, event.max_nodes
