@@ -9,8 +9,11 @@
     print((await job.status()).phase)
     await job.drain("node7", "its fan is loud")
 
-``elastic-ctl`` is a command line around this class. The master obeys only clients that know the job's token;
-a job without a token takes no orders.
+    job = await JobControl.on_this_host()  # of this user: needs no token
+
+``elastic-ctl`` is a command line around this class. Through the endpoint the master obeys only clients that
+know the job's token, and a job without one takes no orders there. On the master's host the job's own user
+needs none: ``rpc/nearby.py`` says why.
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ from elasticrun.errors import (
     MasterUnreachableError,
     OrderDeclinedError,
     ProtocolError,
+    UsageError,
 )
-from elasticrun.rpc.control import give_order
+from elasticrun.rpc import nearby
 
 __all__ = ["JobControl", "JobStatus", "NodeStatus", "TaskStatus"]
 
@@ -78,6 +82,7 @@ class JobControl:
         self._security = security or SecurityConfig()
         self._timeout = timeout
         self._on_silent = on_silent
+        self._nearby = ""  # the name of the job's socket on this host; "": through the endpoints
 
     @classmethod
     async def connect(
@@ -90,6 +95,30 @@ class JobControl:
         """A client whose job has answered once; arguments are those of the class."""
         control = cls(endpoints, job_id, security, timeout)
         await control.status()
+        return control
+
+    @classmethod
+    async def on_this_host(
+        cls, job_id: str | None = None, launcher: int | None = None, timeout: float = 15.0
+    ) -> JobControl:
+        """A client for the one job of this user whose master is on this host. Needs no token.
+
+        ``job_id`` and ``launcher``, the pid of its ``elastic-run``, say which one if there may be several.
+        Raises MasterUnreachableError if there is none, UsageError if there are several.
+        """
+        found, troubles = await nearby.jobs(timeout)
+        meant = [job for job in found if job_id in (None, job.status.job_id)]
+        meant = [job for job in meant if launcher in (None, job.about.launcher)]
+        if not meant and troubles:
+            raise troubles[0]
+        if not meant:
+            raise MasterUnreachableError(_none_of(found, job_id, launcher))
+        if len(meant) > 1:
+            raise UsageError(
+                f"{len(meant)} jobs of this user are on this host: name one of {nearby.several(meant)}"
+            )
+        control = cls((), meant[0].status.job_id, timeout=timeout)
+        control._nearby = meant[0].name
         return control
 
     async def status(self) -> JobStatus:
@@ -124,6 +153,8 @@ class JobControl:
 
     async def _order(self, request: ControlRequest) -> ControlReply:
         """Try the endpoints in turn: only the host that has the master listens."""
+        if self._nearby:
+            return _obeyed((await nearby.give(self._nearby, request, self._timeout))[0])
         *others, last = self._endpoints
         for endpoint in others:
             try:
@@ -133,8 +164,25 @@ class JobControl:
         return await self._give(last, request)
 
     async def _give(self, endpoint: Endpoint, request: ControlRequest) -> ControlReply:
+        from elasticrun.rpc.control import give_order  # imports gRPC, which a job on this host does not need
+
         reply = await give_order(endpoint, self._job_id, request, self._security, self._timeout)
         self._endpoints = (endpoint, *(each for each in self._endpoints if each != endpoint))
-        if not reply.ok:
-            raise OrderDeclinedError(reply.text)
-        return reply
+        return _obeyed(reply)
+
+
+def _obeyed(reply: ControlReply) -> ControlReply:
+    if not reply.ok:
+        raise OrderDeclinedError(reply.text)
+    return reply
+
+
+def _none_of(found: Sequence[nearby.NearbyJob], job_id: str | None, launcher: int | None) -> str:
+    """That no job of this host is meant, and what to do."""
+    if found:
+        name = f"of the id {job_id!r}" if launcher is None else f"of the launcher {launcher}"
+        return f"no job {name} is on this host; this user's are {nearby.several(found)}"
+    return (
+        "no job of this user has its master on this host: start one, run this on the master's host, or give"
+        " --endpoint HOST:PORT or ELASTICRUN_ENDPOINT"
+    )

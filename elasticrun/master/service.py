@@ -8,13 +8,14 @@ import logging
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from elasticrun.clock import MonotonicClock
-from elasticrun.config import JobConfig, SecurityConfig
+from elasticrun.config import Endpoint, JobConfig, SecurityConfig
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import JobState
 from elasticrun.core.membership.quorum import next_epoch
@@ -34,9 +35,12 @@ from elasticrun.master.loop import MasterLoop, admit
 from elasticrun.rpc.text import clean
 
 if TYPE_CHECKING:
+    from elasticrun.core.protocol.orders import ControlReply, ControlRequest
     from elasticrun.master.listed import Listed
     from elasticrun.rpc.local import LocalServer
     from elasticrun.rpc.server import MasterServer
+
+    _Order = Callable[[ControlRequest], ControlReply]
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +67,8 @@ class MasterConfig:
     security: SecurityConfig = field(default_factory=SecurityConfig)  # never written to a file
     incarnation: str = ""  # of the agent that starts this master
     channel: int = -1  # descriptor of the stream to the only agent there is; -1: agents come to the port
+    reached_as: str = ""  # the host of the endpoint, as the user wrote it
+    launcher: int = 0  # the pid of the agent that starts this master
 
 
 async def serve(
@@ -89,12 +95,14 @@ async def serve(
         held.callback(chronicle.close)
         chronicle.begin()
         loop = MasterLoop(machine, journal, clock, _listed(config), chronicle)
-        is_own = machine.state.epoch > 0 and not is_adopted
+        is_own, is_new = machine.state.epoch > 0 and not is_adopted, machine.state.epoch == 0
         epoch = first_epoch(machine.state.epoch, is_own, machine.state.config.endpoints, config.position)
         loop.start(epoch, "" if machine.state.key else os.urandom(_KEY_SIZE).hex(), config.incarnation)
         server = _server(loop, config, machine.state.key)
         try:
-            ready(await _listen(server, config))
+            port = await _listen(server, config)
+            held.callback(await _open_nearby(loop, config, port, is_new=is_new))
+            ready(port)
             _note_openness(config)
             watch_host(loop)
             await loop.done.wait()
@@ -177,6 +185,38 @@ def _server(loop: MasterLoop, config: MasterConfig, key: str) -> MasterServer | 
         orders=Orders(loop, job_id),
         key=bytes.fromhex(key),
     )
+
+
+async def _open_nearby(loop: MasterLoop, config: MasterConfig, port: int, is_new: bool) -> Callable[[], None]:
+    """Let this user on this host ask and steer the job without a token; returns what ends that."""
+    from elasticrun.rpc.nearby import Whereabouts
+    from elasticrun.rpc.nearby_server import NearbyServer
+
+    endpoint = str(Endpoint(config.reached_as or config.host, port)) if port else ""
+    since = time.time() if is_new and not config.resume else None  # a resumed one has begun before
+    order = loop.order if port else _without_others(loop.order)
+    nearby = NearbyServer(order, Whereabouts(endpoint, since, config.launcher))
+    try:
+        await nearby.start()
+    except OSError as error:
+        logger.info("elastic-ctl ps will not find this job: %s", error.strerror)
+    return nearby.stop
+
+
+def _without_others(order: _Order) -> _Order:
+    """Refuses to wait for nodes that could never come, as there is no port; the rest is for ``order``."""
+    from elasticrun.core.protocol.orders import ControlReply, ScaleJob
+
+    def judged(request: ControlRequest) -> ControlReply:
+        if isinstance(request, ScaleJob) and request.min_nodes > 1:
+            text = (
+                f"no other node can reach this job, so it cannot have {request.min_nodes}:"
+                " start it with --nnodes MIN:MAX and --rdzv-endpoint"
+            )
+            return ControlReply(False, text)
+        return order(request)
+
+    return judged
 
 
 def _note_openness(config: MasterConfig) -> None:

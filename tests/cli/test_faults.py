@@ -251,6 +251,8 @@ def test_the_master_gets_the_secrets_and_nobody_who_reads_its_journal(parse: Par
         "channel": -1,
         "hosts": [],
         "incarnation": "",
+        "launcher": 0,
+        "reached_as": "",
     }
     got = from_json(MasterConfig, {**settings, **told_by_its_host})
     assert (got.security, got.job) == (security, config.job)

@@ -222,6 +222,8 @@ class MasterHost:
         settings = {
             **self._command.settings(self.found.listen_host, self.endpoints.current.port, directory),
             "incarnation": self.incarnation,
+            "launcher": os.getpid(),
+            "reached_as": self.endpoints.current.host,
             "resume": self.resume,
             "temporary": self._temporary is not None,
             "position": max(self.endpoints.position, 0),

@@ -1,0 +1,149 @@
+"""The master's end of ``nearby.py``, which says who may order what here, and why.
+
+Nothing that comes by this socket ends the master, or keeps it from its agents: without it a job is only
+harder to find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from elasticrun import __version__
+from elasticrun.core.protocol.messages import RejectCode, Rejected
+from elasticrun.core.protocol.orders import ORDERS, ControlRequest, ShowStatus
+from elasticrun.rpc.nearby import (
+    MAX_GUESTS,
+    MAX_ORDER,
+    TIMEOUT,
+    Peer,
+    Whereabouts,
+    encode_answer,
+    encode_refusal,
+    new_name,
+    peer_of,
+)
+from elasticrun.rpc.records import from_json, misfit
+
+if TYPE_CHECKING:
+    from elasticrun.core.protocol.orders import ControlReply
+
+logger = logging.getLogger(__name__)
+
+_KINDS: dict[str, type[ControlRequest]] = {kind.__name__: kind for kind in (ShowStatus, *ORDERS)}
+_APART = (
+    "the order comes from another container, or from under another root directory: give --endpoint and the"
+    " job's token, or give it from where the job was started"
+)
+
+
+class NearbyServer:
+    """Listens for this user on this host. Made inside the running loop."""
+
+    def __init__(self, order: Callable[[ControlRequest], ControlReply], about: Whereabouts) -> None:
+        """``order`` carries out the order of a peer that may give one, and does not raise."""
+        self._order = order
+        self._about = about
+        self._tasks: set[asyncio.Task[object]] = set()  # one for each connection
+        self._guests = 0  # those of them that may give an order
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen from now on. Raises OSError if that cannot be done."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            listener.bind(f"\0{new_name()}")
+            self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=MAX_ORDER)
+        except OSError:
+            listener.close()
+            raise
+
+    def stop(self) -> None:
+        """Stop listening, and cut off whoever is here."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            answer = await self._answer_to(reader, *peer_of(writer.get_extra_info("socket")))
+            writer.write(answer)
+            await asyncio.wait_for(writer.drain(), TIMEOUT)
+        except (OSError, asyncio.TimeoutError):  # it has gone, or reads nothing
+            writer.transport.abort()
+        except Exception:  # a bug; the master has others to serve
+            logger.exception("internal error; please report this traceback")
+            writer.transport.abort()
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+            asyncio.get_running_loop().call_later(TIMEOUT, writer.transport.abort)
+
+    async def _answer_to(self, reader: asyncio.StreamReader, peer: Peer, pid: int) -> bytes:
+        if peer is Peer.OTHER_USER:
+            return b""
+        if peer is Peer.APART:
+            return encode_refusal(Rejected(RejectCode.UNAUTHENTICATED, _APART))
+        if self._guests >= MAX_GUESTS:
+            text = f"{MAX_GUESTS} orders are being given here already: try again"
+            return encode_refusal(Rejected(RejectCode.TOO_MANY, text))
+        self._guests += 1
+        try:
+            return await self._obey(reader, pid)
+        except asyncio.TimeoutError:
+            text = f"no whole order came within {TIMEOUT:g} s"
+            return encode_refusal(Rejected(RejectCode.OUT_OF_ORDER, text))
+        except ValueError as error:
+            return encode_refusal(Rejected(RejectCode.MALFORMED, str(error)[:200]))
+        finally:
+            self._guests -= 1
+
+    async def _obey(self, reader: asyncio.StreamReader, pid: int) -> bytes:
+        request = read_order(await asyncio.wait_for(_all_of(reader), TIMEOUT))
+        if isinstance(request, Rejected):
+            return encode_refusal(request)
+        logger.info("process %d of this user orders %s", pid, request)
+        return encode_answer(self._order(request), self._about)
+
+
+async def _all_of(reader: asyncio.StreamReader) -> bytes:
+    try:
+        await reader.readexactly(MAX_ORDER + 1)
+    except asyncio.IncompleteReadError as error:  # the end came, as it should
+        return error.partial
+    raise ValueError(f"an order has at most {MAX_ORDER} bytes")
+
+
+def read_order(data: bytes) -> ControlRequest | Rejected:
+    """What a peer orders, or why it is not heard. Raises ValueError for what is no order."""
+    try:
+        message = json.loads(data)
+        version = message["version"]
+        if version != __version__:
+            return _wrong_version(version)
+        request: ControlRequest = from_json(_KINDS[message["kind"]], message["fields"])
+    except (KeyError, TypeError):
+        raise ValueError("an order has a version, a kind that is known, and fields") from None
+    except RecursionError:
+        raise ValueError("an order is not nested that deeply") from None
+    if fault := misfit(request) or _contradiction(request):
+        raise ValueError(fault)
+    return request
+
+
+def _contradiction(request: Any) -> str:
+    found: str = request.contradiction() if hasattr(request, "contradiction") else ""
+    return found
+
+
+def _wrong_version(theirs: object) -> Rejected:
+    text = f"the job runs elasticrun {__version__}, this is {theirs!s:.50}: use the same version"
+    return Rejected(RejectCode.WRONG_VERSION, text)

@@ -1,0 +1,379 @@
+"""Orders on this host without a token: who may give them, what they say, and what nonsense does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elasticrun import __version__
+from elasticrun.config import TaskRole
+from elasticrun.core.protocol.orders import (
+    ControlReply,
+    ControlRequest,
+    DrainNode,
+    RestartRound,
+    SaveAllStacks,
+    ScaleJob,
+    ScaleRole,
+    ShowStatus,
+)
+from elasticrun.core.protocol.status import JobPhase, JobStatus
+from elasticrun.errors import (
+    ElasticRunError,
+    MasterUnreachableError,
+    ProtocolError,
+    TooManyError,
+    UnauthenticatedError,
+    UsageError,
+    WrongVersionError,
+)
+from elasticrun.rpc import nearby, nearby_server
+from elasticrun.rpc.nearby import MAX_ORDER, Peer, Whereabouts
+from elasticrun.rpc.nearby_server import NearbyServer
+from tests.rpc.harness import run
+
+NOBODY = 65534
+ABOUT = Whereabouts("node0:29400", 1e9, 4242)
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+
+#: Connects, or listens, as another user, at the name that it is given; then says what it got, or waits.
+_STRANGER = f"""\
+import os, socket, sys
+os.setuid({NOBODY})
+channel = socket.socket(socket.AF_UNIX)
+name = "\\0" + sys.argv[2]
+if sys.argv[1] == "listen":
+    channel.bind(name)
+    channel.listen()
+    print("listening", flush=True)
+    sys.stdin.read()
+else:
+    channel.connect(name)
+    try:
+        channel.sendall(sys.argv[3].encode())
+        channel.shutdown(socket.SHUT_WR)
+        print(channel.recv(100))
+    except OSError as error:
+        print(b"")
+"""
+
+
+@pytest.fixture(autouse=True)
+def prefix(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A prefix of this test's own, as this user may have real jobs here."""
+    made = f"elasticrun-test-{uuid.uuid4().hex}-"
+    monkeypatch.setattr(nearby, "PREFIX", made)
+    return made
+
+
+class Answering:
+    """Carries orders out by remembering them."""
+
+    def __init__(self) -> None:
+        self.heard: list[ControlRequest] = []
+
+    def order(self, request: ControlRequest) -> ControlReply:
+        self.heard.append(request)
+        if isinstance(request, ShowStatus):
+            return ControlReply(True, "", status=JobStatus("job", JobPhase.RUNNING, 3, 1, 2, 0, 1))
+        return ControlReply(not isinstance(request, ScaleRole), f"heard {type(request).__name__}")
+
+
+@asynccontextmanager
+async def master() -> AsyncIterator[tuple[Answering, str]]:
+    """A master of this test, and the name of its socket."""
+    handler, before = Answering(), set(nearby.names())
+    server = NearbyServer(handler.order, ABOUT)
+    await server.start()
+    (name,) = set(nearby.names()) - before
+    try:
+        yield handler, name
+    finally:
+        server.stop()
+
+
+async def say(name: str, data: bytes) -> bytes:
+    """What a master answers to any bytes."""
+    channel = socket.socket(socket.AF_UNIX)
+    channel.setblocking(False)
+    channel.connect(f"\0{name}")
+    reader, writer = await asyncio.open_unix_connection(sock=channel)
+    try:
+        with contextlib.suppress(ConnectionError):
+            writer.write(data)
+            writer.write_eof()
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        DrainNode("n0", "it is loud \udcff \u2028"),
+        ScaleJob(1, 4),
+        ScaleRole(TaskRole.PS, 3),
+        SaveAllStacks(),
+        RestartRound("edited"),
+    ],
+)
+def test_every_order_arrives_and_is_answered(request_: ControlRequest) -> None:
+    async def main() -> None:
+        async with master() as (handler, name):
+            reply, about = await nearby.give(name, request_, 30.0)
+            assert reply.text == f"heard {type(request_).__name__}"
+            assert reply.ok is not isinstance(request_, ScaleRole)
+            assert about == ABOUT
+            assert type(handler.heard[0]) is type(request_)
+
+    run(main())
+
+
+def test_a_job_is_found_and_is_gone_with_its_master() -> None:
+    async def main() -> None:
+        async with master() as (_, name):
+            (found,), troubles = await nearby.jobs(30.0)
+            assert (found.name, found.status.round, found.about) == (name, 3, ABOUT)
+            assert troubles == []
+        assert await nearby.jobs(30.0) == ([], [])
+        with pytest.raises(nearby.GoneError, match="has ended"):
+            await nearby.give(name, ShowStatus(), 30.0)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "Expecting value"),
+        (b"hello", "Expecting value"),
+        (b"\xff\xfe\x00", ""),
+        (b"[]", "an order has a version"),
+        (b"{}", "an order has a version"),
+        (b"[" * 100_000, "nested"),
+        (b"1" * 10_000, ""),
+        (b"x" * (MAX_ORDER + 1), f"at most {MAX_ORDER} bytes"),
+        (b"x" * (16 * MAX_ORDER), ""),
+    ],
+)
+def test_what_is_no_order_is_refused(data: bytes, why: str) -> None:
+    async def main() -> None:
+        async with master() as (handler, name):
+            answer = await say(name, data)
+            assert why in answer.decode() and b"reply" not in answer
+            assert handler.heard == []
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "why"),
+    [
+        ("Hello", {}, "a kind that is known"),
+        (["ShowStatus"], {}, "a kind that is known"),
+        ("ShowStatus", {"x": 1}, "has the fields"),
+        ("ShowStatus", None, "is no dict"),
+        ("ScaleJob", {"min_nodes": 0, "max_nodes": 1}, "not between"),
+        ("ScaleJob", {"min_nodes": 3, "max_nodes": 1}, "max_nodes must be 3 or more"),
+        ("ScaleJob", {"min_nodes": True, "max_nodes": 1}, "is no int"),
+        ("DrainNode", {"node": "", "reason": ""}, "node must not be empty"),
+        ("DrainNode", {"node": "n", "reason": "x" * 20_000}, "reason must have at most"),
+        ("ScaleRole", {"role": "boss", "count": 1}, "is no TaskRole"),
+    ],
+)
+def test_an_order_that_makes_no_sense_is_refused(kind: object, fields: object, why: str) -> None:
+    async def main() -> None:
+        async with master() as (handler, name):
+            data = json.dumps({"version": __version__, "kind": kind, "fields": fields}).encode()
+            answer = json.loads(await say(name, data))["rejected"]
+            assert answer["code"] == "malformed" and why in answer["message"]
+            assert handler.heard == []
+
+    run(main())
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+nearly = st.fixed_dictionaries(
+    {
+        "version": st.just(__version__) | values,
+        "kind": st.sampled_from(["ShowStatus", "DrainNode", "ScaleJob", "RestartRound"]) | values,
+        "fields": st.dictionaries(st.sampled_from(["node", "reason", "min_nodes", "max_nodes"]), values)
+        | values,
+    }
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(said=st.lists(st.binary(max_size=200) | nearly.map(lambda it: json.dumps(it).encode()), max_size=5))
+def test_no_nonsense_ends_a_master(said: list[bytes]) -> None:
+    async def main() -> None:
+        async with master() as (_, name):
+            for data in said:
+                answer = json.loads(await say(name, data))
+                assert answer.keys() in ({"rejected"}, {"reply", "about"})
+            reply, _ = await nearby.give(name, ShowStatus(), 30.0)
+            assert reply.status is not None
+
+    run(main())
+
+
+def test_too_many_at_a_time_are_sent_away_and_the_silent_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearby_server, "MAX_GUESTS", 1)
+    monkeypatch.setattr(nearby_server, "TIMEOUT", 0.5)
+
+    async def main() -> None:
+        async with master() as (_, name):
+            channel = socket.socket(socket.AF_UNIX)
+            channel.setblocking(False)
+            channel.connect(f"\0{name}")
+            reader, writer = await asyncio.open_unix_connection(sock=channel)
+            with pytest.raises(TooManyError, match="try again"):
+                await nearby.give(name, ShowStatus(), 30.0)
+            assert b"no whole order came within 0.5 s" in await reader.read()
+            writer.close()
+            assert (await nearby.give(name, ShowStatus(), 30.0))[0].ok
+
+    run(main())
+
+
+def test_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearby, "__version__", "0.0.1")
+
+    async def main() -> None:
+        async with master() as (handler, name):
+            with pytest.raises(WrongVersionError, match=r"this is 0\.0\.1: use the same version"):
+                await nearby.give(name, ShowStatus(), 30.0)
+            found, (trouble,) = await nearby.jobs(30.0)
+            assert (found, type(trouble), handler.heard) == ([], WrongVersionError, [])
+
+    run(main())
+
+
+def test_what_is_too_long_is_not_sent() -> None:
+    async def main() -> None:
+        with pytest.raises(UsageError, match="reason must have at most"):
+            await nearby.give("nobody", RestartRound("x" * 20_000), 30.0)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"", MasterUnreachableError),
+        (b"nonsense", ProtocolError),
+        (b"[]", ProtocolError),
+        (b"{}", ProtocolError),
+        (b'{"rejected": {"code": "malformed", "message": "why", "proof": ""}}', ProtocolError),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_an_error(answer: bytes, error: type[ElasticRunError]) -> None:
+    async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.write(answer)
+        writer.close()
+
+    async def main() -> None:
+        listener = socket.socket(socket.AF_UNIX)
+        name = nearby.new_name()
+        listener.bind(f"\0{name}")
+        server = await asyncio.start_unix_server(odd, sock=listener)
+        with pytest.raises(error):
+            await nearby.give(name, ShowStatus(), 30.0)
+        server.close()
+
+    run(main())
+
+
+def test_a_master_that_is_stopped_is_not_waited_for_too_long() -> None:
+    async def main() -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            name = nearby.new_name()
+            listener.bind(f"\0{name}")
+            listener.listen()  # and never looks
+            with pytest.raises(MasterUnreachableError, match=r"within 0\.1 s"):
+                await nearby.give(name, ShowStatus(), 0.1)
+
+    run(main())
+
+
+def test_a_container_that_only_shares_the_network_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearby_server, "peer_of", lambda _: (Peer.APART, 0))
+
+    async def main() -> None:
+        async with master() as (handler, name):
+            with pytest.raises(UnauthenticatedError, match="another container"):
+                await nearby.give(name, SaveAllStacks(), 30.0)
+            assert handler.heard == []
+
+    run(main())
+
+
+@ROOT_ONLY
+def test_the_kernel_tells_who_is_in_another_mount_namespace() -> None:
+    probe = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect('\\0' + sys.argv[1]); s.recv(1)"
+    with socket.socket(socket.AF_UNIX) as listener:
+        name = nearby.new_name()
+        listener.bind(f"\0{name}")
+        listener.listen()
+        listener.settimeout(30.0)
+        for beginning, peer in (((), Peer.OURS), (("unshare", "--mount"), Peer.APART)):
+            with subprocess.Popen([*beginning, sys.executable, "-c", probe, name]):
+                channel, _ = listener.accept()
+                with channel:
+                    assert nearby.peer_of(channel)[0] is peer
+
+
+@ROOT_ONLY
+def test_another_user_is_cut_off_unread() -> None:
+    async def main() -> None:
+        async with master() as (handler, name):
+            order = nearby.encode_order(SaveAllStacks()).decode()
+            command = [sys.executable, "-c", _STRANGER, "connect", name, order]
+            stranger = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+            said, _ = await stranger.communicate()
+            assert said == b"b''\n"
+            assert handler.heard == []
+            assert (await nearby.give(name, ShowStatus(), 30.0))[0].ok
+
+    run(main())
+
+
+@ROOT_ONLY
+def test_another_user_that_listens_under_our_name_is_not_asked() -> None:
+    async def main() -> None:
+        name = nearby.new_name()
+        command = [sys.executable, "-c", _STRANGER, "listen", name]
+        stranger = await asyncio.create_subprocess_exec(
+            *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert stranger.stdin is not None and stranger.stdout is not None
+        try:
+            assert await stranger.stdout.readline() == b"listening\n"
+            assert nearby.names() == [name]
+            assert await nearby.jobs(30.0) == ([], [])
+            with pytest.raises(nearby.GoneError, match="another user"):
+                await nearby.give(name, SaveAllStacks(), 30.0)
+        finally:
+            stranger.stdin.close()
+            await stranger.wait()
+
+    run(main())
