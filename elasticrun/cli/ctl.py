@@ -21,6 +21,7 @@ from elasticrun.cli.ctl_checkpoints import checkpoints
 from elasticrun.cli.ctl_events import events
 from elasticrun.cli.ctl_manual import manual
 from elasticrun.cli.ctl_orders import add_orders
+from elasticrun.cli.ctl_ps import ps
 from elasticrun.cli.ctl_replay import replay
 from elasticrun.cli.ctl_simulate import simulate
 from elasticrun.cli.ctl_token import token
@@ -50,6 +51,7 @@ def version() -> None:
 
 
 add_orders(group)
+group.add_command(ps)
 group.add_command(token)
 group.add_command(certs)
 group.add_command(checkpoints)

@@ -1,7 +1,8 @@
 """The verbs of ``elastic-ctl`` that talk to a running job: status, drain, scale and stacks.
 
-Each is an order: the master obeys it only with proof of the job's token. The exit codes are those that
-``elastic-run`` has for the same trouble.
+Each is an order. At its endpoint the master obeys it only with proof of the job's token; without an endpoint
+it goes to the one job of this user on this host, which needs none (``rpc/nearby.py``). The exit codes are
+those that ``elastic-run`` has for the same trouble.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from elasticrun.cli import values
+from elasticrun.cli.ctl_run import run_lean
 from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes, find_token, read_tls
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.protocol.plain import one_line, plain
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     #: Gives an order, and returns the text to show.
     Order = Callable[[JobControl], Coroutine[Any, Any, str]]
 
+#: Stands for --endpoint if that is not given.
+ENDPOINT_VARIABLE = "ELASTICRUN_ENDPOINT"
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FILE = click.Path(dir_okay=False)
@@ -45,9 +50,9 @@ _FILE = click.Path(dir_okay=False)
 _SCALABLE = {role.value: role for role in SERVERS}
 #: Shown below the help of every verb.
 EXIT_CODES = """\
-Exit codes: 0 done; 1 the master declines, and says why; 2 wrong usage; 4 nothing answers at the endpoint;
-5 another program holds it; 6 it serves another job; 7 another version of elasticrun; 11 broken protocol;
-15 token or certificate wrong; 17 too many connections from here.
+Exit codes: 0 done; 1 the master declines, and says why; 2 wrong usage; 4 nothing answers at the endpoint, or
+no such job is on this host; 5 another program holds it; 6 it serves another job; 7 another version of
+elasticrun; 11 broken protocol; 15 token or certificate wrong; 17 too many connections from here.
 """
 
 
@@ -58,6 +63,15 @@ class Target:
     endpoints: tuple[Endpoint, ...]
     job_id: str
     security: SecurityConfig
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The one job of this user on this host, or the one of them that is named."""
+
+    job_id: str | None
+    launcher: int | None
     timeout: float
 
 
@@ -72,11 +86,17 @@ def _common(command: F) -> F:
     options = (
         click.option(
             "--endpoint",
-            required=True,
             metavar="HOST[:PORT],...",
-            help="Where the job's master listens: the --rdzv-endpoint of its nodes.",
+            help="Where the job's master listens: the --rdzv-endpoint of its nodes "
+            f"(default: {ENDPOINT_VARIABLE}, else this user's job on this host, which needs no token).",
         ),
-        click.option("--rdzv-id", default="none", show_default=True, metavar="ID", help="Name of the job."),
+        click.option("--rdzv-id", metavar="ID", help="Name of the job (default: none; on this host: any)."),
+        click.option(
+            "--pid",
+            type=click.IntRange(1),
+            metavar="PID",
+            help="The job on this host whose launcher this is, as elastic-ctl ps shows it.",
+        ),
         click.option(
             "--token-file",
             type=_FILE,
@@ -102,9 +122,10 @@ def _common(command: F) -> F:
 
 @click.command(epilog=EXIT_CODES)
 @_common
-def status(**target: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, see elastic-ctl manual nodes.")
+def status(as_json: bool, **target: Any) -> None:
     """Show who is there and what the job does."""
-    _run(target, lambda: _shown_status)
+    _run(target, lambda: _status_as_json if as_json else _shown_status)
 
 
 @click.command(epilog=EXIT_CODES)
@@ -112,7 +133,10 @@ def status(**target: Any) -> None:
 @click.option("--reason", default="an operator asked for it", show_default=True, help="Goes into the logs.")
 @_common
 def drain(node: str, reason: str, **target: Any) -> None:
-    """Let NODE leave the job with grace, so that its machine can be taken away."""
+    """Let NODE leave the job with grace, so that its machine can be taken away.
+
+    The beginning of its name is enough if no other node's begins so.
+    """
     _run(target, lambda: lambda job: job.drain(node, reason))
 
 
@@ -152,21 +176,29 @@ async def _shown_status(job: JobControl) -> str:
     return status_in_words(await job.status())
 
 
+async def _status_as_json(job: JobControl) -> str:
+    from elasticrun.cli.documents import VERSION, StatusDocument, as_json
+
+    return as_json(StatusDocument(VERSION, await job.status()))
+
+
 def _run(given: dict[str, Any], order: Callable[[], Order]) -> None:
+    target: Target | Here | None = None
     try:
-        text = _give(_target(given), order())
+        target = _target(given)
+        text = _give(target, order())
     except OrderDeclinedError as error:
         click.echo(plain(str(error)), err=True)
         sys.exit(error.exit_code)
     except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {one_line(str(error))}{_advice(error)}", err=True)
+        click.echo(f"elastic-ctl: error: {one_line(str(error))}{_advice(error, target)}", err=True)
         sys.exit(error.exit_code)
     click.echo(plain(text))
     sys.exit(ExitCode.OK)
 
 
-def _advice(error: ElasticRunError) -> str:
-    if isinstance(error, MasterUnreachableError):
+def _advice(error: ElasticRunError, target: Target | Here | None) -> str:
+    if isinstance(error, MasterUnreachableError) and isinstance(target, Target):
         return "; look at --endpoint, and whether the job runs there"
     return ""
 
@@ -210,27 +242,38 @@ def _node_range(text: str) -> tuple[int, int]:
         raise UsageError(f"{text!r} is no number of nodes: {reason}") from None
 
 
-def _target(given: dict[str, Any]) -> Target:
-    notes: Notes = []
+def _target(given: dict[str, Any]) -> Target | Here:
+    """Where the order goes. Raises UsageError for what cannot be used."""
+    text, source = given["endpoint"], "--endpoint"
+    if text is None and given["pid"] is None and (text := os.environ.get(ENDPOINT_VARIABLE) or None):
+        source = ENDPOINT_VARIABLE
+    if text is None:
+        return Here(given["rdzv_id"], given["pid"], _timeout(given["timeout"]))
+    if given["pid"] is not None:
+        raise UsageError(f"{source} and --pid exclude each other: give --pid for a job on this host")
     try:
-        endpoints = values.endpoints(given["endpoint"])
+        endpoints = values.endpoints(text)
     except ValueError as error:
         reason = str(error) or "give HOST:PORT"
-        raise UsageError(f"--endpoint {given['endpoint']!r} is not valid: {reason}") from None
+        raise UsageError(f"{source} {text!r} is not valid: {reason}") from None
+    return _target_at(endpoints, given)
+
+
+def _target_at(endpoints: tuple[Endpoint, ...], given: dict[str, Any]) -> Target:
+    notes: Notes = []
     strict, path = not given["insecure_token"], given["token_file"] or None
     token = find_token(path, os.environ, endpoints, notes, strict, make=False)
     if token is None:
         raise UsageError(
             f"no token found: give the job's by --token-file or {TOKEN_VARIABLE}; "
-            "a job that has none takes no orders"
+            "a job that has none takes orders on its master's host only, without --endpoint"
         )
     tls = read_tls(given["tls_ca"], given["tls_cert"], given["tls_key"], notes)
     for level, sentence in notes:
         if level == "warning":
             click.echo(f"elastic-ctl: {sentence}", err=True)
-    return Target(
-        endpoints, given["rdzv_id"], SecurityConfig(token.text, tls, token.source), _timeout(given["timeout"])
-    )
+    security, job_id = SecurityConfig(token.text, tls, token.source), given["rdzv_id"]
+    return Target(endpoints, "none" if job_id is None else job_id, security, _timeout(given["timeout"]))
 
 
 def _timeout(text: str) -> float:
@@ -240,21 +283,20 @@ def _timeout(text: str) -> float:
         raise UsageError(f"--timeout {text!r} is not valid: give a number of seconds above 0") from None
 
 
-def _give(target: Target, order: Order) -> str:
-    from elasticrun.cli.import_trimming import import_asyncio_without_ssl, import_hmac_without_openssl
+def _give(target: Target | Here, order: Order) -> str:
+    async def ask() -> str:
+        from elasticrun.control import JobControl
 
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else its core prints lines of its own
-    import_asyncio_without_ssl()
-    import_hmac_without_openssl()
-    import asyncio
+        if isinstance(target, Here):
+            job = await JobControl.on_this_host(target.job_id, target.launcher, target.timeout)
+        else:
+            job = JobControl(target.endpoints, target.job_id, target.security, target.timeout, _try_next)
+        return await order(job)
 
-    from elasticrun.control import JobControl
-
-    job = JobControl(target.endpoints, target.job_id, target.security, target.timeout, _try_next)
     try:
-        return asyncio.run(order(job))
+        return run_lean(ask)
     except UnauthenticatedError as error:
-        if "token" in str(error):  # not a certificate
+        if "token" in str(error) and isinstance(target, Target):  # not a certificate
             raise UnauthenticatedError(
                 f"{error} (the token was read from {target.security.token_source})"
             ) from None

@@ -223,8 +223,8 @@ def _note_openness(config: MasterConfig) -> None:
     """Warn of a job without a token: once, not for each node, and not again by a master that resumes."""
     if config.security.token is None and config.job.max_nodes > 1 and not config.resume:
         logger.warning(
-            "the job has no token: anybody who reaches %s port %s can join it, and elastic-ctl cannot steer"
-            " it; set --token-file or ELASTICRUN_TOKEN, or run elastic-ctl token create",
+            "the job has no token: anybody who reaches %s port %s can join it, and elastic-ctl steers it"
+            " from this host only; set --token-file or ELASTICRUN_TOKEN, or run elastic-ctl token create",
             config.host,
             config.port,
         )

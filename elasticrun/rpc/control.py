@@ -8,7 +8,8 @@
 
 The proof in ControlHello covers the bytes of the order, the one in the reply the answer (``auth.py``), so an
 order can be neither forged nor altered nor given twice, even by somebody between the two. A job without
-a token refuses every order, questions included, since it could not tell its owner from a passer-by.
+a token refuses every order, questions included, since it could not tell its owner from a passer-by; on the
+master's host it can (``nearby.py``).
 
 An order is validated only after the operator half-closes, so that it is not writing when the stream ends. A
 stream of more than ``_MAX_SAID`` bytes is cut off, as strangers' bytes are not collected (``limits.py``).
@@ -48,7 +49,10 @@ logger = logging.getLogger(__name__)
 
 _Order = tuple[ControlHello, ControlRequest]
 
-_NO_TOKEN = "this job has no token, so it takes no orders: start it with --token-file on every node"
+_NO_TOKEN = (
+    "this job has no token, so it takes no orders here: start it with --token-file on every node, or give"
+    " orders without --endpoint on the master's host"
+)
 _OTHER_TOKEN = "the order does not prove this job's token: use the token that the job's nodes use"
 _MAX_SAID = 65_536  # bytes of all messages of an order; several times the longest order
 _UNSAID = "an order is ControlHello, one request and the end of the stream"

@@ -157,7 +157,7 @@ def test_a_job_without_a_token_takes_no_orders(tmp_path: Path, token: str) -> No
         for verb in (["status"], ["drain", "n"], ["scale", "2"], ["stacks"]):
             done = ctl(*verb, *target(master, token))
             assert done.returncode == ExitCode.UNAUTHENTICATED, verb
-            assert "this job has no token, so it takes no orders" in done.stderr
+            assert "this job has no token, so it takes no orders here" in done.stderr
     log = (state / "log").read_text()
     assert log.count("the job has no token") == 1, "said once, when it began"
 

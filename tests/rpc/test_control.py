@@ -110,8 +110,8 @@ def test_an_answer_is_proven_as_it_arrives(text: str) -> None:
     [
         (LOCKED, SecurityConfig("another token"), "use the token that the job's nodes use"),
         (LOCKED, OPEN, "use the token that the job's nodes use"),
-        (OPEN, LOCKED, "this job has no token, so it takes no orders"),
-        (OPEN, OPEN, "this job has no token, so it takes no orders"),
+        (OPEN, LOCKED, "this job has no token, so it takes no orders here"),
+        (OPEN, OPEN, "this job has no token, so it takes no orders here"),
     ],
 )
 def test_who_cannot_prove_it_is_not_obeyed(
