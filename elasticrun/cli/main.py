@@ -143,6 +143,8 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
 async def _run(
     config: LaunchConfig, cpus: CpuPlan, inbox: SignalInbox, spawner: SpawnerHandle, host: MasterHost
 ) -> int:
+    import logging
+
     from elasticrun.agent.logs.router import LogRouter
     from elasticrun.agent.runtime import Agent
     from elasticrun.cli.logs import configure_logging
@@ -150,6 +152,10 @@ async def _run(
     node = _describe_node(config, host)
     router = LogRouter(config.workers.logs, config.workers.role, host=node.host)
     configure_logging(config, node, router.stderr.write)
+    if router.stderr.is_terminal or logging.getLogger("elasticrun").isEnabledFor(logging.INFO):
+        from elasticrun.cli.hint import tell_how_to_ask
+
+        tell_how_to_ask(config, router.stderr)
     show = functools.partial(show_checkup, router.stdout)
     return await Agent(config, node, spawner, host, router, cpus, show).run(inbox)
 

@@ -24,6 +24,8 @@ Notes = list[tuple[str, str]]
 
 #: Read if no --token-file is given.
 TOKEN_VARIABLE = "ELASTICRUN_TOKEN"
+#: How the source of a token that a file holds begins; the file's path follows, as a literal.
+TOKEN_FILE_SOURCE = "--token-file "
 _MOST_BYTES = 4096
 _LARGEST_PEM = 1 << 20
 
@@ -88,7 +90,7 @@ def without_token(environ: Mapping[str, str]) -> dict[str, str]:
 def given_token(path: str | None, environ: Mapping[str, str], notes: Notes, is_strict: bool) -> Token | None:
     """The token in the file, else that in the environment, else None. ``is_strict`` refuses weak ones."""
     if path is not None:
-        source = f"--token-file {path!r}"
+        source = f"{TOKEN_FILE_SOURCE}{path!r}"
         _note_if_open("--token-file", path, notes)
         return _checked(source, _read("--token-file", path, _MOST_BYTES), is_strict)
     text = environ.get(TOKEN_VARIABLE)
