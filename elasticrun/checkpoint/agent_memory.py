@@ -25,6 +25,8 @@ _MAX_MESSAGE = 64 << 10
 NO_SOCKET = "none"
 #: Seconds to wait for the agent: longer than a save may wait there (``core/state/vault.py``).
 TIMEOUT = 60.0
+#: The same for an answer without which one can do.
+COURTESY = 2.0
 
 
 class SaveRefused(CheckpointError):
@@ -108,13 +110,15 @@ class AgentMemory:
         Raises:
             SaveRefused: there is no room, the save before is not complete everywhere, or there is no answer.
         """
+        for narrow in [number for number, each in self._maps.items() if len(each) < min(whole, share)]:
+            self._unmap(narrow)  # the agent may need the room of what it has dropped
         message = {"ask": "begin", "step": step, "whole": whole, "share": share, "contents": contents}
         try:
             answer, fd = self._ask(message)
         except AgentSilent as silence:
             raise SaveRefused(str(silence)) from None
         for dropped in self._maps.keys() - set(answer["alive"]):
-            self.before_unmap(self._maps.pop(dropped))  # else its memory would never be free
+            self._unmap(dropped)  # else its memory would never be free
         try:
             memory = self._map(answer["buffer"], answer["size"], fd)
             return Granted(memory, answer["divides"], answer["lost"])
@@ -134,7 +138,7 @@ class AgentMemory:
         that. Other threads run meanwhile. ``begin`` maps what is not mapped here.
         """
         for number in range(how_many):
-            answer, fd = self._ask({"ask": "buffer", "number": number})
+            answer, fd = self._ask({"ask": "buffer", "number": number}, COURTESY)
             if answer["buffer"] is None:
                 return
             if answer["buffer"] in self._maps:
@@ -197,6 +201,9 @@ class AgentMemory:
             self._channel.close()
             self._channel = None
 
+    def _unmap(self, buffer: int) -> None:
+        self.before_unmap(self._maps.pop(buffer))
+
     def _map(self, buffer: int, size: int, fd: int | None) -> mmap.mmap:
         if buffer not in self._maps:
             self._maps[buffer] = _mapped(fd, size, _WRITABLE)
@@ -204,11 +211,13 @@ class AgentMemory:
             _close(fd)
         return self._maps[buffer]
 
-    def _ask(self, message: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+    def _ask(
+        self, message: dict[str, Any], timeout: float | None = None
+    ) -> tuple[dict[str, Any], int | None]:
         if self._channel is None:
             self._open()
         self._send(message)
-        return self._receive()
+        return self._receive(timeout)
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._channel is not None
@@ -221,15 +230,16 @@ class AgentMemory:
             self._hang_up()
             raise CheckpointError(f"the agent has gone: {_words(error)}") from None
 
-    def _receive(self) -> tuple[dict[str, Any], int | None]:
+    def _receive(self, timeout: float | None = None) -> tuple[dict[str, Any], int | None]:
         """Take the next answer. If it fails, the connection ends: the next answer would be an old one."""
         assert self._channel is not None
+        timeout = TIMEOUT if timeout is None else timeout
         try:
-            self._channel.settimeout(TIMEOUT)
+            self._channel.settimeout(timeout)
             data, fds, _, _ = socket.recv_fds(self._channel, _MAX_MESSAGE, 1)
         except TimeoutError:
             self._hang_up()
-            raise AgentSilent(f"the agent has not answered for {TIMEOUT:g} s") from None
+            raise AgentSilent(f"the agent has not answered for {timeout:g} s") from None
         except OSError as error:
             self._hang_up()
             raise CheckpointError(f"the agent does not answer: {_words(error)}") from None

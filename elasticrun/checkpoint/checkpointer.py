@@ -142,8 +142,10 @@ class Checkpointer:
         self._timing.restored(commit.step, rounds, reader.facts)
         self._restored(commit)
         self._read = reader  # to unmap it would take time now
-        self._sealing = threading.Thread(target=self._map_ahead, args=(1,), name="elasticrun-map")
-        self._sealing.start()
+        mapping = threading.Thread(target=self._map_ahead, args=(1,), name="elasticrun-map", daemon=True)
+        with contextlib.suppress(RuntimeError):  # there are too many threads: the next save maps it
+            mapping.start()
+            self._sealing = mapping
         return commit.step
 
     def _load_stored(self, storage: str | None, state: State) -> int:
@@ -277,6 +279,7 @@ class Checkpointer:
 
     def _close(self) -> None:
         self.wait()
+        self._read = None
         if self._overlap is not None:
             self._overlap.close()
             self._overlap = None
@@ -357,7 +360,6 @@ class Checkpointer:
             writing.finish(step, own=any(item.is_shard for item in writing.items))
             if warning := watch():
                 logger.warning("%s", warning)
-            self._settle()
         except CheckpointError as error:  # the training goes on without this save
             logger.warning("step %d is not saved: %s", step, error)
             with contextlib.suppress(CheckpointError):
@@ -366,3 +368,4 @@ class Checkpointer:
             logger.exception("step %d is not saved; please report this traceback", step)
             with contextlib.suppress(CheckpointError):
                 self._memory.give_up()
+        self._settle()

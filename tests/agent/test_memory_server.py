@@ -240,6 +240,21 @@ def test_a_buffer_is_mapped_with_its_pages_before_the_save_that_needs_it(
     memory.close()
 
 
+def test_a_map_that_is_too_small_for_a_save_does_not_keep_the_room_that_it_needs(host: MemoryHost) -> None:
+    memory = host.connect()
+    memory.begin(1, 100, 100, "")
+    memory.end(1, 10, "aa", own=False)
+    memory.close()
+    host.begin(2, restore=CommitId(1, 1))
+    memory = host.connect()
+    unmapped: list[int] = []
+    memory.before_unmap = lambda each: unmapped.append(len(each))
+    memory.map_ahead(1)
+    memory.begin(2, 5000, 5000, "")
+    assert unmapped == [100]
+    memory.close()
+
+
 def test_a_worker_is_shown_no_buffer_of_another_one(pair: MemoryHost) -> None:
     with Client(pair) as client, Client(pair) as other:
         client.hello()

@@ -80,6 +80,21 @@ def test_all_of_a_training_comes_back_bit_by_bit(node: Node) -> None:
     assert other.everything == expected
 
 
+def test_a_box_without_threads_restores_all_the_same(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    training, worker = Training(1), node.worker()
+    assert worker.save(1, training.state)
+    node.restart(1)
+    worker = node.worker()
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", fail)
+        assert worker.load(training.state) == 1
+    assert worker.save(2, training.state)
+    worker.close()
+
+
 def test_what_the_loop_changes_after_a_save_does_not_reach_it(node: Node) -> None:
     training, worker = Training(1), node.worker()
     training.train(1)
