@@ -94,7 +94,7 @@ def _later(source: str | None, has_compiler: bool) -> tuple[str, ...]:
 
     Torch itself imports its compiler at the first step of an optimizer.
     """
-    keeps_state = _imports(source, "elasticrun")
+    keeps_state = _imports(source, "elasticrun") and "Checkpointer" in (source or "")
     return (*((COMPILER,) if has_compiler else ()), *((KEEPER,) if keeps_state else ()))
 
 

@@ -133,10 +133,15 @@ def test_what_torchs_compiler_reads_is_not_imported_for_restarts(tmp_path: Path)
 
 def test_restarts_of_a_script_that_keeps_its_state_do_not_wait_for_the_import_of_that(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    for line in ("from elasticrun import Checkpointer", "import elasticrun"):
+    for line, later in (
+        ("from elasticrun import Checkpointer", (COMPILER, KEEPER)),
+        ("import elasticrun; keeper = elasticrun.Checkpointer()", (COMPILER, KEEPER)),
+        ("import elasticrun; elasticrun.report_step(1)", (COMPILER,)),
+        ("from lightning import Checkpointer", (COMPILER,)),
+    ):
         script.write_text(f"import torch\n{line}\n")
         config = parse_command_line([str(script)], {"PATH": "/usr/bin:/bin"})
-        assert config.workers.warm_later == (COMPILER, KEEPER)
+        assert config.workers.warm_later == later
 
 
 def parse_tensorflow(folder: Path, source: str, *argv: str) -> tuple[object, str]:
