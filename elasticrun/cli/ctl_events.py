@@ -35,7 +35,7 @@ def events(log: Path, why: int | None, since: float | None, all_kinds: bool, as_
     """Print what happened in a job, and why.
 
     LOG is the file events.jsonl of a --state-dir, or that directory. With --json each line is an object
-    as elasticrun/manual/events.schema.json describes it.
+    as elasticrun/manual/schemas/events.json describes it.
     """
     from elasticrun.master.event_log import NAME, read_events
     from elasticrun.ui.events import TOLD, lines
@@ -60,14 +60,18 @@ def _since(entries: Iterable[Entry], seconds: float | None) -> list[Entry]:
 
 def led_to(entries: Sequence[Entry], round_: int) -> list[Entry]:
     """What happened since the round before ended, until this one had started. UsageError: it is not there."""
-    starts = {it["round"]: number for number, it in enumerate(entries) if it["kind"] == "round_started"}
+    starts = {it["round"]: at for at, it in enumerate(entries) if _tells(it, ("round_started",))}
     if round_ not in starts:
         known = f"there are rounds {min(starts)} to {max(starts)}" if starts else "no round has started"
         raise UsageError(f"--why {round_}: the log has no such round; {known}")
-    last = next((it["event"] for it in entries[starts[round_] :]), 0)
     before = max((number for number in starts if number < round_), default=None)
-    first = 0
+    first, last = 0, entries[starts[round_]]["event"]
     if before is not None:
-        ends = (number for number, it in enumerate(entries) if it["kind"] in _ENDS and it["round"] == before)
+        ends = (at for at, it in enumerate(entries) if _tells(it, _ENDS) and it["round"] == before)
         first = next(ends, starts[before])
     return [it for it in entries[first:] if it["event"] <= last]
+
+
+def _tells(entry: Entry, kinds: Iterable[str]) -> bool:
+    """Whether an entry is of one of these kinds, and names a round."""
+    return entry["kind"] in kinds and isinstance(entry.get("round"), int)

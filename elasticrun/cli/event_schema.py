@@ -1,6 +1,6 @@
 """The JSON schema of the event log, from the types of its entries.
 
-python -m elasticrun.cli.event_schema --write elasticrun/manual/events.schema.json
+python -m elasticrun.cli.event_schema --write elasticrun/manual/schemas/events.json
 """
 
 from __future__ import annotations

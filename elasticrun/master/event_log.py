@@ -16,10 +16,13 @@ is room.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
+import math
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -29,7 +32,6 @@ from elasticrun.core.job.chronicler import Chronicler
 from elasticrun.core.job.events import Beat
 from elasticrun.core.protocol.chronicle import VERSION, EntriesLost, Happening
 from elasticrun.errors import UsageError
-from elasticrun.master.journal import keep_aside
 from elasticrun.rpc.records import to_json
 
 if TYPE_CHECKING:
@@ -43,7 +45,12 @@ NAME = "events.jsonl"
 FILE_BYTES = 16 << 20
 KEPT = 3
 #: No line has more bytes.
-_LONGEST = 1 << 18
+_LONGEST = 1 << 20
+#: How many logs of earlier jobs are kept in the same directory.
+JOBS_KEPT = 3
+_AGES = 1e11  # seconds since 1970
+#: A log is a file of its own: neither a link to another one, nor anything that blocks who opens it.
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 _WORDS = re.compile("(?<!^)(?=[A-Z])")
 
@@ -80,18 +87,21 @@ class EventLog:
         lines, self._lines = self._lines, []
         data = b"".join([*self._gap(lines[0]), *lines])
         try:
-            self._make_room(len(data))
-            written = os.write(self._fd, data)
+            self._write(lines, data)
         except OSError as error:
             self._lose(len(lines), error.strerror or str(error))
-            return
+
+    def _write(self, lines: list[bytes], data: bytes) -> None:
+        self._make_room(len(data))
+        assert self._fd is not None
+        written = os.write(self._fd, data)
         whole = data.rfind(b"\n", 0, written) + 1
         self._size += written
-        self._cut(whole - written)
         if whole:
             self._lost = 0  # the gap was told
         if whole < len(data):
             self._lose(min(len(lines), data.count(b"\n", whole)), "the disk is full")
+            self._cut(whole - written)
 
     def _gap(self, first: bytes) -> Iterator[bytes]:
         """What says, before the first of some lines, that entries are missing."""
@@ -106,11 +116,6 @@ class EventLog:
             os.close(self._fd)
             self._fd = None
 
-    def abandon(self) -> None:
-        """Close it, and write nothing of what was collected."""
-        self._lines.clear()
-        self.close()
-
     def _time(self, at: float, is_late: bool) -> float:
         """The wall clock of an entry; an estimate for one that an earlier master should have written."""
         now = self._wall_clock()
@@ -120,11 +125,11 @@ class EventLog:
         return min(now, then + max(0.0, at - before))
 
     def _open(self) -> None:
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = _opened(self._path)
         self._size = os.fstat(self._fd).st_size
         tail = _tail(self._path)
         self._cut(tail.rfind(b"\n") + 1 - len(tail))
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
             entry = json.loads(_newest(tail) or _newest(_tail(_older(self._path, 1))))
             self.last = int(entry["event"])
             self._written = float(entry["at"]), float(entry["time"])
@@ -141,9 +146,9 @@ class EventLog:
         for number in range(KEPT, 0, -1):
             with contextlib.suppress(FileNotFoundError):
                 _older(self._path, number - 1).replace(_older(self._path, number))
+        fd = _opened(self._path)  # if that fails, the renamed file takes the entries
         os.close(self._fd)
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._size = 0
+        self._fd, self._size = fd, 0
 
     def _lose(self, count: int, why: str) -> None:
         if not self._lost:
@@ -152,40 +157,57 @@ class EventLog:
 
 
 class Chronicle:
-    """The event log of a job whose machine is replayed, or runs."""
+    """The event log of a job whose machine is replayed, or runs. No fault of it is one of the job."""
 
     def __init__(self, log: EventLog, state: JobState) -> None:
         self._log = log
         self._chronicler = Chronicler(state)
         self._is_late = True
+        self._is_broken = False
 
     def restored(self, state: JobState, at: float) -> None:
         """Hear that a replay goes on from this state, as older events are gone."""
-        if 0 < self._log.last < state.events:
-            self._log.add(state.events, at, [EntriesLost(0)], is_late=True)
-        self._log.last = max(self._log.last, state.events)
-        self._chronicler = Chronicler(state)
+        with self._harmless():
+            if 0 < self._log.last < state.events:
+                self._log.add(state.events, at, [EntriesLost(0)], is_late=True)
+            self._log.last = max(self._log.last, state.events)
+            self._chronicler = Chronicler(state)
 
     def heard(self, event: JobEvent, state: JobState, effects: Sequence[JobEffect], at: float) -> None:
         """Hear that the machine of ``state`` has handled an event."""
-        if isinstance(event, Beat):  # no event of the journal
+        if isinstance(event, Beat) or self._is_broken:  # a beat is no event of the journal
             return
-        told = self._chronicler.after(event, state, effects)
-        if told and state.events > self._log.last:
-            self._log.add(state.events, at, told, self._is_late)
+        with self._harmless():
+            told = self._chronicler.after(event, state, effects)
+            if told and not (self._is_late and state.events <= self._log.last):
+                self._log.add(state.events, at, told, self._is_late)
 
-    def begin(self) -> None:
+    def begin(self, state: JobState, at: float) -> None:
         """Hear that what comes now happens now."""
-        self._log.commit()
+        with self._harmless():
+            if self._log.last > state.events:  # the journal has lost events that the log has
+                self._log.add(state.events, at, [EntriesLost(0)])
+            self._log.commit()
         self._is_late = False
 
     def commit(self) -> None:
         """Write what was heard."""
-        self._log.commit()
+        with self._harmless():
+            self._log.commit()
 
     def close(self) -> None:
         """Write what is left."""
-        self._log.close()
+        with self._harmless():
+            self._log.close()
+
+    @contextlib.contextmanager
+    def _harmless(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            if not self._is_broken:
+                logger.exception("there is no event log from now on; please report this traceback")
+            self._is_broken = True
 
 
 def kind_of(happening: type[Happening]) -> str:
@@ -205,11 +227,28 @@ def _older(path: Path, number: int) -> Path:
 
 
 def set_aside(path: Path) -> None:
-    """Rename the files of a log of an earlier job. Never raises: at worst the new log goes on in its file."""
-    for file in files_of(path):
-        with contextlib.suppress(OSError):
-            keep_aside(path.with_name(f"earlier-{path.name}"))
-            file.replace(path.with_name(f"earlier-{path.name}"))
+    """Rename the files of an earlier job's log, and drop those of the oldest. Never raises: they may stay."""
+    found = files_of(path)
+    if not found:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        numbers = {int(each.name.split("-")[1]) for each in path.parent.glob(f"earlier-*-{path.stem}*")}
+        number = max(numbers, default=0) + 1
+        for file in found:
+            file.replace(path.with_name(f"earlier-{number}-{file.name}"))
+        for old in numbers:
+            if old <= number - JOBS_KEPT:
+                for file in files_of(path.with_name(f"earlier-{old}-{path.name}")):
+                    file.unlink()
+
+
+def _opened(path: Path) -> int:
+    """The file for writing, made if it is missing. OSError: it cannot be, or is no file."""
+    fd = os.open(path, _FLAGS, 0o600)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return fd
 
 
 def files_of(path: Path) -> list[Path]:
@@ -252,7 +291,7 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
-            is_ours = isinstance(entry, dict) and {"v", "event", "at", "time", "kind"} <= entry.keys()
+            is_ours = _is_entry(entry)
         except (ValueError, RecursionError):
             is_ours = False
         if not is_ours:
@@ -263,3 +302,16 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
                 f" {VERSION} and older: use the version that wrote it"
             )
         yield entry
+
+
+def _is_entry(value: object) -> bool:
+    match value:
+        case {
+            "v": int(),
+            "event": int(),
+            "at": int() | float() as at,
+            "time": int() | float() as now,
+            "kind": str(),
+        }:
+            return math.isfinite(at) and 0 <= now < _AGES
+    return False

@@ -93,7 +93,7 @@ async def serve(
         machine, journal, clock, chronicle = recover(path, config.job, config.resume, anew)
         held.callback(journal.close)
         held.callback(chronicle.close)
-        chronicle.begin()
+        chronicle.begin(machine.state, clock.now())
         loop = MasterLoop(machine, journal, clock, _listed(config), chronicle)
         is_own, is_new = machine.state.epoch > 0 and not is_adopted, machine.state.epoch == 0
         epoch = first_epoch(machine.state.epoch, is_own, machine.state.config.endpoints, config.position)
@@ -146,6 +146,7 @@ def adopt(copy: Path, path: Path) -> bool:
         draft.touch(0o600)
         shutil.copyfile(copy, draft)
         keep_aside(path)
+        set_aside(path.with_name(LOG_NAME))  # it is of another history
         draft.replace(path)
     except (UsageError, OSError) as error:
         logger.warning("the copy %s of the master's journal cannot be used: %s", copy, error)
@@ -264,9 +265,9 @@ def recover(path: Path, job: JobConfig, resume: bool, anew: bool = False) -> Rec
         if resume or not machine.state.ended:
             at = entries[-1].at if entries else 0.0
             return Recovered(machine, resume_journal(path), MonotonicClock(at), chronicle)
-        log.abandon()
+        chronicle.close()
+    set_aside(log_path)  # first: entries of that job must not be taken for those of this one
     machine, journal = JobMachine(job), create_journal(path, job)
-    set_aside(log_path)
     return Recovered(machine, journal, MonotonicClock(), Chronicle(EventLog(log_path), machine.state))
 
 

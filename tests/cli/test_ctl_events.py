@@ -35,7 +35,7 @@ from elasticrun.master.event_log import EventLog, kind_of
 from elasticrun.ui.events import lines
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = ROOT / "elasticrun/manual/events.schema.json"
+SCHEMA = ROOT / "elasticrun/manual/schemas/events.json"
 
 STORY: tuple[tuple[int, Happening], ...] = (
     (1, MasterStarted(1, is_first=True)),

@@ -135,7 +135,7 @@ def live(path: Path, upto: int) -> list[dict[str, Any]]:
     machine = JobMachine(JobConfig(max_nodes=4))
     with opened(path) as log:
         chronicle = Chronicle(log, machine.state)
-        chronicle.begin()
+        chronicle.begin(machine.state, 0.0)
         for number, event in enumerate(EVENTS[:upto], 1):
             chronicle.heard(event, machine.state, machine.handle(event, float(number)), float(number))
         chronicle.heard(Beat(1), machine.state, machine.handle(Beat(1), 99.0), 99.0)
@@ -150,8 +150,9 @@ def test_the_next_master_writes_what_the_one_before_had_not(tmp_path: Path, writ
     live(path, written)
     with opened(path, now=5000.0) as log:
         chronicle = Chronicle(log, JobMachine(JobConfig(max_nodes=4)).state)
-        replay(tmp_path / "journal", JobConfig(max_nodes=4), journal(path, EVENTS, len(EVENTS)), chronicle)
-        chronicle.begin()
+        config = JobConfig(max_nodes=4)
+        machine = replay(path, config, journal(path, EVENTS, len(EVENTS)), chronicle)
+        chronicle.begin(machine.state, 0.0)
     found = read_events(path)
     assert [{**it, "time": 0} for it in found] == [{**it, "time": 0} for it in whole]
     late = [it["time"] for it in found if it["event"] > written]
@@ -166,7 +167,7 @@ def test_entries_of_events_that_the_journal_has_no_more_are_told_to_be_missing(p
     with opened(path) as log:
         chronicle = Chronicle(log, JobMachine(JobConfig()).state)
         chronicle.restored(machine.state, 4.0)
-        chronicle.begin()
+        chronicle.begin(machine.state, 0.0)
     (lost,) = [it for it in read_events(path) if it["kind"] == "entries_lost"]
     assert (lost["event"], lost["count"]) == (4, 0)
 
@@ -178,7 +179,7 @@ def test_a_new_job_begins_a_new_log_and_keeps_the_old_one(path: Path) -> None:
             assert log.last == 0
             log.add(1, 0.0, [RoundStopped(number)])
     names = sorted(each.name for each in path.parent.iterdir())
-    assert names == ["earlier-events.1.jsonl", "earlier-events.jsonl", "events.jsonl"]
+    assert names == ["earlier-1-events.jsonl", "earlier-2-events.jsonl", "events.jsonl"]
     assert [it["round"] for it in read_events(path)] == [2]
 
 

@@ -130,6 +130,10 @@ class Chronicler:
         if len(nodes) == len(self._nodes):
             return
         reason = _EXPIRED.get(event.timer, "") if isinstance(event, Expired) else ""
+        if isinstance(event, Expired) and event.node in self._nodes and event.node not in nodes:
+            yield self._gone(event.node, reason)
+        if len(nodes) == len(self._nodes):  # mostly that was all
+            return
         for name in [name for name in self._nodes if name not in nodes]:
             yield self._gone(name, reason)
 

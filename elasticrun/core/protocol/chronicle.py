@@ -3,7 +3,7 @@
 An entry is a fact with its reason, not an input of the job's machine: those are in the journal, which only
 the version that wrote it can read. Readers of the log depend on these names and fields, so they only grow:
 ``VERSION`` grows when a field changes its meaning or goes. A reader passes over kinds and fields that it does
-not know. ``elasticrun/manual/events.schema.json`` describes the lines; a test keeps it true.
+not know. ``elasticrun/manual/schemas/events.json`` describes the lines; a test keeps it true.
 """
 
 from __future__ import annotations
