@@ -1,5 +1,7 @@
 """The summary of a failed job, for stderr, in the shape torchrun's users know.
 
+What is unknown, or did not happen, has no line, and nothing is shown twice: a traceback stands once.
+
 Pure. Text of workers is shown without control characters, so that it can neither move the cursor nor hide
 the rest; prose is wrapped to 80 columns, tracebacks and output are not.
 """
@@ -12,6 +14,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from elasticrun.agent.workers.error_file import signal_name
+from elasticrun.core.protocol.failure import headline
 from elasticrun.core.protocol.messages import Failure
 from elasticrun.core.protocol.plain import one_line, plain
 
@@ -28,8 +31,9 @@ def render_summary(script: str, reason: str, failures: Sequence[Failure], log_di
     if reason:
         parts.append(_wrap(clean(reason)))
     if failures:
-        parts += [thin, "Failures:", _others(failures[1:]), thin]
-        parts += ["Root Cause (first observed failure):", _render(0, failures[0], with_output=True)]
+        others = [_render(number, other, with_output=False) for number, other in enumerate(failures[1:], 1)]
+        parts += [thin, "Failures:", *others] if others else []
+        parts += [thin, "Root Cause (first observed failure):", _render(0, failures[0], with_output=True)]
     if log_dir:
         parts += [thin, f"Logs: {one_line(log_dir)}"]
     return "\n".join([*parts, thick, ""])
@@ -42,31 +46,36 @@ def clean(text: str) -> str:
     return "\n".join(plain(line) for line in last_states)
 
 
-def _others(failures: Sequence[Failure]) -> str:
-    shown = [_render(number, failure, with_output=False) for number, failure in enumerate(failures, start=1)]
-    return "\n".join(shown) or "  <NO_OTHER_FAILURES>"
-
-
 def _render(number: int, failure: Failure, with_output: bool) -> str:
+    tail = failure.stderr_tail if with_output and not failure.traceback else ""
     lines = [
         f"[{number}]:",
-        f"  time      : {_time(failure.timestamp)}",
+        *([f"  time      : {_time(failure.timestamp)}"] if failure.timestamp else []),
         f"  host      : {one_line(clean(failure.host))}",
         f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
         f"  exitcode  : {failure.exit_code} (pid: {failure.pid}){_signal(failure.exit_code)}",
-        f"  error_file: {one_line(failure.error_file) or '<N/A>'}",
+        *([f"  error_file: {one_line(failure.error_file)}"] if failure.error_file else []),
         *([f"  stacks    : {one_line(clean(failure.stacks))}"] if failure.stacks else []),
-        _why(failure),
+        _why(failure, tail),
     ]
     if with_output and not failure.traceback:
-        lines += _output(failure.stderr_tail)
+        lines += _output(tail)
     return "\n".join(lines)
 
 
-def _why(failure: Failure) -> str:
+def _why(failure: Failure, tail: str) -> str:
+    """The traceback, or the message; only its headline if ``tail``, which follows, has all of it."""
     if failure.traceback:
         return "  traceback : " + _indent(clean(failure.traceback).rstrip("\n"))
-    return _wrap(clean(failure.message), first="  message   : ", rest="              ")
+    message = clean(failure.message).strip("\n")
+    if "\n" in message and message in _last_lines(tail):
+        message = headline(message)
+    return _wrap(message, first="  message   : ", rest="              ")
+
+
+def _last_lines(tail: str) -> str:
+    """What is shown of a worker's stderr."""
+    return "\n".join(clean(tail).rstrip().split("\n")[-TAIL_LINES:])
 
 
 def _output(tail: str) -> list[str]:
@@ -82,8 +91,6 @@ def _signal(exit_code: int) -> str:
 
 
 def _time(timestamp: float) -> str:
-    if not timestamp:
-        return "<N/A>"
     return datetime.fromtimestamp(int(timestamp)).isoformat(sep="_")
 
 

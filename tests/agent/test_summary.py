@@ -69,11 +69,31 @@ Logs: /logs/none_x
 
 def test_without_a_traceback_the_tail_is_shown() -> None:
     text = render_summary("t", "", [replace(ROOT, stderr_tail="a\nb\n", error_file="")])
-    assert (
-        "  error_file: <N/A>\n  message   : ValueError: bad\n  stderr    : its last lines\n  a\n  b\n" in text
-    )
-    assert "<NO_OTHER_FAILURES>" in text
+    assert "(pid: 77)\n  message   : ValueError: bad\n  stderr    : its last lines\n  a\n  b\n" in text
     assert "Logs" not in text
+
+
+def test_what_did_not_happen_has_no_section() -> None:
+    text = render_summary("t", "", [ROOT])
+    assert "\nFailures:\n" not in text and "<" not in text.replace("<EMPTY>", "")
+    assert text.startswith(f"{'=' * 80}\nt FAILED\n{'-' * 80}\nRoot Cause (first observed failure):\n[0]:\n")
+
+
+STACK = "Traceback (most recent call last):\n  File x\nValueError: bad"
+
+
+def test_a_traceback_stands_once() -> None:
+    text = render_summary("t", "", [replace(ROOT, message=STACK, stderr_tail=f"begin\n{STACK}\n")])
+    assert "  message   : Traceback (most recent call last): ValueError: bad\n" in text
+    assert text.count("File x") == 1
+    text = render_summary("t", "", [replace(ROOT, message=STACK, traceback=STACK, stderr_tail=STACK)])
+    assert text.count("File x") == 1
+
+
+def test_a_traceback_that_the_tail_does_not_show_stays_in_the_message() -> None:
+    cut = f"{STACK}\n" + "later\n" * TAIL_LINES
+    for tail in ("", "other\n", cut):
+        assert render_summary("t", "", [replace(ROOT, message=STACK, stderr_tail=tail)]).count("File x") == 1
 
 
 def test_a_long_tail_is_cut() -> None:
@@ -128,8 +148,8 @@ def test_no_text_of_a_worker_reaches_the_terminal_raw() -> None:
     assert text.count("\nRoot Cause") <= 3, "that of the script's name, of the reason, and ours"
 
 
-def test_an_unknown_time() -> None:
-    assert "  time      : <N/A>\n" in render_summary("t", "", [replace(ROOT, timestamp=0.0)])
+def test_an_unknown_time_has_no_line() -> None:
+    assert "[0]:\n  host      : host0\n" in render_summary("t", "", [replace(ROOT, timestamp=0.0)])
 
 
 def test_a_hang_says_where_its_stacks_are() -> None:
@@ -137,5 +157,5 @@ def test_a_hang_says_where_its_stacks_are() -> None:
         ROOT, kind=FailureKind.HANG, message="made no step", error_file="", stacks="/logs/\x1b[1mx"
     )
     text = render_summary("t", "", [hang])
-    assert "  error_file: <N/A>\n  stacks    : /logs/x\n  message   : made no step\n" in text
+    assert "(pid: 77)\n  stacks    : /logs/x\n  message   : made no step\n" in text
     assert "stacks" not in render_summary("t", "", [ROOT])
