@@ -117,6 +117,7 @@ class Agent:
         self._show_checkup = show_checkup
         self._loop = asyncio.get_running_loop()
         self._clock = MonotonicClock()
+        self._began = self._clock.now()
         self._events: deque[AgentEvent] = deque()
         self._handling = False
         self._is_broken = False  # a bug showed; the agent is leaving because of it
@@ -265,7 +266,9 @@ class Agent:
 
     async def _close(self, finish: Finish) -> None:
         """Close everything. Each step has its own bound, and a bug in one does not stop the others."""
-        report = ShutdownReport(self._config, finish, self._show_checkup)
+        last, lasted = self._machine.state.assignment, self._clock.now() - self._began
+        is_seen = self._router.stderr.is_terminal
+        report = ShutdownReport(self._config, finish, self._show_checkup, last, lasted, is_seen)
 
         async def report_shutdown() -> None:
             report.say(self._router.stderr.write, self._processes.dirs)

@@ -11,7 +11,8 @@ from elasticrun.agent.summary import render_summary
 from elasticrun.agent.workers.error_file import copy_root_cause
 from elasticrun.config import LaunchConfig
 from elasticrun.core.agent.events import Finish
-from elasticrun.core.protocol.messages import NodeCheck, Outcome
+from elasticrun.core.agent.recovery import describe_end
+from elasticrun.core.protocol.messages import Assignment, NodeCheck, Outcome
 from elasticrun.errors import ExitCode
 
 logger = logging.getLogger(__name__)
@@ -28,10 +29,22 @@ MOST_NAMED = 8
 class ShutdownReport:
     """What one Finish means for the console, the error file and the master."""
 
-    def __init__(self, config: LaunchConfig, finish: Finish, show_checkup: ShowCheckup | None = None) -> None:
+    def __init__(
+        self,
+        config: LaunchConfig,
+        finish: Finish,
+        show_checkup: ShowCheckup | None = None,
+        last: Assignment | None = None,
+        lasted: float = 0.0,
+        is_seen: bool = False,
+    ) -> None:
+        """``last``: the last round here; ``lasted``: seconds of this agent; ``is_seen``: on a terminal."""
         self._config = config
         self._finish = finish
         self._show_checkup = show_checkup
+        self._last = last
+        self._lasted = lasted
+        self._is_seen = is_seen
 
     @property
     def patience(self) -> float:
@@ -39,7 +52,7 @@ class ShutdownReport:
         return MASTER_LEFT_BEHIND if self._finish.outcome is None else MASTER_FAREWELL
 
     def say(self, write: Callable[[bytes], object], dirs: LogDirs) -> None:
-        """Tell the user how it ended; a good end needs no words."""
+        """Tell the user how it ended. A good end without a restart needs words on a terminal only."""
         finish = self._finish
         failed = finish.outcome in (Outcome.FAILED, Outcome.REPEATED_ERROR)
         logs = dirs.close(failed)
@@ -55,10 +68,18 @@ class ShutdownReport:
                     "the job's logs or stacks of hangs are kept in %s; --log-dir chooses another place",
                     dirs.kept,
                 )
+            self._say_done()
             if finish.is_spare and finish.exit_status == ExitCode.OK:
                 logger.warning("%s", finish.reason)
             if finish.exit_status not in (ExitCode.OK, ExitCode.DRAINED):  # a drain was reported before
                 logger.error("%s", finish.reason)
+
+    def _say_done(self) -> None:
+        last = self._last
+        if last is None or self._finish.outcome is not Outcome.SUCCEEDED:
+            return
+        is_news = self._is_seen or last.restart_count > 0
+        logger.log(logging.WARNING if is_news else logging.INFO, "%s", describe_end(last, self._lasted))
 
     def _copy_root_cause(self) -> None:
         target = self._config.workers.error_file

@@ -22,7 +22,7 @@ from elasticrun.config import (
     WorkerConfig,
 )
 from elasticrun.core.agent.events import Finish
-from elasticrun.core.protocol.messages import Failure, FailureKind, Outcome
+from elasticrun.core.protocol.messages import Assignment, Failure, FailureKind, Outcome
 
 FAILURE = Failure("box/0", "box", 2, 0, "default", 77, FailureKind.EXIT, 3, message="boom \ud800")
 
@@ -46,6 +46,30 @@ class Ending:
 def test_a_good_end_needs_no_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert Ending(Finish(0, "all ended with 0", Outcome.SUCCEEDED), tmp_path).text == ""
     assert caplog.records == []
+
+
+ROUND = Assignment(2, 0, 1, 0, 2, 0, 2, "address", 29500, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "is_seen", "level", "text"),
+    [
+        (0, False, logging.INFO, "done: 2 workers, 37 s"),
+        (0, True, logging.WARNING, "done: 2 workers, 37 s"),
+        (1, False, logging.WARNING, "done: 2 workers, 1 restart, 37 s"),
+    ],
+)
+def test_a_good_end_is_told_on_a_terminal_or_after_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, restarts: int, is_seen: bool, level: int, text: str
+) -> None:
+    caplog.set_level(logging.INFO, "elasticrun")
+    last = dataclasses.replace(ROUND, restart_count=restarts)
+    for outcome in (Outcome.SUCCEEDED, Outcome.TIMED_OUT, None):
+        caplog.clear()
+        report = ShutdownReport(config(), Finish(0, "reason", outcome), None, last, 37.0, is_seen)
+        report.say(lambda _: None, LogDirs(str(tmp_path), "job"))
+        said = [(record.levelno, record.getMessage()) for record in caplog.records]
+        assert said == ([(level, text)] if outcome is Outcome.SUCCEEDED else [])
 
 
 @pytest.mark.parametrize("name", ["stacks_0.txt", "error.json"])

@@ -28,7 +28,7 @@ from elasticrun.agent.spawner.client import (
 )
 from elasticrun.agent.workers.group import CpuPlan, WorkerGroup
 from elasticrun.config import Entrypoint, EntrypointKind, LogConfig, Std, StdByRank, TaskRole, WorkerConfig
-from elasticrun.core.agent.events import WorkerFailed, WorkerFinished
+from elasticrun.core.agent.events import WorkerFailed, WorkerFinished, WorkersStarted
 from elasticrun.core.protocol.messages import Assignment, FailureKind, NodeInfo
 from elasticrun.core.protocol.tasks import Task
 from tests.support.processes import is_alive
@@ -114,7 +114,8 @@ class Bench:
     ) -> None:
         self.starter = FakeStarter()
         self.router = FakeRouter()
-        self.events: list[WorkerFailed | WorkerFinished] = []
+        self.events: list[WorkerFailed | WorkerFinished] = []  # how workers ended
+        self.rounds: list[WorkersStarted] = []
         self.dirs = LogDirs(str(directory), "job")
         config = WorkerConfig(
             Entrypoint(EntrypointKind.SCRIPT, "x.py", ("--rank=${local_rank}",), python="py"),
@@ -133,8 +134,14 @@ class Bench:
             cast("LogRouter", self.router),
             self.dirs,
             cpus,
-            self.events.append,
+            self.hear,
         )
+
+    def hear(self, event: WorkersStarted | WorkerFailed | WorkerFinished) -> None:
+        if isinstance(event, WorkersStarted):
+            self.rounds.append(event)
+        else:
+            self.events.append(event)
 
     def running(self, round_: int = 0) -> None:
         """Start a round, and hear that its workers run as pids 1000 and 1001."""
@@ -167,6 +174,16 @@ def test_cpus_by_local_rank(tmp_path: Path) -> None:
     bench = Bench(tmp_path, (frozenset({0}), frozenset({1, 2})))
     bench.group.start(assignment())
     assert tuple(command.cpus for _, command in bench.starter.spawned) == (frozenset({0}), frozenset({1, 2}))
+
+
+def test_the_start_of_all_workers_is_told_once(bench: Bench) -> None:
+    bench.group.start(assignment(3))
+    bench.group.on_started(Started(0, 1000))
+    bench.group.on_started(Started(0, 1000))
+    assert bench.rounds == []
+    bench.group.on_started(Started(1, 1001))
+    bench.group.on_started(Started(1, 1001))
+    assert bench.rounds == [WorkersStarted(3)]
 
 
 def test_a_good_end(bench: Bench) -> None:
@@ -431,7 +448,9 @@ def test_a_real_task_starts_again_without_its_helpers(tmp_path: Path) -> None:
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
 
-        def hear(event: WorkerFailed | WorkerFinished) -> None:
+        def hear(event: WorkersStarted | WorkerFailed | WorkerFinished) -> None:
+            if isinstance(event, WorkersStarted):
+                return
             events.append(event)
             assert not any(map(is_alive, helpers))
             done.set()
@@ -489,7 +508,9 @@ def test_real_workers(tmp_path: Path) -> None:
         swept = asyncio.Event()
         ended = asyncio.Event()
 
-        def hear(event: WorkerFailed | WorkerFinished) -> None:
+        def hear(event: WorkersStarted | WorkerFailed | WorkerFinished) -> None:
+            if isinstance(event, WorkersStarted):
+                return
             events.append(event)
             if len(events) == 2:
                 ended.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -153,6 +154,18 @@ def test_a_failure_restarts_all_workers_of_all_nodes(cluster: Cluster) -> None:
     for worker in after:
         worker.tell("exit 0")
     cluster.wait_all(0)
+    for launcher in cluster.launchers:
+        line = r"elastic-run\S*: recovered in \d+\.\d+ s: 4 workers on 2 nodes, restart 1 of 1\n"
+        assert len(re.findall(line, launcher.err)) == 1, launcher.story()
+        assert re.search(r": done: 4 workers, 1 restart, \d", launcher.err)
+
+
+def test_a_good_end_is_silent_where_nobody_looks(cluster: Cluster) -> None:
+    launcher = cluster.alone()
+    (worker,) = cluster.director.round(0, 1)
+    worker.tell("exit 0")
+    assert launcher.wait() == 0
+    assert launcher.err == ""
 
 
 def test_nodes_that_fail_together_are_all_listed(cluster: Cluster) -> None:

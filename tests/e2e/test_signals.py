@@ -61,7 +61,8 @@ def test_a_second_signal_kills_at_once(cluster: Cluster, signum: int) -> None:
         ignore(worker, *STOPPERS)
         worker.ask("child detached")
     launcher.signal(signum)
-    launcher.wait_line("received SIG")
+    again = "Ctrl-C again" if signum == signal.SIGINT else "a second signal"
+    launcher.wait_line(rf"stopping 2 workers \(up to 3600 s; {again} kills them\)")
     launcher.signal(signum)
     assert launcher.wait() == 128 + signum
     cluster.nobody_left()

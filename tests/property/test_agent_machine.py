@@ -27,6 +27,7 @@ from elasticrun.core.agent.events import (
     Transmit,
     WorkerFailed,
     WorkerFinished,
+    WorkersStarted,
 )
 from elasticrun.core.agent.machine import AgentMachine
 from elasticrun.core.protocol.messages import (
@@ -161,6 +162,11 @@ class AgentRules(RuleBasedStateMachine):
         self.feed(Directed(Welcome(self.epoch, 1.0)))
         assert difference(before, fingerprint(self.machine)) == ""
 
+    @rule()
+    def workers_have_started(self) -> None:
+        if self.workers:
+            self.feed(WorkersStarted(self.round))
+
     @rule(rank=ranks, code=st.sampled_from([0, 1, -15]))
     def worker_ends(self, rank: int, code: int) -> None:
         if rank not in self.workers:
@@ -176,7 +182,8 @@ class AgentRules(RuleBasedStateMachine):
         before = fingerprint(self.machine)
         old = self.machine.state.round - back
         failure = Failure("a", "a", rank, rank, "r", 1, FailureKind.EXIT, 1)
-        for event in (WorkerFinished(old, rank), WorkerFailed(old, failure), GroupGone(old, 7001)):
+        late = (WorkersStarted(old), WorkerFinished(old, rank), WorkerFailed(old, failure))
+        for event in (*late, GroupGone(old, 7001)):
             self.feed(event)
         assert difference(before, fingerprint(self.machine)) == ""
 

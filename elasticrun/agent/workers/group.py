@@ -28,7 +28,7 @@ from elasticrun.agent.workers.error_reader import ReadError, read_at_once
 from elasticrun.agent.workers.ports import is_taken
 from elasticrun.agent.workers.warm_recipes import warm_keys
 from elasticrun.config import WorkerConfig
-from elasticrun.core.agent.events import WorkerFailed, WorkerFinished
+from elasticrun.core.agent.events import WorkerFailed, WorkerFinished, WorkersStarted
 from elasticrun.core.protocol.messages import Assignment, Failure, NodeInfo
 from elasticrun.core.protocol.tasks import Task
 from elasticrun.core.recovery.own_failures import Stopping
@@ -62,7 +62,7 @@ class WorkerGroup:
         router: LogRouter,
         dirs: LogDirs,
         cpus: CpuPlan,
-        on_event: Callable[[WorkerFailed | WorkerFinished], None],
+        on_event: Callable[[WorkersStarted | WorkerFailed | WorkerFinished], None],
         watch: HangWatch | None = None,  # None: nobody asks for steps
         memory: MemoryGate | ShutGate | None = None,  # None: workers save their state by themselves
         backup_dirs: PsBackupDirs | None = None,  # None: no ps keeps copies
@@ -85,6 +85,7 @@ class WorkerGroup:
         self._warm = warm_keys(config, cpus)
         self._facts = FactCollector()
         self._places: dict[int, _Place] = {}  # by worker number, of workers that have not ended
+        self._unstarted: set[int] = set()  # worker numbers of the round's first workers, not started yet
         self._next_number = 0
         self._assignment: Assignment | None = None
         self._logs: RoundLogs | None = None
@@ -111,8 +112,10 @@ class WorkerGroup:
             )
         if self._memory is not None:
             self._memory.begin(assignment)
+        first = self._next_number
         for local_rank in assignment.local_ranks(size):
             self._start(local_rank)
+        self._unstarted = set(range(first, self._next_number))
 
     def start_task(self, assignment: Assignment, local_rank: int) -> None:
         """Start one task of the round that runs: a further attempt, or a task that was added.
@@ -204,6 +207,9 @@ class WorkerGroup:
             self.pids[place.local_rank] = event.pid
             if self._watch is not None:
                 self._watch.started(place.local_rank, event.pid)
+            if self._unstarted == {event.worker}:
+                self._on_event(WorkersStarted(place.round))
+            self._unstarted.discard(event.worker)
 
     def on_spawn_failed(self, event: SpawnFailed) -> None:
         """Report a worker that could not be started."""

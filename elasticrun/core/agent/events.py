@@ -139,6 +139,13 @@ class Directed:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersStarted:
+    """All of this node's workers of a round have been started; some may have ended since."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFailed:
     """A worker ended with a status other than 0, or could not be started."""
 
@@ -235,6 +242,7 @@ AgentEvent = (
     | LinkUp
     | LinkDown
     | Directed
+    | WorkersStarted
     | WorkerFailed
     | WorkerFinished
     | GroupGone

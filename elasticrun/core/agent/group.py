@@ -69,7 +69,7 @@ class Group:
         return KILL in self._timers
 
     @property
-    def _grace(self) -> float:
+    def grace(self) -> float:
         """Seconds for workers to end by themselves; fewer if they hang."""
         timeout = self._terms.shutdown_timeout
         return min(timeout, HUNG_GRACE) if self._state.hangs else timeout
@@ -90,7 +90,7 @@ class Group:
         if not self._keeps_servers:
             self._stop_servers()
             return
-        self._timers.set(GRACE, self._state.now + self._grace)
+        self._timers.set(GRACE, self._state.now + self.grace)
         self._outbox.put(SignalWorkers(signum, drains, frozenset(self.alive & self._servers)))
 
     def go_on(self) -> None:
@@ -104,7 +104,7 @@ class Group:
     def run_out_of_grace(self) -> None:
         """The time to end is over: take the second step."""
         if self._awaited:
-            grace = f"{self._grace:g} s after the stop signal"
+            grace = f"{self.grace:g} s after the stop signal"
             self._outbox.warn(f"killing the workers that are still alive {grace} ({len(self._awaited)})")
         self.sweep()
 
@@ -115,7 +115,7 @@ class Group:
         self._outbox.put(SweepWorkers(self._state.round, self._ends_well))
 
     def _stop_servers(self) -> None:
-        self._timers.set(GRACE, self._state.now + min(self._grace, HUNG_GRACE))
+        self._timers.set(GRACE, self._state.now + min(self.grace, HUNG_GRACE))
         self._outbox.put(SignalWorkers(SIGTERM))
 
     def check(self) -> None:

@@ -19,10 +19,12 @@ from elasticrun.core.agent.events import ENDING, IDLE, STOPPABLE, AgentTerms, Br
 from elasticrun.core.agent.group import Group
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.state import AgentState
+from elasticrun.core.protocol.amounts import count
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.timers import Deadlines
 
 LINGER = "linger"
+_SIGINT = 2
 
 
 class Leaving:
@@ -60,12 +62,21 @@ class Leaving:
     def stop_signalled(self, event: StopSignal) -> None:
         """The launcher was told to stop; told again, it kills the workers at once."""
         if self._state.departure is None:
+            self._announce_stop(event.signum)
             self.depart(Departure.stopped(event.signum))
             return
         self.release()
         if self._state.phase in ENDING and not self._group.is_swept:
             self._outbox.warn("asked to stop again: killing the workers now")
             self._group.sweep()
+
+    def _announce_stop(self, signum: int) -> None:
+        """Tell the user how long this may take, and how to get out of it."""
+        alive = len(self._group.alive)
+        if alive and not self._group.is_swept:
+            again = "Ctrl-C again" if signum == _SIGINT else "a second signal"
+            bound = f"up to {self._group.grace:g} s; {again} kills {'it' if alive == 1 else 'them'}"
+            self._outbox.warn(f"stopping {count(alive, 'worker')} ({bound})")
 
     def preempted(self, event: Preempted) -> None:
         """The platform takes this node away."""

@@ -37,6 +37,7 @@ from elasticrun.core.agent.events import (
     StoreLost,
     WorkerFailed,
     WorkerFinished,
+    WorkersStarted,
 )
 from elasticrun.core.agent.group import GRACE, KILL, Group
 from elasticrun.core.agent.intake import Intake
@@ -45,6 +46,7 @@ from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.phases import Phases
 from elasticrun.core.agent.probe import PROBE, Probes
 from elasticrun.core.agent.readiness import Readiness
+from elasticrun.core.agent.recovery import Recovery
 from elasticrun.core.agent.rounds import Rounds
 from elasticrun.core.agent.search import Search
 from elasticrun.core.agent.state import AgentState
@@ -83,8 +85,9 @@ class AgentMachine:
         self._contact = contact = Contact(state, outbox, leaving, terms, timers)
         self._readiness = Readiness(state, group, outbox, phases)
         self._probes = probes = Probes(state, group, outbox, phases, timers)
-        self._rounds = rounds = Rounds(state, group, outbox, phases, terms, timers)
-        self._workers = workers = Workers(state, group, outbox, phases, leaving, timers)
+        self._recovery = recovery = Recovery(state, outbox)
+        self._rounds = rounds = Rounds(state, group, outbox, phases, terms, timers, recovery)
+        self._workers = workers = Workers(state, group, outbox, phases, leaving, timers, recovery)
         #: What may be done in each phase, in this order; one step at a time.
         self._rules: dict[AgentPhase, tuple[Callable[[], bool], ...]] = {
             AgentPhase.PREPARING: (leaving.conclude,),
@@ -133,7 +136,7 @@ class AgentMachine:
         """Raise AssertionError unless each part's invariant holds; for tests, between two events."""
         if self.state.is_done:
             return
-        facts = (self._outbox, self._intake, self._contact, self._readiness)
+        facts = (self._outbox, self._intake, self._contact, self._readiness, self._recovery)
         for part in (*facts, self._workers, self.group, self._probes, self._rounds, self._leaving):
             part.check()
 
@@ -157,6 +160,8 @@ class AgentMachine:
                 self._contact.down(event)
             case Directed(message):
                 self._intake.hear(message)
+            case WorkersStarted():
+                self._recovery.started(event)
             case WorkerFailed():
                 self._workers.failed(event)
             case WorkerFinished():

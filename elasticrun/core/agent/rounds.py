@@ -20,6 +20,7 @@ from elasticrun.core.agent.events import (
 from elasticrun.core.agent.group import Group
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.phases import Phases
+from elasticrun.core.agent.recovery import Recovery
 from elasticrun.core.agent.scope import RestartScope, WholeWorld
 from elasticrun.core.agent.state import AgentState
 from elasticrun.core.membership.quorum import with_vote
@@ -38,6 +39,7 @@ class Rounds:
         phases: Phases,
         terms: AgentTerms,
         timers: Deadlines[str],
+        recovery: Recovery,
     ) -> None:
         self._state = state
         self._group = group
@@ -45,6 +47,7 @@ class Rounds:
         self._phases = phases
         self._terms = terms
         self._timers = timers
+        self._recovery = recovery
 
     def start(self) -> bool:
         """Nothing runs: start the round that is wanted. Returns whether there is one."""
@@ -89,6 +92,7 @@ class Rounds:
         state, departure = self._state, self._state.departure
         if departure is None and not state.desired.outdates(state.round):
             return False
+        self._recovery.interrupted()
         self._phases.move(AgentTrigger.TOLD_TO_STOP)
         if departure is not None:
             self._group.stop(departure.signum, departure.drains, departure.is_good)

@@ -28,6 +28,7 @@ from elasticrun.core.agent.group import Group
 from elasticrun.core.agent.leave import Leaving
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.phases import Phases
+from elasticrun.core.agent.recovery import Recovery
 from elasticrun.core.agent.state import AgentState
 from elasticrun.core.hangs import is_hang
 from elasticrun.core.protocol.messages import AgentPhase, Failure
@@ -46,6 +47,7 @@ class Workers:
         phases: Phases,
         leaving: Leaving,
         timers: Deadlines[str],
+        recovery: Recovery,
     ) -> None:
         self._state = state
         self._group = group
@@ -53,6 +55,7 @@ class Workers:
         self._phases = phases
         self._leaving = leaving
         self._timers = timers
+        self._recovery = recovery
         self._echoes = Echoes(timers)
 
     def failed(self, event: WorkerFailed, may_wait: bool = True) -> None:
@@ -66,7 +69,10 @@ class Workers:
             self._gone(failure.local_rank)
         elif state.scope.is_alone(failure.local_rank):
             self._task_ended(failure.local_rank, failure)
-        elif not (may_wait and self._echoes.keep(event, state.now)):
+        else:
+            self._recovery.interrupted()
+            if may_wait and self._echoes.keep(event, state.now):
+                return
             state.scope.ended(failure.local_rank, failure)
             self._group.lose(failure.local_rank)
             self._fail(AgentTrigger.WORKER_FAILED, failure)
@@ -105,6 +111,7 @@ class Workers:
     def store_lost(self, event: StoreLost) -> None:
         """The store that the workers of all nodes need was served here, and is gone."""
         if event.round == self._state.round and self._state.phase in STOPPABLE:
+            self._recovery.interrupted()
             self._fail(AgentTrigger.STORE_LOST, event.failure)
 
     def stall_seen(self, event: StallSeen) -> None:
