@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from elasticrun.cli import checks, nproc, options, values, warm
 from elasticrun.cli.arguments import Given, ShowText, read_arguments
 from elasticrun.cli.option import Group
+from elasticrun.cli.oversights import note_misplaced_options, note_mistyped_variables
 from elasticrun.cli.rendezvous import (
     Notes,
     is_alone,
@@ -57,7 +58,10 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     given = read_arguments(argv, environ)
     _check_values(given)
     notes: Notes = []
+    note_mistyped_variables(environ, notes)
     entrypoint = _entrypoint(given, environ, notes)
+    if entrypoint.kind is not EntrypointKind.BINARY:  # which may be a launcher that has these options
+        note_misplaced_options(argv, given.command, notes)
     conf = read_conf(given, notes)
     alone = is_alone(given, notes)
     job = job_config(given, conf, alone, notes)
