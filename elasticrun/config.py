@@ -178,6 +178,7 @@ class JobConfig:
     finish_timeout: float = 60.0  # TensorFlow job: seconds to end after the leading task has
     endpoints: int = 1  # how many hosts may host the master, one after the other
     tag: str = field(default="", compare=False)  # random; for names that only the job's members can foresee
+    join_command: str = field(default="", compare=False)  # what starts a missing node; "": none can join
     state_copies: int = 1  # how many other hosts keep a copy of what only one has of a saved state
     state_storage: str | None = None  # directory or URL where saved states are written; None: nowhere
     state_storage_every: float = 300.0  # seconds between two that are written, at least

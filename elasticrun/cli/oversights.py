@@ -26,9 +26,10 @@ def note_misplaced_options(argv: Sequence[str], command: Sequence[str], notes: N
     """Warn of options of ours among the script's arguments; ``--`` before them says that they are meant."""
     found = _misplaced(argv, command)
     if found:
-        stand = "stands after the script and goes" if len(found) == 1 else "stand after the script and go"
+        is_one = len(found) == 1
+        stand = "stands after the script and goes to it" if is_one else "stand after the script and go to it"
         advice = "for elastic-run, give options before the script; if it is meant, put -- before the script"
-        notes.append(("warning", f"{', '.join(found)} {stand} to it: {advice}"))
+        notes.append(("warning", f"{', '.join(found)} {stand}: {advice}"))
 
 
 def _misplaced(argv: Sequence[str], command: Sequence[str]) -> list[str]:

@@ -21,10 +21,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from elasticrun.cli import options, values
 from elasticrun.cli.arguments import Given
+from elasticrun.cli.option import Option
+from elasticrun.cli.splitting import PROGRAM
 from elasticrun.config import Endpoint, HealthCheckMode, HealthConfig, JobConfig, RendezvousConfig
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
@@ -36,6 +38,12 @@ Notes = list[tuple[str, str]]
 DEFAULT_STATIC_PORT = 29500
 LOOPBACK = "127.0.0.1"
 ALONE = Endpoint(LOOPBACK, 0)
+
+#: Options that have to be the same on all nodes, for them to find one another.
+_SHARED: tuple[Option[Any], ...] = (
+    *(options.NNODES, options.RDZV_BACKEND, options.RDZV_ENDPOINT, options.RDZV_ID),
+    *(options.MASTER_ADDR, options.MASTER_PORT),
+)
 
 _KEY_ALLOWED: dict[str, str] = {
     "join_timeout": "a number of seconds above 0",
@@ -104,6 +112,7 @@ def job_config(given: Given, conf: Conf, alone: bool, notes: Notes) -> JobConfig
         heartbeat_timeout=interval * patience,
         health=_health(given, high, notes),
         tag=os.urandom(16).hex(),
+        join_command="" if alone else _join_command(given),
         **given.fields(JobConfig),
     )
 
@@ -158,6 +167,17 @@ def _job_id(given: Given, max_nodes: int) -> str:
         drawn = os.urandom(16).hex()
         return f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-8{drawn[17:20]}-{drawn[20:]}"
     return given.get(options.RDZV_ID)
+
+
+def _join_command(given: Given) -> str:
+    """How another node of this job is started: with the options that have to be the same on all nodes."""
+    from shlex import quote  # not needed by a node that is alone
+
+    shared = [option for option in _SHARED if given.has(option)]
+    words = [word for option in shared for word in (option.flag, quote(given.texts[option.name].text))]
+    if given.has(options.NODE_RANK):
+        words += [options.NODE_RANK.flag, "N"]
+    return " ".join([PROGRAM, *words, "..."])
 
 
 def is_alone(given: Given, notes: Notes) -> bool:

@@ -43,6 +43,10 @@ class Deadlines(Generic[Name]):
         """Forget ``name``; no error if it is not set."""
         self._due.pop(name, None)
 
+    def at(self, name: Name) -> float | None:
+        """When ``name`` is due, or None."""
+        return self._due.get(name)
+
     def next(self) -> float | None:
         """The earliest deadline, or None."""
         self._settle()

@@ -27,7 +27,7 @@ _LATER = frozenset(
     {
         *("holdings", "restore", "inlet", "copied", "stored", "leaving"),
         *("state_copies", "state_storage", "state_storage_every", "state_keep", "state_keep_for"),
-        "state_flush_timeout",
+        *("state_flush_timeout", "join_command"),
     }
 )
 

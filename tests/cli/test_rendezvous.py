@@ -288,3 +288,29 @@ def test_no_warning_without_reason(argv: list[str], parse: Parse) -> None:
 def test_node_unit(parse: Parse) -> None:
     assert parse("--nnodes=3:5", "--node-unit=4").job.node_unit == 4
     assert parse("--nnodes=4", "--node-unit=2").job.node_unit == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "command"),
+    [
+        ([], ""),
+        (["--standalone", "--rdzv-endpoint=h:7"], ""),
+        (["--nnodes=2", "--rdzv-endpoint=h:7"], "elastic-run --nnodes 2 --rdzv-endpoint h:7 ..."),
+        (
+            ["--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=h", "--rdzv-id=a b", "--max-restarts=1"],
+            "elastic-run --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint h --rdzv-id 'a b' ...",
+        ),
+        (
+            ["--nnodes=2", "--master-addr=h", "--master-port=7", "--node-rank=0"],
+            "elastic-run --nnodes 2 --master-addr h --master-port 7 --node-rank N ...",
+        ),
+    ],
+)
+def test_how_another_node_is_started(parse: Parse, argv: list[str], command: str) -> None:
+    assert parse(*argv).job.join_command == command
+
+
+def test_a_job_is_the_same_to_its_journal_however_its_options_are_spelled(parse: Parse) -> None:
+    one, other = (parse("--nnodes=2", f"--rdzv-endpoint={spelled}") for spelled in ("h", "h:29400"))
+    assert one.job.join_command != other.job.join_command
+    assert one.job == other.job

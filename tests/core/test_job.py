@@ -37,7 +37,7 @@ from elasticrun.core.protocol.messages import (
 )
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.sim.fingerprint import difference, fingerprint
-from tests.core.build import Job, failure, info, message_types, running
+from tests.core.build import Job, described, failure, info, message_types, running
 
 READY, RUNNING, FINISHED = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.FINISHED
 FAILED, STOPPING, PREPARING = AgentPhase.FAILED, AgentPhase.STOPPING, AgentPhase.PREPARING
@@ -105,11 +105,38 @@ def test_a_last_call_that_ended_while_nobody_was_back_does_not_count_for_those_w
     assert job.phase() == JobPhase.RUNNING
 
 
+def test_who_waits_is_told_how_a_missing_node_is_started() -> None:
+    command = "elastic-run --nnodes 2 ..."
+    job = Job(min_nodes=2, max_nodes=2, join_command=command, heartbeat_timeout=99.0)
+    job.attach("a")
+    job.pass_time(20.0)
+    ends = f"; waited 20 s of at most 600 s (join_timeout); start a missing node by: {command}"
+    assert job.told("a", Waiting)[-1].text.endswith(ends)
+    assert command not in described(job.machine), "it is told to those who wait"
+    job.attach("b")
+    job.all_report("ab", RUNNING, 0)
+    job.attach("c")
+    job.pass_time(0.0)
+    (told,) = job.told("c", Waiting)
+    assert "1 spare node waits" in told.text and "waited" not in told.text
+
+
+def test_who_waits_for_nodes_that_cannot_start_is_told_no_command() -> None:
+    job = Job(min_nodes=2, max_nodes=2, join_command="elastic-run ...", heartbeat_timeout=99.0)
+    job.attach("a")
+    job.attach("b", PREPARING)
+    job.pass_time(10.0)
+    (told,) = job.told("a", Waiting)
+    assert told.text.endswith("cannot start yet; waited 10 s of at most 600 s (join_timeout)")
+
+
 def test_who_waits_is_told_every_so_often_and_at_last_that_it_was_in_vain() -> None:
     job = Job(min_nodes=2, max_nodes=2, join_timeout=25.0, heartbeat_timeout=99.0)
     job.attach("a")
     job.pass_time(10.0)
-    assert job.told("a", Waiting)[0].text == "1 of at least 2 nodes is here (a), 1 missing"
+    assert job.told("a", Waiting)[0].text == (
+        "1 of at least 2 nodes is here (a), 1 missing; waited 10 s of at most 25 s (join_timeout)"
+    )
     job.pass_time(15.0)
     assert len(job.told("a", Waiting)) == 1
     ended = job.told("a", JobEnded)[0]

@@ -690,6 +690,7 @@ def test_a_job_describes_itself() -> None:
     waiting = Job(min_nodes=2, max_nodes=2)
     waiting.attach("a")
     assert "1 missing" in described(waiting.machine)
+    assert "  a: waiting, ready" in described(waiting.machine), "all wait for it: it is no spare"
     waiting.machine.state.recovery = Recovery(Budget(3, used=5, refunded=3))
     assert "2 of 3 restarts used" in described(waiting.machine), "what was earned back counts no more"
 

@@ -75,8 +75,8 @@ class Leaving:
         alive = len(self._group.alive)
         if alive and not self._group.is_swept:
             again = "Ctrl-C again" if signum == _SIGINT else "a second signal"
-            bound = f"up to {self._group.grace:g} s; {again} kills {'it' if alive == 1 else 'them'}"
-            self._outbox.warn(f"stopping {count(alive, 'worker')} ({bound})")
+            them, grace = "it" if alive == 1 else "them", self._group.grace
+            self._outbox.warn(f"stopping {count(alive, 'worker')} (up to {grace:g} s; {again} kills {them})")
 
     def preempted(self, event: Preempted) -> None:
         """The platform takes this node away."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from elasticrun.core.job.events import OUTCOMES
 from elasticrun.core.job.round import Round
-from elasticrun.core.job.state import JobState
+from elasticrun.core.job.state import JOIN, JobState
 from elasticrun.core.membership.nodes import Node
 from elasticrun.core.membership.roster import describe_spares, describe_waiting, name_some
 from elasticrun.core.protocol.messages import JobEnded, MasterMessage, StartProbe, StartRound, StopRound
@@ -81,3 +81,15 @@ def notice(job: JobState) -> tuple[str, list[str]]:
         return f"{ended} has ended with 0; waiting for {late} to end, {bound}", list(job.current.assignments)
     text = describe_spares(len(job.current.assignments), len(job.ready), len(job.held), job.limits)
     return text, [*job.ready, *job.held.since]
+
+
+def patience(job: JobState) -> str:
+    """How long nodes have been waited for, of how long, and how a missing one is started; "" if not known."""
+    until = job.timers.at((JOIN, ""))
+    if job.ending is not None or job.phase is not JobPhase.GATHERING or until is None:
+        return ""
+    longest = job.config.join_timeout
+    text = f"; waited {job.now - until + longest:.0f} s of at most {longest:g} s (join_timeout)"
+    is_short = not job.obstacle and len(job.members.nodes) < job.limits.smallest
+    start = job.config.join_command if is_short else ""
+    return f"{text}; start a missing node by: {start}" if start else text

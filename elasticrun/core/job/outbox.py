@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from elasticrun.core.job.directives import directive, notice
+from elasticrun.core.job.directives import directive, notice, patience
 from elasticrun.core.job.events import Decided, Drop, JobEffect, Send
 from elasticrun.core.job.state import NOTICE, JobState
 from elasticrun.core.membership.nodes import Node
@@ -98,7 +98,7 @@ class Outbox:
         """Tell the waiting nodes what they wait for, and again after a while."""
         state = self._state
         text, waiting = notice(state)
-        self.tell(waiting, text)
+        self.tell(waiting, text + patience(state))
         if waiting or state.phase is JobPhase.GATHERING:
             state.timers.set((NOTICE, ""), state.now + state.config.waiting_notice_interval)
 

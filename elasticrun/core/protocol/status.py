@@ -118,7 +118,7 @@ def status_in_words(status: JobStatus) -> str:
     if saved := _saved(status):
         lines.append(f"  saved: {saved}")
     for node in status.nodes:
-        lines += [_node(node), *map(_task, node.tasks)]
+        lines += [_node(node, status.phase), *map(_task, node.tasks)]
     if status.unlisted:
         lines.append(f"  and {status.unlisted} more nodes")
     tasks = [task for node in status.nodes for task in node.tasks]
@@ -136,8 +136,9 @@ def _saved(status: JobStatus) -> str:
     return ", ".join(f"{commit} {place}" for commit, place in places if commit is not None)
 
 
-def _node(node: NodeStatus) -> str:
-    place = "spare" if node.rank is None else f"node {node.rank}"
+def _node(node: NodeStatus, phase: JobPhase) -> str:
+    outside = "waiting" if phase in (JobPhase.GATHERING, JobPhase.CHECKING) else "spare"
+    place = outside if node.rank is None else f"node {node.rank}"
     here = "" if node.attached else ", not attached"
     return f"  {node.name}: {place}, {node.phase.value}{here}{f', {node.doubt}' if node.doubt else ''}"
 
