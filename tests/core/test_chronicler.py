@@ -166,8 +166,11 @@ def test_a_silent_node_is_gone() -> None:
 
 def test_an_agent_that_comes_back_is_told_from_a_new_one() -> None:
     job = two_nodes(max_restarts=3)
+    before = job.sessions["b"]
     job.attach("b", RUNNING, 0)
     assert job.news() == [NodeJoined("b", "b", 1, returns=True)]
+    job.do(Detached(before, "the stream of before"))
+    assert job.news() == [], "it has another stream"
 
 
 def test_saved_states_are_told_once_for_each_place() -> None:
