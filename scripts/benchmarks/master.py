@@ -126,7 +126,7 @@ def measure(agents: int, loads: int, client: str, token: str | None = None) -> F
         victim.kill()
         formed_anew = _world(others, 1, agents - 1)
         second.end()
-        lines = (Path(folder) / JOURNAL_NAME).read_bytes().splitlines()[1:]
+        lines = (Path(folder) / JOURNAL_NAME).read_bytes().split(b"\n")[1:-1]  # the last may be half written
         return Figures(
             agents=agents,
             first_world=formed - began,
