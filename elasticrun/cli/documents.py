@@ -7,17 +7,14 @@ stays as long as its fields keep their meaning; new fields may come within it.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
-import types
-import typing
 from datetime import datetime, timezone
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from elasticrun.core.protocol.bounds import PIDS, Counted, Label, Length, Range
+from elasticrun.cli.json_schema import DIALECT, of_dataclass
+from elasticrun.core.protocol.bounds import PIDS, Counted, Label, Range
 from elasticrun.core.protocol.status import JobPhase, JobStatus
 from elasticrun.dataclass import dataclass
 from elasticrun.rpc.records import to_json
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 FOLDER = Path(__file__).parent.parent / "manual" / "schemas"
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean", bytes: "string"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,49 +86,11 @@ def as_json(document: StatusDocument | JobsDocument) -> str:
 
 def schema_text(name: str) -> str:
     """The schema of a document of this name, as its file holds it."""
-    kind, definitions = DOCUMENTS[name], {}  # type: type, dict[str, Any]
-    body = _of_dataclass(kind, definitions)
+    definitions: dict[str, Any] = {}
+    body = of_dataclass(DOCUMENTS[name], definitions)
     body["properties"]["version"] = {"const": VERSION}
-    head = {"$schema": _DIALECT, "title": f"elastic-ctl {name} --json, version {VERSION}"}
+    head = {"$schema": DIALECT, "title": f"elastic-ctl {name} --json, version {VERSION}"}
     return json.dumps({**head, **body, "$defs": dict(sorted(definitions.items()))}, indent=2) + "\n"
-
-
-def _of_dataclass(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    properties = {field.name: _of(hints[field.name], definitions) for field in dataclasses.fields(kind)}
-    about = (kind.__doc__ or "").split("\n")[0]
-    return {"type": "object", "description": about, "required": list(properties), "properties": properties}
-
-
-def _of(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        return _of(parts[0], definitions) | _limits(parts[0], hint.__metadata__)
-    if origin in (types.UnionType, typing.Union):
-        return {"anyOf": [_of(parts[0], definitions), {"type": "null"}]}
-    if origin is tuple:
-        return {"type": "array", "items": _of(parts[0], definitions)}
-    kind: type = hint
-    if issubclass(kind, Enum):
-        return {"enum": [member.value for member in kind]}
-    if kind in _SCALARS:
-        return {"type": _SCALARS[kind]}
-    if kind.__name__ not in definitions:
-        definitions[kind.__name__] = {}  # seen, should it hold itself
-        definitions[kind.__name__] = _of_dataclass(kind, definitions)
-    return {"$ref": f"#/$defs/{kind.__name__}"}
-
-
-def _limits(kind: Any, metadata: tuple[Any, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for limit in metadata:
-        if isinstance(limit, Range):
-            found |= {"minimum": limit.low, "maximum": limit.high}
-        elif isinstance(limit, Length) and typing.get_origin(kind) is tuple:
-            found["maxItems"] = limit.most
-        elif isinstance(limit, Length) and kind is str:
-            found |= {"maxLength": limit.most} | ({"minLength": limit.least} if limit.least else {})
-    return found
 
 
 if __name__ == "__main__":

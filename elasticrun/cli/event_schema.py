@@ -5,34 +5,28 @@ python -m elasticrun.cli.event_schema --write elasticrun/manual/schemas/events.j
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
-import types
 import typing
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from elasticrun.cli.json_schema import DIALECT, of_dataclass
 from elasticrun.core.protocol.chronicle import VERSION, Happening
 from elasticrun.master.event_log import kind_of
-
-_PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
 
 
 def schema() -> dict[str, Any]:
     """Of one line. Readers have to pass over fields that it does not name."""
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": DIALECT,
         "title": f"An entry of elasticrun's event log, version {VERSION}",
         "oneOf": [_of_kind(kind) for kind in typing.get_args(Happening)],
     }
 
 
 def _of_kind(kind: type[Happening]) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    fields = {field.name: _of_type(hints[field.name]) for field in dataclasses.fields(kind)}
     head: dict[str, Any] = {
         "v": {"const": VERSION},
         "event": {"type": "integer", "description": "number of the journal's event that caused it"},
@@ -40,23 +34,12 @@ def _of_kind(kind: type[Happening]) -> dict[str, Any]:
         "time": {"type": "number", "description": "seconds since 1970 by the clock of the master's host"},
         "kind": {"const": kind_of(kind)},
     }
+    own = of_dataclass(kind, {})  # none holds another class
     return {
-        "type": "object",
-        "description": " ".join((kind.__doc__ or "").split()),
-        "properties": {**head, **fields},
-        "required": [*head, *fields],
+        **own,
+        "properties": {**head, **own["properties"]},
+        "required": [*head, *own["required"]],
     }
-
-
-def _of_type(hint: Any) -> dict[str, Any]:
-    if hint in _PLAIN:
-        return {"type": _PLAIN[hint]}
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return {"enum": [each.value for each in hint]}
-    given = typing.get_args(hint)
-    if typing.get_origin(hint) is tuple:
-        return {"type": "array", "items": _of_type(given[0])}
-    return {"anyOf": [_of_type(each) for each in given]}
 
 
 def text() -> str:
