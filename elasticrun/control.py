@@ -104,7 +104,8 @@ class JobControl:
         """A client for the one job of this user whose master is on this host. Needs no token.
 
         ``job_id`` and ``launcher``, the pid of its ``elastic-run``, say which one if there may be several.
-        Raises MasterUnreachableError if there is none, UsageError if there are several.
+        Raises MasterUnreachableError if there is none, UsageError if there are several, or may be: of those
+        that give no sensible answer nobody knows which job they are.
         """
         found, troubles = await nearby.jobs(timeout)
         meant = [job for job in found if job_id in (None, job.status.job_id)]
@@ -116,6 +117,12 @@ class JobControl:
         if len(meant) > 1:
             raise UsageError(
                 f"{len(meant)} jobs of this user are on this host: name one of {nearby.several(meant)}"
+            )
+        unknown = [each for each in troubles if not isinstance(each, nearby.BusyError)]
+        if unknown and job_id is None and launcher is None:
+            raise UsageError(
+                f"another job of this user is on this host and gives no sensible answer ({unknown[0]}): name"
+                f" the one that is meant, such as {nearby.several(meant)}"
             )
         control = cls((), meant[0].status.job_id, timeout=timeout)
         control._nearby = meant[0].name

@@ -38,7 +38,7 @@ from elasticrun.errors import CheckpointError
 FORMAT = 1
 #: Items begin at multiples of this, so that a tensor of any type can be viewed in place.
 ALIGNMENT = 64
-#: Rooms are multiples of this many bytes, or of the size's own leading bits: at most a 32nd more than needed.
+#: Rooms are multiples of this many bytes, or of a 32nd of their size, whichever is more.
 _LEAST_UNIT, _UNIT_BITS = 1 << 14, 6
 _FOOTER = struct.Struct("=Q")
 #: Room for the index's digests, which are known only later: each is written with this many digits.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -42,6 +43,8 @@ def events(log: Path, why: int | None, since: float | None, all_kinds: bool, as_
 
     try:
         entries = read_events(log / NAME if log.is_dir() else log)
+        if since is not None and math.isnan(since):
+            raise UsageError("--since nan is not valid: give a number of seconds")
         found = _since(entries if why is None else led_to(entries, why), since)
     except ElasticRunError as error:
         click.echo(f"elastic-ctl: error: {one_line(str(error))}", err=True)

@@ -48,6 +48,8 @@ _FILE = click.Path(dir_okay=False)
 
 #: The roles of which a job may have any number.
 _SCALABLE = {role.value: role for role in SERVERS}
+#: Options that say how to prove oneself at an endpoint.
+_FOR_ENDPOINTS = ("token_file", "insecure_token", "tls_ca", "tls_cert", "tls_key")
 #: Shown below the help of every verb.
 EXIT_CODES = """\
 Exit codes: 0 done; 1 the master declines, and says why; 2 wrong usage; 4 nothing answers at the endpoint, or
@@ -248,6 +250,11 @@ def _target(given: dict[str, Any]) -> Target | Here:
     if text is None and given["pid"] is None and (text := os.environ.get(ENDPOINT_VARIABLE) or None):
         source = ENDPOINT_VARIABLE
     if text is None:
+        if lonely := next((name for name in _FOR_ENDPOINTS if given[name]), None):
+            raise UsageError(
+                f"--{lonely.replace('_', '-')} is for a job that is asked at its endpoint: give --endpoint as"
+                " well, or neither for a job of this host"
+            )
         return Here(given["rdzv_id"], given["pid"], _timeout(given["timeout"]))
     if given["pid"] is not None:
         raise UsageError(f"{source} and --pid exclude each other: give --pid for a job on this host")

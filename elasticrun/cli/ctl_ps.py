@@ -32,7 +32,7 @@ def ps(as_json: bool) -> None:
     """
     from elasticrun.cli.ctl_run import run_lean
 
-    found, troubles = run_lean(_jobs)
+    found, troubles, status = run_lean(_jobs)
     if as_json:
         from elasticrun.cli.documents import VERSION, JobsDocument
         from elasticrun.cli.documents import as_json as text_of
@@ -42,15 +42,17 @@ def ps(as_json: bool) -> None:
         click.echo(plain("\n".join(table(found)) if found else _NONE))
     for trouble in troubles:
         click.echo(f"elastic-ctl: {one_line(str(trouble))}", err=True)
-    sys.exit(troubles[0].exit_code if troubles else os.EX_OK)
+    sys.exit(status)
 
 
-async def _jobs() -> tuple[list[ListedJob], list[ElasticRunError]]:
+async def _jobs() -> tuple[list[ListedJob], list[ElasticRunError], int]:
+    """The jobs, what is wrong with others, and the exit status for that."""
     from elasticrun.cli.documents import listed
     from elasticrun.rpc import nearby
 
     found, troubles = await nearby.jobs(_TIMEOUT)
-    return [listed(job) for job in found], troubles
+    serious = (each for each in troubles if not isinstance(each, nearby.BusyError))  # a stranger may be busy
+    return [listed(job) for job in found], troubles, next((int(each.exit_code) for each in serious), os.EX_OK)
 
 
 def table(jobs: Sequence[ListedJob]) -> list[str]:
@@ -68,7 +70,7 @@ def _cells(job: ListedJob) -> tuple[str, ...]:
         job.phase.value,
         str(job.round),
         f"{job.nodes} of {job.min_nodes}:{job.max_nodes}",
-        job.endpoint or "local",
+        one_line(job.endpoint or "local"),
         "-" if job.since is None else job.since.partition("+")[0].replace("T", " "),
         str(job.pid),
     )

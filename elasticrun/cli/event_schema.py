@@ -34,7 +34,9 @@ def _of_kind(kind: type[Happening]) -> dict[str, Any]:
         "time": {"type": "number", "description": "seconds since 1970 by the clock of the master's host"},
         "kind": {"const": kind_of(kind)},
     }
-    own = of_dataclass(kind, {})  # none holds another class
+    others: dict[str, Any] = {}
+    own = of_dataclass(kind, others)
+    assert not others, f"{kind.__name__} must hold no other class, as a line is one flat object"
     return {
         **own,
         "properties": {**head, **own["properties"]},

@@ -27,6 +27,7 @@ def _of(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if origin is Annotated:
         return _of(parts[0], definitions) | _limits(parts[0], hint.__metadata__)
     if origin in (types.UnionType, typing.Union):
+        assert parts[1:] == (types.NoneType,), f"{hint} is no type that may be missing"
         return {"anyOf": [_of(parts[0], definitions), {"type": "null"}]}
     if origin is tuple:
         return {"type": "array", "items": _of(parts[0], definitions)}

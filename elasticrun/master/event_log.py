@@ -53,6 +53,7 @@ _AGES = 1e11  # seconds since 1970
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 _WORDS = re.compile("(?<!^)(?=[A-Z])")
+_EARLIER = re.compile(r"earlier-(\d{1,9})-")
 
 
 class EventLog:
@@ -231,15 +232,18 @@ def set_aside(path: Path) -> None:
     found = files_of(path)
     if not found:
         return
-    with contextlib.suppress(OSError, ValueError):
-        numbers = {int(each.name.split("-")[1]) for each in path.parent.glob(f"earlier-*-{path.stem}*")}
-        number = max(numbers, default=0) + 1
+    matches = (_EARLIER.match(each.name) for each in path.parent.glob(f"earlier-*-{path.stem}*"))
+    numbers = {int(match[1]) for match in matches if match is not None}
+    number = max(numbers, default=0) + 1
+    try:
         for file in found:
             file.replace(path.with_name(f"earlier-{number}-{file.name}"))
         for old in numbers:
             if old <= number - JOBS_KEPT:
                 for file in files_of(path.with_name(f"earlier-{old}-{path.name}")):
                     file.unlink()
+    except OSError as error:
+        logger.warning("the event log %s of an earlier job cannot be renamed: %s", path, error.strerror)
 
 
 def _opened(path: Path) -> int:
@@ -285,6 +289,8 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
     try:
+        if not path.is_file():  # a FIFO would be waited for
+            raise OSError(errno.EINVAL, "it is no regular file")
         lines = path.read_bytes().split(b"\n")[:-1]
     except OSError as error:
         raise UsageError(f"cannot read the event log {path}: {error.strerror}") from error
@@ -292,7 +298,7 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
         try:
             entry = json.loads(line)
             is_ours = _is_entry(entry)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, OverflowError):
             is_ours = False
         if not is_ours:
             raise UsageError(f"line {number} of the event log {path} is no entry: the file is damaged")

@@ -40,6 +40,7 @@ from elasticrun.core.job.events import (
     StepDown,
 )
 from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.orders import in_full
 from elasticrun.core.job.state import JobState
 from elasticrun.core.membership.plausible import heeded
 from elasticrun.core.protocol.messages import (
@@ -195,12 +196,12 @@ class MasterLoop:
     # -- ControlHandler
 
     def order(self, request: ControlRequest) -> ControlReply:
-        """Carry out the order of an operator who has proven the job's token, if the machine agrees."""
+        """Carry out the order of an operator who may give one, if the machine agrees."""
         from elasticrun.core.protocol.orders import ControlReply, ShowStatus
 
         if isinstance(request, ShowStatus):
             return ControlReply(True, "", status=describe(self._machine.state, self._usage))
-        self._handle(request)
+        self._handle(in_full(request, self._machine.state.members.nodes))
         self.flush()  # the answer is an effect, too
         answer = self._answers.pop()  # each order has one
         return ControlReply(answer.ok, answer.text)

@@ -24,7 +24,8 @@ its own, can do none of it.
 
 What others can do. They see that this user has jobs here, by the names. They may connect, and are cut off
 before anything of theirs is read. They may listen on names that look like ours; the client asks only those
-whose listener passes the checks above. They cannot take a name: it is random.
+whose listener passes the checks above. One that takes no connection cannot be checked: it is told of, and
+counts for nothing. They cannot take a name: it is random.
 
 What a peer that passes can cost a master: at most MAX_GUESTS connections, each of MAX_ORDER bytes and
 ``TIMEOUT`` seconds to say all, and as many to read the answer.
@@ -33,7 +34,6 @@ What a peer that passes can cost a master: at most MAX_GUESTS connections, each 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import json
 import os
@@ -43,9 +43,10 @@ import struct
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from elasticrun import __version__
+from elasticrun.core.protocol.bounds import TIMESTAMPS
 from elasticrun.core.protocol.messages import Rejected
 from elasticrun.core.protocol.orders import ControlReply, ControlRequest, ShowStatus
 from elasticrun.core.protocol.status import JobStatus
@@ -84,7 +85,9 @@ class Whereabouts:
     """What a master tells of itself beside each answer."""
 
     endpoint: str  # HOST:PORT where it can be reached with the token; "": only here
-    since: float | None  # the wall clock when the job began; None: this master took it up from another one
+    since: (
+        Annotated[float, TIMESTAMPS] | None
+    )  # the wall clock when the job began; None: this master took it up from another one
     launcher: int  # the pid of the launcher that started it
 
 
@@ -122,8 +125,11 @@ def _is_beside_us(channel: socket.socket, pid: int) -> bool:
     """Whether a process sees the same users, processes and files as we do, and is still alive."""
     pidfd = -1
     try:
-        with contextlib.suppress(OSError):
+        try:
             pidfd = channel.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+        except OSError as error:
+            if error.errno != errno.ENOPROTOOPT:  # the kernel has it, and the process has gone
+                return False
         same = all(Path(f"/proc/{pid}/{each}").samefile(f"/proc/self/{each}") for each in _SHARED)
         return same and (pidfd < 0 or not _has_ended(pidfd))
     except OSError:  # it has gone, or is none of our business
@@ -201,6 +207,10 @@ class GoneError(MasterUnreachableError):
     """Nobody of this user listens at a name."""
 
 
+class BusyError(MasterUnreachableError):
+    """Somebody listens at a name and takes no more connections; nobody can tell whether it is this user."""
+
+
 async def give(name: str, request: ControlRequest, timeout: float) -> tuple[ControlReply, Whereabouts]:
     """The answer of the master at ``name`` to an order, within ``timeout`` seconds.
 
@@ -237,7 +247,7 @@ def _connect(channel: socket.socket, name: str) -> None:
         channel.connect(f"\0{name}")
     except OSError as error:
         if error.errno == errno.EAGAIN:  # too many want to: it does not read, as if it were stopped
-            raise MasterUnreachableError("the job on this host takes no more connections") from None
+            raise BusyError("what may be a job on this host takes no more connections") from None
         raise GoneError("the job on this host has ended") from None
     if peer_of(channel)[0] is not Peer.OURS:
         raise GoneError("another user, or another container, listens there")

@@ -48,8 +48,7 @@ class NearbyServer:
         """``order`` carries out the order of a peer that may give one, and does not raise."""
         self._order = order
         self._about = about
-        self._tasks: set[asyncio.Task[object]] = set()  # one for each connection
-        self._guests = 0  # those of them that may give an order
+        self._tasks: set[asyncio.Task[object]] = set()  # one for each connection, until its answer is read
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -77,7 +76,7 @@ class NearbyServer:
             answer = await self._answer_to(reader, *peer_of(writer.get_extra_info("socket")))
             writer.write(answer)
             await asyncio.wait_for(writer.drain(), TIMEOUT)
-        except (OSError, asyncio.TimeoutError):  # it has gone, or reads nothing
+        except (OSError, asyncio.TimeoutError, asyncio.CancelledError):  # it, or we, go; or it is silent
             writer.transport.abort()
         except Exception:  # a bug; the master has others to serve
             logger.exception("internal error; please report this traceback")
@@ -92,10 +91,9 @@ class NearbyServer:
             return b""
         if peer is Peer.APART:
             return encode_refusal(Rejected(RejectCode.UNAUTHENTICATED, _APART))
-        if self._guests >= MAX_GUESTS:
+        if len(self._tasks) > MAX_GUESTS:  # this one is among them
             text = f"{MAX_GUESTS} orders are being given here already: try again"
             return encode_refusal(Rejected(RejectCode.TOO_MANY, text))
-        self._guests += 1
         try:
             return await self._obey(reader, pid)
         except asyncio.TimeoutError:
@@ -103,8 +101,6 @@ class NearbyServer:
             return encode_refusal(Rejected(RejectCode.OUT_OF_ORDER, text))
         except ValueError as error:
             return encode_refusal(Rejected(RejectCode.MALFORMED, str(error)[:200]))
-        finally:
-            self._guests -= 1
 
     async def _obey(self, reader: asyncio.StreamReader, pid: int) -> bytes:
         request = read_order(await asyncio.wait_for(_all_of(reader), TIMEOUT))

@@ -126,6 +126,11 @@ def test_only_what_is_new(state: Path) -> None:
     ]
 
 
+def test_no_number_is_refused(state: Path) -> None:
+    (line,) = run(state, "--since", "nan", status=2)
+    assert "--since nan is not valid" in line
+
+
 def test_a_file_can_be_named_itself_and_none_is_refused(state: Path) -> None:
     assert said(state / "events.jsonl") == said(state)
     (line,) = run(state / "nowhere.jsonl", status=2)

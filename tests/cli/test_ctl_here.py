@@ -119,10 +119,30 @@ def test_a_job_that_gives_no_answer_is_the_reason(host: Host) -> None:
     host.troubles = [WrongVersionError("the job runs another one")]
     assert "the job runs another one" in ctl("status", code=ExitCode.WRONG_VERSION)
     host.jobs = [job("a", 1)]
-    assert ctl("status")
+    said = ctl("restart", code=ExitCode.USAGE)
+    assert "another job of this user is on this host and gives no sensible answer" in said
+    assert "'a' (--pid 1)" in said
+    assert ctl("status", "--pid", "1")
     done = CliRunner().invoke(group, ["ps"])
     assert done.exit_code == ExitCode.WRONG_VERSION
     assert "a " in done.stdout and "the job runs another one" in done.stderr
+
+
+def test_one_that_takes_no_connections_may_be_anybody_and_counts_for_nothing(host: Host) -> None:
+    host.troubles = [nearby.BusyError("what may be a job takes no more connections")]
+    assert "takes no more connections" in ctl("status", code=ExitCode.MASTER_UNREACHABLE)
+    host.jobs = [job("a", 1)]
+    assert ctl("status")
+    done = CliRunner().invoke(group, ["ps"])
+    assert "takes no more connections" in done.stderr
+    assert done.exit_code == 0
+
+
+@pytest.mark.parametrize("option", [("--token-file", "x"), ("--insecure-token",), ("--tls-ca", "x")])
+def test_what_proves_nothing_here_is_refused(host: Host, option: tuple[str, ...]) -> None:
+    host.jobs = [job("a", 1)]
+    said = ctl("status", *option, code=ExitCode.USAGE)
+    assert f"{option[0]} is for a job that is asked at its endpoint" in said
 
 
 def test_an_endpoint_in_the_environment_comes_first(host: Host) -> None:

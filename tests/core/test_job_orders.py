@@ -9,6 +9,7 @@ from elasticrun.core.job.events import (
     Answered,
     JobEvent,
 )
+from elasticrun.core.job.orders import in_full
 from elasticrun.core.protocol.messages import AgentPhase, SaveStacks
 from elasticrun.core.protocol.orders import DrainNode, RestartRound, SaveAllStacks, ScaleJob, ScaleRole
 from elasticrun.core.protocol.status import JobPhase
@@ -58,14 +59,27 @@ def test_an_order_that_is_refused_changes_nothing(order: JobEvent, text: str) ->
     assert difference(before, fingerprint(job.machine.state)) == ""
 
 
-@pytest.mark.parametrize(("given", "left"), [("node1/4f1c02", "node1/4f1c02"), ("node1/4", "node1/4f1c02")])
-def test_the_beginning_of_a_name_is_enough_for_a_drain(given: str, left: str) -> None:
-    job = running(["node0/a", "node1/4f1c02", "node1/77aa00"])
-    assert answer(job, DrainNode(given, "")) == Answered(True, f"{left} is asked to leave")
+@pytest.mark.parametrize(
+    ("given", "node"),
+    [
+        ("node1/4f1c02", "node1/4f1c02"),
+        ("node1/4", "node1/4f1c02"),
+        ("node1", "node1"),  # it begins two names
+        ("a", "a"),  # the whole name of one, and it begins another one
+        ("x", "x"),
+    ],
+)
+def test_the_beginning_of_one_name_is_made_the_whole_name(given: str, node: str) -> None:
+    names = ["node0/a", "node1/4f1c02", "node1/77aa00", "a", "ab"]
+    assert in_full(DrainNode(given, "why"), names) == DrainNode(node, "why")
+    assert in_full(ScaleJob(1, 2), names) == ScaleJob(1, 2)
 
 
-def test_a_whole_name_wins_over_one_that_begins_with_it() -> None:
-    assert answer(running(["ab", "a"]), DrainNode("a", "")) == Answered(True, "a is asked to leave")
+def test_an_order_in_an_old_journal_that_was_refused_is_refused_again() -> None:
+    """The beginning of a name was no name then, so the machine knows whole names only."""
+    job = running(["node0/a", "node1/4f1c02"])
+    refused = answer(job, DrainNode("node1", ""))
+    assert refused == Answered(False, "there is no node 'node1'; the nodes are: node0/a, node1/4f1c02")
 
 
 def test_the_beginning_of_several_names_drains_nobody() -> None:

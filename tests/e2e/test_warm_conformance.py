@@ -233,8 +233,10 @@ def printed(text: str, folder: Path) -> str:
     the modules in C that are there: torch's, in a warm worker.
     """
     text = re.sub("\n\nExtension modules:.*", "", text)
-    text = re.sub(r"(recovered in|running again after|done: .*,) \d+(\.\d+)? s", r"\1 <seconds>", text)
-    lines = [line for line in text.splitlines() if not re.match("elastic-run: .*warm", line)]
+    text = re.sub(r"(done: .*,) \d+(\.\d+)? s", r"\1 <seconds>", text)
+    # that training runs again is said beside what the new workers print: before it, or after it
+    own = re.compile("elastic-run: (.*warm|recovered in|running again after)")
+    lines = [line for line in text.splitlines() if not own.match(line)]
     text = re.sub(r"(?<=\w/)[\da-f]{6}\b", "<node>", "\n".join(lines).replace(str(folder), "<folder>"))
     return re.sub(r"(pid=?|0x)[ \da-f]+", r"\1<number>", text)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from elasticrun.config import JobConfig
+from elasticrun.core.job.chronicler import Chronicler
 from elasticrun.core.job.events import Beat, JobEvent, MasterStarted
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.protocol.chronicle import MasterStarted as Started
@@ -183,6 +184,116 @@ def test_a_new_job_begins_a_new_log_and_keeps_the_old_one(path: Path) -> None:
     assert [it["round"] for it in read_events(path)] == [2]
 
 
+def test_logs_of_earlier_jobs_stay_in_order_and_only_the_newest_stay(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "FILE_BYTES", 100)
+    for job in range(5):
+        set_aside(path)
+        with opened(path) as log:
+            for event in (1, 2, 3):
+                log.add(event, 0.0, [RoundStopped(job)])
+                log.commit()
+    assert len(list(path.parent.iterdir())) == 3 * (1 + event_log.JOBS_KEPT)
+    earlier = read_events(path.with_name("earlier-4-events.jsonl"))
+    assert [(it["round"], it["event"]) for it in earlier] == [(3, 1), (3, 2), (3, 3)]
+
+
+def test_entries_of_now_are_written_whatever_an_older_log_has(path: Path) -> None:
+    with opened(path) as log:
+        log.add(99, 0.0, [RoundStopped(0)])
+    live(path, len(EVENTS))
+    assert [it["kind"] for it in read_events(path)[:3]] == ["round_stopped", "entries_lost", "master_started"]
+
+
+def test_a_file_of_somebody_else_beside_a_log_changes_nothing(path: Path) -> None:
+    path.with_name("earlier-notes-events.txt").touch()
+    with opened(path) as log:
+        log.add(1, 0.0, [RoundStopped(0)])
+    set_aside(path)
+    assert path.with_name("earlier-1-events.jsonl").exists()
+
+
+def test_a_log_that_cannot_be_set_aside_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(13, "Permission denied")
+
+    path.touch()
+    monkeypatch.setattr(Path, "replace", fail)
+    set_aside(path)
+    assert "of an earlier job cannot be renamed: Permission denied" in caplog.text
+
+
+# A fault of the log is none of the job
+
+
+def test_a_bug_of_the_log_is_told_once_and_ends_only_the_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    path.touch()
+    monkeypatch.setattr(Chronicler, "after", fail)
+    assert live(path, len(EVENTS)) == []
+    with opened(path) as log:
+        chronicle = Chronicle(log, JobMachine(JobConfig()).state)
+        replay(path, JobConfig(max_nodes=4), journal(path, EVENTS, len(EVENTS)), chronicle)
+        with monkeypatch.context() as broken:
+            broken.setattr(EventLog, "commit", fail)
+            chronicle.commit()
+            chronicle.close()
+    assert caplog.text.count("there is no event log from now on") == 2
+
+
+def test_no_descriptor_of_others_is_closed_if_a_new_file_cannot_be_opened(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(event_log, "FILE_BYTES", 1)
+    with opened(path) as log:
+        log.add(1, 0.0, [RoundStopped(1)])
+        log.commit()
+        with monkeypatch.context() as full:
+            full.setattr(event_log, "_opened", fail)
+            log.add(2, 0.0, [RoundStopped(2)])
+            log.commit()
+        other = os.open(path.parent, os.O_RDONLY)  # it would get a number that was closed too early
+        log.add(3, 0.0, [RoundStopped(3)])
+        log.commit()
+        os.close(other)  # EBADF, or another file, if somebody has closed it
+    found = read_events(path)
+    assert [it["event"] for it in found if it["kind"] == "round_stopped"] == [1, 3]
+    assert [it["count"] for it in found if it["kind"] == "entries_lost"] == [1]
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_what_is_no_file_of_its_own_is_left_alone(
+    path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    precious = path.with_name("precious")
+    precious.write_text("no newline")
+    if kind == "link":
+        path.symlink_to(precious)
+    else:
+        os.mkfifo(path)
+    with opened(path) as log:
+        log.add(1, 0.0, [RoundStopped(1)])
+    assert precious.read_text() == "no newline"
+    assert "there will be no event log" in caplog.text
+
+
+@pytest.mark.parametrize("last", [b'{"event": Infinity}', b"[" * 100_000, b'{"event": "a"}', b"[1]"])
+def test_a_last_line_that_makes_no_sense_does_not_end_the_master(path: Path, last: bytes) -> None:
+    path.write_bytes(last + b"\n")
+    with opened(path) as log:
+        assert log.last == 0
+
+
 # Reading
 
 
@@ -191,6 +302,9 @@ def test_a_new_job_begins_a_new_log_and_keeps_the_old_one(path: Path) -> None:
     [
         (b"nonsense\n", "line 1 .* is no entry"),
         (b"[" * 100_000 + b"\n", "line 1 .* is no entry"),
+        (b'{"v":"1","event":1,"at":0,"time":0,"kind":"new"}\n', "line 1 .* is no entry"),
+        (b'{"v":1,"event":1,"at":0,"time":1e300,"kind":"new"}\n', "line 1 .* is no entry"),
+        (b'{"v":1,"event":1,"at":1%b,"time":0,"kind":"new"}\n' % (b"0" * 400), "line 1 .* is no entry"),
         (b'{"v":1}\n', "line 1 .* is no entry"),
         (b'{"v":2,"event":1,"at":0,"time":0,"kind":"new"}\n', "has version 2, and this elasticrun reads 1"),
         (None, "there is no event log"),
@@ -203,7 +317,8 @@ def test_what_is_no_log_is_refused_in_a_sentence(path: Path, content: bytes | No
         read_events(path)
 
 
-def test_a_log_that_cannot_be_read_is_refused_in_a_sentence(path: Path) -> None:
-    path.mkdir()
+@pytest.mark.parametrize("kind", ["directory", "fifo"])
+def test_a_log_that_cannot_be_read_is_refused_in_a_sentence(path: Path, kind: str) -> None:
+    path.mkdir() if kind == "directory" else os.mkfifo(path)
     with pytest.raises(UsageError, match="cannot read the event log"):
         read_events(path)

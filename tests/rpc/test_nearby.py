@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -12,6 +13,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -104,12 +106,17 @@ async def master() -> AsyncIterator[tuple[Answering, str]]:
         server.stop()
 
 
-async def say(name: str, data: bytes) -> bytes:
-    """What a master answers to any bytes."""
+async def opened(name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to a master, on which nothing was said."""
     channel = socket.socket(socket.AF_UNIX)
     channel.setblocking(False)
     channel.connect(f"\0{name}")
-    reader, writer = await asyncio.open_unix_connection(sock=channel)
+    return await asyncio.open_unix_connection(sock=channel)
+
+
+async def say(name: str, data: bytes) -> bytes:
+    """What a master answers to any bytes."""
+    reader, writer = await opened(name)
     try:
         with contextlib.suppress(ConnectionError):
             writer.write(data)
@@ -241,10 +248,7 @@ def test_too_many_at_a_time_are_sent_away_and_the_silent_are_cut_off(monkeypatch
 
     async def main() -> None:
         async with master() as (_, name):
-            channel = socket.socket(socket.AF_UNIX)
-            channel.setblocking(False)
-            channel.connect(f"\0{name}")
-            reader, writer = await asyncio.open_unix_connection(sock=channel)
+            reader, writer = await opened(name)
             with pytest.raises(TooManyError, match="try again"):
                 await nearby.give(name, ShowStatus(), 30.0)
             assert b"no whole order came within 0.5 s" in await reader.read()
@@ -252,6 +256,108 @@ def test_too_many_at_a_time_are_sent_away_and_the_silent_are_cut_off(monkeypatch
             assert (await nearby.give(name, ShowStatus(), 30.0))[0].ok
 
     run(main())
+
+
+def test_an_answer_that_nobody_reads_counts_until_it_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearby_server, "MAX_GUESTS", 1)
+    monkeypatch.setattr(nearby_server, "TIMEOUT", 0.5)
+
+    async def main() -> None:
+        async with master() as (_, name):
+            with monkeypatch.context() as large:
+                large.setattr(nearby_server, "encode_answer", lambda *_: b"x" * (8 << 20))
+                reader, writer = await opened(name)
+                writer.write(nearby.encode_order(ShowStatus()))
+                writer.write_eof()
+                await reader.read(1)  # it is being answered
+            with pytest.raises(TooManyError, match="try again"):
+                await nearby.give(name, ShowStatus(), 30.0)
+            writer.close()
+
+    run(main())
+
+
+def test_a_master_that_ends_cuts_off_the_silent_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with master() as (_, name):
+            reader, writer = await opened(name)
+            assert (await nearby.give(name, ShowStatus(), 30.0))[0].ok
+        assert await reader.read() == b""
+        writer.close()
+
+    run(main())
+    assert caplog.messages == []
+
+
+def test_an_answer_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearby, "MAX_ANSWER", 1000)
+    monkeypatch.setattr(nearby_server, "encode_answer", lambda *_: b"x" * 5000)
+
+    async def main() -> None:
+        async with master() as (_, name):
+            with pytest.raises(ProtocolError, match="more than 1000 bytes"):
+                await nearby.give(name, ShowStatus(), 30.0)
+
+    run(main())
+
+
+def test_one_that_takes_no_connection_may_be_a_stranger() -> None:
+    async def main() -> None:
+        with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as filler:
+            name = nearby.new_name()
+            listener.bind(f"\0{name}")
+            listener.listen(0)
+            filler.connect(f"\0{name}")
+            found, (trouble,) = await nearby.jobs(30.0)
+            assert (found, type(trouble)) == ([], nearby.BusyError)
+
+    run(main())
+
+
+@pytest.mark.parametrize("since", [1e300, float("inf"), float("nan"), -1.0])
+def test_a_master_that_lies_about_its_age_is_no_job(since: float) -> None:
+    async def main() -> None:
+        server = NearbyServer(Answering().order, Whereabouts("", since, 1))
+        await server.start()
+        found, (trouble,) = await nearby.jobs(30.0)
+        assert (found, type(trouble)) == ([], ProtocolError)
+        server.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("differs", ["ns/user", "ns/pid", "ns/mnt", "root"])
+def test_whoever_shares_not_all_is_apart(monkeypatch: pytest.MonkeyPatch, differs: str) -> None:
+    same = Path.samefile
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert nearby.peer_of(ours)[0] is Peer.OURS
+        monkeypatch.setattr(Path, "samefile", lambda a, b: not str(a).endswith(differs) and same(a, b))
+        assert nearby.peer_of(ours)[0] is Peer.APART
+
+
+def test_whoever_has_ended_meanwhile_is_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pid may be another's by then, so that all that is looked at is as it should be."""
+    monkeypatch.setattr(Path, "samefile", lambda *_: True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        name = nearby.new_name()
+        listener.bind(f"\0{name}")
+        listener.listen()
+        connect = f"import socket; socket.socket(socket.AF_UNIX).connect('\\0{name}')"
+        subprocess.run([sys.executable, "-c", connect], check=True, timeout=60)
+        channel, _ = listener.accept()
+        with channel:
+            if not has_peer_pidfd(channel):
+                pytest.skip("needs SO_PEERPIDFD, of Linux 6.5")
+            assert nearby.peer_of(channel)[0] is Peer.APART
+
+
+def has_peer_pidfd(channel: socket.socket) -> bool:
+    try:
+        os.close(channel.getsockopt(socket.SOL_SOCKET, 77))
+    except OSError as error:
+        return error.errno != errno.ENOPROTOOPT
+    return True
 
 
 def test_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

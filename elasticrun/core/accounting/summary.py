@@ -20,10 +20,9 @@ step of a round is counted as start.
 from __future__ import annotations
 
 from elasticrun.core.accounting.activities import Activity, Spent
+from elasticrun.core.protocol.amounts import time_text
 from elasticrun.dataclass import dataclass
 
-#: Units of time for people, in microseconds, the longest first.
-_UNITS = (("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000))
 #: How many of the nodes that lost the most are named.
 _WORST = 3
 
@@ -110,6 +109,4 @@ def _percent(ratio: float) -> str:
 
 
 def _time(spent: Spent) -> str:
-    micros = sum(spent.values())
-    unit, size = next(((unit, size) for unit, size in _UNITS if micros >= size), _UNITS[-1])
-    return f"{micros / size:.1f} {unit}"
+    return time_text(sum(spent.values()) / 1e6)

@@ -7,7 +7,8 @@ also holds the refused orders, and a replay refuses them again. Invariant: each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 from elasticrun.core.job.drains import Drains
@@ -18,20 +19,32 @@ from elasticrun.core.job.tasks import SingleTasks, idle
 from elasticrun.core.membership.rendezvous import WorldLimits
 from elasticrun.core.membership.roster import name_some
 from elasticrun.core.protocol.messages import SaveStacks
-from elasticrun.core.protocol.orders import DrainNode, RestartRound, SaveAllStacks, ScaleJob, ScaleRole
+from elasticrun.core.protocol.orders import DrainNode, Order, RestartRound, SaveAllStacks, ScaleJob, ScaleRole
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
 from elasticrun.core.tensorflow.scale import scale_promise, scale_refusal
 
 
-def meant(given: str, names: Collection[str]) -> list[str]:
-    """The nodes that an operator may mean: the one of this name, else all whose names begin so."""
-    return [given] if given in names else [name for name in names if name.startswith(given)]
+def in_full(request: Order, names: Collection[str]) -> Order:
+    """An order with the whole name of the node that it is about, if it has the beginning of one name only.
+
+    To be asked before the order becomes an event: then the journal has the node that was meant, and a replay
+    does not depend on the rule for it.
+    """
+    if not isinstance(request, DrainNode) or request.node in names:
+        return request
+    found = _begun_by(request.node, names)
+    return replace(request, node=found[0]) if len(found) == 1 else request
 
 
-def _not_one(given: str, found: Sequence[str], names: Collection[str]) -> str:
+def _begun_by(given: str, names: Collection[str]) -> list[str]:
+    return [name for name in names if name.startswith(given)]
+
+
+def _unknown(given: str, names: Collection[str]) -> str:
     """Why a name is not that of one node."""
-    if not found:
+    found = _begun_by(given, names)
+    if len(found) < 2:  # one is what ``in_full`` is for
         return f"there is no node {given!r}; the nodes are: {name_some(list(names)) or 'none'}"
     return f"{given!r} begins the names of {len(found)} nodes; give more of one of: {name_some(found)}"
 
@@ -54,10 +67,9 @@ class Orders:
 
     def _drain(self, event: DrainNode) -> None:
         nodes, why = self._state.members.nodes, f"drained: {event.reason}"
-        found = meant(event.node, nodes)
-        if self._allows("" if len(found) == 1 else _not_one(event.node, found, nodes)):
-            self._drains.drain(nodes[found[0]], why)
-            self._answer(f"{found[0]} is asked to leave")
+        if self._allows("" if event.node in nodes else _unknown(event.node, nodes)):
+            self._drains.drain(nodes[event.node], why)
+            self._answer(f"{event.node} is asked to leave")
 
     def _scale(self, event: ScaleJob) -> None:
         state, low, high = self._state, event.min_nodes, event.max_nodes

@@ -71,7 +71,7 @@ class NodeChanged:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
-    """A worker failed by itself. The first of a round is the cause of its stop, if that has one."""
+    """A worker failed by itself, as it was heard: an echo may come before its cause, which decisions name."""
 
     round: int
     node: str

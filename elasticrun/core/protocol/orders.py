@@ -1,7 +1,7 @@
 """What ``elastic-ctl`` asks of a running job, as values.
 
-An order is obeyed only if it comes with a proof that the sender knows the job's token; a job without a
-token obeys nobody.
+An order that comes to the job's port is obeyed only with a proof that the sender knows the token, so a job
+without one obeys nobody there. On the master's host its own user needs none (``rpc/nearby.py``).
 """
 
 from typing import Annotated, get_args

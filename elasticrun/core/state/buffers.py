@@ -104,8 +104,9 @@ class Shelf:
 
     def next_of(self, rank: int, number: int) -> Buffer | None:
         """The buffer that a rank is likely to write into after so many others; None: none is there."""
-        own = (b for b in self._buffers.values() if b.home == rank and b.stage is not Stage.MAKING)
-        return dict(enumerate(sorted(own, key=lambda buffer: buffer.stage is not Stage.FREE))).get(number)
+        own = [b for b in self._buffers.values() if b.home == rank and b.stage is not Stage.MAKING]
+        own.sort(key=lambda buffer: (buffer.stage is not Stage.FREE, buffer.size))  # as ``take`` chooses
+        return own[number] if number < len(own) else None
 
     def written_by(self, rank: int) -> Buffer | None:
         """The buffer that a rank is writing."""
