@@ -240,7 +240,9 @@ def test_a_buffer_is_mapped_with_its_pages_before_the_save_that_needs_it(
     memory.close()
 
 
-def test_a_map_that_is_too_small_for_a_save_does_not_keep_the_room_that_it_needs(host: MemoryHost) -> None:
+def test_a_map_that_is_too_small_for_a_save_does_not_keep_the_room_that_it_needs(
+    host: MemoryHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory = host.connect()
     memory.begin(1, 100, 100, "")
     memory.end(1, 10, "aa", own=False)
@@ -250,8 +252,15 @@ def test_a_map_that_is_too_small_for_a_save_does_not_keep_the_room_that_it_needs
     unmapped: list[int] = []
     memory.before_unmap = lambda each: unmapped.append(len(each))
     memory.map_ahead(1)
+    send, before = memory._send, list[list[int]]()
+
+    def watch(message: dict[str, Any]) -> None:
+        before.append([*unmapped])
+        send(message)
+
+    monkeypatch.setattr(memory, "_send", watch)
     memory.begin(2, 5000, 5000, "")
-    assert unmapped == [100]
+    assert before == [[100]], "the agent looks for room when it is asked"
     memory.close()
 
 
