@@ -236,6 +236,22 @@ def test_a_node_that_comes_back_goes_on_with_what_it_had() -> None:
     assert some(summary.total) == {START: 300, PRODUCTIVE: 400}
 
 
+def test_what_is_said_of_rounds_that_nobody_is_in_changes_nothing() -> None:
+    """An agent still speaks of a round that is over; a member has left before its round was heard of."""
+    books = told(
+        NodeCame(0, "a"), PhaseChanged(10, "a", AgentPhase.RUNNING, 3), RoundStarted(20, 0, ("a", "gone"))
+    )
+    books.take(RoundStopped(30, 0, Stop.FAILED))  # without a step
+    summary = books.summary(40)
+    assert some(summary.nodes["a"]) == {START: 30, STOPPED: 10}
+    assert summary.nodes.keys() == {"a"}
+
+
+def test_a_member_that_is_late_with_its_first_step_trains_with_the_others() -> None:
+    books = told(*TRAINING, MilestoneReached(150, 0, "b", Milestone.FIRST_STEP))
+    assert some(books.summary(200).nodes["b"]) == {START: 100, PRODUCTIVE: 100}
+
+
 def test_nothing_is_accounted_after_the_end() -> None:
     books = told(*TRAINING, StepsDone(300, 0, 3), RoundStopped(300, 0, Stop.FINISHED), JobEnded(310))
     books.take(NodeCame(500, "c"))

@@ -249,6 +249,17 @@ def test_the_echo_of_a_lost_node_is_free() -> None:
     )
 
 
+def test_users_hear_the_cause_if_an_echo_came_before_it() -> None:
+    job = running("ab")
+    echo = replace(
+        failure("b", rank=1), stderr_tail="RuntimeError: Connection closed by peer [127.0.0.1]:4711"
+    )
+    job.report("b", FAILED, 0, echo)
+    job.report("b", READY, 0, echo)
+    job.report("a", READY, 0, failure("a", FailureKind.SIGNAL, code=-9))
+    assert "the cause of the stop was: rank 0" in " ".join(told.text for told in job.told("b", Waiting))
+
+
 def test_the_echo_of_a_taken_port_is_free() -> None:
     job = running("ab")
     job.report("b", FAILED, 0, failure("b", rank=1))
