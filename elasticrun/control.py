@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.protocol.orders import (
+    MAX_WAIT,
     ControlReply,
     ControlRequest,
     DrainNode,
@@ -30,6 +31,8 @@ from elasticrun.core.protocol.orders import (
     ScaleJob,
     ScaleRole,
     ShowStatus,
+    Watched,
+    WatchEvents,
 )
 from elasticrun.core.protocol.status import JobStatus, NodeStatus, TaskStatus
 from elasticrun.errors import (
@@ -135,6 +138,17 @@ class JobControl:
             raise ProtocolError("the master's answer to a question for its status holds none")
         return reply.status
 
+    async def watch(self, after: str = "", wait: float = 20.0) -> Watched:
+        """The newest lines of the event log, or those after an answer's ``upto``.
+
+        Waits up to ``wait`` seconds, at most ``MAX_WAIT``, for a first one. The client's timeout begins after
+        that.
+        """
+        reply = await self._order(WatchEvents(after, min(wait, MAX_WAIT)), wait)
+        if reply.watched is None:
+            raise ProtocolError("the master's answer to a question for its events holds none")
+        return reply.watched
+
     async def drain(self, node: str, reason: str) -> str:
         """Let a node leave with grace. Returns, before it has left, what the master does about it."""
         return (await self._order(DrainNode(node, reason))).text
@@ -158,22 +172,22 @@ class JobControl:
         """
         return (await self._order(RestartRound(reason))).text
 
-    async def _order(self, request: ControlRequest) -> ControlReply:
+    async def _order(self, request: ControlRequest, wait: float = 0.0) -> ControlReply:
         """Try the endpoints in turn: only the host that has the master listens."""
         if self._nearby:
-            return _obeyed((await nearby.give(self._nearby, request, self._timeout))[0])
+            return _obeyed((await nearby.give(self._nearby, request, self._timeout + wait))[0])
         *others, last = self._endpoints
         for endpoint in others:
             try:
-                return await self._give(endpoint, request)
+                return await self._give(endpoint, request, wait)
             except (MasterUnreachableError, EndpointTakenError) as error:
                 self._on_silent(error)
-        return await self._give(last, request)
+        return await self._give(last, request, wait)
 
-    async def _give(self, endpoint: Endpoint, request: ControlRequest) -> ControlReply:
+    async def _give(self, endpoint: Endpoint, request: ControlRequest, wait: float) -> ControlReply:
         from elasticrun.rpc.control import give_order  # imports gRPC, which a job on this host does not need
 
-        reply = await give_order(endpoint, self._job_id, request, self._security, self._timeout)
+        reply = await give_order(endpoint, self._job_id, request, self._security, self._timeout + wait)
         self._endpoints = (endpoint, *(each for each in self._endpoints if each != endpoint))
         return _obeyed(reply)
 

@@ -113,7 +113,7 @@ def test_a_status_that_was_altered_on_its_way_is_not_believed(monkeypatch: pytes
     """Only the text of a reply was proven once."""
 
     class Shows(Obedient):
-        def order(self, request: ControlRequest) -> ControlReply:
+        async def answer(self, request: ControlRequest) -> ControlReply:
             return ControlReply(True, "", status=status("n0"))
 
     async def main() -> None:

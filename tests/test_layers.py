@@ -27,7 +27,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("core",),
     ("rpc", "sim", "storage"),
     ("agent", "master", "worker", "checkpoint", "data", "probe", "tf", "control"),
-    ("ui", "platforms"),
+    ("follower",),
+    ("ui", "platforms", "observer"),
     ("cli",),
     ("__main__",),
 )
@@ -46,6 +47,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("membership", "progress", "hangs"),
         ("recovery",),
         ("health", "tensorflow", "state", "data", "accounting"),
+        ("history",),
         ("job", "agent"),
     ),
     "storage": (
@@ -74,6 +76,10 @@ HOMES: dict[str, tuple[str, ...]] = {
     "cryptography": ("elasticrun.cli.authority",),
     "yaml": ("elasticrun.cli",),
     "rich": ("elasticrun.ui",),
+    "psutil": ("elasticrun.agent.monitors",),
+    "aiohttp": ("elasticrun.observer",),
+    "prometheus_client": ("elasticrun.observer",),
+    "opentelemetry": ("elasticrun.observer",),
     "torch": ("elasticrun.worker", "elasticrun.checkpoint", "elasticrun.data", "elasticrun.probe"),
     "tensorflow": ("elasticrun.tf",),
     "fsspec": ("elasticrun.storage",),

@@ -14,7 +14,7 @@ from typing import Any
 
 from elasticrun.cli.json_schema import DIALECT, of_dataclass
 from elasticrun.core.protocol.chronicle import VERSION, Happening
-from elasticrun.master.event_log import kind_of
+from elasticrun.rpc.event_lines import kind_of
 
 
 def schema() -> dict[str, Any]:

@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Any
 
 from elasticrun.core.job.chronicler import Chronicler
 from elasticrun.core.job.events import Beat
-from elasticrun.core.protocol.chronicle import VERSION, EntriesLost, Happening
+from elasticrun.core.protocol.chronicle import VERSION, EntriesLost, Happening, LogEntry
 from elasticrun.errors import UsageError
-from elasticrun.rpc.records import to_json
+from elasticrun.master.feed import Feed
+from elasticrun.rpc.event_lines import to_line
 
 if TYPE_CHECKING:
     from elasticrun.core.job.events import JobEffect, JobEvent
@@ -51,16 +52,17 @@ JOBS_KEPT = 3
 _AGES = 1e11  # seconds since 1970
 #: A log is a file of its own: neither a link to another one, nor anything that blocks who opens it.
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
-_WORDS = re.compile("(?<!^)(?=[A-Z])")
 _EARLIER = re.compile(r"earlier-(\d{1,9})-")
 
 
 class EventLog:
     """The files, as far as they can be written."""
 
-    def __init__(self, path: Path, wall_clock: Callable[[], float] = time.time) -> None:
-        """Go on with the log at ``path``, or begin one."""
+    def __init__(
+        self, path: Path, wall_clock: Callable[[], float] = time.time, feed: Feed | None = None
+    ) -> None:
+        """Go on with the log at ``path``, or begin one. ``feed``: hears each line."""
+        self._feed = feed
         self.last = 0  # the event of the newest entry that is there, or waits to be written
         self._path = path
         self._wall_clock = wall_clock
@@ -77,15 +79,21 @@ class EventLog:
     def add(self, event: int, at: float, told: Iterable[Happening], is_late: bool = False) -> None:
         """Collect the entries of an event. ``is_late``: it happened under an earlier master."""
         self.last = max(self.last, event)
-        if self._fd is not None:
+        if self._fd is not None or self._feed is not None:
             now = self._time(at, is_late)
             self._lines += [_line(event, at, now, each) for each in told]
 
     def commit(self) -> None:
         """Write what was collected. Never raises."""
-        if self._fd is None or not self._lines:
+        if not self._lines:
             return
         lines, self._lines = self._lines, []
+        if self._feed is not None:
+            for line in lines:
+                self._feed.add(line[:-1].decode())
+            self._feed.wake()
+        if self._fd is None:
+            return
         data = b"".join([*self._gap(lines[0]), *lines])
         try:
             self._write(lines, data)
@@ -134,6 +142,10 @@ class EventLog:
             entry = json.loads(_newest(tail) or _newest(_tail(_older(self._path, 1))))
             self.last = int(entry["event"])
             self._written = float(entry["at"]), float(entry["time"])
+        if self._feed is not None:  # its watchers go on where an earlier master was
+            whole = tail[: tail.rfind(b"\n") + 1].splitlines()
+            for line in whole[1:] if len(tail) == _LONGEST else whole:  # the first one may be cut
+                self._feed.add(line.decode(errors="replace"))
 
     def _cut(self, change: int) -> None:
         """Make the file shorter by what is no whole line; ``change`` is negative, or 0."""
@@ -162,6 +174,7 @@ class Chronicle:
 
     def __init__(self, log: EventLog, state: JobState) -> None:
         self._log = log
+        self._event = 0  # the newest
         self._chronicler = Chronicler(state)
         self._is_late = True
         self._is_broken = False
@@ -180,12 +193,20 @@ class Chronicle:
             return
         with self._harmless():
             told = self._chronicler.after(event, state, effects)
+            self._event = state.events
             if told and not (self._is_late and state.events <= self._log.last):
                 self._log.add(state.events, at, told, self._is_late)
+
+    def note(self, at: float, told: Sequence[Happening]) -> None:
+        """Hear what no event of the journal has caused; ``at``: when it happened, perhaps a moment ago."""
+        if told and not self._is_broken:
+            with self._harmless():
+                self._log.add(self._event, at, told)
 
     def begin(self, state: JobState, at: float) -> None:
         """Hear that what comes now happens now."""
         with self._harmless():
+            self._event = state.events
             if self._log.last > state.events:  # the journal has lost events that the log has
                 self._log.add(state.events, at, [EntriesLost(0)])
             self._log.commit()
@@ -211,15 +232,8 @@ class Chronicle:
             self._is_broken = True
 
 
-def kind_of(happening: type[Happening]) -> str:
-    """The name of a kind of entries in the log."""
-    return _WORDS.sub("_", happening.__name__).lower()
-
-
 def _line(event: int, at: float, now: float, happening: Happening) -> bytes:
-    fields: dict[str, Any] = to_json(happening)
-    head = {"v": VERSION, "event": event, "at": round(at, 6), "time": round(now, 6)}
-    return _ENCODER.encode({**head, "kind": kind_of(type(happening)), **fields}).encode() + b"\n"
+    return to_line(LogEntry(event, at, now, happening)).encode() + b"\n"
 
 
 def _older(path: Path, number: int) -> Path:

@@ -41,6 +41,7 @@ from elasticrun.core.job.events import (
 )
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.orders import in_full
+from elasticrun.core.job.progress_notes import ProgressNotes
 from elasticrun.core.job.state import JobState
 from elasticrun.core.membership.plausible import heeded
 from elasticrun.core.protocol.messages import (
@@ -55,11 +56,14 @@ from elasticrun.core.protocol.messages import (
     Rejected,
     Report,
 )
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.master.copies import Copies
+from elasticrun.master.feed import Feed
 from elasticrun.master.journal import Entry, Journal
 
 if TYPE_CHECKING:
-    from elasticrun.core.protocol.orders import ControlReply, ControlRequest
+    from elasticrun.core.protocol.orders import ControlReply, ControlRequest, Order, ShowStatus
+    from elasticrun.core.protocol.round_progress import NodeFigures, RoundProgress
     from elasticrun.core.protocol.usage import TaskUsage
     from elasticrun.master.event_log import Chronicle
     from elasticrun.master.listed import Listed
@@ -85,8 +89,11 @@ class MasterLoop:
         clock: Clock,
         listed: Listed | None = None,
         chronicle: Chronicle | None = None,
+        feed: Feed | None = None,
     ) -> None:
-        """``listed``: None if nobody else may become the master's host. ``chronicle``: hears what happens."""
+        """``listed``: None if nobody else may become the master's host. ``chronicle``: hears what happens;
+        ``feed``: has what it wrote lately.
+        """
         self.done: asyncio.Event = asyncio.Event()  # nothing is left to do
         self._machine = machine
         self._journal = journal
@@ -101,12 +108,15 @@ class MasterLoop:
         self._effects: list[JobEffect] = []  # of it
         self._listed = listed
         self._chronicle = chronicle
+        self._feed = Feed() if feed is None else feed
+        self._progress = ProgressNotes()
+        self._figures: dict[int, NodeFigures] = {}  # the newest by session
         self._keepers: list[tuple[int, Session]] = []  # agents of listed hosts that came in it, by position
         self._holders: dict[int, int] = {}  # the session that has a copy, by position: one for each
         self._lookups: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # when the timer comes, on the job's clock
-        self._host_gone = False
+        self.is_orphan = False  # the agent that started this master is gone
         self._last_words = ""
         self._answers: list[Answered] = []  # to the order that is being judged
 
@@ -115,6 +125,7 @@ class MasterLoop:
 
         ``key`` is for a journal that has none yet.
         """
+        self._feed.name = epoch
         self._handle(MasterStarted(epoch, key, host))
         self.flush()
 
@@ -141,13 +152,8 @@ class MasterLoop:
 
     def host_gone(self) -> None:
         """The agent that started this master is gone: stay only for agents that are attached."""
-        self._host_gone = True
+        self.is_orphan = True
         self._finish_if_idle()
-
-    @property
-    def is_orphan(self) -> bool:
-        """Whether the agent that started this master is gone."""
-        return self._host_gone
 
     # -- SessionHandler
 
@@ -172,12 +178,16 @@ class MasterLoop:
                 status = heed(state, name, status)
                 again = repeats(state, session.id, status)
                 self._handle(Beat(session.id) if again else Reported(session.id, status))
-            case Heartbeat(_, usage):
+            case Heartbeat(_, usage, progress, figures):
                 if usage and name in state.current.assignments:
                     self._usage[session.id] = usage
                 else:
                     self._usage.pop(session.id, None)
+                if figures is not None:
+                    self._figures[session.id] = figures
                 self._handle(Beat(session.id))
+                if progress is not None and name in state.current.assignments:
+                    self._note(name, progress)
             case Leave(_, reason):
                 self._handle(Left(session.id, reason))
             case OpenData():
@@ -189,13 +199,30 @@ class MasterLoop:
         """A stream is over."""
         self._sessions.pop(session.id, None)
         self._usage.pop(session.id, None)
+        self._figures.pop(session.id, None)
         self._copies.end(session.id)
         self._handle(Detached(session.id, why))
         self._finish_if_idle()
 
+    def _note(self, node: str, progress: RoundProgress) -> None:
+        """Write down how far a node is; the journal does not need it."""
+        state = self._machine.state
+        if self._chronicle is None or state.phase is not JobPhase.RUNNING or progress.round != state.round:
+            return
+        for at, told in self._progress.take(node, progress, self._now):
+            self._chronicle.note(at, (told,))
+
     # -- ControlHandler
 
-    def order(self, request: ControlRequest) -> ControlReply:
+    async def answer(self, request: ControlRequest) -> ControlReply:
+        """Answer an operator, who may wait for what happens next."""
+        from elasticrun.core.protocol.orders import ControlReply, WatchEvents
+
+        if isinstance(request, WatchEvents):
+            return ControlReply(True, "", watched=await self._feed.watch(request.after, request.wait))
+        return self.order(request)
+
+    def order(self, request: ShowStatus | Order) -> ControlReply:
         """Carry out the order of an operator who may give one, if the machine agrees."""
         from elasticrun.core.protocol.orders import ControlReply, ShowStatus
 
@@ -328,7 +355,7 @@ class MasterLoop:
         self._arm()
 
     def _finish_if_idle(self) -> None:
-        if not self._sessions and (self._host_gone or self._machine.state.ended):
+        if not self._sessions and (self.is_orphan or self._machine.state.ended):
             self.flush()
             self.done.set()
 

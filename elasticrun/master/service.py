@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +23,7 @@ from elasticrun.dataclass import dataclass
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode, UsageError
 from elasticrun.master.event_log import NAME as LOG_NAME
 from elasticrun.master.event_log import Chronicle, EventLog, set_aside
+from elasticrun.master.feed import Feed
 from elasticrun.master.journal import (
     Journal,
     create_journal,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from elasticrun.rpc.local import LocalServer
     from elasticrun.rpc.server import MasterServer
 
-    _Order = Callable[[ControlRequest], ControlReply]
+    _Order = Callable[[ControlRequest], Awaitable[ControlReply]]
 
 logger = logging.getLogger(__name__)
 
@@ -90,11 +91,12 @@ async def serve(
         path = Path(config.state_dir) / JOURNAL_NAME
         anew = config.temporary and not config.resume
         is_adopted = config.copy != "" and config.resume and adopt(Path(config.copy), path)
-        machine, journal, clock, chronicle = recover(path, config.job, config.resume, anew)
+        feed = Feed()
+        machine, journal, clock, chronicle = recover(path, config.job, config.resume, anew, feed)
         held.callback(journal.close)
         held.callback(chronicle.close)
         chronicle.begin(machine.state, clock.now())
-        loop = MasterLoop(machine, journal, clock, _listed(config), chronicle)
+        loop = MasterLoop(machine, journal, clock, _listed(config), chronicle, feed)
         is_own, is_new = machine.state.epoch > 0 and not is_adopted, machine.state.epoch == 0
         epoch = first_epoch(machine.state.epoch, is_own, machine.state.config.endpoints, config.position)
         loop.start(epoch, "" if machine.state.key else os.urandom(_KEY_SIZE).hex(), config.incarnation)
@@ -195,7 +197,7 @@ async def _open_nearby(loop: MasterLoop, config: MasterConfig, port: int, is_new
 
     endpoint = str(Endpoint(config.reached_as or config.host, port)) if port else ""
     since = time.time() if is_new and not config.resume else None  # a resumed one has begun before
-    order = loop.order if port else _without_others(loop.order)
+    order = loop.answer if port else _without_others(loop.answer)
     nearby = NearbyServer(order, Whereabouts(endpoint, since, config.launcher))
     try:
         await nearby.start()
@@ -208,14 +210,14 @@ def _without_others(order: _Order) -> _Order:
     """Refuses to wait for nodes that could never come, as there is no port; the rest is for ``order``."""
     from elasticrun.core.protocol.orders import ControlReply, ScaleJob
 
-    def judged(request: ControlRequest) -> ControlReply:
+    async def judged(request: ControlRequest) -> ControlReply:
         if isinstance(request, ScaleJob) and request.min_nodes > 1:
             text = (
                 f"no other node can reach this job, so it cannot have {request.min_nodes}:"
                 " start it with --nnodes MIN:MAX and --rdzv-endpoint"
             )
             return ControlReply(False, text)
-        return order(request)
+        return await order(request)
 
     return judged
 
@@ -249,7 +251,9 @@ class Recovered(NamedTuple):
     chronicle: Chronicle
 
 
-def recover(path: Path, job: JobConfig, resume: bool, anew: bool = False) -> Recovered:
+def recover(
+    path: Path, job: JobConfig, resume: bool, anew: bool = False, feed: Feed | None = None
+) -> Recovered:
     """The job as its journal left it, or a new one. The event log beside it gets what it lacks.
 
     A new one if ``anew``, if there is no journal, or if that is of another job: with ``resume`` one of
@@ -259,7 +263,7 @@ def recover(path: Path, job: JobConfig, resume: bool, anew: bool = False) -> Rec
     config, entries = (None if anew else read_journal(path)) or (None, [])
     log_path = path.with_name(LOG_NAME)
     if config is not None and (config == job or (resume and config.job_id == job.job_id)):
-        log = EventLog(log_path)
+        log = EventLog(log_path, feed=feed)
         chronicle = Chronicle(log, JobState.new(config))
         machine = replay(path, config, entries, chronicle)
         if resume or not machine.state.ended:
@@ -268,7 +272,9 @@ def recover(path: Path, job: JobConfig, resume: bool, anew: bool = False) -> Rec
         chronicle.close()
     set_aside(log_path)  # first: entries of that job must not be taken for those of this one
     machine, journal = JobMachine(job), create_journal(path, job)
-    return Recovered(machine, journal, MonotonicClock(), Chronicle(EventLog(log_path), machine.state))
+    return Recovered(
+        machine, journal, MonotonicClock(), Chronicle(EventLog(log_path, feed=feed), machine.state)
+    )
 
 
 def _lock(directory: Path) -> int:

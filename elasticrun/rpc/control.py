@@ -61,8 +61,8 @@ _UNSAID = "an order is ControlHello, one request and the end of the stream"
 class ControlHandler(Protocol):
     """Carries out orders."""
 
-    def order(self, request: ControlRequest) -> ControlReply:
-        """Carries out the order of somebody who has proven to know the token. Must not raise."""
+    async def answer(self, request: ControlRequest) -> ControlReply:
+        """Answers somebody who has proven to know the token. Must not raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ async def obey(orders: Orders, context: Context, guest: Guest, token: str | None
     hello, request = accepted
     guest.attached()
     logger.info("%s orders %s", peer_of(context), request)
-    reply = _as_it_arrives(orders.handler.order(request))
+    reply = _as_it_arrives(await orders.handler.answer(request))
     proof = _proof_of(reply, handshake, hello)
     await context.write(codec.encode_reply(replace(reply, proof=proof)))
 
@@ -107,8 +107,13 @@ def _as_it_arrives(reply: ControlReply) -> ControlReply:
 
 
 def _proof_of(reply: ControlReply, handshake: Handshake, hello: ControlHello) -> bytes:
-    status = b"" if reply.status is None else codec.encode_status(reply.status)
-    return handshake.of_answer(hello.nonce, reply.ok, reply.text, status)
+    values = b"".join(
+        (
+            b"" if reply.status is None else codec.encode_status(reply.status),
+            b"" if reply.watched is None else codec.encode_watched(reply.watched),
+        )
+    )
+    return handshake.of_answer(hello.nonce, reply.ok, reply.text, values)
 
 
 async def _read_all(context: Context) -> list[bytes]:

@@ -224,12 +224,68 @@ class Report(_message.Message):
     def __init__(self, incarnation: _Optional[str] = ..., status: _Optional[_Union[AgentStatus, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("incarnation", "usage")
+    __slots__ = ("incarnation", "usage", "progress", "figures")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
     incarnation: str
     usage: _containers.RepeatedCompositeFieldContainer[TaskUsage]
-    def __init__(self, incarnation: _Optional[str] = ..., usage: _Optional[_Iterable[_Union[TaskUsage, _Mapping]]] = ...) -> None: ...
+    progress: RoundProgress
+    figures: NodeFigures
+    def __init__(self, incarnation: _Optional[str] = ..., usage: _Optional[_Iterable[_Union[TaskUsage, _Mapping]]] = ..., progress: _Optional[_Union[RoundProgress, _Mapping]] = ..., figures: _Optional[_Union[NodeFigures, _Mapping]] = ...) -> None: ...
+
+class Reached(_message.Message):
+    __slots__ = ("milestone", "ago")
+    MILESTONE_FIELD_NUMBER: _ClassVar[int]
+    AGO_FIELD_NUMBER: _ClassVar[int]
+    milestone: int
+    ago: float
+    def __init__(self, milestone: _Optional[int] = ..., ago: _Optional[float] = ...) -> None: ...
+
+class RoundProgress(_message.Message):
+    __slots__ = ("round", "reached", "step", "step_rate", "stalled")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REACHED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STEP_RATE_FIELD_NUMBER: _ClassVar[int]
+    STALLED_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    reached: _containers.RepeatedCompositeFieldContainer[Reached]
+    step: int
+    step_rate: float
+    stalled: float
+    def __init__(self, round: _Optional[int] = ..., reached: _Optional[_Iterable[_Union[Reached, _Mapping]]] = ..., step: _Optional[int] = ..., step_rate: _Optional[float] = ..., stalled: _Optional[float] = ...) -> None: ...
+
+class GpuFigures(_message.Message):
+    __slots__ = ("name", "busy", "memory", "memory_limit")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    busy: float
+    memory: int
+    memory_limit: int
+    def __init__(self, name: _Optional[str] = ..., busy: _Optional[float] = ..., memory: _Optional[int] = ..., memory_limit: _Optional[int] = ...) -> None: ...
+
+class NodeFigures(_message.Message):
+    __slots__ = ("cpu", "cpus", "memory", "memory_limit", "received", "sent", "gpus")
+    CPU_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    cpu: float
+    cpus: int
+    memory: int
+    memory_limit: int
+    received: float
+    sent: float
+    gpus: _containers.RepeatedCompositeFieldContainer[GpuFigures]
+    def __init__(self, cpu: _Optional[float] = ..., cpus: _Optional[int] = ..., memory: _Optional[int] = ..., memory_limit: _Optional[int] = ..., received: _Optional[float] = ..., sent: _Optional[float] = ..., gpus: _Optional[_Iterable[_Union[GpuFigures, _Mapping]]] = ...) -> None: ...
 
 class TaskUsage(_message.Message):
     __slots__ = ("local_rank", "cpu", "memory", "step", "step_rate", "graph_time")
@@ -942,7 +998,7 @@ class JobEnded(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., checkup: _Optional[_Iterable[_Union[NodeCheck, _Mapping]]] = ..., other_program: _Optional[str] = ...) -> None: ...
 
 class ControlMessage(_message.Message):
-    __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks", "scale_role", "restart_round")
+    __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks", "scale_role", "restart_round", "watch_events")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SHOW_STATUS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -950,6 +1006,7 @@ class ControlMessage(_message.Message):
     SAVE_ALL_STACKS_FIELD_NUMBER: _ClassVar[int]
     SCALE_ROLE_FIELD_NUMBER: _ClassVar[int]
     RESTART_ROUND_FIELD_NUMBER: _ClassVar[int]
+    WATCH_EVENTS_FIELD_NUMBER: _ClassVar[int]
     hello: ControlHello
     show_status: ShowStatus
     drain_node: DrainNode
@@ -957,7 +1014,8 @@ class ControlMessage(_message.Message):
     save_all_stacks: SaveAllStacks
     scale_role: ScaleRole
     restart_round: RestartRound
-    def __init__(self, hello: _Optional[_Union[ControlHello, _Mapping]] = ..., show_status: _Optional[_Union[ShowStatus, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., scale_job: _Optional[_Union[ScaleJob, _Mapping]] = ..., save_all_stacks: _Optional[_Union[SaveAllStacks, _Mapping]] = ..., scale_role: _Optional[_Union[ScaleRole, _Mapping]] = ..., restart_round: _Optional[_Union[RestartRound, _Mapping]] = ...) -> None: ...
+    watch_events: WatchEvents
+    def __init__(self, hello: _Optional[_Union[ControlHello, _Mapping]] = ..., show_status: _Optional[_Union[ShowStatus, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., scale_job: _Optional[_Union[ScaleJob, _Mapping]] = ..., save_all_stacks: _Optional[_Union[SaveAllStacks, _Mapping]] = ..., scale_role: _Optional[_Union[ScaleRole, _Mapping]] = ..., restart_round: _Optional[_Union[RestartRound, _Mapping]] = ..., watch_events: _Optional[_Union[WatchEvents, _Mapping]] = ...) -> None: ...
 
 class ControlHello(_message.Message):
     __slots__ = ("job_id", "version", "nonce", "proof")
@@ -1010,16 +1068,38 @@ class RestartRound(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class ControlReply(_message.Message):
-    __slots__ = ("ok", "text", "proof", "status")
+    __slots__ = ("ok", "text", "proof", "status", "watched")
     OK_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    WATCHED_FIELD_NUMBER: _ClassVar[int]
     ok: bool
     text: str
     proof: bytes
     status: JobStatus
-    def __init__(self, ok: bool = ..., text: _Optional[str] = ..., proof: _Optional[bytes] = ..., status: _Optional[_Union[JobStatus, _Mapping]] = ...) -> None: ...
+    watched: Watched
+    def __init__(self, ok: bool = ..., text: _Optional[str] = ..., proof: _Optional[bytes] = ..., status: _Optional[_Union[JobStatus, _Mapping]] = ..., watched: _Optional[_Union[Watched, _Mapping]] = ...) -> None: ...
+
+class WatchEvents(_message.Message):
+    __slots__ = ("after", "wait")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    wait: float
+    def __init__(self, after: _Optional[str] = ..., wait: _Optional[float] = ...) -> None: ...
+
+class Watched(_message.Message):
+    __slots__ = ("upto", "lines", "missed", "more")
+    UPTO_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    upto: str
+    lines: _containers.RepeatedScalarFieldContainer[str]
+    missed: bool
+    more: bool
+    def __init__(self, upto: _Optional[str] = ..., lines: _Optional[_Iterable[str]] = ..., missed: bool = ..., more: bool = ...) -> None: ...
 
 class JobStatus(_message.Message):
     __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted", "saved", "safe", "durable")

@@ -10,12 +10,12 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from elasticrun import __version__
 from elasticrun.core.protocol.messages import RejectCode, Rejected
-from elasticrun.core.protocol.orders import ORDERS, ControlRequest, ShowStatus
+from elasticrun.core.protocol.orders import ORDERS, ControlRequest, ShowStatus, WatchEvents
 from elasticrun.rpc.nearby import (
     MAX_GUESTS,
     MAX_ORDER,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_KINDS: dict[str, type[ControlRequest]] = {kind.__name__: kind for kind in (ShowStatus, *ORDERS)}
+_KINDS: dict[str, type[ControlRequest]] = {it.__name__: it for it in (ShowStatus, WatchEvents, *ORDERS)}
 _APART = (
     "the order comes from another container, or from under another root directory: give --endpoint and the"
     " job's token, or give it from where the job was started"
@@ -44,8 +44,10 @@ _APART = (
 class NearbyServer:
     """Listens for this user on this host. Made inside the running loop."""
 
-    def __init__(self, order: Callable[[ControlRequest], ControlReply], about: Whereabouts) -> None:
-        """``order`` carries out the order of a peer that may give one, and does not raise."""
+    def __init__(
+        self, order: Callable[[ControlRequest], Awaitable[ControlReply]], about: Whereabouts
+    ) -> None:
+        """``order`` answers a peer that may give one, and does not raise."""
         self._order = order
         self._about = about
         self._tasks: set[asyncio.Task[object]] = set()  # one for each connection, until its answer is read
@@ -107,7 +109,7 @@ class NearbyServer:
         if isinstance(request, Rejected):
             return encode_refusal(request)
         logger.info("process %d of this user orders %s", pid, request)
-        return encode_answer(self._order(request), self._about)
+        return encode_answer(await self._order(request), self._about)
 
 
 async def _all_of(reader: asyncio.StreamReader) -> bytes:

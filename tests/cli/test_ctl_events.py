@@ -31,7 +31,8 @@ from elasticrun.core.protocol.chronicle import (
     StateSaved,
     WorkerFailed,
 )
-from elasticrun.master.event_log import EventLog, kind_of
+from elasticrun.master.event_log import EventLog
+from elasticrun.rpc.event_lines import kind_of
 from elasticrun.ui.events import lines
 
 ROOT = Path(__file__).parents[2]

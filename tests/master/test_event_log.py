@@ -20,8 +20,9 @@ from elasticrun.core.protocol.chronicle import RoundStopped
 from elasticrun.core.protocol.orders import ScaleJob
 from elasticrun.errors import UsageError
 from elasticrun.master import event_log
-from elasticrun.master.event_log import Chronicle, EventLog, kind_of, read_events, set_aside
+from elasticrun.master.event_log import Chronicle, EventLog, read_events, set_aside
 from elasticrun.master.journal import Entry, replay
+from elasticrun.rpc.event_lines import kind_of
 
 EVENTS: tuple[JobEvent, ...] = (MasterStarted(1, "a" * 64), ScaleJob(1, 2), ScaleJob(1, 3), ScaleJob(1, 4))
 

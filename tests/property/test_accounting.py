@@ -127,6 +127,9 @@ class Naive:
     def phase(self, row: Row, phase: AgentPhase, number: int) -> None:
         if row.is_member and number not in (-1, self.number):
             return
+        is_new = not row.is_member and self.runs and not self.trains and number == self.number
+        if phase is AgentPhase.RUNNING and is_new:
+            row.is_member, row.doing, row.milestone = True, Activity.START, Milestone.NONE
         if row.is_member and phase is AgentPhase.RUNNING:
             self.reach(row, Milestone.SPAWNED)
         elif phase is not AgentPhase.RUNNING and not (

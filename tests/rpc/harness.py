@@ -201,6 +201,6 @@ class Obedient:
     def __init__(self) -> None:
         self.orders: list[ControlRequest] = []
 
-    def order(self, request: ControlRequest) -> ControlReply:
+    async def answer(self, request: ControlRequest) -> ControlReply:
         self.orders.append(request)
         return ControlReply(True, f"heard {request}")

@@ -80,7 +80,7 @@ def test_who_knows_the_token_is_obeyed(request_: ControlRequest) -> None:
 
 def test_what_the_master_declines_is_no_error() -> None:
     class Unwilling(Obedient):
-        def order(self, request: ControlRequest) -> ControlReply:
+        async def answer(self, request: ControlRequest) -> ControlReply:
             return ControlReply(False, "the job has ended")
 
     async def main() -> None:
@@ -94,7 +94,7 @@ def test_what_the_master_declines_is_no_error() -> None:
 @pytest.mark.parametrize("text", ["x" * (2 * MAX_REPLY), "n\udce9 \N{SNOWMAN}" * 10, ""])
 def test_an_answer_is_proven_as_it_arrives(text: str) -> None:
     class Talkative(Obedient):
-        def order(self, request: ControlRequest) -> ControlReply:
+        async def answer(self, request: ControlRequest) -> ControlReply:
             return ControlReply(True, text)
 
     async def main() -> None:
@@ -184,7 +184,7 @@ def test_agents_do_not_notice_orders() -> None:
 
 def test_a_handler_with_a_bug_fails_its_order_only(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Obedient):
-        def order(self, request: ControlRequest) -> ControlReply:
+        async def answer(self, request: ControlRequest) -> ControlReply:
             raise ZeroDivisionError("a bug")
 
     async def main() -> None:

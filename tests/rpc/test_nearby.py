@@ -86,7 +86,7 @@ class Answering:
     def __init__(self) -> None:
         self.heard: list[ControlRequest] = []
 
-    def order(self, request: ControlRequest) -> ControlReply:
+    async def answer(self, request: ControlRequest) -> ControlReply:
         self.heard.append(request)
         if isinstance(request, ShowStatus):
             return ControlReply(True, "", status=JobStatus("job", JobPhase.RUNNING, 3, 1, 2, 0, 1))
@@ -97,7 +97,7 @@ class Answering:
 async def master() -> AsyncIterator[tuple[Answering, str]]:
     """A master of this test, and the name of its socket."""
     handler, before = Answering(), set(nearby.names())
-    server = NearbyServer(handler.order, ABOUT)
+    server = NearbyServer(handler.answer, ABOUT)
     await server.start()
     (name,) = set(nearby.names()) - before
     try:
@@ -317,7 +317,7 @@ def test_one_that_takes_no_connection_may_be_a_stranger() -> None:
 @pytest.mark.parametrize("since", [1e300, float("inf"), float("nan"), -1.0])
 def test_a_master_that_lies_about_its_age_is_no_job(since: float) -> None:
     async def main() -> None:
-        server = NearbyServer(Answering().order, Whereabouts("", since, 1))
+        server = NearbyServer(Answering().answer, Whereabouts("", since, 1))
         await server.start()
         found, (trouble,) = await nearby.jobs(30.0)
         assert (found, type(trouble)) == ([], ProtocolError)

@@ -132,12 +132,30 @@ class Books:
         if training is None or not training.is_open:
             if phase is not AgentPhase.RUNNING:
                 self._leave(account, phase)
+            else:
+                self._enter(account, number)
         elif number not in (-1, training.number):
             return  # of another round
         elif phase is AgentPhase.RUNNING:
             self._reach(account, training, Milestone.SPAWNED)
         elif phase not in IDLE or account.milestone is not Milestone.NONE:
             self._leave(account, phase)
+
+    def _enter(self, account: Account, number: int) -> None:
+        """A node runs workers of a round whose list of members did not name it, as the list was long.
+
+        The round has made no step yet: ranks step together, and this node is one of them.
+        """
+        training = self._round
+        if training is None or training.number != number:
+            return
+        if not training.is_open or training.begun is not None:
+            return
+        before = account.place
+        account.leave(self._now, Activity.START, is_lost=False)
+        account.enter(training)
+        self._shift(before, account.place)
+        self._reach(account, training, Milestone.SPAWNED)
 
     def _leave(self, account: Account, phase: AgentPhase) -> None:
         """A node is outside a round, perhaps since now."""

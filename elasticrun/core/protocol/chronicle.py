@@ -86,6 +86,49 @@ class WorkerFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class MilestoneReached:
+    """All workers of a node got so far, as its agent told later: ``at`` may be before that of lines above."""
+
+    node: str
+    round: int
+    milestone: str  # see ``Milestone`` of core/accounting/facts.py, in lower case
+
+
+@dataclass(frozen=True, slots=True)
+class StepsDone:
+    """The workers of a round have made all steps up to this one. A sample now and then."""
+
+    round: int
+    step: int
+    rate: float | None  # steps per second, of late; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class SaveStalled:
+    """Saves have held up the training of a round for so long, since it was told last."""
+
+    round: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HangFound:
+    """The workers of a round make no steps."""
+
+    round: int
+    silence: float  # seconds since the last one
+
+
+@dataclass(frozen=True, slots=True)
+class StragglerFound:
+    """A node is slower than the others of its round; with a ``factor`` of 1 it is so no longer."""
+
+    round: int
+    node: str
+    factor: float  # how many times as long as the others it takes
+
+
+@dataclass(frozen=True, slots=True)
 class CheckStarted:
     """The nodes are being checked before the next round."""
 
@@ -168,6 +211,16 @@ class EntriesLost:
     count: int  # 0: nobody knows
 
 
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A line of the event log."""
+
+    event: int  # of the journal
+    at: float  # seconds of the job's clock
+    time: float  # of the wall clock of the master's host
+    told: Happening
+
+
 Happening = (
     MasterStarted
     | NodeJoined
@@ -175,6 +228,11 @@ Happening = (
     | NodeGone
     | NodeChanged
     | WorkerFailed
+    | MilestoneReached
+    | StepsDone
+    | SaveStalled
+    | HangFound
+    | StragglerFound
     | CheckStarted
     | CheckEnded
     | RoundStarted

@@ -57,6 +57,7 @@ from elasticrun.core.protocol.probing import GroupReport as GroupReport
 from elasticrun.core.protocol.probing import NodeCheck as NodeCheck
 from elasticrun.core.protocol.probing import ProbeGroup as ProbeGroup
 from elasticrun.core.protocol.probing import ProbeReport as ProbeReport
+from elasticrun.core.protocol.round_progress import NodeFigures, RoundProgress
 from elasticrun.core.protocol.stall import Evidence as Evidence
 from elasticrun.core.protocol.stall import Stall as Stall
 from elasticrun.core.protocol.storing import StoreOrder as StoreOrder
@@ -178,6 +179,8 @@ class Heartbeat:
     incarnation: Name
     # Of tasks that run; only if this node has roles.
     usage: TaskUsages = ()
+    progress: RoundProgress | None = None  # None: no worker runs, or none reports
+    figures: NodeFigures | None = None  # None: not measured this time
 
 
 @dataclass(frozen=True, slots=True)

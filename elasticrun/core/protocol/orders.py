@@ -12,6 +12,11 @@ from elasticrun.core.protocol.status import JobStatus
 from elasticrun.core.protocol.tasks import MAX_CLUSTER
 from elasticrun.dataclass import dataclass
 
+#: The longest wait for an answer, in seconds, and the most lines in one.
+MAX_WAIT = 25.0
+MAX_LINES = 1000
+Line = Annotated[str, Length(1 << 16)]
+
 
 @dataclass(frozen=True, slots=True)
 class ControlHello:
@@ -26,6 +31,24 @@ class ControlHello:
 @dataclass(frozen=True, slots=True)
 class ShowStatus:
     """Ask for the job's status."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvents:
+    """Ask for what was added to the event log; the answer waits until there is something."""
+
+    after: Label  # the ``upto`` of the answer before; "": from the oldest entry that the master has in memory
+    wait: Annotated[float, Range(0.0, MAX_WAIT)]  # seconds until an empty answer
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Lines of the event log, in order."""
+
+    upto: Label
+    lines: Annotated[tuple[Line, ...], Length(MAX_LINES)] = ()  # JSON, as in the file
+    missed: bool = False  # there were others in between, which are in the file only
+    more: bool = False  # there are more already: ask again
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +95,7 @@ class RestartRound:
 #: Requests that change something or need nodes: the job's machine decides on them.
 Order = DrainNode | ScaleJob | ScaleRole | SaveAllStacks | RestartRound
 ORDERS: tuple[type[Order], ...] = get_args(Order)
-ControlRequest = ShowStatus | Order
+ControlRequest = ShowStatus | WatchEvents | Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +106,4 @@ class ControlReply:
     text: Annotated[str, Length(MAX_REPLY, keep=Keep.HEAD)]
     proof: Token = b""  # that the master knows the job's token
     status: JobStatus | None = None  # if that was asked for
+    watched: Watched | None = None  # if that was asked for

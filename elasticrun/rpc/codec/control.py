@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticrun.core.protocol.orders import ControlHello, ControlReply, ControlRequest
+from elasticrun.core.protocol.orders import ControlHello, ControlReply, ControlRequest, Watched
 from elasticrun.core.protocol.status import JobStatus
 from elasticrun.rpc import elastic_pb2 as pb
 from elasticrun.rpc.codec.mapper import Codec
@@ -14,8 +14,11 @@ _REPLY: Codec[ControlReply, pb.ControlReply] = Codec(ControlReply, pb.ControlRep
 
 _STATUS: Codec[JobStatus, pb.JobStatus] = Codec(JobStatus, pb.JobStatus)
 
+_WATCHED: Codec[Watched, pb.Watched] = Codec(Watched, pb.Watched)
+
 encode_control = _CONTROL.encode
 decode_control = _CONTROL.decode
 encode_reply = _REPLY.encode
 decode_reply = _REPLY.decode
 encode_status = _STATUS.encode
+encode_watched = _WATCHED.encode

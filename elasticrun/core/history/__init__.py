@@ -1,0 +1,1 @@
+"""What happened in a job, put together from its event log."""

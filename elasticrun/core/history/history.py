@@ -1,0 +1,254 @@
+"""The story of a job as its event log tells it: who is here, the rounds, the failures, where the time went.
+
+Everything that shows a job (``elastic-ctl top`` and ``report``, the web page, the metrics, the launcher's
+status line) shows a ``History``. So they agree, and the past can be shown as the present was.
+
+Theory. A history is a fold over entries: it depends on them alone, in the order of the log, and on no clock.
+Each entry costs O(1), or O(nodes) where it names them all. Memory is bounded: of what is over, only the
+newest ``KEPT`` are known.
+
+A recovery is the time from the first failure, or stop, of a round until the first step of the next one is
+done, or until its workers run if nobody reports steps. Stops that change the world without a failure count
+too: they cost as much.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass as mutable
+from dataclasses import field
+
+from elasticrun.core.accounting.books import Books
+from elasticrun.core.accounting.facts import Milestone
+from elasticrun.core.accounting.from_log import FAILURES, facts_of, micros
+from elasticrun.core.accounting.summary import Summary
+from elasticrun.core.protocol import chronicle
+from elasticrun.core.protocol.chronicle import LogEntry, Place
+from elasticrun.core.protocol.messages import AgentPhase
+
+#: How many rounds, failures, decisions and samples are known at most.
+KEPT = 1000
+_STEPPED = Milestone.FIRST_STEP.name.lower()
+
+
+@mutable(slots=True)
+class NodeView:
+    """A node that is here, or was a moment ago. Instants are seconds of the job's clock."""
+
+    name: str
+    host: str = ""
+    workers: int = 0
+    phase: str = AgentPhase.PREPARING.value
+    round: int = -1  # that its agent speaks of
+    since: float = 0.0  # when it came
+    is_attached: bool = True
+    slowness: float = 1.0  # how many times as long as the others it takes
+
+
+@mutable(slots=True)
+class RoundView:
+    """One round."""
+
+    number: int
+    started: float
+    nodes: int
+    workers: int
+    names: tuple[str, ...]  # of the first nodes
+    restart: int  # how many restarts of the budget were used
+    restored_step: int | None
+    reason: str
+    running: float | None = None  # when all of its nodes had said that their workers run
+    milestones: dict[str, float] = field(default_factory=dict)  # when the last node got there; by name
+    first_step: float | None = None
+    step: int = -1  # the newest that is known
+    rate: float | None = None  # steps per second
+    stopping: float | None = None
+    cause: str = ""  # of the stop
+    stop_reason: str = ""
+    stopped: float | None = None
+    runs: set[str] = field(default_factory=set)  # nodes whose workers run, or ran
+
+
+@mutable(slots=True)
+class Recovery:
+    """From the end of the work of one round to the first work of the next one."""
+
+    round: int  # that came to be
+    began: float  # the first failure of the round before, or its stop
+    cause: str  # see ``StopCause``
+    reason: str
+    is_failure: bool  # else nodes came or went, or somebody wanted it
+    started: float | None = None  # when the next round started: before that, workers were stopped
+    running: float | None = None  # when its workers ran
+    over: float | None = None  # when its first step was done; or, if nobody reports steps, as ``running``
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None: it is not over."""
+        return None if self.over is None else self.over - self.began
+
+
+@mutable(slots=True)
+class History:
+    """Takes entries, in the order of the log."""
+
+    nodes: dict[str, NodeView] = field(default_factory=dict)
+    rounds: deque[RoundView] = field(default_factory=lambda: deque(maxlen=KEPT))
+    failures: deque[tuple[float, float, chronicle.WorkerFailed]] = field(
+        default_factory=lambda: deque(maxlen=KEPT)
+    )  # with the job's clock and the wall clock
+    decisions: deque[tuple[float, float, str]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    recoveries: deque[Recovery] = field(default_factory=lambda: deque(maxlen=KEPT))
+    steps: deque[tuple[float, int, float | None]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    saved: dict[Place, tuple[float, int]] = field(default_factory=dict)  # when, and which step
+    epoch: int = 0  # of the master
+    is_checking: bool = False
+    restarts: int = 0  # rounds after the first one
+    failed: int = 0  # workers that failed by themselves
+    outcome: str = ""  # "": it is not over
+    end_reason: str = ""
+    first: tuple[float, float] | None = None  # the job's clock and the wall clock of the first entry
+    last: tuple[float, float] = (0.0, 0.0)  # the same of the newest
+    missed: bool = False  # entries are missing in between
+    books: Books = field(default_factory=Books)
+
+    def take(self, entry: LogEntry) -> None:
+        """Take in the next entry."""
+        if self.first is None:
+            self.first = entry.at, entry.time
+            self.books = Books(micros(entry.at))
+        self.last = max(self.last[0], entry.at), entry.time
+        for fact in facts_of(entry):
+            self.books.take(fact)
+        self._see(entry)
+
+    def summary(self, now: float | None = None) -> Summary:
+        """Where the time went until ``now`` by the job's clock; by default until the last entry."""
+        return self.books.summary(micros(self.last[0] if now is None else now))
+
+    @property
+    def current(self) -> RoundView | None:
+        """The newest round."""
+        return self.rounds[-1] if self.rounds else None
+
+    def _see(self, entry: LogEntry) -> None:
+        at, told = entry.at, entry.told
+        match told:
+            case chronicle.MasterStarted():
+                self.epoch = told.epoch
+            case chronicle.NodeJoined():
+                self._joined(at, told)
+            case chronicle.NodeDetached() if told.node in self.nodes:
+                self.nodes[told.node].is_attached = False
+            case chronicle.NodeGone():
+                self.nodes.pop(told.node, None)
+            case chronicle.NodeChanged() if told.node in self.nodes:
+                self._changed(at, self.nodes[told.node], told)
+            case chronicle.StragglerFound() if told.node in self.nodes:
+                self.nodes[told.node].slowness = told.factor
+            case chronicle.WorkerFailed():
+                self.failed += 1
+                self.failures.append((at, entry.time, told))
+                self._begin_recovery(at, told.round, "worker failed", told.summary)
+            case chronicle.CheckStarted() | chronicle.CheckEnded():
+                self.is_checking = isinstance(told, chronicle.CheckStarted)
+            case chronicle.StateSaved():
+                self.saved[told.place] = at, told.step
+            case chronicle.Decision():
+                self.decisions.append((at, entry.time, told.text))
+            case chronicle.JobEnded():
+                self.outcome, self.end_reason = told.outcome, told.reason
+            case chronicle.EntriesLost():
+                self.missed = True
+            case _:
+                self._see_round(at, told)
+
+    def _see_round(self, at: float, told: chronicle.Happening) -> None:
+        current = self.current
+        if isinstance(told, chronicle.RoundStarted):
+            self._started(at, told)
+            return
+        if current is None or getattr(told, "round", None) != current.number:
+            return
+        match told:
+            case chronicle.RoundStopping():
+                current.stopping, current.cause, current.stop_reason = at, told.cause, told.reason
+                self._begin_recovery(at, told.round, told.cause, told.reason)
+            case chronicle.RoundStopped():
+                current.stopped = at
+            case chronicle.MilestoneReached():
+                current.milestones[told.milestone] = max(at, current.milestones.get(told.milestone, at))
+                if told.milestone == _STEPPED:
+                    self._stepped(at, current)
+            case chronicle.StepsDone():
+                current.step, current.rate = max(current.step, told.step), told.rate
+                self.steps.append((at, told.step, told.rate))
+                self._stepped(at, current)
+            case _:
+                pass
+
+    # -- nodes
+
+    def _joined(self, at: float, told: chronicle.NodeJoined) -> None:
+        known = self.nodes.get(told.node) if told.returns else None
+        if known is None:
+            self.nodes[told.node] = NodeView(told.node, told.host, told.workers, since=at)
+        else:
+            known.is_attached = True
+
+    def _changed(self, at: float, node: NodeView, told: chronicle.NodeChanged) -> None:
+        node.phase, node.round, node.is_attached = told.phase, told.round, True
+        current = self.current
+        if current is None or told.round != current.number or told.phase != AgentPhase.RUNNING.value:
+            return
+        current.runs.add(told.node)
+        if len(current.runs) >= current.nodes and current.running is None:
+            current.running = at
+            if self.recoveries and self.recoveries[-1].round == current.number:
+                self.recoveries[-1].running = at
+
+    # -- rounds
+
+    def _started(self, at: float, told: chronicle.RoundStarted) -> None:
+        before = self.current
+        if before is not None:
+            self.restarts += 1
+            if before.stopped is None:
+                before.stopped = at
+        recovery = self.recoveries[-1] if self.recoveries else None
+        if recovery is not None and recovery.started is None:
+            recovery.round, recovery.started = told.round, at
+        self.rounds.append(
+            RoundView(
+                told.round,
+                at,
+                told.nodes,
+                told.workers,
+                told.names,
+                told.restart,
+                told.restored_step,
+                told.reason,
+            )
+        )
+        for node in self.nodes.values():
+            node.slowness = 1.0
+
+    def _stepped(self, at: float, current: RoundView) -> None:
+        if current.first_step is None:
+            current.first_step = at
+            recovery = self.recoveries[-1] if self.recoveries else None
+            if recovery is not None and recovery.round == current.number and recovery.over is None:
+                recovery.over = at
+
+    def _begin_recovery(self, at: float, number: int, cause: str, reason: str) -> None:
+        """Note the first sign that a round ends; what comes later may name the cause."""
+        current = self.current
+        if current is None or number != current.number:
+            return
+        open_ = self.recoveries[-1] if self.recoveries else None
+        if open_ is None or open_.started is not None:
+            is_failure = cause in FAILURES
+            self.recoveries.append(Recovery(number + 1, at, cause, reason, is_failure))
+        else:
+            open_.cause, open_.reason = cause, reason
+            open_.is_failure = open_.is_failure or cause in FAILURES

@@ -1,0 +1,68 @@
+"""What an agent tells of its workers between its reports: how far they are, how fast, and what they use.
+
+It goes with a heartbeat, and at once when a milestone is reached. None of it is a fact that a decision needs,
+so it is not journaled: what was lost with a master is told again, as each message says all of a round.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from elasticrun.core.protocol.bounds import (
+    BYTES,
+    COUNTS,
+    RATES,
+    ROUNDS,
+    SECONDS,
+    STEPS,
+    Distinct,
+    Length,
+    Name,
+    Range,
+)
+from elasticrun.dataclass import dataclass
+
+#: Most GPUs of a node that are told of.
+MAX_GPUS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A milestone that all workers of a node have reached: see ``core/accounting/facts.py``."""
+
+    milestone: Annotated[int, Range(1, 5)]
+    ago: Annotated[float, SECONDS]  # before this was sent
+
+
+@dataclass(frozen=True, slots=True)
+class RoundProgress:
+    """How far the workers of a node are in a round. Repeats what was said of the round before."""
+
+    round: Annotated[int, ROUNDS]
+    reached: Annotated[tuple[Reached, ...], Length(5), Distinct("milestone")] = ()
+    step: Annotated[int, STEPS] = -1  # the last one that all its workers have done; -1: none is known
+    step_rate: Annotated[float, RATES] | None = None  # steps per second, of late
+    stalled: Annotated[float, SECONDS] = 0.0  # that training waited for saves, since the round began
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFigures:
+    """What one GPU of a node does."""
+
+    name: Name
+    busy: Annotated[float, RATES] | None  # share of the time, 0 to 1; None: not known
+    memory: Annotated[int, BYTES]
+    memory_limit: Annotated[int, BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFigures:
+    """What a node's workers use, and how much there is."""
+
+    cpu: Annotated[float, RATES]  # cores that were busy with its workers since the last heartbeat
+    cpus: Annotated[int, COUNTS]  # cores that they may use
+    memory: Annotated[int, BYTES]  # of its workers; what they share counts for each
+    memory_limit: Annotated[int, BYTES]  # of the host, or of the control group if that is less
+    received: Annotated[float, RATES]  # bytes per second, of all of the host
+    sent: Annotated[float, RATES]
+    gpus: Annotated[tuple[GpuFigures, ...], Length(MAX_GPUS)] = ()

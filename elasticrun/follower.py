@@ -1,0 +1,119 @@
+"""A job followed live: its history, kept up with the master's event log from somewhere else.
+
+Whatever shows a running job in another process (``elastic-ctl top``, the observer with its web page and
+metrics) has one follower for all that look. So the master has one reader, however many there are.
+
+Theory. The follower asks for the lines after the last one that it has; the answer waits until there are some.
+A master that is away is asked again after a moment; the history stays as it was. Each line is taken once, in
+order. If the master does not have all lines in between any more, the history says so (``missed``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from elasticrun.control import JobControl, JobStatus
+from elasticrun.core.history.history import History
+from elasticrun.core.protocol.chronicle import LogEntry
+from elasticrun.errors import (
+    EndpointTakenError,
+    MasterUnreachableError,
+    ProtocolError,
+    TooManyError,
+)
+from elasticrun.rpc.event_lines import from_line
+
+#: Seconds between attempts to find a master that is away, and until it is given up.
+RETRY = 1.0
+PATIENCE = 60.0
+#: Seconds that one question waits for news.
+WAIT = 20.0
+_PASSING = (MasterUnreachableError, EndpointTakenError, TooManyError, ProtocolError)
+
+
+class Follower:
+    """Follows one job. Made inside the running loop."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[JobControl]],
+        on_entries: Callable[[Sequence[LogEntry], Sequence[str]], None] = lambda _entries, _lines: None,
+        patience: float = PATIENCE,
+    ) -> None:
+        """Follow from the oldest entry that the master has in memory.
+
+        Args:
+            connect: Makes a client of the job; called again after the master was away.
+            on_entries: Called with each batch of entries, after the history has taken them, and their lines.
+            patience: Seconds for which a master may be away.
+        """
+        self.history = History()
+        self.status: JobStatus | None = None  # as of the last ``refresh``
+        self.trouble = ""  # why nothing is heard, while nothing is; ""
+        self._connect = connect
+        self._on_entries = on_entries
+        self._patience = patience
+        self._control: JobControl | None = None
+        self._upto = ""
+        self._loop = asyncio.get_running_loop()
+        self._heard = self._loop.time()  # when the newest entry came
+
+    @property
+    def now(self) -> float:
+        """The job's clock, as far as one can tell from here: it stands still once the job is over."""
+        passed = 0.0 if self.history.outcome else self._loop.time() - self._heard
+        return self.history.last[0] + passed
+
+    async def control(self) -> JobControl:
+        """The client of the job. Raises ElasticRunError if there is no way to it."""
+        if self._control is None:
+            self._control = await self._connect()
+        return self._control
+
+    async def refresh(self) -> JobStatus:
+        """Ask for the job's status. Raises ElasticRunError as ``JobControl`` does."""
+        self.status = await (await self.control()).status()
+        return self.status
+
+    async def run(self) -> None:
+        """Follow until the job is over. Raises ElasticRunError if its master is away for too long."""
+        gone_since: float | None = None
+        while not self.history.outcome:
+            try:
+                watched = await (await self.control()).watch(self._upto, WAIT)
+            except _PASSING as error:
+                self._control, self.trouble = None, str(error)
+                now = self._loop.time()
+                gone_since = now if gone_since is None else gone_since
+                if now - gone_since >= self._patience:
+                    raise
+                await _pause(RETRY)
+                continue
+            gone_since, self.trouble, self._upto = None, "", watched.upto
+            self.history.missed = self.history.missed or watched.missed
+            self._take(watched.lines)
+
+    def _take(self, lines: Sequence[str]) -> None:
+        entries, known = [], []
+        for line in lines:
+            with suppress(ValueError):
+                entry = from_line(line)
+                if entry is not None:
+                    self.history.take(entry)
+                    entries.append(entry)
+                    known.append(line)
+        if entries:
+            self._heard = self._loop.time()
+            self._on_entries(entries, known)
+
+
+async def _pause(seconds: float) -> None:
+    """Nothing tells when a master is back."""
+    over = asyncio.Event()
+    timer = asyncio.get_running_loop().call_later(seconds, over.set)
+    try:
+        await over.wait()
+    finally:
+        timer.cancel()

@@ -1,0 +1,74 @@
+"""What was added to the event log lately, for those who watch a job, and how its nodes are.
+
+Theory. The newest lines stay in memory, within bounds; each has a number, and a watcher says which one it has
+read last. One that is too slow misses lines, and is told; it costs the master no more than a fast one.
+Watchers that wait are woken together, at the end of a batch.
+
+The numbers are those of this master: a watcher that comes with one of an earlier master begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from itertools import islice
+
+from elasticrun.core.protocol.orders import MAX_LINES, Watched
+
+#: Bounds of what is kept, and of one answer.
+KEPT_LINES = 8192
+KEPT_BYTES = 4 << 20
+ANSWER_BYTES = 1 << 20
+
+
+class Feed:
+    """The newest lines of the event log of this master. ``name``: its epoch, which no other master has."""
+
+    def __init__(self) -> None:
+        self.name = 0
+        self._lines: deque[str] = deque()
+        self._bytes = 0
+        self._end = 0  # how many lines there were
+        self._news = asyncio.Event()
+
+    def add(self, line: str) -> None:
+        """Take a line; whoever waits hears of it when ``wake`` is called."""
+        self._lines.append(line)
+        self._bytes += len(line)
+        self._end += 1
+        while len(self._lines) > KEPT_LINES or self._bytes > KEPT_BYTES:
+            self._bytes -= len(self._lines.popleft())
+
+    def wake(self) -> None:
+        """Let whoever waits look."""
+        if not self._news.is_set():
+            self._news.set()
+
+    async def watch(self, after: str, wait: float) -> Watched:
+        """The lines after a place, as many as an answer holds; waits for so many seconds if there is none."""
+        begin = self._number(after)
+        if begin == self._end and wait > 0:
+            self._news.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), wait)
+        return self._page(begin, bool(after))
+
+    def _number(self, after: str) -> int:
+        name, _, number = after.partition(":")
+        is_ours = name == str(self.name) and number.isascii() and number.isdigit()
+        return min(int(number[:18]), self._end) if is_ours else 0
+
+    def _page(self, begin: int, is_followed: bool) -> Watched:
+        oldest = self._end - len(self._lines)
+        start = max(begin, oldest)
+        found: list[str] = []
+        size = 0
+        for line in islice(self._lines, start - oldest, start - oldest + MAX_LINES):
+            size += len(line)
+            if found and size > ANSWER_BYTES:
+                break
+            found.append(line)
+        upto = start + len(found)
+        is_missed = start > begin or (is_followed and begin == 0)
+        return Watched(f"{self.name}:{upto}", tuple(found), is_missed, upto < self._end)

@@ -1,0 +1,50 @@
+"""The lines of the event log as values, and back."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from typing import Any
+
+from elasticrun.core.protocol.chronicle import VERSION, Happening, LogEntry
+from elasticrun.rpc.records import RecordError, from_json, to_json
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+_WORDS = re.compile("(?<!^)(?=[A-Z])")
+
+
+def kind_of(happening: type[Happening]) -> str:
+    """The name of a kind of entries in the log."""
+    return _WORDS.sub("_", happening.__name__).lower()
+
+
+_KINDS: dict[str, type[Happening]] = {kind_of(kind): kind for kind in typing.get_args(Happening)}
+_HEAD = frozenset({"v", "event", "at", "time", "kind"})
+
+
+def to_line(entry: LogEntry) -> str:
+    """The entry as one line of JSON, without its end."""
+    fields: dict[str, Any] = to_json(entry.told)
+    head = {"v": VERSION, "event": entry.event, "at": round(entry.at, 6), "time": round(entry.time, 6)}
+    return _ENCODER.encode({**head, "kind": kind_of(type(entry.told)), **fields})
+
+
+def from_fields(found: dict[str, Any]) -> LogEntry | None:
+    """The entry of a line that was read as JSON; None: it is of a kind, or has fields, of another version."""
+    kind = _KINDS.get(found["kind"])
+    if kind is None:
+        return None
+    try:
+        told = from_json(kind, {name: value for name, value in found.items() if name not in _HEAD})
+    except RecordError:
+        return None
+    return LogEntry(found["event"], found["at"], found["time"], told)
+
+
+def from_line(line: str) -> LogEntry | None:
+    """The same of a line. ValueError: it is no line of an event log."""
+    try:
+        return from_fields(json.loads(line))
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{line:.100} is no entry of an event log") from error
