@@ -43,6 +43,7 @@ class RoundProgress:
     step: Annotated[int, STEPS] = -1  # the last one that all its workers have done; -1: none is known
     step_rate: Annotated[float, RATES] | None = None  # steps per second, of late
     stalled: Annotated[float, SECONDS] = 0.0  # that training waited for saves, since the round began
+    step_ago: Annotated[float, SECONDS] = 0.0  # before this was sent, ``step`` was done
 
 
 @dataclass(frozen=True, slots=True)
