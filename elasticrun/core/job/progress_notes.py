@@ -47,7 +47,8 @@ class ProgressNotes:
             self._step = progress.step
         self._stalled = max(self._stalled, progress.stalled)
         self._heard = now
-        if now - self._sampled >= EACH:
+        is_new = self._pending is not None or self._stalled > self._told_stalled
+        if is_new and now - self._sampled >= EACH:
             self._sampled = now
             yield from self.rest()
 

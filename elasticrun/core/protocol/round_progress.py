@@ -4,8 +4,6 @@ It goes with a heartbeat, and at once when a milestone is reached. None of it is
 so it is not journaled: what was lost with a master is told again, as each message says all of a round.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from elasticrun.core.protocol.bounds import (
