@@ -52,7 +52,7 @@ def counts_are_exact(machine: JobMachine) -> None:
 def _candidates_are_exact(machine: JobMachine) -> None:
     """A ready node is a candidate or held back; none is held back that a world needs."""
     nodes, held, ready = machine.state.members.nodes, machine.state.held.since, machine.state.ready.keys()
-    busy = machine.state.current.pending | machine.state.leaving.keys()
+    busy = machine.state.current.pending | machine.state.leaving.keys() | machine.state.cordoned.keys()
     idle = {name for name, node in nodes.items() if node.ready and name not in busy}
     _same("who is ready is a candidate or held back", ready | held.keys(), idle)
     _same("who is held back is no candidate", ready & held.keys(), set())

@@ -53,6 +53,7 @@ STATUS = {
     Outcome.TIMED_OUT: ExitCode.RENDEZVOUS_TIMEOUT,
     Outcome.REPEATED_ERROR: ExitCode.REPEATED_ERROR,
     Outcome.UNHEALTHY: ExitCode.UNHEALTHY,
+    Outcome.STOPPED: ExitCode.DRAINED,
 }
 
 

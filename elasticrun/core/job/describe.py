@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from elasticrun.config import Endpoint
 from elasticrun.core.job.directives import notice
 from elasticrun.core.job.state import JobState
+from elasticrun.core.membership.scaling import pending
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, TaskStatus, fitting
 from elasticrun.core.protocol.tasks import Task, TaskReport
@@ -38,6 +39,7 @@ def describe(job: JobState, usages: Usages | None = None) -> JobStatus:
         saved=job.ledger.newest_whole(),
         safe=_safe(job),
         durable=job.storing.durable,
+        scaling="" if job.scaling is None else pending(job.scaling, job.now),
     )
 
 
@@ -59,6 +61,7 @@ def _node(job: JobState, name: str, usages: Usages) -> NodeStatus:
         attached=node.session is not None,
         doubt=job.health.doubtful.get(name, ""),
         tasks=_tasks(job, name, _used(job, name, usages)),
+        cordoned=job.cordoned.get(name, ""),
     )
 
 
