@@ -21,16 +21,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
+from elasticrun.core.protocol.chronicle import OrderAnswered, ScaleEnded
 from elasticrun.core.protocol.orders import (
     MAX_WAIT,
+    CheckNodes,
     ControlReply,
     ControlRequest,
+    CordonNode,
     DrainNode,
     RestartRound,
     SaveAllStacks,
+    ScaleIn,
     ScaleJob,
+    ScaleOut,
     ScaleRole,
     ShowStatus,
+    StopJob,
+    UncordonNode,
     Watched,
     WatchEvents,
 )
@@ -41,9 +48,11 @@ from elasticrun.errors import (
     MasterUnreachableError,
     OrderDeclinedError,
     ProtocolError,
+    ScaleFailedError,
     UsageError,
 )
 from elasticrun.rpc import nearby
+from elasticrun.rpc.event_lines import from_line
 
 __all__ = ["JobControl", "JobStatus", "NodeStatus", "TaskStatus"]
 
@@ -172,6 +181,67 @@ class JobControl:
         """
         return (await self._order(RestartRound(reason))).text
 
+    async def scale_in(self, which: int | Sequence[str], reason: str) -> str:
+        """Let so many nodes, or those named, leave with grace; nothing replaces them.
+
+        Returns, before they have left, which ones it is.
+        """
+        if isinstance(which, int):
+            return (await self._order(ScaleIn(reason, which))).text
+        return (await self._order(ScaleIn(reason, nodes=tuple(which)))).text
+
+    async def scale_out(
+        self, count: int, timeout: float, on_begun: Callable[[str], None] = lambda _: None
+    ) -> str:
+        """Wait until the world has so many nodes more. Returns how that ended.
+
+        ``on_begun`` hears what the master answers. If this wait is cancelled, the operation goes on.
+
+        Raises:
+            ScaleFailedError: they did not come within ``timeout`` seconds, and the job is as it was.
+        """
+        place = await self._end_of_log()
+        answer = (await self._order(ScaleOut(count, timeout))).text
+        on_begun(answer)
+        number: int | None = None
+        while True:
+            news = await self.watch(place, MAX_WAIT)
+            place = news.upto
+            for entry in filter(None, map(from_line, news.lines)):
+                match entry.told:
+                    case OrderAnswered(answer=told) if told == answer:
+                        number = entry.event
+                    case ScaleEnded(order, reached, reason) if order == number:
+                        return _reached(reached, reason)
+            if news.missed and not (await self.status()).scaling:
+                raise ProtocolError(
+                    "the operation is over, but the master was restarted meanwhile and does not tell how it"
+                    " ended; elastic-ctl status shows the bounds, and elastic-ctl events the end"
+                )
+
+    async def _end_of_log(self) -> str:
+        """The place after the newest line of the event log."""
+        news = await self.watch(wait=0.0)
+        while news.more:
+            news = await self.watch(news.upto, 0.0)
+        return news.upto
+
+    async def cordon(self, node: str, reason: str) -> str:
+        """Keep a node out of new worlds. Returns what the master does about it."""
+        return (await self._order(CordonNode(node, reason))).text
+
+    async def uncordon(self, node: str) -> str:
+        """Let a node be chosen for new worlds again. Returns what the master does about it."""
+        return (await self._order(UncordonNode(node))).text
+
+    async def check(self, reason: str) -> str:
+        """Stop the round with grace, and check all nodes before the next one. Returns what is checked."""
+        return (await self._order(CheckNodes(reason))).text
+
+    async def stop(self, reason: str) -> str:
+        """End the job with grace. Returns, before it has ended, what the master does about it."""
+        return (await self._order(StopJob(reason))).text
+
     async def _order(self, request: ControlRequest, wait: float = 0.0) -> ControlReply:
         """Try the endpoints in turn: only the host that has the master listens."""
         if self._nearby:
@@ -190,6 +260,12 @@ class JobControl:
         reply = await give_order(endpoint, self._job_id, request, self._security, self._timeout + wait)
         self._endpoints = (endpoint, *(each for each in self._endpoints if each != endpoint))
         return _obeyed(reply)
+
+
+def _reached(reached: bool, reason: str) -> str:
+    if not reached:
+        raise ScaleFailedError(reason)
+    return reason
 
 
 def _obeyed(reply: ControlReply) -> ControlReply:
