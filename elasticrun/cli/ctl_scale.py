@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +57,7 @@ class _Scale(click.Group):
         return [*super().shell_complete(ctx, incomplete), *bounds.shell_complete(ctx, incomplete)]
 
 
-@click.group(cls=_Scale, subcommand_metavar="[N|MIN:MAX|--role ROLE=N|in|out] [OPTIONS]")
+@click.group(cls=_Scale, epilog=EXIT_CODES, subcommand_metavar="[N|MIN:MAX|--role ROLE=N|in|out] [OPTIONS]")
 def scale() -> None:
     r"""Change the number of nodes: to N, or to at least MIN and at most MAX, or by some.
 
@@ -191,6 +190,8 @@ def _out_order(count: int, wait: str, as_json: bool) -> Order:
 
 
 async def _grow(job: JobControl, count: int, seconds: float, as_json: bool) -> str:
+    from asyncio import CancelledError
+
     begun: list[str] = []
 
     def tell(answer: str) -> None:
@@ -200,7 +201,7 @@ async def _grow(job: JobControl, count: int, seconds: float, as_json: bool) -> s
 
     try:
         ended = await job.scale_out(count, seconds, tell)
-    except asyncio.CancelledError:
+    except CancelledError:
         if begun:
             click.echo(f"elastic-ctl: the operation goes on without this wait: {begun[0]}", err=True)
         raise
