@@ -18,10 +18,13 @@ needs none: ``rpc/nearby.py`` says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
-from elasticrun.core.protocol.chronicle import OrderAnswered, ScaleEnded
+from elasticrun.core.protocol.chronicle import OrderAnswered, ScaleEnded, ScaleStarted
 from elasticrun.core.protocol.orders import (
     MAX_WAIT,
     CheckNodes,
@@ -55,6 +58,10 @@ from elasticrun.rpc import nearby
 from elasticrun.rpc.event_lines import from_line
 
 __all__ = ["JobControl", "JobStatus", "NodeStatus", "TaskStatus"]
+
+#: Seconds between two tries to reach a master that is being started again.
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+T = TypeVar("T")
 
 
 class JobControl:
@@ -203,21 +210,40 @@ class JobControl:
         place = await self._end_of_log()
         answer = (await self._order(ScaleOut(count, timeout))).text
         on_begun(answer)
-        number: int | None = None
+        number, is_ours = 0, False
         while True:
-            news = await self.watch(place, MAX_WAIT)
+            news = await self._patiently(partial(self.watch, place, MAX_WAIT))
             place = news.upto
             for entry in filter(None, map(from_line, news.lines)):
                 match entry.told:
-                    case OrderAnswered(answer=told) if told == answer:
-                        number = entry.event
+                    case OrderAnswered(answer=told):
+                        is_ours = told == answer
+                    case ScaleStarted(order) if is_ours:
+                        number = order
                     case ScaleEnded(order, reached, reason) if order == number:
                         return _reached(reached, reason)
-            if news.missed and not (await self.status()).scaling:
-                raise ProtocolError(
-                    "the operation is over, but the master was restarted meanwhile and does not tell how it"
-                    " ended; elastic-ctl status shows the bounds, and elastic-ctl events the end"
-                )
+            if news.missed:  # the master was restarted, or very much happened
+                status = await self._patiently(self.status)
+                if (end := status.scaled) is not None and (end.order == number or not status.scaling):
+                    return _reached(end.reached, end.reason)
+
+    async def _patiently(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What is answered, by the next master too if the one that is asked dies; tries for a while."""
+        from asyncio import sleep
+        from time import monotonic
+
+        until, pause = monotonic() + self._timeout, FIRST_PAUSE
+        while True:
+            try:
+                return await ask()
+            except MasterUnreachableError:
+                if monotonic() > until:
+                    raise
+            await sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            if self._nearby:
+                with suppress(ElasticRunError):
+                    self._nearby = (await self.on_this_host(self._job_id))._nearby
 
     async def _end_of_log(self) -> str:
         """The place after the newest line of the event log."""

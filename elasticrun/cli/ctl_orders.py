@@ -8,6 +8,7 @@ those that ``elastic-run`` has for the same trouble.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -210,6 +211,8 @@ def _run(given: dict[str, Any], order: Callable[[], Order]) -> None:
     except ElasticRunError as error:
         click.echo(f"elastic-ctl: error: {one_line(str(error))}{_advice(error, target)}", err=True)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     if text:  # "": the order has shown what there is
         click.echo(plain(text))
     sys.exit(ExitCode.OK)

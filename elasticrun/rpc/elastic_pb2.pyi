@@ -1162,7 +1162,7 @@ class Watched(_message.Message):
     def __init__(self, upto: _Optional[str] = ..., lines: _Optional[_Iterable[str]] = ..., missed: bool = ..., more: bool = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted", "saved", "safe", "durable", "scaling")
+    __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted", "saved", "safe", "durable", "scaling", "scaled")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -1177,6 +1177,7 @@ class JobStatus(_message.Message):
     SAFE_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     SCALING_FIELD_NUMBER: _ClassVar[int]
+    SCALED_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     phase: JobPhase
     round: int
@@ -1191,7 +1192,18 @@ class JobStatus(_message.Message):
     safe: CommitId
     durable: CommitId
     scaling: str
-    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[_Union[JobPhase, str]] = ..., round: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., waiting_for: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., unlisted: _Optional[int] = ..., saved: _Optional[_Union[CommitId, _Mapping]] = ..., safe: _Optional[_Union[CommitId, _Mapping]] = ..., durable: _Optional[_Union[CommitId, _Mapping]] = ..., scaling: _Optional[str] = ...) -> None: ...
+    scaled: ScaleEnd
+    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[_Union[JobPhase, str]] = ..., round: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., waiting_for: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., unlisted: _Optional[int] = ..., saved: _Optional[_Union[CommitId, _Mapping]] = ..., safe: _Optional[_Union[CommitId, _Mapping]] = ..., durable: _Optional[_Union[CommitId, _Mapping]] = ..., scaling: _Optional[str] = ..., scaled: _Optional[_Union[ScaleEnd, _Mapping]] = ...) -> None: ...
+
+class ScaleEnd(_message.Message):
+    __slots__ = ("order", "reached", "reason")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    REACHED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    order: int
+    reached: bool
+    reason: str
+    def __init__(self, order: _Optional[int] = ..., reached: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
     __slots__ = ("name", "rank", "phase", "attached", "doubt", "tasks", "cordoned")

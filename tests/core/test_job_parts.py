@@ -53,7 +53,7 @@ OWNERS = {
     "machine": {"phase", "end_reason", "timers", "now", "events"},
     "orders": {"stop_ordered"},
     "outbox": {"sequence"},
-    "scaling": {"limits", "scaling", "scaled"},
+    "scaling": {"limits", "scalings", "scaling", "scaled"},
     "settling": {"recovery"},
     "storage": {"ending"},
 }

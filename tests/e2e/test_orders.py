@@ -179,7 +179,7 @@ def test_a_wait_that_is_broken_off_leaves_the_operation(cluster: Cluster, orders
 def test_the_deadline_outlives_the_master(cluster: Cluster, orders: Orders) -> None:
     nodes = [start(cluster, "1:2", rank) for rank in range(2)]
     before = cluster.director.round(0, 2)
-    process = waiting(cluster, orders, "scale", "out", "--count", "1", "--timeout", "20")
+    process = waiting(cluster, orders, "scale", "out", "--count", "1", "--timeout", "6")
     host = cluster.host()
     os.kill(cluster.master_of(host), signal.SIGKILL)
     out, err = process.communicate(timeout=DEADLINE)

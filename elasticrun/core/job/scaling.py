@@ -73,9 +73,13 @@ class Scaling:
         if state.phase is JobPhase.RUNNING and len(state.current.assignments) > limits.largest:
             state.current.must_stop(StopCause.RESIZED, why)
 
+    def _number(self) -> int:
+        self._state.scalings += 1
+        return self._state.scalings
+
     def _refuses_second(self) -> str:
-        operation = self._state.scaling
-        return "" if operation is None else f"{pending(operation, self._state.now)}; order this one after it"
+        text = pending_in_words(self._state)
+        return f"{text}; order this one after it" if text else ""
 
     def _refuses_idle(self) -> str:
         phase = self._state.phase
@@ -113,7 +117,7 @@ class Scaling:
             )
         before, wanted = state.limits, self._shrunk(len(names))
         state.scaling = operation = Operation(
-            state.events,
+            self._number(),
             Direction.IN,
             len(names),
             state.round,
@@ -127,9 +131,8 @@ class Scaling:
         self._outbox.decide(f"scaled in by {len(names)}: {words} leave; {bounds}")
         for name in names:
             self._drains.drain(nodes[name], f"scaled in: {event.reason}")
-        return (
-            f"order {operation.number}: {words} {'is' if len(names) == 1 else 'are'} asked to leave; {bounds}"
-        )
+        verb = "is" if len(names) == 1 else "are"
+        return f"operation {operation.number}: {words} {verb} asked to leave; {bounds}"
 
     def _members(self) -> dict[str, Node]:
         """The members of the round that do not leave already, by name."""
@@ -168,23 +171,21 @@ class Scaling:
     def scale_out(self, event: ScaleOut) -> str:
         """Wait for so many nodes more; returns the answer."""
         state, limits, size = self._state, self._state.limits, len(self._state.current.assignments)
-        until = state.now + event.timeout
         wanted = WorldLimits(limits.min_nodes, limits.max_nodes + event.count, limits.node_unit)
         state.scaling = operation = Operation(
-            state.events,
+            self._number(),
             Direction.OUT,
             event.count,
             state.round,
             goal=size + event.count,
             before=limits,
             wanted=wanted,
-            until=until,
             timeout=event.timeout,
         )
-        state.timers.set((SCALING, ""), until)
+        state.timers.set((SCALING, ""), state.now + event.timeout)
         text = f"{size} -> {operation.goal} nodes, once they come, within {event.timeout:g} s"
         self._outbox.decide(f"scale out: {text}")
-        return f"order {operation.number}: {text}"
+        return f"operation {operation.number}: {text}"
 
     def prepare(self, operation: Operation) -> None:
         """Let the nodes in that ``scale out`` waits for, once enough are there."""
@@ -254,3 +255,9 @@ class Scaling:
             or state.scaled.operation.before.min_nodes <= state.limits.max_nodes,
         }
         return [rule for rule, holds in rules.items() if not holds]
+
+
+def pending_in_words(state: JobState) -> str:
+    """The operation that is not over, and until when; "" if there is none."""
+    until = state.timers.at((SCALING, "")) or 0.0
+    return "" if state.scaling is None else pending(state.scaling, until - state.now)

@@ -88,7 +88,8 @@ class JobState:
     stop_ordered: str = ""  # why the job is to end: Orders
     check_ordered: str = ""  # why all nodes are checked before the next world: Checking
     cordoned: dict[str, str] = field(default_factory=dict)  # names that no new world takes, and why: Cordons
-    scaling: Operation | None = None  # the scale operation that is not over: Scaling
+    scalings: int = 0  # how many scale operations there were: Scaling
+    scaling: Operation | None = None  # the one that is not over
     scaled: ScaleResult | None = None  # how the last one ended
 
     # The next world: Formation

@@ -29,7 +29,7 @@ class Direction(Enum):
 class Operation:
     """A scale operation that is not over."""
 
-    number: int  # of the event that ordered it
+    number: int  # in the life of the job, from 1
     direction: Direction
     count: int
     round: int  # the one that ran then
@@ -37,8 +37,7 @@ class Operation:
     before: WorldLimits
     wanted: WorldLimits
     leavers: tuple[str, ...] = ()  # incarnations of the nodes that leave
-    until: float = 0.0  # of the master's clock, for those that come
-    timeout: float = 0.0
+    timeout: float = 0.0  # seconds for those that come
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +83,9 @@ def _why(member: Member) -> str:
     return "it is cordoned" if member.cordoned else "it came last"
 
 
-def pending(operation: Operation, now: float) -> str:
-    """What is not over, and until when."""
-    what = f"{operation.direction.value} by {operation.count} (order {operation.number})"
+def pending(operation: Operation, left: float) -> str:
+    """What is not over, and until when: for ``left`` seconds more, if it waits for nodes."""
+    what = f"{operation.direction.value} by {operation.count} (operation {operation.number})"
     if operation.direction is Direction.IN:
         return f"{what} goes on until the nodes have left and their round has stopped"
-    left = max(0.0, operation.until - now)
-    return f"{what} waits for a world of {operation.goal} nodes for at most {left:.0f} s more"
+    return f"{what} waits for a world of {operation.goal} nodes for at most {max(0.0, left):.0f} s more"

@@ -191,7 +191,7 @@ class OrderAnswered:
 class ScaleStarted:
     """An order for fewer or more nodes is being carried out; one at a time."""
 
-    order: int  # the number of its event, by which ``ScaleEnded`` names it
+    order: int  # its number in the life of the job, by which ``ScaleEnded`` names it
     direction: str  # "scale in" or "scale out"
     count: int
     goal: int  # nodes of the world that it is to lead to

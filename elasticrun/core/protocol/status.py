@@ -69,6 +69,15 @@ class NodeStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleEnd:
+    """How a scale operation ended."""
+
+    order: Counted  # its number in the life of the job, from 1
+    reached: bool
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """A job's phase, limits and nodes."""
 
@@ -87,6 +96,7 @@ class JobStatus:
     safe: CommitId | None = None  # the newest that a lost host does not take away
     durable: CommitId | None = None  # the newest in the storage
     scaling: Text = ""  # the scale operation that is not over yet, in words
+    scaled: ScaleEnd | None = None  # how the last one ended
 
 
 def fitting(nodes: Iterable[NodeStatus]) -> Iterator[NodeStatus]:
