@@ -176,7 +176,7 @@ class Rules:
             if machine.state.ended:
                 self.the_end_is_just(machine)
         facts_fit_the_phase(machine)
-        operations_end_as_told(machine)
+        operations_end_as_told(machine, effects)
         self.joins.after_master(machine)
         self.tasks.after_master(machine)
         stop, newest = machine.state.current.stop, self.newest

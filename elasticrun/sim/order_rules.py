@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from elasticrun.core.job.events import Decided, JobEffect
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.membership.rendezvous import WorldLimits
 from elasticrun.core.membership.scaling import Direction, Operation
 from elasticrun.sim.kernel import require
+
+#: With this a scale out is said to have failed.
+_FAILED = "scale out failed: "
 
 
 def operations(machine: JobMachine) -> list[Operation]:
@@ -31,9 +37,18 @@ def no_world_has_a_cordoned_node(machine: JobMachine) -> None:
     require("no new world has a cordoned node", not both, f"{sorted(both)}")
 
 
-def operations_end_as_told(machine: JobMachine) -> None:
-    """Check that an operation changes the bounds by what it was to change, and leaves them if it fails."""
+def operations_end_as_told(machine: JobMachine, effects: Sequence[JobEffect]) -> None:
+    """Check that an operation changes the bounds by what it was to change, and leaves them if it fails.
+
+    If the job ends first, nobody asks for the bounds any more.
+    """
     state = machine.state
+    if any(isinstance(it, Decided) and it.text.startswith(_FAILED) for it in effects) and not state.ended:
+        require("a failure leaves the bounds", state.scaled is not None, "none has ended")
+        assert state.scaled is not None
+        require(
+            "a failure leaves the bounds", state.limits == state.scaled.operation.before, str(state.limits)
+        )
     for operation in operations(machine):
         change = operation.wanted.max_nodes - operation.before.max_nodes
         sign = 1 if operation.direction is Direction.OUT else -1
