@@ -60,6 +60,7 @@ def _candidates_are_exact(machine: JobMachine) -> None:
     checked = machine.state.checkup.pending if machine.state.checkup is not None else set[str]()
     _same("who is held back is not checked", held.keys() & checked, set())
     is_free = machine.state.members.detached == 0 and (BACKOFF, "") not in machine.state.timers
+    is_free = is_free and machine.state.ending is None
     if machine.state.round < 0 or (machine.state.phase is JobPhase.GATHERING and is_free):
         _same("nobody is held back who is needed", set(held), set())
     if not machine.state.ended:

@@ -216,10 +216,10 @@ def test_nodes_that_hold_a_state_are_waited_for() -> None:
     obeyed(job, ScaleIn("night", nodes=("b",)))
     assert "b" in job.machine.state.leaving
     stopped(job, "a")
-    assert job.machine.state.scaling is not None
+    assert describe(job.machine.state).scaling
     stopped(job, "b")
     assert world(job) == ("a",)
-    assert job.machine.state.scaling is None
+    assert not describe(job.machine.state).scaling
     assert "scale in is done: 1 left; the job wants 1 to 1 nodes" in job.decided()
 
 
