@@ -23,7 +23,9 @@ from elasticrun.cli.ctl_manual import manual
 from elasticrun.cli.ctl_orders import add_orders
 from elasticrun.cli.ctl_ps import ps
 from elasticrun.cli.ctl_replay import replay
+from elasticrun.cli.ctl_scale import scale
 from elasticrun.cli.ctl_simulate import simulate
+from elasticrun.cli.ctl_steer import add_steering
 from elasticrun.cli.ctl_token import token
 from elasticrun.cli.options import PRINT_COMPLETION
 
@@ -51,6 +53,8 @@ def version() -> None:
 
 
 add_orders(group)
+add_steering(group)
+group.add_command(scale)
 group.add_command(ps)
 group.add_command(token)
 group.add_command(certs)

@@ -1,4 +1,4 @@
-"""The verbs of ``elastic-ctl`` that talk to a running job: status, drain, scale and stacks.
+"""The verbs of ``elastic-ctl`` that talk to a running job: status, drain, stacks and restart.
 
 Each is an order. At its endpoint the master obeys it only with proof of the job's token; without an endpoint
 it goes to the one job of this user on this host, which needs none (``rpc/nearby.py``). The exit codes are
@@ -8,19 +8,19 @@ those that ``elastic-run`` has for the same trouble.
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from elasticrun.cli import values
 from elasticrun.cli.ctl_run import run_lean
+from elasticrun.cli.node_names import complete_node
 from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes, find_token, read_tls
-from elasticrun.config import Endpoint, SecurityConfig, TaskRole
+from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.protocol.plain import one_line, plain
-from elasticrun.core.protocol.tasks import MAX_CLUSTER
-from elasticrun.core.tensorflow.cluster import SERVERS
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import (
     ElasticRunError,
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 #: Stands for --endpoint if that is not given.
 ENDPOINT_VARIABLE = "ELASTICRUN_ENDPOINT"
+#: Seconds to try each host, if nothing else is said.
+CONNECT_TIMEOUT = "15"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FILE = click.Path(dir_okay=False)
 
-#: The roles of which a job may have any number.
-_SCALABLE = {role.value: role for role in SERVERS}
 #: Options that say how to prove oneself at an endpoint.
 _FOR_ENDPOINTS = ("token_file", "insecure_token", "tls_ca", "tls_cert", "tls_key")
 #: Shown below the help of every verb.
@@ -79,12 +79,24 @@ class Here:
 
 def add_orders(group: click.Group) -> None:
     """Add the verbs to ``elastic-ctl``."""
-    for command in (status, drain, scale, stacks, restart):
+    for command in (status, drain, stacks, restart):
         group.add_command(command)
 
 
 def _common(command: F) -> F:
     """Add the options that every verb has."""
+    timeout = click.option(
+        "--timeout",
+        default=CONNECT_TIMEOUT,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to try each host of the endpoint.",
+    )
+    return target_options(timeout(command))
+
+
+def target_options(command: F) -> F:
+    """Add the options that say which job is meant."""
     options = (
         click.option(
             "--endpoint",
@@ -109,17 +121,34 @@ def _common(command: F) -> F:
         click.option("--tls-ca", type=_FILE, metavar="FILE", help="As given to the job's nodes, PEM."),
         click.option("--tls-cert", type=_FILE, metavar="FILE", help="A certificate for this host, PEM."),
         click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM."),
-        click.option(
-            "--timeout",
-            default="15",
-            show_default=True,
-            metavar="SECONDS",
-            help="How long to try each host of the endpoint.",
-        ),
     )
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def json_option(command: F) -> F:
+    """Add ``--json`` to a verb that changes something."""
+    text = "Print one JSON object, see elastic-ctl manual nodes; an error is a sentence on stderr as ever."
+    return click.option("--json", "as_json", is_flag=True, help=text)(command)
+
+
+def reason_option(command: F) -> F:
+    """Add ``--reason`` to a verb that changes something."""
+    default = "an operator asked for it"
+    return click.option("--reason", default=default, show_default=True, help="Goes into the logs.")(command)
+
+
+def answering(verb: str, as_json: bool, order: Order) -> Order:
+    """The same order, with the answer as a document if that is wanted."""
+
+    async def ask(job: JobControl) -> str:
+        from elasticrun.cli.documents import VERSION, OrderDocument
+        from elasticrun.cli.documents import as_json as text_of
+
+        return text_of(OrderDocument(VERSION, verb, await order(job)))
+
+    return ask if as_json else order
 
 
 @click.command(epilog=EXIT_CODES)
@@ -131,30 +160,16 @@ def status(as_json: bool, **target: Any) -> None:
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("node")
-@click.option("--reason", default="an operator asked for it", show_default=True, help="Goes into the logs.")
+@click.argument("node", shell_complete=complete_node)
+@reason_option
+@json_option
 @_common
-def drain(node: str, reason: str, **target: Any) -> None:
+def drain(node: str, reason: str, as_json: bool, **target: Any) -> None:
     """Let NODE leave the job with grace, so that its machine can be taken away.
 
     The beginning of its name is enough if no other node's begins so.
     """
-    _run(target, lambda: lambda job: job.drain(node, reason))
-
-
-@click.command(epilog=EXIT_CODES)
-@click.argument("nodes", metavar="[N|MIN:MAX]", required=False)
-@click.option(
-    "--role",
-    "roles",
-    multiple=True,
-    metavar="ROLE=N",
-    help="How many ps or workers a TensorFlow job with parameter servers has from now on, such as ps=3.",
-)
-@_common
-def scale(nodes: str | None, roles: tuple[str, ...], **target: Any) -> None:
-    """Run with N nodes, or with at least MIN and at most MAX, or with N tasks of a ROLE, from now on."""
-    _run(target, lambda: _scale_order(nodes, roles))
+    _run(target, lambda: answering("drain", as_json, lambda job: job.drain(node, reason)))
 
 
 @click.command(epilog=EXIT_CODES)
@@ -165,11 +180,12 @@ def stacks(**target: Any) -> None:
 
 
 @click.command(epilog=EXIT_CODES)
-@click.option("--reason", default="an operator asked for it", show_default=True, help="Goes into the logs.")
+@reason_option
+@json_option
 @_common
-def restart(reason: str, **target: Any) -> None:
+def restart(reason: str, as_json: bool, **target: Any) -> None:
     """Stop all workers and start them again, from the newest saved state."""
-    _run(target, lambda: lambda job: job.restart(reason))
+    _run(target, lambda: answering("restart", as_json, lambda job: job.restart(reason)))
 
 
 async def _shown_status(job: JobControl) -> str:
@@ -195,53 +211,21 @@ def _run(given: dict[str, Any], order: Callable[[], Order]) -> None:
     except ElasticRunError as error:
         click.echo(f"elastic-ctl: error: {one_line(str(error))}{_advice(error, target)}", err=True)
         sys.exit(error.exit_code)
-    click.echo(plain(text))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    if text:  # "": the order has shown what there is
+        click.echo(plain(text))
     sys.exit(ExitCode.OK)
+
+
+#: For the verbs of other modules.
+order_options, carry_out = _common, _run
 
 
 def _advice(error: ElasticRunError, target: Target | Here | None) -> str:
     if isinstance(error, MasterUnreachableError) and isinstance(target, Target):
         return "; look at --endpoint, and whether the job runs there"
     return ""
-
-
-def _scale_order(nodes: str | None, roles: Sequence[str]) -> Order:
-    if nodes is None and not roles:
-        raise UsageError(
-            "nothing to scale: give a number of nodes, such as 4 or 1:4, or --role, such as ps=3"
-        )
-    if nodes is not None and roles:
-        raise UsageError(
-            f"a number of nodes ({nodes!r}) and --role {roles[0]} cannot be given together: run "
-            "scale once for each"
-        )
-    if len(roles) > 1:
-        raise UsageError(f"--role is given {len(roles)} times: order one change, then the other")
-    if nodes is None:
-        role, count = _role_count(roles[0])
-        return lambda job: job.scale_role(role, count)
-    low, high = _node_range(nodes)
-    return lambda job: job.scale(low, high)
-
-
-def _role_count(text: str) -> tuple[TaskRole, int]:
-    name, _, number = text.partition("=")
-    if name not in _SCALABLE:
-        known = {role.value for role in TaskRole}
-        why = f"a job has at most one {name}" if name in known else f"there is no role {name!r}"
-        raise UsageError(f"--role {text!r} is not valid: {why}; give worker=N or ps=N")
-    if not (number.isascii() and number.isdigit() and len(number) <= 9 and 1 <= int(number) <= MAX_CLUSTER):
-        example = f"a number from 1 to {MAX_CLUSTER}, such as {name}=3"
-        raise UsageError(f"--role {text!r} is not valid: give {example}")
-    return _SCALABLE[name], int(number)
-
-
-def _node_range(text: str) -> tuple[int, int]:
-    try:
-        return values.node_range(text)
-    except ValueError as error:
-        reason = str(error) or "give N or MIN:MAX with 1 <= MIN <= MAX, such as 2 or 1:4"
-        raise UsageError(f"{text!r} is no number of nodes: {reason}") from None
 
 
 def _target(given: dict[str, Any]) -> Target | Here:

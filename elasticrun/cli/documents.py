@@ -57,7 +57,17 @@ class JobsDocument:
     jobs: tuple[ListedJob, ...]
 
 
-DOCUMENTS: dict[str, type] = {"status": StatusDocument, "ps": JobsDocument}
+@dataclass(frozen=True, slots=True)
+class OrderDocument:
+    """What a verb that changes something prints with --json, once it is obeyed."""
+
+    version: int
+    order: str  # the verb, such as "scale in"
+    answer: str  # what the master does, in words
+    ended: str | None = None  # how it ended, in words; null: the verb does not wait for that
+
+
+DOCUMENTS: dict[str, type] = {"status": StatusDocument, "ps": JobsDocument, "order": OrderDocument}
 
 
 def listed(job: NearbyJob) -> ListedJob:
@@ -79,7 +89,7 @@ def listed(job: NearbyJob) -> ListedJob:
     )
 
 
-def as_json(document: StatusDocument | JobsDocument) -> str:
+def as_json(document: StatusDocument | JobsDocument | OrderDocument) -> str:
     """The text to print."""
     return json.dumps(to_json(document), indent=2)
 

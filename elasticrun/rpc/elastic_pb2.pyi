@@ -75,6 +75,7 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_TIMED_OUT: _ClassVar[Outcome]
     OUTCOME_REPEATED_ERROR: _ClassVar[Outcome]
     OUTCOME_UNHEALTHY: _ClassVar[Outcome]
+    OUTCOME_STOPPED: _ClassVar[Outcome]
 
 class JobPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -88,6 +89,7 @@ class JobPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     JOB_PHASE_TIMED_OUT: _ClassVar[JobPhase]
     JOB_PHASE_HOPELESS: _ClassVar[JobPhase]
     JOB_PHASE_UNHEALTHY: _ClassVar[JobPhase]
+    JOB_PHASE_STOPPED: _ClassVar[JobPhase]
 TASK_ROLE_UNSPECIFIED: TaskRole
 TASK_ROLE_CHIEF: TaskRole
 TASK_ROLE_WORKER: TaskRole
@@ -136,6 +138,7 @@ OUTCOME_FAILED: Outcome
 OUTCOME_TIMED_OUT: Outcome
 OUTCOME_REPEATED_ERROR: Outcome
 OUTCOME_UNHEALTHY: Outcome
+OUTCOME_STOPPED: Outcome
 JOB_PHASE_UNSPECIFIED: JobPhase
 JOB_PHASE_GATHERING: JobPhase
 JOB_PHASE_CHECKING: JobPhase
@@ -146,6 +149,7 @@ JOB_PHASE_FAILED: JobPhase
 JOB_PHASE_TIMED_OUT: JobPhase
 JOB_PHASE_HOPELESS: JobPhase
 JOB_PHASE_UNHEALTHY: JobPhase
+JOB_PHASE_STOPPED: JobPhase
 
 class AgentMessage(_message.Message):
     __slots__ = ("hello", "report", "heartbeat", "leave", "open_data", "ask_data")
@@ -1000,7 +1004,7 @@ class JobEnded(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., checkup: _Optional[_Iterable[_Union[NodeCheck, _Mapping]]] = ..., other_program: _Optional[str] = ...) -> None: ...
 
 class ControlMessage(_message.Message):
-    __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks", "scale_role", "restart_round", "watch_events")
+    __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks", "scale_role", "restart_round", "watch_events", "scale_in", "scale_out", "cordon_node", "uncordon_node", "check_nodes", "stop_job")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SHOW_STATUS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -1009,6 +1013,12 @@ class ControlMessage(_message.Message):
     SCALE_ROLE_FIELD_NUMBER: _ClassVar[int]
     RESTART_ROUND_FIELD_NUMBER: _ClassVar[int]
     WATCH_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    SCALE_IN_FIELD_NUMBER: _ClassVar[int]
+    SCALE_OUT_FIELD_NUMBER: _ClassVar[int]
+    CORDON_NODE_FIELD_NUMBER: _ClassVar[int]
+    UNCORDON_NODE_FIELD_NUMBER: _ClassVar[int]
+    CHECK_NODES_FIELD_NUMBER: _ClassVar[int]
+    STOP_JOB_FIELD_NUMBER: _ClassVar[int]
     hello: ControlHello
     show_status: ShowStatus
     drain_node: DrainNode
@@ -1017,7 +1027,13 @@ class ControlMessage(_message.Message):
     scale_role: ScaleRole
     restart_round: RestartRound
     watch_events: WatchEvents
-    def __init__(self, hello: _Optional[_Union[ControlHello, _Mapping]] = ..., show_status: _Optional[_Union[ShowStatus, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., scale_job: _Optional[_Union[ScaleJob, _Mapping]] = ..., save_all_stacks: _Optional[_Union[SaveAllStacks, _Mapping]] = ..., scale_role: _Optional[_Union[ScaleRole, _Mapping]] = ..., restart_round: _Optional[_Union[RestartRound, _Mapping]] = ..., watch_events: _Optional[_Union[WatchEvents, _Mapping]] = ...) -> None: ...
+    scale_in: ScaleIn
+    scale_out: ScaleOut
+    cordon_node: CordonNode
+    uncordon_node: UncordonNode
+    check_nodes: CheckNodes
+    stop_job: StopJob
+    def __init__(self, hello: _Optional[_Union[ControlHello, _Mapping]] = ..., show_status: _Optional[_Union[ShowStatus, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., scale_job: _Optional[_Union[ScaleJob, _Mapping]] = ..., save_all_stacks: _Optional[_Union[SaveAllStacks, _Mapping]] = ..., scale_role: _Optional[_Union[ScaleRole, _Mapping]] = ..., restart_round: _Optional[_Union[RestartRound, _Mapping]] = ..., watch_events: _Optional[_Union[WatchEvents, _Mapping]] = ..., scale_in: _Optional[_Union[ScaleIn, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., cordon_node: _Optional[_Union[CordonNode, _Mapping]] = ..., uncordon_node: _Optional[_Union[UncordonNode, _Mapping]] = ..., check_nodes: _Optional[_Union[CheckNodes, _Mapping]] = ..., stop_job: _Optional[_Union[StopJob, _Mapping]] = ...) -> None: ...
 
 class ControlHello(_message.Message):
     __slots__ = ("job_id", "version", "nonce", "proof")
@@ -1069,6 +1085,50 @@ class RestartRound(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class ScaleIn(_message.Message):
+    __slots__ = ("reason", "count", "nodes")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    count: int
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, reason: _Optional[str] = ..., count: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ScaleOut(_message.Message):
+    __slots__ = ("count", "timeout")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    timeout: float
+    def __init__(self, count: _Optional[int] = ..., timeout: _Optional[float] = ...) -> None: ...
+
+class CordonNode(_message.Message):
+    __slots__ = ("node", "reason")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    reason: str
+    def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class UncordonNode(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class CheckNodes(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class StopJob(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
 class ControlReply(_message.Message):
     __slots__ = ("ok", "text", "proof", "status", "watched")
     OK_FIELD_NUMBER: _ClassVar[int]
@@ -1104,7 +1164,7 @@ class Watched(_message.Message):
     def __init__(self, upto: _Optional[str] = ..., lines: _Optional[_Iterable[str]] = ..., missed: bool = ..., more: bool = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted", "saved", "safe", "durable")
+    __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted", "saved", "safe", "durable", "scaling", "scaled")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -1118,6 +1178,8 @@ class JobStatus(_message.Message):
     SAVED_FIELD_NUMBER: _ClassVar[int]
     SAFE_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
+    SCALING_FIELD_NUMBER: _ClassVar[int]
+    SCALED_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     phase: JobPhase
     round: int
@@ -1131,23 +1193,37 @@ class JobStatus(_message.Message):
     saved: CommitId
     safe: CommitId
     durable: CommitId
-    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[_Union[JobPhase, str]] = ..., round: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., waiting_for: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., unlisted: _Optional[int] = ..., saved: _Optional[_Union[CommitId, _Mapping]] = ..., safe: _Optional[_Union[CommitId, _Mapping]] = ..., durable: _Optional[_Union[CommitId, _Mapping]] = ...) -> None: ...
+    scaling: str
+    scaled: ScaleEnd
+    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[_Union[JobPhase, str]] = ..., round: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., waiting_for: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., unlisted: _Optional[int] = ..., saved: _Optional[_Union[CommitId, _Mapping]] = ..., safe: _Optional[_Union[CommitId, _Mapping]] = ..., durable: _Optional[_Union[CommitId, _Mapping]] = ..., scaling: _Optional[str] = ..., scaled: _Optional[_Union[ScaleEnd, _Mapping]] = ...) -> None: ...
+
+class ScaleEnd(_message.Message):
+    __slots__ = ("order", "reached", "reason")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    REACHED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    order: int
+    reached: bool
+    reason: str
+    def __init__(self, order: _Optional[int] = ..., reached: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("name", "rank", "phase", "attached", "doubt", "tasks")
+    __slots__ = ("name", "rank", "phase", "attached", "doubt", "tasks", "cordoned")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     DOUBT_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
+    CORDONED_FIELD_NUMBER: _ClassVar[int]
     name: str
     rank: int
     phase: AgentPhase
     attached: bool
     doubt: str
     tasks: _containers.RepeatedCompositeFieldContainer[TaskStatus]
-    def __init__(self, name: _Optional[str] = ..., rank: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., attached: bool = ..., doubt: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ...) -> None: ...
+    cordoned: str
+    def __init__(self, name: _Optional[str] = ..., rank: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., attached: bool = ..., doubt: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., cordoned: _Optional[str] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
     __slots__ = ("role", "index", "attempt", "state", "address", "usage")

@@ -251,6 +251,7 @@ class Outcome(Enum):
     TIMED_OUT = "timed_out"  # too few nodes within join_timeout
     REPEATED_ERROR = "repeated_error"  # the same error again and again, without progress
     UNHEALTHY = "unhealthy"  # the health check left too few nodes
+    STOPPED = "stopped"  # an operator ordered it
 
 
 class RejectCode(Enum):
