@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from elasticrun import __version__
+from elasticrun.agent.answers import NodeAnswers
 from elasticrun.agent.events import EventLog
 from elasticrun.agent.link import Link
 from elasticrun.agent.logs.router import LogRouter
@@ -140,6 +141,9 @@ class Agent:
         )
         event_log = EventLog(config.event_log_handler, router.stderr.write)
         self._recorder = Recorder(event_log, config, node)
+        self._answers = NodeAnswers(
+            node.incarnation, router.kept, self._services.watch, lambda answer: self._link.send(answer)
+        )
         self._link = Link(
             host,
             self._machine,
@@ -149,6 +153,7 @@ class Agent:
             config.security,
             self._services.usage,
             self._relay,
+            self._answers,
         )
 
     async def run(self, inbox: SignalInbox) -> int:
@@ -277,6 +282,7 @@ class Agent:
             await self._host.close(report.patience)
 
         for step in (
+            self._answers.close,
             self._link.close,
             self._processes.close,
             self._end_services,

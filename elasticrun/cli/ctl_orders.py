@@ -1,4 +1,4 @@
-"""The verbs of ``elastic-ctl`` that talk to a running job: status, drain, scale and stacks.
+"""The verbs of ``elastic-ctl`` that talk to a running job: status, drain, scale and restart.
 
 Each is an order. At its endpoint the master obeys it only with proof of the job's token; without an endpoint
 it goes to the one job of this user on this host, which needs none (``rpc/nearby.py``). The exit codes are
@@ -79,7 +79,7 @@ class Here:
 
 def add_orders(group: click.Group) -> None:
     """Add the verbs to ``elastic-ctl``."""
-    for command in (status, drain, scale, stacks, restart):
+    for command in (status, drain, scale, restart):
         group.add_command(command)
 
 
@@ -158,13 +158,6 @@ def scale(nodes: str | None, roles: tuple[str, ...], **target: Any) -> None:
 
 
 @click.command(epilog=EXIT_CODES)
-@_common
-def stacks(**target: Any) -> None:
-    """Have every node save the stacks of its workers beside their logs."""
-    _run(target, lambda: lambda job: job.stacks())
-
-
-@click.command(epilog=EXIT_CODES)
 @click.option("--reason", default="an operator asked for it", show_default=True, help="Goes into the logs.")
 @_common
 def restart(reason: str, **target: Any) -> None:
@@ -195,8 +188,13 @@ def _run(given: dict[str, Any], order: Callable[[], Order]) -> None:
     except ElasticRunError as error:
         click.echo(f"elastic-ctl: error: {one_line(str(error))}{_advice(error, target)}", err=True)
         sys.exit(error.exit_code)
-    click.echo(plain(text))
+    if text:  # "": the order has shown what there is
+        click.echo(plain(text))
     sys.exit(ExitCode.OK)
+
+
+#: For the verbs of other modules.
+order_options, carry_out = _common, _run
 
 
 def _advice(error: ElasticRunError, target: Target | Here | None) -> str:

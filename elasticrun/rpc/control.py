@@ -111,6 +111,7 @@ def _proof_of(reply: ControlReply, handshake: Handshake, hello: ControlHello) ->
         (
             b"" if reply.status is None else codec.encode_status(reply.status),
             b"" if reply.watched is None else codec.encode_watched(reply.watched),
+            b"" if reply.found is None else codec.encode_found(reply.found),
         )
     )
     return handshake.of_answer(hello.nonce, reply.ok, reply.text, values)

@@ -8,6 +8,10 @@ from typing import Annotated, get_args
 
 from elasticrun.config import TaskRole
 from elasticrun.core.protocol.bounds import MAX_REPLY, NODES, Keep, Label, Length, Name, Range, Text, Token
+from elasticrun.core.protocol.questions import Found, Question
+from elasticrun.core.protocol.questions import ListRanks as ListRanks
+from elasticrun.core.protocol.questions import ReadLog as ReadLog
+from elasticrun.core.protocol.questions import ShowStacks as ShowStacks
 from elasticrun.core.protocol.status import JobStatus
 from elasticrun.core.protocol.tasks import MAX_CLUSTER
 from elasticrun.dataclass import dataclass
@@ -95,7 +99,7 @@ class RestartRound:
 #: Requests that change something or need nodes: the job's machine decides on them.
 Order = DrainNode | ScaleJob | ScaleRole | SaveAllStacks | RestartRound
 ORDERS: tuple[type[Order], ...] = get_args(Order)
-ControlRequest = ShowStatus | WatchEvents | Order
+ControlRequest = ShowStatus | WatchEvents | Question | Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +111,4 @@ class ControlReply:
     proof: Token = b""  # that the master knows the job's token
     status: JobStatus | None = None  # if that was asked for
     watched: Watched | None = None  # if that was asked for
+    found: Found | None = None  # if a node was asked for something
