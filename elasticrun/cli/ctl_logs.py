@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +114,8 @@ async def _stacks_of(job: JobControl, rank: int) -> RankStacks:
 
 async def _stacks_of_all(job: JobControl) -> list[RankStacks]:
     """The stacks of all ranks, or why there are none."""
+    import asyncio
+
     from elasticrun.cli.documents import RankStacks
 
     turn = asyncio.Semaphore(_AT_A_TIME)
