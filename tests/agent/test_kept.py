@@ -248,4 +248,4 @@ def test_who_listens_hears_of_news_until_it_stops() -> None:
     kept.open(0, OUT, (0, 0), remembering(b""))
     kept.unlisten(hear)
     kept.tell()
-    assert (heard, kept.local_ranks) == (["news"] * 2, {0})
+    assert (heard, kept.local_ranks) == (["news"] * 2, frozenset({0}))

@@ -77,7 +77,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> FakeJob:
 
 
 def piece(data: bytes = b"", stream: LogStream = OUT, **changes: Any) -> LogPiece:
-    values = {"place": f"p{len(data)}", "round": 0} | changes
+    values: dict[str, Any] = {"place": f"p{len(data)}", "round": 0} | changes
     return LogPiece(stream, data=data, **values)
 
 

@@ -163,7 +163,7 @@ def test_following_survives_a_kill_and_a_restart(
 def test_stacks_of_a_rank_that_hangs(cluster: Cluster) -> None:
     script = cluster.folder / "stuck.py"
     script.write_text(STUCK)
-    options = (*cluster.options("2"), "--token-file", token(cluster), "--rank-prefix", script)
+    options = (*cluster.options("2"), "--token-file", str(token(cluster)), "--rank-prefix", str(script))
     launchers = [cluster.launch(*options) for _ in range(2)]
     for launcher in launchers:
         launcher.wait_line("stuck", "out")
