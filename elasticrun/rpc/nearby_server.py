@@ -111,7 +111,8 @@ class NearbyServer:
         request = read_order(await asyncio.wait_for(_all_of(reader), TIMEOUT))
         if isinstance(request, Rejected):
             return encode_refusal(request)
-        logger.info("process %d of this user orders %s", pid, request)
+        if not isinstance(request, QUESTIONS):  # who follows a log asks again and again
+            logger.info("process %d of this user orders %s", pid, request)
         return encode_answer(await self._order(request), self._about)
 
 

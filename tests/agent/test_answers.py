@@ -64,8 +64,11 @@ class Node:
 
     async def turns(self) -> None:
         """Let the tasks that are ready run."""
+        loop = asyncio.get_running_loop()
         for _ in range(5):
-            await asyncio.sleep(0)
+            turn = loop.create_future()
+            loop.call_soon(turn.set_result, None)
+            await turn
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
