@@ -75,6 +75,8 @@ class LogConfig:
     duplicate_stdout_filters: tuple[str, ...] = ()
     duplicate_stderr_filters: tuple[str, ...] = ()
     line_prefix_template: str | None = None  # for lines of a teed stream
+    rank_prefix: bool = False  # lines on the console begin with their rank, with and without files
+    run_dir: str | None = None  # this run's own directory in ``log_dir``, once it is made
 
 
 class NumaBinding(Enum):

@@ -64,6 +64,15 @@ from elasticrun.core.protocol.messages import (
     World,
     WriteState,
 )
+from elasticrun.core.protocol.questions import (
+    AskNode,
+    LogPiece,
+    LogPlace,
+    LogQuestion,
+    LogStream,
+    NodeAnswer,
+    RankAnswer,
+)
 from elasticrun.core.protocol.round_progress import GpuFigures, NodeFigures, Reached, RoundProgress
 from elasticrun.core.protocol.storing import MAX_RUN, StorePart, StoreStage
 from elasticrun.core.protocol.tasks import MAX_PORTS, MAX_TASKS, Task, TaskReport
@@ -389,6 +398,27 @@ figures = st.builds(
     sent=_seconds,
     gpus=st.lists(gpus, max_size=2).map(tuple),
 )
+streams = st.sampled_from(LogStream)
+places = st.builds(LogPlace, stream=streams, after=causes)
+log_questions = st.builds(
+    LogQuestion,
+    places=st.lists(places, min_size=1, max_size=2).map(tuple),
+    lines=st.integers(0, 10_000),
+    wait=st.floats(0.0, 20.0),
+)
+log_pieces = st.builds(
+    LogPiece,
+    stream=streams,
+    place=causes,
+    data=st.binary(max_size=99),
+    round=_from_minus_one(),
+    attempt=numbers,
+    begins=st.booleans(),
+    missed=st.booleans(),
+    more=st.booleans(),
+    note=causes,
+)
+answers = st.builds(RankAnswer, pieces=st.lists(log_pieces, max_size=2).map(tuple), stacks=causes)
 
 agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
     hellos,
@@ -426,6 +456,7 @@ agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
         faults=_few(st.builds(ShardFault, lease=numbers, at=records, reason=causes)),
         saves=st.booleans(),
     ),
+    st.builds(NodeAnswer, incarnation=names, id=numbers, refused=causes, answer=st.none() | answers),
 )
 
 master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
@@ -483,6 +514,9 @@ master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
         needs_left=st.booleans(),
         leases=_few(st.builds(ShardLease, id=numbers, piece=pieces)),
         left=st.none() | lefts,
+    ),
+    st.builds(
+        AskNode, epoch=numbers, id=numbers, local_rank=st.integers(0, 99), log=st.none() | log_questions
     ),
 )
 

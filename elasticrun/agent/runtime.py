@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from elasticrun import __version__
+from elasticrun.agent.answers import NodeAnswers
 from elasticrun.agent.events import EventLog
 from elasticrun.agent.link import Link
 from elasticrun.agent.logs.router import LogRouter
@@ -142,6 +143,9 @@ class Agent:
         )
         event_log = EventLog(config.event_log_handler, router.stderr.write)
         self._recorder = Recorder(event_log, config, node)
+        self._answers = NodeAnswers(
+            node.incarnation, router.kept, self._services.watch, lambda answer: self._link.send(answer)
+        )
         self._link = Link(
             host,
             self._machine,
@@ -152,6 +156,7 @@ class Agent:
             self._services.usage,
             self._relay,
             self._services.progress,
+            answers=self._answers,
         )
 
     async def run(self, inbox: SignalInbox) -> int:
@@ -289,6 +294,7 @@ class Agent:
             await self._host.close(report.patience)
 
         for step in (
+            self._answers.close,
             self._link.close,
             self._processes.close,
             self._end_services,

@@ -1,4 +1,4 @@
-"""The verbs of ``elastic-ctl`` that talk to a running job: status, drain, stacks and restart.
+"""The verbs of ``elastic-ctl`` that talk to a running job: status, drain and restart.
 
 Each is an order. At its endpoint the master obeys it only with proof of the job's token; without an endpoint
 it goes to the one job of this user on this host, which needs none (``rpc/nearby.py``). The exit codes are
@@ -79,7 +79,7 @@ class Here:
 
 def add_orders(group: click.Group) -> None:
     """Add the verbs to ``elastic-ctl``."""
-    for command in (status, drain, stacks, restart):
+    for command in (status, drain, restart):
         group.add_command(command)
 
 
@@ -170,13 +170,6 @@ def drain(node: str, reason: str, as_json: bool, **target: Any) -> None:
     The beginning of its name is enough if no other node's begins so.
     """
     _run(target, lambda: answering("drain", as_json, lambda job: job.drain(node, reason)))
-
-
-@click.command(epilog=EXIT_CODES)
-@_common
-def stacks(**target: Any) -> None:
-    """Have every node save the stacks of its workers beside their logs."""
-    _run(target, lambda: lambda job: job.stacks())
 
 
 @click.command(epilog=EXIT_CODES)

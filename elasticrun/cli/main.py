@@ -110,6 +110,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
     from elasticrun.agent.spawner.proctitle import set_title
     from elasticrun.cli.import_trimming import import_asyncio_without_ssl, import_hmac_without_openssl
 
+    config = _with_run_dir(config)
     inbox = SignalInbox((*config.workers.signals, _window_change()))
     spawner = fork_spawner()
     cpus = _plan_cpus(config)
@@ -135,6 +136,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
     except BaseException:
         spawner.control.close()  # this ends the spawner
         host.abandon()
+        _forget_run_dir(config)
         raise
     finally:
         inbox.release()
@@ -158,6 +160,27 @@ async def _run(
         tell_how_to_ask(config, router.stderr)
     show = functools.partial(show_checkup, router.stdout)
     return await Agent(config, node, spawner, host, router, cpus, show).run(inbox)
+
+
+def _with_run_dir(config: LaunchConfig) -> LaunchConfig:
+    """The configuration with the directory of this run, made before the master starts: its log goes there."""
+    logs = config.workers.logs
+    if not logs.log_dir or logs.log_dir == os.devnull:
+        return config
+    from dataclasses import replace
+
+    from elasticrun.agent.logs.dirs import make_run_dir
+
+    logs = replace(logs, run_dir=make_run_dir(logs.log_dir, config.job.job_id))
+    return replace(config, workers=replace(config.workers, logs=logs))
+
+
+def _forget_run_dir(config: LaunchConfig) -> None:
+    """Remove the directory of a run that has not begun."""
+    import contextlib
+
+    with contextlib.suppress(OSError):  # there is something in it
+        os.rmdir(config.workers.logs.run_dir or "")  # noqa: PTH106 it may be gone
 
 
 def show_checkup(console: Console, rows: Sequence[NodeCheck]) -> None:

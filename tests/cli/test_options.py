@@ -128,6 +128,7 @@ FLAGS: dict[str, tuple[Pick, object, object]] = {
     "exclude-stragglers": (lambda c: c.job.health.exclude_stragglers, True, False),
     "health-check-only": (lambda c: c.job.health.only, True, False),
     "kill-leftovers": (lambda c: c.workers.kill_leftovers, True, False),
+    "rank-prefix": (lambda c: c.workers.logs.rank_prefix, True, False),
     "no-auto-progress": (lambda c: c.workers.auto_progress, False, True),
 }
 #: Their files have to be there; test_faults.py makes them.

@@ -194,16 +194,16 @@ class HangWatch:
         learns = self._terms.timeout is None  # with a fixed timeout only time counts
         pids = {rank: pid for rank, pid in self._pids.items() if learns and rank in local_ranks}
         before = self._footprints.read(pids)
-        self._last = await self._take(local_ranks)
+        self._last = await self.take(local_ranks)
         texts = {local_rank: taken.text for local_rank, taken in self._last.items() if taken.text}
         self._handle(StacksTaken(self.page.workers(), texts, before, self._footprints.read(pids)))
 
     async def _take_and_save(self) -> None:
-        paths = self._taker.save(await self._take(tuple(self._pids)))
+        paths = self._taker.save(await self.take(tuple(self._pids)))
         where = ", ".join(paths) or "no worker runs, or nothing could be written"
         logger.warning("the stacks of %d workers were saved: %s", len(paths), where)
 
-    async def _take(self, local_ranks: tuple[int, ...]) -> dict[int, Taken]:
+    async def take(self, local_ranks: tuple[int, ...]) -> dict[int, Taken]:
         pids = {local_rank: self._pids.get(local_rank) for local_rank in local_ranks}
         return await self._taker.take(
             self.page.target(local_rank, pid) for local_rank, pid in pids.items() if pid is not None
