@@ -93,7 +93,9 @@ def test_a_round_that_trains() -> None:
 
 
 def test_the_last_node_counts_for_a_milestone_and_late_ones_change_no_clock() -> None:
-    history = told(*TRAINING, (2.2, MilestoneReached("b", 0, "imported")), (2, MilestoneReached("a", 0, "imported")))
+    history = told(
+        *TRAINING, (2.2, MilestoneReached("b", 0, "imported")), (2, MilestoneReached("a", 0, "imported"))
+    )
     assert history.current is not None
     assert history.current.milestones["imported"] == 2.2
     assert history.last[0] == 4
@@ -168,7 +170,9 @@ def test_a_task_that_starts_again_alone_stops_no_round() -> None:
 
 
 def test_a_job_that_ends_recovers_nothing() -> None:
-    history = told(*TRAINING, (10, failed(0)), (10, RoundStopped(0)), (10, JobEnded("failed", "no restart is left")))
+    history = told(
+        *TRAINING, (10, failed(0)), (10, RoundStopped(0)), (10, JobEnded("failed", "no restart is left"))
+    )
     assert not history.recoveries
     assert (history.outcome, history.end_reason) == ("failed", "no restart is left")
     assert not told(*TRAINING, (10, JobEnded("succeeded", ""))).recoveries
