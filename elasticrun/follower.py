@@ -7,9 +7,9 @@ Theory. The follower asks for the lines after the last one that it has; the answ
 A master that is away is asked again after a moment; the history stays as it was. Each line is taken once, in
 order. If the master does not have all lines in between any more, the history says so (``missed``).
 
-A later master numbers its lines anew, and begins with those of the earlier ones that it knows. These are passed
-over: all up to the first one that is neither known nor older than what is known. The time of the wall clock is
-no part of that comparison, as a master that has only the journal estimates it.
+A later master numbers its lines anew, and begins with those of the earlier ones that it knows. These are
+passed over: all up to the first one that is neither known nor older than what is known. The time of the wall
+clock is no part of that comparison, as a master that has only the journal estimates it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Follower:
         return watched.more
 
     def _new(self, lines: Sequence[str], is_other: bool) -> tuple[list[tuple[LogEntry, str]], bool]:
-        """The entries that were not taken yet, and whether others were among them. ``is_other``: the master."""
+        """The entries that were not taken yet, and whether there were others. ``is_other``: the master is."""
         found = [(entry, line) for line in lines if (entry := _entry(line)) is not None]
         if is_other:
             self._repeats = set(self._known)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from elasticrun.core.accounting.activities import Activity
-from elasticrun.core.history.history import ECHO, KEPT, History
+from elasticrun.core.history.history import ECHO, KEPT, History, RoundView
 from elasticrun.core.protocol.chronicle import (
     CheckEnded,
     CheckStarted,
     Decision,
     EntriesLost,
-    Happening,
     HangFound,
+    Happening,
     JobEnded,
     LogEntry,
     MasterStarted,
@@ -51,6 +51,16 @@ def running(node: str, round_: int) -> NodeChanged:
     return NodeChanged(node, "running", round_)
 
 
+def newest(history: History) -> RoundView:
+    current = history.current
+    assert current is not None
+    return current
+
+
+def here(history: History) -> list[str]:
+    return [name for name, node in history.nodes.items() if node.is_attached]
+
+
 def told(*story: tuple[float, Happening]) -> History:
     history = History()
     for event, (at, happening) in enumerate(story):
@@ -79,11 +89,10 @@ def test_nothing_was_told() -> None:
 
 def test_a_round_that_trains() -> None:
     history = told(*TRAINING)
-    assert history.epoch == 1 and history.first == (0, 1000.0) and history.last == (4, 1004.0)
+    assert (history.epoch, history.first, history.last) == (1, (0, 1000.0), (4, 1004.0))
     assert list(history.nodes) == ["a", "b"]
     assert history.nodes["b"].since == 1 and history.nodes["b"].phase == "running"
-    current = history.current
-    assert current is not None
+    current = newest(history)
     assert (current.running, current.first_step, current.step, current.rate) == (2.5, 3, 2, 1.0)
     assert current.milestones == {"first_step": 3}
     assert list(history.steps) == [(4, 2, 1.0)]
@@ -96,8 +105,7 @@ def test_the_last_node_counts_for_a_milestone_and_late_ones_change_no_clock() ->
     history = told(
         *TRAINING, (2.2, MilestoneReached("b", 0, "imported")), (2, MilestoneReached("a", 0, "imported"))
     )
-    assert history.current is not None
-    assert history.current.milestones["imported"] == 2.2
+    assert newest(history).milestones["imported"] == 2.2
     assert history.last[0] == 4
 
 
@@ -182,7 +190,7 @@ def test_signs_of_other_rounds_begin_nothing() -> None:
     assert not told((0, failed(0))).recoveries
     history = told(*TRAINING, (5, failed(7)), (5, RoundStopping(7, "hang", "")), (5, StepsDone(7, 70, None)))
     assert not history.recoveries
-    assert history.current is not None and history.current.step == 2
+    assert newest(history).step == 2
 
 
 def test_nodes_come_and_go() -> None:
@@ -191,12 +199,15 @@ def test_nodes_come_and_go() -> None:
         (5, NodeDetached("b", "the stream broke")),
         (6, StragglerFound(0, "a", 1.5)),
     )
-    assert not history.nodes["b"].is_attached and history.nodes["a"].slowness == 1.5
+    assert here(history) == ["a"]
+    assert history.nodes["a"].slowness == 1.5
     history.take(LogEntry(20, 7, 0, joined("b", returns=True)))
-    assert history.nodes["b"].is_attached and history.nodes["b"].since == 1
+    assert here(history) == ["a", "b"]
+    assert history.nodes["b"].since == 1
     history.take(LogEntry(21, 8, 0, NodeDetached("b", "")))
     history.take(LogEntry(22, 8, 0, NodeChanged("b", "ready", -1)))
-    assert history.nodes["b"].is_attached and history.nodes["b"].phase == "ready"
+    assert here(history) == ["a", "b"]
+    assert history.nodes["b"].phase == "ready"
     history.take(LogEntry(23, 9, 0, joined("b")))
     assert history.nodes["b"].since == 9 and history.nodes["b"].phase == "preparing", "it is another agent"
     history.take(LogEntry(24, 10, 0, started(1, "a", "b")))
@@ -225,12 +236,12 @@ def test_what_else_is_told() -> None:
         (3, SaveStalled(0, 1.0)),
         (4, HangFound(0, 60.0)),
     )
-    assert history.is_checking and not history.missed
+    assert (history.is_checking, history.missed) == (True, False)
     assert list(history.decisions) == [(1, 1001.0, "2 nodes are checked")]
     assert history.saved == {Place.MEMORY: (2, 12)}
     history.take(LogEntry(9, 5, 5, CheckEnded()))
     history.take(LogEntry(9, 5, 5, EntriesLost(0)))
-    assert not history.is_checking and history.missed
+    assert (history.is_checking, history.missed) == (False, True)
 
 
 def test_only_the_newest_is_kept() -> None:

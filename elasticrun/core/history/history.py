@@ -9,9 +9,9 @@ newest ``KEPT`` are known.
 
 A recovery is the time from the first failure, or stop, of a round until the first step of the next one is
 done, or until its workers run if nobody reports steps. Stops that change the world without a failure count
-too: they cost as much. What the order to stop says of the cause holds; failures that are heard after it are its
-echo. A failure that is followed by nothing for ``ECHO`` seconds stopped no round: it was that of a task which
-starts again alone. If the job ends instead, nothing is recovered.
+too: they cost as much. What the order to stop says of the cause holds; failures that are heard after it are
+its echo. A failure that is followed by nothing for ``ECHO`` seconds stopped no round: it was that of a task
+which starts again alone. If the job ends instead, nothing is recovered.
 """
 
 from __future__ import annotations
