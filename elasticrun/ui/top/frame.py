@@ -7,7 +7,6 @@ nodes) is missing in a frame of the past, and is None.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 from typing import Annotated
 
@@ -149,11 +148,6 @@ def frame_of(
     )
 
 
-def with_trouble(frame: Frame, trouble: str) -> Frame:
-    """The same frame, if nothing was heard since."""
-    return replace(frame, trouble=trouble)
-
-
 def _phase(history: History) -> str:
     """The job's phase, as far as the log tells it."""
     current = history.current
@@ -163,7 +157,7 @@ def _phase(history: History) -> str:
         return JobPhase.CHECKING.value
     if current is None or current.stopped is not None:
         return JobPhase.GATHERING.value
-    return (JobPhase.RUNNING if current.stopping is None else JobPhase.STOPPING).value
+    return JobPhase.RUNNING.value if current.stopping is None else JobPhase.STOPPING.value
 
 
 def _restarts(current: RoundView | None) -> int:
