@@ -25,6 +25,7 @@ from elasticrun.cli.ctl_ps import ps
 from elasticrun.cli.ctl_replay import replay
 from elasticrun.cli.ctl_simulate import simulate
 from elasticrun.cli.ctl_token import token
+from elasticrun.cli.ctl_top import top
 from elasticrun.cli.options import PRINT_COMPLETION
 
 PROGRAM = "elastic-ctl"
@@ -52,6 +53,7 @@ def version() -> None:
 
 add_orders(group)
 group.add_command(ps)
+group.add_command(top)
 group.add_command(token)
 group.add_command(certs)
 group.add_command(checkpoints)

@@ -312,3 +312,7 @@ def _give(target: Target | Here, order: Order) -> str:
 
 def _try_next(error: ElasticRunError) -> None:
     click.echo(f"elastic-ctl: {one_line(str(error))}; trying the next one", err=True)
+
+
+#: For verbs that look at a job for longer than one order.
+target_options, target_of, advice_for = _common, _target, _advice

@@ -18,6 +18,7 @@ from elasticrun.core.protocol.bounds import PIDS, Counted, Label, Range
 from elasticrun.core.protocol.status import JobPhase, JobStatus
 from elasticrun.dataclass import dataclass
 from elasticrun.rpc.records import to_json
+from elasticrun.ui.top.frame import Frame
 
 if TYPE_CHECKING:
     from elasticrun.rpc.nearby import NearbyJob
@@ -57,7 +58,7 @@ class JobsDocument:
     jobs: tuple[ListedJob, ...]
 
 
-DOCUMENTS: dict[str, type] = {"status": StatusDocument, "ps": JobsDocument}
+DOCUMENTS: dict[str, type] = {"status": StatusDocument, "ps": JobsDocument, "top": Frame}
 
 
 def listed(job: NearbyJob) -> ListedJob:
@@ -79,7 +80,7 @@ def listed(job: NearbyJob) -> ListedJob:
     )
 
 
-def as_json(document: StatusDocument | JobsDocument) -> str:
+def as_json(document: StatusDocument | JobsDocument | Frame) -> str:
     """The text to print."""
     return json.dumps(to_json(document), indent=2)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import os
 import signal
 import sys
@@ -33,8 +34,12 @@ _SEQUENCES = {
         for lead in "[O"
         for letter, name in zip("ABCDHF", ("up", "down", "right", "left", "home", "end"), strict=True)
     },
-    **{"\x1b[1~": "home", "\x1b[7~": "home", "\x1b[4~": "end", "\x1b[8~": "end"},
-    **{"\x1b[5~": "page up", "\x1b[6~": "page down"},
+    "\x1b[1~": "home",
+    "\x1b[7~": "home",
+    "\x1b[4~": "end",
+    "\x1b[8~": "end",
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
 }
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -155,10 +160,8 @@ class Screen:
         except OSError:
             pass  # the terminal has gone
         finally:
-            try:
+            with contextlib.suppress(termios.error):  # the same
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)  # type: ignore[arg-type]
-            except termios.error:
-                pass  # the same
 
     def _forget_signals(self) -> None:
         for signum in (*_ENDS, signal.SIGWINCH, signal.SIGTSTP):
