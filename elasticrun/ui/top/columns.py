@@ -18,8 +18,11 @@ from elasticrun.ui.top.frame import NodeRow
 
 UNKNOWN = "-"
 GAP = 2
-#: The narrowest and the widest column of names.
+#: The narrowest and the widest column of names, and from which width on others may come beside it.
 NAMES = (12, 40)
+_AMPLE = 22
+#: Columns of this rank and above matter more than whole names.
+_CORE = 45
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _STYLES = {
     AgentPhase.RUNNING.value: "green",
@@ -41,8 +44,11 @@ class Column:
 
 
 def short(name: str, width: int) -> str:
-    """A name in so many cells; what is cut is in its middle, as nodes of one kind differ at the end."""
+    """A name in so many cells: without the domain, else without its middle, as names differ at the end."""
     name = one_line(name)
+    if cell_len(name) > width:
+        host, slash, mark = name.partition("/")
+        name = (host.partition(".")[0] or host) + slash + mark
     if cell_len(name) <= width:
         return name
     tail = min(8, width // 2)
@@ -62,8 +68,12 @@ def chosen(width: int, rows: Sequence[NodeRow]) -> tuple[int, tuple[Column, ...]
     longest = max((cell_len(one_line(row.name)) for row in rows), default=0)
     names = min(max(longest, NAMES[0]), NAMES[1])
     columns = [column for column in COLUMNS if column.heading != "NOTE" or any(row.doubt for row in rows)]
-    while columns and sum(column.width + GAP for column in columns) + NAMES[0] + 2 > width:
-        columns.remove(min(columns, key=lambda column: column.rank))
+    while columns:
+        least = min(columns, key=lambda column: column.rank)
+        wanted = min(names, _AMPLE) if least.rank < _CORE else NAMES[0]
+        if sum(column.width + GAP for column in columns) + wanted + 2 <= width:
+            break
+        columns.remove(least)
     room = width - 2 - sum(column.width + GAP for column in columns)
     return max(1, min(names, room)), tuple(columns)
 
@@ -79,7 +89,8 @@ def line(row: NodeRow, names: int, columns: Sequence[Column], is_selected: bool)
     mark = "> " if is_selected else "  "
     made = Text(mark + set_cell_size(short(row.name, names), names), style="reverse" if is_selected else "")
     for column in columns:
-        made.append(_placed(column.cell(row), column))
+        cell = _placed(column.cell(row), column)
+        made.append(cell.plain if is_selected else cell)
     return made
 
 
@@ -143,9 +154,9 @@ COLUMNS = (
     Column("PHASE", 9, 100, _phase, is_right=False),
     Column("SLOW", 5, 50, _slowness),
     Column("CPU", 8, 60, _known(_cpu)),
-    Column("MEMORY", 13, 70, _known(_memory)),
+    Column("MEMORY", 11, 70, _known(_memory)),
     Column("GPU", 5, 40, _known(_gpu)),
-    Column("GPU MEM", 13, 20, _known(_gpu_memory)),
-    Column("NET IN/OUT", 13, 30, _known(_network)),
-    Column("NOTE", 16, 10, lambda row: Text(one_line(row.doubt), style="yellow"), is_right=False),
+    Column("GPU MEM", 11, 20, _known(_gpu_memory)),
+    Column("NET IN/OUT", 11, 30, _known(_network)),
+    Column("NOTE", 14, 10, lambda row: Text(one_line(row.doubt), style="yellow"), is_right=False),
 )

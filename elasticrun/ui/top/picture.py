@@ -236,11 +236,11 @@ def _time(spent: Iterable[TimeSpent], width: int, view: View) -> Iterator[Text]:
     legend, hidden = Text(" "), 0
     for part in parts:
         words = f" {part.activity.value} {_percent(part.share)} "
-        if legend.cell_len + len(words) + 2 > width - 3:
+        if legend.cell_len + len(words) + 2 > width - 12:
             hidden += 1
             continue
         legend.append(" ").append(_look(part.activity, view), style=_LOOKS[part.activity][0]).append(words)
-    yield legend.append(f" +{hidden}" if hidden else "")
+    yield legend.append(f" and {hidden} more" if hidden else "")
 
 
 def _look(activity: Activity, view: View) -> str:
