@@ -58,6 +58,8 @@ def top(log: Path | None, moment: str | None, once: bool, as_json: bool, **targe
             raise UsageError(f"--at {moment!r} needs the event log of the job: give --log DIR as well")
         if as_json and not once:
             raise UsageError("--json prints one picture: give --once as well")
+        if not once and (kind := os.environ.get("TERM", "")) in ("dumb", "unknown"):
+            raise UsageError(f"a terminal of the kind {kind!r} cannot show this: use --once for one picture")
         if log is not None:
             status = _past(log, moment, once, as_json)
         else:

@@ -115,6 +115,7 @@ SAMPLES = [
     Sample("log-line-prefix-template", "<${rank}> ", "<${rank}> ",
            lambda c: c.workers.logs.line_prefix_template, "${hostname}:"),
     Sample("event-log-handler", "console", "console", lambda c: c.event_log_handler, "null", "null"),
+    Sample("ui", "off", "off", lambda c: c.ui, "auto", "auto"),
 ]
 # fmt: on
 #: Accepted for torchrun's sake; these change nothing, or only what is noted.

@@ -115,7 +115,9 @@ class Console:
         if view:
             self._waiting.append(view)
             self._size += len(view)
-            self._watch()
+            if not self._is_writing:
+                self._is_writing = True
+                self._loop.add_writer(self._fd, self._on_writable)
 
     def when_room(self, source: Callable[[], None]) -> None:
         """Call ``source`` once, soon, when the console takes data again (or is gone)."""
@@ -169,11 +171,6 @@ class Console:
                 f"{self.name} cannot be written ({error.strerror}); the workers go on, but "
                 "what they print is not shown there"
             )
-
-    def _watch(self) -> None:
-        if not self._is_writing:
-            self._is_writing = True
-            self._loop.add_writer(self._fd, self._on_writable)
 
     def _unwatch(self) -> None:
         if self._is_writing:

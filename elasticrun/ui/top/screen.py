@@ -78,10 +78,6 @@ class Screen:
             raise UsageError(
                 "stdin and stdout are no terminal, which this needs: use --once for one picture of the job"
             )
-        if os.environ.get("TERM") in ("dumb", "unknown"):
-            raise UsageError(
-                f"a terminal of the kind {os.environ['TERM']!r} cannot show this: use --once for one picture"
-            )
         self._console = Console()
         self._live: Live | None = None
         self._on_key = on_key
