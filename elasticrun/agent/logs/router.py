@@ -107,10 +107,8 @@ class LogRouter:
     @property
     def is_terminal_taken(self) -> bool:
         """Whether a worker may write to a terminal of ours past us."""
-        return (
-            (self.stdout is not self.stderr
-            and self.stdout.is_terminal)
-            or any(logs.takes_terminal for logs in self._rounds)
+        return (self.stdout is not self.stderr and self.stdout.is_terminal) or any(
+            logs.takes_terminal for logs in self._rounds
         )
 
     @property
