@@ -245,5 +245,6 @@ class LaunchConfig:
     workers: WorkerConfig
     security: SecurityConfig = SecurityConfig()
     event_log_handler: str = "null"
+    ui: str = "auto"  # or off: no status line, whatever the terminal
     log_level: str = "WARNING"
     notes: tuple[tuple[str, str], ...] = field(default=())  # (level, sentence) to log once at start

@@ -28,6 +28,7 @@ from elasticrun.cli.ctl_scale import scale
 from elasticrun.cli.ctl_simulate import simulate
 from elasticrun.cli.ctl_steer import add_steering
 from elasticrun.cli.ctl_token import token
+from elasticrun.cli.ctl_top import top
 from elasticrun.cli.options import PRINT_COMPLETION
 
 PROGRAM = "elastic-ctl"
@@ -59,6 +60,7 @@ group.add_command(scale)
 group.add_command(logs)
 group.add_command(stacks)
 group.add_command(ps)
+group.add_command(top)
 group.add_command(token)
 group.add_command(certs)
 group.add_command(checkpoints)

@@ -20,6 +20,7 @@ from elasticrun.core.protocol.questions import LogStream, Rank
 from elasticrun.core.protocol.status import JobPhase, JobStatus
 from elasticrun.dataclass import dataclass
 from elasticrun.rpc.records import to_json
+from elasticrun.ui.top.frame import Frame
 
 if TYPE_CHECKING:
     from elasticrun.rpc.nearby import NearbyJob
@@ -112,6 +113,7 @@ DOCUMENTS: dict[str, type] = {
     "logs": LogLineDocument,
     "stacks": StacksDocument,
     "order": OrderDocument,
+    "top": Frame,
 }
 
 
@@ -134,7 +136,7 @@ def listed(job: NearbyJob) -> ListedJob:
     )
 
 
-def as_json(document: StatusDocument | JobsDocument | OrderDocument | StacksDocument) -> str:
+def as_json(document: StatusDocument | JobsDocument | OrderDocument | StacksDocument | Frame) -> str:
     """The text to print."""
     return json.dumps(to_json(document), indent=2)
 

@@ -24,7 +24,9 @@ from elasticrun.errors import ElasticRunError, ExitCode
 
 if TYPE_CHECKING:
     from elasticrun.agent.logs.console import Console
+    from elasticrun.agent.logs.router import LogRouter
     from elasticrun.agent.master_host.hosting import MasterHost
+    from elasticrun.agent.runtime import OpenFace
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import SpawnerHandle
     from elasticrun.config import Entrypoint, LaunchConfig
@@ -159,7 +161,20 @@ async def _run(
 
         tell_how_to_ask(config, router.stderr)
     show = functools.partial(show_checkup, router.stdout)
-    return await Agent(config, node, spawner, host, router, cpus, show).run(inbox)
+    face = _open_face(config, router)
+    return await Agent(config, node, spawner, host, router, cpus, show, face).run(inbox)
+
+
+def _open_face(config: LaunchConfig, router: LogRouter) -> OpenFace | None:
+    """What makes the status line; None where none is wanted: on a pipe, a dumb terminal, or by an option."""
+    import logging
+
+    is_wanted = config.ui == "auto" and logging.getLogger("elasticrun").isEnabledFor(logging.WARNING)
+    if not (is_wanted and router.stderr.is_terminal) or os.environ.get("TERM", "dumb") == "dumb":
+        return None
+    from elasticrun.agent.face import Face
+
+    return functools.partial(Face, router, colour=not os.environ.get("NO_COLOR"))
 
 
 def _with_run_dir(config: LaunchConfig) -> LaunchConfig:

@@ -369,6 +369,11 @@ EVENT_LOG_HANDLER = Option(
     allowed="null or console",
     sets=LaunchConfig,
 )
+UI = Option(
+    "ui", Group.LOGS, values.one_of("auto", "off"), "NAME",
+    "auto: on a terminal, a status line below the output says what this node does; off: none.",
+    allowed="auto or off", origin=Origin.OURS, sets=LaunchConfig,
+)
 LOGS_SPECS = Option(
     "logs-specs", Group.LOGS, values.plain, "NAME",
     "Entry point of the group torchrun.logs_specs; it must exist, but only default is used: a custom "
