@@ -316,7 +316,7 @@ def hold(prelude: tuple[Fact, ...], drawn: list[tuple[int, Fact, bool]]) -> None
     for number, (passes, fact, asks) in enumerate(facts):
         at = fact.at if number < len(prelude) else clock + passes
         told = _at(fact, at)
-        before = books.summary(clock)
+        before, settled = books.summary(clock), books.settled(clock)
         for is_asked, moment in enumerate((at, max(at, clock) + 17)[: 1 + asks]):
             passed = 0 if is_over else max(0, moment - clock)
             here = {name: lasted + passed * (name in present) for name, lasted in here.items()}
@@ -338,6 +338,9 @@ def hold(prelude: tuple[Fact, ...], drawn: list[tuple[int, Fact, bool]]) -> None
                 model.go(moment)
             agree(books, model, here, clock)
         later = books.summary(clock)
+        final = books.settled(clock)
+        assert all(settled[each] <= final[each] <= later.job[each] for each in Activity)
+        assert sum(later.job.values()) - sum(final.values()) == later.open
         assert all(sum(later.nodes[name].values()) >= sum(it.values()) for name, it in before.nodes.items())
         assert all(later.job[each] >= before.job[each] - before.open for each in Activity)
 
