@@ -13,6 +13,7 @@ from elasticrun.core.history.totals import BUCKETS, OTHER, SETTLE, TOTAL, Durati
 from elasticrun.core.protocol.chronicle import (
     EntriesLost,
     HangFound,
+    Happening,
     JobEnded,
     LogEntry,
     MilestoneReached,
@@ -190,9 +191,18 @@ def test_texts_of_strangers_are_one_value() -> None:
 
 
 def test_the_rest_is_counted() -> None:
-    saved = [StateSaved(Place.MEMORY, 0, 5), StateSaved(Place.MEMORY, 0, 6), StateSaved(Place.STORAGE, 0, 5)]
-    more = [HangFound(0, 30.0), EntriesLost(0), EntriesLost(4), MilestoneReached("a", 0, "first_step")]
-    totals = told(joined(), [entry(number, each) for number, each in enumerate((*saved, *more))]).totals
+    saved: list[Happening] = [
+        StateSaved(Place.MEMORY, 0, 5),
+        StateSaved(Place.MEMORY, 0, 6),
+        StateSaved(Place.STORAGE, 0, 5),
+    ]
+    more: list[Happening] = [
+        HangFound(0, 30.0),
+        EntriesLost(0),
+        EntriesLost(4),
+        MilestoneReached("a", 0, "first_step"),
+    ]
+    totals = told(joined(), [entry(number, each) for number, each in enumerate([*saved, *more])]).totals
     assert totals.saves == {Place.MEMORY: 2, Place.HOSTS: 0, Place.STORAGE: 1}
     assert totals.saved == {Place.MEMORY: (6, WALL + 1), Place.STORAGE: (5, WALL + 2)}
     assert (totals.hangs, totals.lost, totals.step, totals.stepped) == (1, 5, -1, WALL + 6)

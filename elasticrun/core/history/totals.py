@@ -82,7 +82,7 @@ class Totals:
     _has_steps: bool = False
 
     def take(self, entry: LogEntry, rounds: Sequence[Work], newest: Repair | None) -> None:
-        """Take in an entry that the history has taken. ``rounds`` and ``newest``, a recovery, are after it."""
+        """Take in an entry after the history has; ``rounds`` and ``newest``, a recovery, are its."""
         self._count(entry, rounds)
         if newest is not self._open:
             self._settle(rounds)
