@@ -20,6 +20,7 @@ TOPICS = (
     "options",
     "exit-codes",
     "troubleshooting",
+    "metrics",
     "security",
     "tensorflow",
     "api",

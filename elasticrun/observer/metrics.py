@@ -16,6 +16,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+try:
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, core, generate_latest
+    from prometheus_client.utils import floatToGoString
+except ImportError as error:
+    raise ImportError("metrics need prometheus-client: pip install 'elasticrun[metrics]'") from error
+
 from elasticrun import __version__
 from elasticrun.core.accounting.activities import Activity
 from elasticrun.core.accounting.from_log import micros
@@ -25,7 +31,6 @@ from elasticrun.core.history.totals import BUCKETS, Durations, label
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.dataclass import dataclass
-from elasticrun.errors import UsageError
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -82,21 +87,8 @@ class Facts:
 Family = Gauge | Count | Histogram | Facts
 
 
-def check() -> None:
-    """Raise UsageError if what metrics need is not installed."""
-    try:
-        import prometheus_client  # noqa: F401 asked for, not used
-    except ImportError:
-        raise UsageError(
-            "metrics need the package prometheus-client: pip install 'elasticrun[metrics]'"
-        ) from None
-
-
 def render(follower: Follower) -> tuple[bytes, str]:
-    """The answer to a scrape, and its content type. Raises UsageError as ``check`` does."""
-    check()
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-
+    """The answer to a scrape, and its content type."""
     registry = CollectorRegistry()
     registry.register(_Collector(tuple(families(follower))))
     return generate_latest(registry), CONTENT_TYPE_LATEST
@@ -118,9 +110,6 @@ class _Collector:
 
 
 def _metric(family: Family) -> Metric:
-    from prometheus_client import core
-    from prometheus_client.utils import floatToGoString
-
     name, about = PREFIX + family.name, family.about
     match family:
         case Facts():

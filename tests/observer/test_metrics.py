@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -28,7 +29,6 @@ from elasticrun.core.protocol.chronicle import (
     StepsDone,
     StragglerFound,
 )
-from elasticrun.errors import UsageError
 from elasticrun.follower import Follower
 from elasticrun.observer import metrics
 from tests.core.story import LASTS, SPAN, WALL, entry, failed, joined, running, stopping, story
@@ -175,8 +175,9 @@ def test_series_do_not_grow_with_the_job() -> None:
 
 def test_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(UsageError, match=r"pip install 'elasticrun\[metrics\]'"):
-        Followed().render()
+    monkeypatch.delitem(sys.modules, metrics.__name__)
+    with pytest.raises(ImportError, match=r"pip install 'elasticrun\[metrics\]'"):
+        importlib.import_module(metrics.__name__)
 
 
 def test_the_manual_has_each_metric_with_its_labels() -> None:
