@@ -19,6 +19,15 @@ from tests.core.story import entry, story
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
+def parsed(text: str) -> Samples:
+    """A scrape as Prometheus reads it: values by name and labels."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
 @dataclass
 class Followed:
     """What a scrape looks at of a follower."""
@@ -42,11 +51,7 @@ class Followed:
         return metrics.render(cast(Follower, self))[0].decode()
 
     def samples(self) -> Samples:
-        return {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(self.render())
-            for sample in family.samples
-        }
+        return parsed(self.render())
 
     def __getitem__(self, name: str) -> float:
         """The value of a metric, such as ``nodes{state=ready}``."""
