@@ -44,6 +44,7 @@ def repair(running: float | None = 6.0, over: float | None = 9.0) -> Recovery:
 def view(number: int, **known: float) -> RoundView:
     found = RoundView(number, 0.0, 1, 1, ("a",), 0, None, "")
     found.stopping, found.stopped = known.pop("stopping", None), known.pop("stopped", None)
+    found.first_step = known.pop("work", None)
     found.milestones = known
     return found
 
@@ -56,8 +57,8 @@ def plain(spans: Iterable[PhaseSpan]) -> dict[str, tuple[float, float]]:
     ("given", "before", "after", "expected"),
     [
         (repair(over=None, running=None), view(0), view(1), {}),
-        (repair(), None, view(1), {"start": (1, 6), "first_step": (6, 9)}),
-        (repair(running=None), view(0), view(1), {"first_step": (1, 9)}),
+        (repair(), None, view(1, work=9), {"start": (1, 6), "first_step": (6, 9)}),
+        (repair(running=None), view(0), view(1, work=9), {"first_step": (1, 9)}),
         (
             repair(over=None),
             view(0, stopping=2, stopped=3),
@@ -67,7 +68,7 @@ def plain(spans: Iterable[PhaseSpan]) -> dict[str, tuple[float, float]]:
         (
             repair(),
             view(0, stopping=2, stopped=3),
-            view(1, spawned=5, imported=7, connected=8, restored=8.5, first_step=9),
+            view(1, spawned=5, imported=7, connected=8, restored=8.5, first_step=9, work=9),
             {
                 "detect": (1, 2),
                 "stop": (2, 3),
@@ -81,7 +82,7 @@ def plain(spans: Iterable[PhaseSpan]) -> dict[str, tuple[float, float]]:
         (  # out of order, before the beginning, after the end
             repair(),
             view(0, stopping=0.5, stopped=0.75),
-            view(1, spawned=7, imported=6, restored=20),
+            view(1, spawned=7, imported=6, restored=20, work=9),
             {
                 "detect": (1, 1),
                 "stop": (1, 1),
@@ -91,7 +92,7 @@ def plain(spans: Iterable[PhaseSpan]) -> dict[str, tuple[float, float]]:
                 "first_step": (9, 9),
             },
         ),
-        (repair(over=0.5), None, view(1), {"start": (1, 1), "first_step": (1, 1)}),
+        (repair(over=0.5), None, view(1, work=9), {"start": (1, 1), "first_step": (1, 1)}),
     ],
     ids=[
         "not over",

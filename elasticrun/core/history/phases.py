@@ -74,6 +74,7 @@ class Work(Protocol):
     nodes: int
     workers: int
     milestones: dict[str, float]
+    first_step: float | None
 
 
 def phases(repair: Repair, before: Work | None, after: Work) -> tuple[PhaseSpan, ...]:
@@ -81,13 +82,14 @@ def phases(repair: Repair, before: Work | None, after: Work) -> tuple[PhaseSpan,
 
     If no first step was seen it ends when the workers run. ``before``: None if nobody knows that round.
     """
-    end = repair.running if repair.over is None else repair.over
+    is_stepped = after.first_step is not None
+    end = repair.over if is_stepped else repair.running
     if end is None:
         return ()
-    last = Phase.START if repair.over is None else Phase.FIRST_STEP
+    moments = [*_before(before), *(_after(repair, after.milestones) if is_stepped else ())]
     found: list[PhaseSpan] = []
     began = repair.began
-    for phase, moment in (*_moments(repair, before, after.milestones), (last, end)):
+    for phase, moment in (*moments, (Phase.FIRST_STEP if is_stepped else Phase.START, end)):
         if moment is not None:
             ended = min(max(began, moment), max(began, end))
             found.append(PhaseSpan(phase, began, ended))
@@ -95,14 +97,15 @@ def phases(repair: Repair, before: Work | None, after: Work) -> tuple[PhaseSpan,
     return tuple(found)
 
 
-def _moments(
-    repair: Repair, before: Work | None, reached: Mapping[str, float]
-) -> Iterator[tuple[Phase, float | None]]:
-    """When each phase but the last one ended."""
-    if before is not None:
-        yield Phase.DETECT, before.stopping
-        yield Phase.STOP, before.stopped
-    if repair.over is not None:
-        yield Phase.START, reached.get(Milestone.SPAWNED.name.lower(), repair.running)
-        for phase, milestone in _MILESTONES:
-            yield phase, reached.get(milestone.name.lower())
+def _before(work: Work | None) -> Iterator[tuple[Phase, float | None]]:
+    """When the phases of the round before ended."""
+    if work is not None:
+        yield Phase.DETECT, work.stopping
+        yield Phase.STOP, work.stopped
+
+
+def _after(repair: Repair, reached: Mapping[str, float]) -> Iterator[tuple[Phase, float | None]]:
+    """When those of the next round ended, but for the last one."""
+    yield Phase.START, reached.get(Milestone.SPAWNED.name.lower(), repair.running)
+    for phase, milestone in _MILESTONES:
+        yield phase, reached.get(milestone.name.lower())

@@ -87,7 +87,7 @@ class Totals:
         if newest is not self._open:
             self._settle(rounds)
             self._open = newest
-        elif self._open is not None and self._is_settled(entry, self._open):
+        elif self._open is not None and rounds and _is_settled(entry, self._open, rounds[-1]):
             self._settle(rounds)
 
     def _count(self, entry: LogEntry, rounds: Sequence[Work]) -> None:
@@ -110,17 +110,12 @@ class Totals:
             case _:
                 pass
 
-    def _is_settled(self, entry: LogEntry, repair: Repair) -> bool:
-        if isinstance(entry.told, chronicle.RoundStopping | chronicle.RoundStopped | chronicle.JobEnded):
-            return True
-        return repair.over is not None and entry.at >= repair.over + SETTLE
-
     def _settle(self, rounds: Sequence[Work]) -> None:
         """Count the open recovery if it is over, and only once."""
         repair = self._open
         if repair is None or not rounds or rounds[-1].number != repair.round:
             return
-        if repair.over is None and self._has_steps:
+        if rounds[-1].first_step is None and self._has_steps:
             return
         spans = phases(repair, rounds[-2] if len(rounds) > 1 else None, rounds[-1])
         if not spans or (self.newest is not None and self.newest[0] is repair):
@@ -133,6 +128,15 @@ class Totals:
 
 
 _STEPPED = Milestone.FIRST_STEP.name.lower()
+_ENDS = chronicle.RoundStopping | chronicle.RoundStopped | chronicle.JobEnded
+
+
+def _is_settled(entry: LogEntry, repair: Repair, newest: Work) -> bool:
+    """Whether nothing more of a recovery is expected after an entry."""
+    if isinstance(entry.told, _ENDS):
+        return True
+    is_over = newest.first_step is not None and repair.over is not None
+    return is_over and entry.at >= (repair.over or 0.0) + SETTLE
 
 
 def _zeros(names: Iterable[str]) -> dict[str, int]:
