@@ -141,7 +141,8 @@ def _clean(text: str) -> str:
 
 def families(follower: Follower) -> Iterator[Family]:
     """All metrics. One without a value, as nothing is known yet, is left out."""
-    history, now = follower.history, follower.now
+    history = follower.history
+    now = history.last[0] if follower.trouble else follower.now  # the job's clock stands while no master is
     found = (
         *_of_job(history, follower.status),
         *_of_time(history, now),

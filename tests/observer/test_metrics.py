@@ -122,6 +122,15 @@ def test_saved_states_by_place() -> None:
     assert ("elasticrun_saved_step", frozenset({("place", "hosts")})) not in job.samples()
 
 
+def test_no_time_passes_while_nothing_is_heard() -> None:
+    job = Followed(later=1.0).take(joined())
+    assert job["badput_seconds_total{kind=waiting_for_nodes}"] == 1
+    job.trouble, job.later = "no answer", 60.0
+    assert job["badput_seconds_total{kind=waiting_for_nodes}"] == 1
+    job.trouble = ""
+    assert job["badput_seconds_total{kind=waiting_for_nodes}"] == 60
+
+
 def test_what_is_missing_is_told() -> None:
     job = Followed(trouble="no answer").take(story(1), at(11, EntriesLost(7)))
     assert job["observer_connected"] == 0
