@@ -30,6 +30,7 @@ from elasticrun.core.history.history import History, NodeView, RoundView
 from elasticrun.core.history.totals import BUCKETS, Durations, label
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.plain import one_line
+from elasticrun.core.protocol.round_progress import NodeFigures
 from elasticrun.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ def families(follower: Follower) -> Iterator[Family]:
         *_of_time(history, now),
         *_of_steps(history),
         *_of_nodes(history, follower.status),
+        *_of_use(follower.status),
         *_of_ends(history),
         *_of_saves(history),
         *_of_observer(follower),
@@ -220,6 +222,32 @@ def _of_nodes(history: History, status: JobStatus | None) -> Iterator[Family]:
     yield Gauge("slowest_node_ratio", about, _one(max(slow, default=1.0)))
 
 
+def _of_use(status: JobStatus | None) -> Iterator[Family]:
+    """What workers use, of all nodes whose status has figures together. Older masters tell of none."""
+    said = [] if status is None else [getattr(node, "figures", None) for node in status.nodes]
+    found = [it for it in said if isinstance(it, NodeFigures)]
+    if not found:
+        return
+    yield Gauge("cpu_busy_cores", "Cores that are busy with workers.", _sum(it.cpu for it in found))
+    yield Gauge("cpu_cores", "Cores that workers may use.", _sum(it.cpus for it in found))
+    yield Gauge("memory_bytes", "Memory of workers.", _sum(it.memory for it in found))
+    yield Gauge("memory_limit_bytes", "Memory that there is.", _sum(it.memory_limit for it in found))
+    fullest = max(it.memory / max(1, it.memory_limit) for it in found)
+    about = "The share of its memory that workers use, on the node where it is the largest."
+    yield Gauge("fullest_node_memory_ratio", about, _one(fullest))
+    traffic = {"received": sum(it.received for it in found), "sent": sum(it.sent for it in found)}
+    yield Gauge("network_bytes_per_second", "Traffic of all hosts.", traffic, "direction")
+    gpus = [gpu for it in found for gpu in it.gpus]
+    busy = [gpu.busy for gpu in gpus if gpu.busy is not None]
+    yield Gauge("gpus", "GPUs of the nodes.", _one(float(len(gpus))))
+    if gpus:
+        mean = sum(busy) / len(busy) if busy else None
+        yield Gauge("gpu_busy_ratio", "The share of the time that GPUs are busy, on average.", _one(mean))
+        yield Gauge("gpu_memory_bytes", "Memory of GPUs that is used.", _sum(it.memory for it in gpus))
+        limit = _sum(it.memory_limit for it in gpus)
+        yield Gauge("gpu_memory_limit_bytes", "Memory that GPUs have.", limit)
+
+
 def _of_ends(history: History) -> Iterator[Family]:
     totals = history.totals
     about = "Rounds after the first one, by why the round before was stopped."
@@ -272,6 +300,10 @@ def _one(value: float | None) -> dict[str, float]:
 def _is_ended(current: RoundView, history: History) -> bool:
     """Whether a round makes no steps any more."""
     return current.stopping is not None or current.stopped is not None or bool(history.outcome)
+
+
+def _sum(values: Iterable[float]) -> dict[str, float]:
+    return {"": float(sum(values))}
 
 
 def _state(node: NodeView) -> str:

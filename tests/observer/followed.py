@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from types import SimpleNamespace
 from typing import cast
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from elasticrun.core.history.history import History
 from elasticrun.core.protocol.chronicle import LogEntry, Place, StateSaved
+from elasticrun.core.protocol.round_progress import GpuFigures, NodeFigures
 from elasticrun.core.protocol.status import JobPhase, JobStatus
 from elasticrun.follower import Follower
 from elasticrun.observer import metrics
@@ -65,7 +67,24 @@ def status(job_id: str = "job") -> JobStatus:
     return JobStatus(job_id, JobPhase.RUNNING, 0, 1, 4, 1, 3)
 
 
+GPU = GpuFigures("H100", 0.5, 20, 80)
+USED = (
+    NodeFigures(1.5, 8, 100, 400, 10.0, 20.0, (GPU, GPU)),
+    NodeFigures(2.0, 8, 300, 400, 1.0, 2.0, (GpuFigures("H100", None, 40, 80),)),
+)
+
+
+def using(*figures: NodeFigures | None) -> JobStatus:
+    """A status with what nodes use, as masters tell that know it."""
+    nodes = [SimpleNamespace(figures=each) for each in figures]
+    return cast(JobStatus, SimpleNamespace(**fields_of(status()), nodes=nodes))
+
+
+def fields_of(said: JobStatus) -> dict[str, object]:
+    return {it.name: getattr(said, it.name) for it in fields(said) if it.name != "nodes"}
+
+
 def everything() -> Followed:
     """A job of which each metric is known."""
     saves = [entry(99, StateSaved(place, 2, 9)) for place in Place]
-    return Followed(status=status()).take(story(3), saves)
+    return Followed(status=using(*USED)).take(story(3), saves)

@@ -29,10 +29,11 @@ from elasticrun.core.protocol.chronicle import (
     StepsDone,
     StragglerFound,
 )
+from elasticrun.core.protocol.round_progress import NodeFigures
 from elasticrun.follower import Follower
 from elasticrun.observer import metrics
 from tests.core.story import LASTS, SPAN, WALL, entry, failed, joined, running, stopping, story
-from tests.observer.followed import Followed, everything, status
+from tests.observer.followed import USED, Followed, everything, status, using
 
 MANUAL = Path(metrics.__file__).parent.parent / "manual/metrics.md"
 
@@ -120,6 +121,26 @@ def test_saved_states_by_place() -> None:
     assert job["saved_timestamp_seconds{place=storage}"] == WALL + 11
     assert job["saves_total{place=hosts}"] == 0
     assert ("elasticrun_saved_step", frozenset({("place", "hosts")})) not in job.samples()
+
+
+def test_what_workers_use() -> None:
+    job = Followed(status=using(*USED, None)).take(story(1))
+    assert (job["cpu_busy_cores"], job["cpu_cores"]) == (3.5, 16)
+    assert (job["memory_bytes"], job["memory_limit_bytes"], job["fullest_node_memory_ratio"]) == (
+        400,
+        800,
+        0.75,
+    )
+    assert job["network_bytes_per_second{direction=received}"] == 11
+    assert job["network_bytes_per_second{direction=sent}"] == 22
+    assert (job["gpus"], job["gpu_busy_ratio"]) == (3, 0.5)
+    assert (job["gpu_memory_bytes"], job["gpu_memory_limit_bytes"]) == (80, 240)
+    job.status = using(NodeFigures(1.0, 8, 0, 0, 0.0, 0.0))
+    assert (job["gpus"], job["fullest_node_memory_ratio"]) == (0, 0)
+    for unknown in (using(None), status(), None):
+        job.status = unknown
+        names = {name for name, _ in job.samples()}
+        assert not {"elasticrun_gpus", "elasticrun_cpu_cores"} & names
 
 
 def test_no_time_passes_while_nothing_is_heard() -> None:
