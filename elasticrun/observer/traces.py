@@ -44,6 +44,7 @@ START = 10.0
 TIMEOUT = 5.0
 EACH = 2.0
 PATH = "/v1/traces"
+_LATEST = (1 << 63) - 1
 _SUCCEEDED = "succeeded"
 #: Who in the SDK logs each attempt that fails.
 _NOISY = (
@@ -223,8 +224,8 @@ class Tracer:
         self._root.end(self._nanos(at))
 
     def _nanos(self, at: float) -> int:
-        """A moment of the job's clock as OpenTelemetry has it."""
-        return max(0, round((at + self._shift) * 1e6)) * 1000
+        """A moment of the job's clock as OpenTelemetry has it, which has 64 bits for it."""
+        return min(max(0, round((at + self._shift) * 1e6)) * 1000, _LATEST)
 
 
 class _Ids:

@@ -157,6 +157,7 @@ def test_absurd_entries_and_hostile_texts(collector: Collector) -> None:
         entry(31, JobEnded("failed", hostile)),
         entry(32, RoundStopped(1)),
     ]
+    odd.insert(1, entry(1e30, failed(0)))
     send(collector, [*story(1), *odd], hostile)
     assert collector.get("round 1").events
     assert "\x1b" not in values(collector.get("job").attributes)["job_id"]
