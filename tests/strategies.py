@@ -64,6 +64,7 @@ from elasticrun.core.protocol.messages import (
     World,
     WriteState,
 )
+from elasticrun.core.protocol.round_progress import GpuFigures, NodeFigures, Reached, RoundProgress
 from elasticrun.core.protocol.storing import MAX_RUN, StorePart, StoreStage
 from elasticrun.core.protocol.tasks import MAX_PORTS, MAX_TASKS, Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
@@ -360,10 +361,45 @@ lefts = st.builds(
     failed=_few(st.builds(FailedPiece, piece=pieces, reason=causes)),
 )
 
+_seconds = st.floats(0, 1e6)
+_rates = st.none() | st.floats(0, 1e9)
+progresses = st.builds(
+    RoundProgress,
+    round=numbers,
+    reached=st.lists(
+        st.builds(Reached, milestone=st.integers(1, 5), ago=_seconds),
+        max_size=5,
+        unique_by=lambda it: it.milestone,
+    ).map(tuple),
+    step=st.integers(-1, 10**9),
+    step_rate=_rates,
+    stalled=_seconds,
+    step_ago=_seconds,
+)
+gpus = st.builds(
+    GpuFigures, name=names, busy=_rates, memory=st.integers(0, 2**60), memory_limit=st.integers(0, 2**60)
+)
+figures = st.builds(
+    NodeFigures,
+    cpu=_seconds,
+    cpus=st.integers(0, 2**30),
+    memory=st.integers(0, 2**60),
+    memory_limit=st.integers(0, 2**60),
+    received=_seconds,
+    sent=_seconds,
+    gpus=st.lists(gpus, max_size=2).map(tuple),
+)
+
 agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
     hellos,
     st.builds(Report, incarnation=names, status=statuses),
-    st.builds(Heartbeat, incarnation=names, usage=_some_of(usages)),
+    st.builds(
+        Heartbeat,
+        incarnation=names,
+        usage=_some_of(usages),
+        progress=st.none() | progresses,
+        figures=st.none() | figures,
+    ),
     st.builds(Leave, incarnation=names, reason=texts),
     st.builds(
         OpenData,

@@ -51,6 +51,7 @@ from elasticrun.rpc.local import LocalStream
 from elasticrun.rpc.stream import Stream, StreamBrokenError
 
 if TYPE_CHECKING:
+    from elasticrun.core.protocol.round_progress import NodeFigures, RoundProgress
     from elasticrun.rpc.security.tickets import Tickets
 
 logger = logging.getLogger(__name__)
@@ -102,9 +103,12 @@ class Link:
         security: SecurityConfig,
         usage: Callable[[], tuple[TaskUsage, ...]] = tuple,
         relay: Relay | None = None,
+        progress: Callable[[], RoundProgress | None] = lambda: None,
+        figures: Callable[[], NodeFigures | None] = lambda: None,
     ) -> None:
         """``usage``: the figures of running tasks for each heartbeat; by default none. ``relay``: hears of
-        each new stream, and gets the answers about shared data.
+        each new stream, and gets the answers about shared data. ``progress`` and ``figures``: how far the
+        workers are, and what the node uses.
         """
         self._host = host
         self._machine = machine
@@ -113,6 +117,9 @@ class Link:
         self._on_event = on_event
         self._security = security
         self._usage = usage
+        self._used: tuple[TaskUsage, ...] = ()  # as the last heartbeat told
+        self._progress = progress
+        self._figures = figures
         self._relay = relay
         self._stream: Stream | None = None
         self._tickets: Tickets | None = None  # of the masters that welcomed us through the network
@@ -128,6 +135,12 @@ class Link:
         self._leaving = self._leaving or isinstance(message, Leave)
         if self._stream is not None:
             self._stream.send(message)
+
+    def tell_progress(self) -> None:
+        """Say how far the workers are, if they say it."""
+        progress = self._progress() if self._stream is not None else None
+        if progress is not None:
+            self.send(Heartbeat(self._incarnation, self._used, progress))
 
     async def close(self) -> None:
         """Let the master read what was sent, then hang up."""
@@ -284,7 +297,8 @@ class Link:
         self._beat = asyncio.get_running_loop().call_later(interval, self._send_heartbeat, interval)
 
     def _send_heartbeat(self, interval: float) -> None:
-        self.send(Heartbeat(self._incarnation, self._usage()))
+        self._used = self._usage()
+        self.send(Heartbeat(self._incarnation, self._used, self._progress(), self._figures()))
         self._arm_heartbeat(interval)
 
 

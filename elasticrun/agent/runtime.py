@@ -58,7 +58,7 @@ from elasticrun.core.agent.events import (
     Transmit,
 )
 from elasticrun.core.agent.machine import AgentMachine
-from elasticrun.core.protocol.messages import NodeInfo, Report
+from elasticrun.core.protocol.messages import AgentMessage, AgentPhase, Leave, NodeInfo, Report
 from elasticrun.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class Agent:
         self._began = self._clock.now()
         self._events: deque[AgentEvent] = deque()
         self._handling = False
+        self._is_running = False  # workers do, as the last report said
         self._is_broken = False  # a bug showed; the agent is leaving because of it
         self._timer: asyncio.TimerHandle | None = None
         self._finished: asyncio.Future[Finish] = self._loop.create_future()
@@ -134,6 +135,7 @@ class Agent:
             _peering(config),
             self._relay,
             _storage(config.job, lambda: self._processes.writers),
+            lambda: self._link.tell_progress(),
         )
         self._processes = Processes(
             config, node, spawner, router, cpus, self._services, self._post, lambda: host.pids
@@ -149,6 +151,7 @@ class Agent:
             config.security,
             self._services.usage,
             self._relay,
+            self._services.progress,
         )
 
     async def run(self, inbox: SignalInbox) -> int:
@@ -221,6 +224,7 @@ class Agent:
     def _carry_out(self, effect: AgentEffect) -> None:
         match effect:
             case Transmit(message):
+                self._tell_progress_before(message)
                 self._link.send(message)
                 if isinstance(message, Report):
                     self._recorder.reported(message.status, self._machine.state.assignment)
@@ -248,6 +252,14 @@ class Agent:
                 logger.log(LEVELS[level], "%s", text)
             case Finish():
                 self._finish(effect)
+
+    def _tell_progress_before(self, message: AgentMessage) -> None:
+        """The last step of a round is told before its end is: then it counts."""
+        was_running = self._is_running
+        if isinstance(message, Report):
+            self._is_running = message.status.phase is AgentPhase.RUNNING
+        if was_running and (isinstance(message, Leave) or not self._is_running):
+            self._link.tell_progress()
 
     def _finish(self, finish: Finish) -> None:
         if not self._finished.done():

@@ -212,6 +212,13 @@ class MasterLoop:
         for at, told in self._progress.take(node, progress, self._now):
             self._chronicle.note(at, (told,))
 
+    def _note_rest(self, event: JobEvent) -> None:
+        """Write down the newest steps before an event that may end their round."""
+        if self._chronicle is None or isinstance(event, DataAsked | DataOpened):
+            return
+        for at, told in self._progress.rest():
+            self._chronicle.note(at, (told,))
+
     # -- ControlHandler
 
     async def answer(self, request: ControlRequest) -> ControlReply:
@@ -241,6 +248,7 @@ class MasterLoop:
             self._turn = asyncio.get_running_loop().call_soon(self.flush)
         if not isinstance(event, Beat):
             self._journal.add(Entry(self._now, event))
+            self._note_rest(event)
         effects = self._machine.handle(event, self._now)
         self._effects += effects
         if self._chronicle is not None:

@@ -244,18 +244,20 @@ class Reached(_message.Message):
     def __init__(self, milestone: _Optional[int] = ..., ago: _Optional[float] = ...) -> None: ...
 
 class RoundProgress(_message.Message):
-    __slots__ = ("round", "reached", "step", "step_rate", "stalled")
+    __slots__ = ("round", "reached", "step", "step_rate", "stalled", "step_ago")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     REACHED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     STEP_RATE_FIELD_NUMBER: _ClassVar[int]
     STALLED_FIELD_NUMBER: _ClassVar[int]
+    STEP_AGO_FIELD_NUMBER: _ClassVar[int]
     round: int
     reached: _containers.RepeatedCompositeFieldContainer[Reached]
     step: int
     step_rate: float
     stalled: float
-    def __init__(self, round: _Optional[int] = ..., reached: _Optional[_Iterable[_Union[Reached, _Mapping]]] = ..., step: _Optional[int] = ..., step_rate: _Optional[float] = ..., stalled: _Optional[float] = ...) -> None: ...
+    step_ago: float
+    def __init__(self, round: _Optional[int] = ..., reached: _Optional[_Iterable[_Union[Reached, _Mapping]]] = ..., step: _Optional[int] = ..., step_rate: _Optional[float] = ..., stalled: _Optional[float] = ..., step_ago: _Optional[float] = ...) -> None: ...
 
 class GpuFigures(_message.Message):
     __slots__ = ("name", "busy", "memory", "memory_limit")

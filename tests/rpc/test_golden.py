@@ -17,6 +17,7 @@ from elasticrun.core.protocol import (
     failure,
     orders,
     probing,
+    round_progress,
     stall,
     status,
     storing,
@@ -368,7 +369,20 @@ def test_the_bytes_of_a_status_stay_as_they_are() -> None:
 
 
 def _kinds() -> dict[str, type]:
-    modules = (commits, data, failure, orders, probing, protocol, stall, status, storing, tasks, usage)
+    modules = (
+        commits,
+        data,
+        failure,
+        orders,
+        probing,
+        protocol,
+        round_progress,
+        stall,
+        status,
+        storing,
+        tasks,
+        usage,
+    )
     found = {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
     return {name: kind for name, kind in found.items() if isinstance(kind, type)}
 
