@@ -21,6 +21,7 @@ TOPICS = (
     "options",
     "exit-codes",
     "troubleshooting",
+    "metrics",
     "security",
     "tensorflow",
     "api",

@@ -106,6 +106,12 @@ class Books:
         open_ = training.open_at(now) if training is not None else 0
         return Summary(now, self._start, past | nodes, total, self._job.until(now), open_)
 
+    def settled(self, now: int) -> Spent:
+        """What the job has spent until now, as far as it cannot be judged otherwise: no kind of it falls."""
+        if not self._is_over:
+            self._now = max(self._now, now)
+        return self._job.settled(self._now)
+
     # -- nodes
 
     def _came(self, node: str) -> None:

@@ -24,6 +24,7 @@ from elasticrun.core.accounting.books import Books
 from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.accounting.from_log import FAILURES, facts_of, micros
 from elasticrun.core.accounting.summary import Summary
+from elasticrun.core.history.totals import Totals
 from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.chronicle import LogEntry, Place
 from elasticrun.core.protocol.messages import AgentPhase
@@ -118,6 +119,7 @@ class History:
     last: tuple[float, float] = (0.0, 0.0)  # the same of the newest
     missed: bool = False  # entries are missing in between
     books: Books = field(default_factory=Books)
+    totals: Totals = field(default_factory=Totals)  # of all that ever was, for metrics
 
     def take(self, entry: LogEntry) -> None:
         """Take in the next entry."""
@@ -128,6 +130,7 @@ class History:
         for fact in facts_of(entry):
             self.books.take(fact)
         self._see(entry)
+        self.totals.take(entry, self.rounds, self.recoveries[-1] if self.recoveries else None)
 
     def summary(self, now: float | None = None) -> Summary:
         """Where the time went until ``now`` by the job's clock; by default until the last entry."""
