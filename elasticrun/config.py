@@ -244,4 +244,7 @@ class LaunchConfig:
     security: SecurityConfig = SecurityConfig()
     event_log_handler: str = "null"
     log_level: str = "WARNING"
+    web: Endpoint | None = None  # where this node serves the web page; None: it does not
+    web_read: str = "auto"  # who may read that without the token: see ``observer/access.py``
+    traces: str | None = None  # the URL that gets the job's traces
     notes: tuple[tuple[str, str], ...] = field(default=())  # (level, sentence) to log once at start

@@ -312,3 +312,7 @@ def _give(target: Target | Here, order: Order) -> str:
 
 def _try_next(error: ElasticRunError) -> None:
     click.echo(f"elastic-ctl: {one_line(str(error))}; trying the next one", err=True)
+
+
+#: For verbs in modules of their own.
+common, find_target = _common, _target

@@ -1,7 +1,7 @@
 """What a person orders from the page, checked and passed on to the job.
 
-What comes here was written by a browser, or by anybody with the token: it is checked as a whole before the job
-hears of it. The job checks again.
+What comes here was written by a browser, or by anybody with the token: it is checked as a whole before the
+job hears of it. The job checks again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def _ability(control: JobControl, name: str) -> Any:
     found = getattr(control, name, None)
     if found is None:
         what = "show stacks" if name == "stacks_of" else "show logs"
-        raise UsageError(f"this version of elasticrun cannot {what} from afar: look at the node's log directory")
+        where = "look into the node's log directory"
+        raise UsageError(f"this version of elasticrun cannot {what} from afar: {where}")
     return found
 
 

@@ -1,8 +1,8 @@
 """What changed from one state to the next, as JSON: what readers get who have the state before.
 
-Theory. ``changes(old, new)`` holds what turns ``old`` into ``new``, and nothing that both have. A section that
-is one value is there as a whole if it differs. A list that grows at its end is told by how many rows to drop
-in front, how many of the others to keep, and which rows to add. Nodes are told by name. ``apply`` in
+Theory. ``changes(old, new)`` holds what turns ``old`` into ``new``, and nothing that both have. A section
+that is one value is there as a whole if it differs. A list that grows at its end is told by how many rows to
+drop in front, how many of the others to keep, and which rows to add. Nodes are told by name. ``apply`` in
 ``page.js`` is the other half, and ``applied`` its twin for tests.
 """
 
@@ -43,7 +43,7 @@ def _tail(old: Sequence[object], new: Sequence[object]) -> dict[str, Any] | None
         return None
     drop = next((at for at, row in enumerate(old) if new and row == new[0]), len(old))
     keep = 0
-    for before, now in zip(old[drop:], new):
+    for before, now in zip(old[drop:], new, strict=False):
         if before != now:
             break
         keep += 1
@@ -72,8 +72,6 @@ def applied(state: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
     if nodes := told.get("nodes"):
         rows = {row["name"]: row for row in state["nodes"] if row["name"] not in nodes["gone"]}
         rows |= {row["name"]: row for row in nodes["set"]}
-        ranks = sorted(
-            rows.values(), key=lambda it: (it["rank"] is None, it["rank"] or 0, it["name"])
-        )
+        ranks = sorted(rows.values(), key=lambda it: (it["rank"] is None, it["rank"] or 0, it["name"]))
         after["nodes"] = ranks
     return after

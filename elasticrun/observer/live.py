@@ -1,9 +1,9 @@
 """Keeps the state that readers have up with the job.
 
-Theory. Entries of the event log wake ``run``; it publishes a new state at most ``RATE`` times a second, however
-many entries come. The status, which holds what no entry tells (ranks, doubts, figures, saved states), is asked
-for after news, at most every ``ASK`` seconds. While nothing happens, readers get the passing of time every
-``QUIET`` seconds; without readers nothing is done at all. So the master hears from here as often with one
+Theory. Entries of the event log wake ``run``; it publishes a new state at most ``RATE`` times a second,
+however many entries come. The status, which holds what no entry tells (ranks, doubts, figures, saved states),
+is asked for after news, at most every ``ASK`` seconds. While nothing happens, readers get the passing of time
+every ``QUIET`` seconds; without readers nothing is done at all. So the master hears from here as often with one
 reader as with five hundred.
 """
 
@@ -70,6 +70,12 @@ class Live:
         reader = self.hub.join()
         self._touched.set()
         return reader
+
+    def current(self) -> State:
+        """The state, for one who reads it once."""
+        if self._loop.time() - self._published >= 1 / RATE:
+            self.publish()
+        return self.hub.state
 
     async def run(self) -> None:
         """Publish until cancelled."""

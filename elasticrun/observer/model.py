@@ -19,7 +19,7 @@ from elasticrun.core.history.history import History, NodeView, Recovery, RoundVi
 from elasticrun.core.protocol.chronicle import Place, WorkerFailed
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import AgentPhase
-from elasticrun.core.protocol.status import JobStatus, NodeStatus
+from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus
 from elasticrun.dataclass import dataclass
 from elasticrun.observer.figures import FigureRow, figures_of
 
@@ -201,7 +201,9 @@ class State:
     saves: tuple[SaveRow, ...]
 
 
-def view(history: History, status: JobStatus | None, now: float, trouble: str = "", sequence: int = 0) -> State:
+def view(
+    history: History, status: JobStatus | None, now: float, trouble: str = "", sequence: int = 0
+) -> State:
     """The state at ``now`` of the job's clock."""
     at, wall = history.last
     nodes = _nodes(history, status)
@@ -242,7 +244,7 @@ def _job(history: History, status: JobStatus | None, trouble: str, unlisted: int
     recovery = history.recoveries[-1] if history.recoveries else None
     return JobView(
         job_id=status.job_id if status else "",
-        phase=history.outcome or (status.phase.value if status else ""),
+        phase=_phase(history, status),
         round=current.number if current else (status.round if status else -1),
         min_nodes=status.min_nodes if status else 0,
         max_nodes=status.max_nodes if status else 0,
@@ -261,6 +263,20 @@ def _job(history: History, status: JobStatus | None, trouble: str, unlisted: int
         missed=history.missed,
         first_cause=_cut(recovery.reason) if recovery else "",
     )
+
+
+def _phase(history: History, status: JobStatus | None) -> str:
+    """Where the job stands: entries come sooner than the status."""
+    current = history.current
+    if history.outcome:
+        return history.outcome
+    if history.is_checking:
+        return JobPhase.CHECKING.value
+    if current is None:
+        return status.phase.value if status else ""
+    if current.stopped is not None:
+        return JobPhase.GATHERING.value
+    return JobPhase.RUNNING.value if current.stopping is None else JobPhase.STOPPING.value
 
 
 def _spent(history: History, now: float) -> TimeView:

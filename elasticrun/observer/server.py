@@ -1,8 +1,8 @@
 """The page, and the API behind it, over HTTP.
 
-Each request passes ``guard``: the Host header must name this server, a request that changes something must come
-from our own origin as JSON, and the answer tells browsers to take nothing from elsewhere. Then its handler asks
-for the right that it needs (``access.py``). Errors are JSON: ``{"error": sentence}``.
+Each request passes ``guard``: the Host header must name this server, a request that changes something must
+come from our own origin as JSON, and the answer tells browsers to take nothing from elsewhere. Then its
+handler asks for the right that it needs (``access.py``). Errors are JSON: ``{"error": sentence}``.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class Pages:
         host = request.headers.get("Host", "")
         name = access.host_name(host)
         if not access.is_our_name(name, self._names.ours):
-            raise Refusal(421, f"this server does not go by the name {name[:80]!r}: use its address or HOST of --web")
+            known = "use its address, or give the name as HOST of --web"
+            raise Refusal(421, f"this server does not go by the name {name[:80]!r}: {known}")
         if request.method in ("GET", "HEAD"):
             return
         headers = request.headers
@@ -157,7 +158,8 @@ class Pages:
         if self._is_entitled(request):
             return
         if not self._door.can_login:
-            raise Refusal(403, "this job has no token, so nobody can log in: use elastic-ctl on the master's host")
+            instead = "use elastic-ctl on the master's host"
+            raise Refusal(403, f"this job has no token, so nobody can log in: {instead}")
         raise Refusal(401, "this needs a login with the job's token")
 
     # -- the page, and who looks at it
@@ -193,7 +195,8 @@ class Pages:
 
     async def _logout(self, request: web.Request) -> web.StreamResponse:
         self._door.close_session(request.cookies.get(self._names.cookie, ""))
-        answer = web.json_response({"reads": self._door.is_open, "orders": False, "login": self._door.can_login})
+        rights = {"reads": self._door.is_open, "orders": False, "login": self._door.can_login}
+        answer = web.json_response(rights)
         answer.del_cookie(self._names.cookie, path="/")
         return answer
 
@@ -201,8 +204,7 @@ class Pages:
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         self._check_reading(request)
-        self._live.publish()
-        answer = web.json_response(to_json(self._live.hub.state))
+        answer = web.json_response(to_json(self._live.current()))
         answer.enable_compression()
         return answer
 
@@ -225,7 +227,7 @@ class Pages:
     async def _show_metrics(self, request: web.Request) -> web.StreamResponse:
         self._check_reading(request)
         if self._metrics is None:
-            raise Refusal(404, "metrics need the package prometheus-client: pip install 'elasticrun[metrics]'")
+            raise Refusal(404, "metrics need prometheus-client: pip install 'elasticrun[metrics]'")
         body, kind = self._metrics()
         return web.Response(body=body, headers={"Content-Type": kind})
 
@@ -247,7 +249,9 @@ class Pages:
     async def _log(self, request: web.Request) -> web.StreamResponse:
         return await self._ask_worker(request, asking.log_of)
 
-    async def _ask_worker(self, request: web.Request, ask: Callable[..., Awaitable[str]]) -> web.StreamResponse:
+    async def _ask_worker(
+        self, request: web.Request, ask: Callable[..., Awaitable[str]]
+    ) -> web.StreamResponse:
         self._check_orders(request)
 
         async def answer() -> str:
