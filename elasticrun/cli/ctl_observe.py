@@ -22,18 +22,16 @@ if TYPE_CHECKING:
 
 @click.command(epilog=EXIT_CODES)
 @click.option(
-    "--web", required=True, metavar="[HOST]:PORT", help="Where to serve it; no HOST: this host only."
+    "--web", required=True, metavar="[HOST]:PORT", help="Where to serve it; only here without HOST."
 )
 @click.option(
     "--web-read",
     type=click.Choice(("auto", "token", "anyone")),
     default="auto",
     show_default=True,
-    help="Who may read it without the job's token; auto: everybody on this host, if it is served to this only.",
+    help="Who may read it without the job's token; auto: everybody on this host, if only that is served.",
 )
-@click.option(
-    "--traces", metavar="URL", help="Send the job's recoveries as OpenTelemetry traces to this URL."
-)
+@click.option("--traces", metavar="URL", help="Send recoveries as OpenTelemetry traces to this URL.")
 @common
 def observe(web: str, web_read: str, traces: str | None, **given: Any) -> None:
     """Serve a web page that shows a job, until Ctrl-C."""

@@ -27,7 +27,8 @@ TRACES = Option(
     "traces", Group.WATCH, values.plain, "URL",
     "Send the job's recoveries as OpenTelemetry traces to this URL (OTLP over HTTP). Needs pip install "
     "'elasticrun[traces]'.",
-    allowed="a URL such as http://collector:4318/v1/traces", origin=Origin.OURS, blank=True, sets=LaunchConfig,
+    allowed="a URL such as http://collector:4318/v1/traces", origin=Origin.OURS, blank=True,
+    sets=LaunchConfig,
 )
 
 WATCH_OPTIONS: tuple[Option[Any], ...] = (WEB, WEB_READ, TRACES)

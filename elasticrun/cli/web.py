@@ -1,5 +1,7 @@
-"""The observer that ``--web`` and ``--traces`` ask for: what can be wrong with them is told before anything
-starts."""
+"""The observer that ``--web`` and ``--traces`` ask for.
+
+What can be wrong with them is told before anything starts.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,8 @@ def open_listener(web: Endpoint, read: str, security: SecurityConfig) -> socket.
     check_installed("aiohttp", "--web", "web")
     if security.token is None and Reading(read) is not Reading.ANYONE and not is_loopback(web.host):
         raise UsageError(
-            f"--web {web} would show nobody anything, as this job has no token to log in with: give the job one"
-            " by --token-file, or serve the page to this host only (--web :PORT), or give --web-read anyone"
+            f"--web {web} would show nobody anything, as this job has no token to log in with: give it one by"
+            " --token-file, or serve the page to this host only (--web :PORT), or give --web-read anyone"
         )
     from elasticrun.observer.listening import listen
 
