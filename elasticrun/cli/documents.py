@@ -17,6 +17,7 @@ from elasticrun.cli.json_schema import DIALECT, of_dataclass
 from elasticrun.core.protocol.bounds import PIDS, Counted, Label, Range
 from elasticrun.core.protocol.status import JobPhase, JobStatus
 from elasticrun.dataclass import dataclass
+from elasticrun.observer.model import State
 from elasticrun.rpc.records import to_json
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ class JobsDocument:
     jobs: tuple[ListedJob, ...]
 
 
-DOCUMENTS: dict[str, type] = {"status": StatusDocument, "ps": JobsDocument}
+DOCUMENTS: dict[str, type] = {"status": StatusDocument, "ps": JobsDocument, "web": State}
+
+#: Of those that no verb prints.
+TITLES = {"web": "GET /api/state of elastic-run --web"}
 
 
 def listed(job: NearbyJob) -> ListedJob:
@@ -89,7 +93,10 @@ def schema_text(name: str) -> str:
     definitions: dict[str, Any] = {}
     body = of_dataclass(DOCUMENTS[name], definitions)
     body["properties"]["version"] = {"const": VERSION}
-    head = {"$schema": DIALECT, "title": f"elastic-ctl {name} --json, version {VERSION}"}
+    head = {
+        "$schema": DIALECT,
+        "title": f"{TITLES.get(name, f'elastic-ctl {name} --json')}, version {VERSION}",
+    }
     return json.dumps({**head, **body, "$defs": dict(sorted(definitions.items()))}, indent=2) + "\n"
 
 

@@ -13,7 +13,8 @@ export function drawNodes(state) {
   const many = state.nodes.length > FEW;
   drawStates(state.nodes);
   drawGrid(many ? rows : []);
-  const listed = many ? [...rows].sort((a, b) => WORST[a.state] - WORST[b.state] || b.slowness - a.slowness).slice(0, 12) : rows;
+  const bad = rows.filter((row) => row.state !== "running");
+  const listed = many ? bad.sort((a, b) => WORST[a.state] - WORST[b.state] || b.slowness - a.slowness).slice(0, 12) : rows;
   drawTable(listed, many ? "Nodes to look at first" : "Nodes");
   if (shown && $("node").open) drawFacts();
 }
@@ -82,7 +83,7 @@ function drawTable(rows, caption) {
   const body = el("tbody");
   for (const row of rows) body.append(el("tr", "", "", ...columns.map(([, kind, cell]) => el("td", kind, "", cell(row)))));
   table.append(body);
-  $("table").replaceChildren(rows.length ? table : el("p", "quiet", "No node fits."));
+  $("table").replaceChildren(rows.length ? table : el("p", "quiet", found(getState().nodes).length ? "Every node runs." : "No node fits."));
   if (focused) { const again = [...$("table").querySelectorAll("button")].find((it) => it.dataset.name === focused); if (again) again.focus(); }
 }
 function nameCell(row) {

@@ -33,7 +33,8 @@ async def observe(
 ) -> None:
     """Follow the job and serve the page until ``until``.
 
-    Raises ElasticRunError if the job cannot be followed. ``tell`` is called with the page's URL once it is served. The page stays when the job is over.
+    Raises ElasticRunError if the job cannot be followed. ``tell`` is called with the page's URL once it is
+    served. The page stays when the job is over.
     """
     tracer = tracer_to(settings.traces) if settings.traces else None
     takers: list[Taker] = []

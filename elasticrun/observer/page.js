@@ -137,9 +137,18 @@ function drawNumbers() {
     [`${job.round}`, job.max_restarts ? `round; ${job.restarts_used} of ${job.max_restarts} restarts used` : "round"],
     [last ? duration(last.seconds) : "–", last && last.seconds === null ? "recovering" : "last recovery"],
     [duration(clock.at - clock.began), job.outcome ? "it took" : "running for"],
-    ...saves.map((save) => [save.step.toLocaleString("en"), `saved step, ${PLACES[save.place] || save.place}`]),
+    ...savedCells(saves),
   ];
   $("numbers").replaceChildren(...cells.map(([value, name]) => el("div", "", "", el("b", "", value), el("span", "", name))));
+}
+/** A place that has the same step as the one before it shares its cell. */
+function savedCells(saves) {
+  const cells = [];
+  for (const save of saves) {
+    const last = cells[cells.length - 1], step = save.step.toLocaleString("en"), place = PLACES[save.place] || save.place;
+    if (last && last[0] === step) last[1] += `, ${place}`; else cells.push([step, `saved step: ${place}`]);
+  }
+  return cells;
 }
 const PLACES = { memory: "in memory", hosts: "on several hosts", storage: "in the storage" };
 
@@ -157,7 +166,7 @@ function drawSpent() {
   });
   $("split").replaceChildren(...parts);
   $("split").setAttribute("aria-label", shares.map((share) => `${share.name} ${percent(share.seconds / all)}`).join(", ") || "nothing yet");
-  $("split-list").replaceChildren(...shares.map((share) => {
+  $("split-list").replaceChildren(...shares.filter((share) => share.seconds / all >= 0.0005).map((share) => {
     const dot = el("i");
     dot.style.background = `var(${COLOURS[share.name] || "--wait"})`;
     return el("li", "", "", dot, `${share.name} ${percent(share.seconds / all)} (${duration(share.seconds)})`);

@@ -88,7 +88,12 @@ class Pages:
 
     def app(self) -> web.Application:
         """An application that serves them."""
-        app = web.Application(middlewares=[web.middleware(self._guard)], client_max_size=MAX_BODY)
+
+        @web.middleware
+        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await self._guard(request, handler)
+
+        app = web.Application(middlewares=[guard], client_max_size=MAX_BODY)
         for path in ASSETS:
             app.router.add_get(path, self._asset)
         app.router.add_get("/api/session", self._session)

@@ -46,16 +46,29 @@ export function drawTimeline(state) {
       made.push(label);
     }
   });
-  for (const row of state.failures) {
-    if (row.at < from || row.at > to) continue;
-    made.push(shape("circle", "mark", { cx: x(row.at).toFixed(1), cy: LANE + TALL, r: 5 }, `${clockTime(row.at)}: rank ${row.rank} on ${row.node}: ${row.summary}`));
-  }
+  made.push(...marks(state.failures.filter((row) => row.at >= from && row.at <= to), x));
   made.push(...ratePath(state, x, from, to, wide), ...axis(from, to, x, wide));
   svg.replaceChildren(...made);
   const last = state.rounds[state.rounds.length - 1];
   svg.setAttribute("aria-label", last
     ? `Timeline: ${state.rounds.length} rounds and ${state.failures.length} failures are shown; round ${last.number} is the newest. Arrow keys move, plus and minus zoom.`
     : "Timeline: no round has started yet");
+}
+
+/** One mark for each failure; those that would hide one another share one, which grows with their number. */
+function marks(failures, x) {
+  const groups = [];
+  for (const row of failures) {
+    const last = groups[groups.length - 1];
+    if (last && x(row.at) - x(last[0].at) < 14) last.push(row); else groups.push([row]);
+  }
+  return groups.map((rows) => {
+    const [first, last] = [rows[0], rows[rows.length - 1]];
+    const title = rows.length === 1 ? `${clockTime(first.at)}: rank ${first.rank} on ${first.node}: ${first.summary}`
+      : `${clockTime(first.at)} to ${clockTime(last.at)}: ${rows.length} failures; the first: ${first.summary}`;
+    const size = Math.min(7, 3.6 + Math.log2(rows.length));
+    return shape("circle", "mark", { cx: ((x(first.at) + x(last.at)) / 2).toFixed(1), cy: LANE + TALL + 8, r: size.toFixed(1) }, title);
+  });
 }
 
 function ratePath(state, x, from, to, wide) {

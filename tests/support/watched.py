@@ -127,7 +127,9 @@ class Pretended:
     def round(self, number: int, is_last: bool = False) -> None:
         """One round, which ends with a failure unless it is the last."""
         names = tuple(self.name(each) for each in range(min(self.size, 64)))
-        self.tell(chronicle.Decision("gathering", number, f"start round {number} with {self.size} nodes"), 0.2)
+        self.tell(
+            chronicle.Decision("gathering", number, f"start round {number} with {self.size} nodes"), 0.2
+        )
         self.tell(
             chronicle.RoundStarted(
                 number, self.size, 8 * self.size, names, number, self._step or None, "all nodes are ready"
@@ -157,7 +159,16 @@ class Pretended:
         why = f"rank {8 * bad} was killed by SIGKILL: RuntimeError: CUDA error: an illegal memory access"
         self.tell(
             chronicle.WorkerFailed(
-                number, self.name(bad), self.name(bad)[:8], 8 * bad, 0, 4000 + bad, "signal", -9, self._step, why
+                number,
+                self.name(bad),
+                self.name(bad)[:8],
+                8 * bad,
+                0,
+                4000 + bad,
+                "signal",
+                -9,
+                self._step,
+                why,
             ),
             self._draw.uniform(1, 60),
         )
