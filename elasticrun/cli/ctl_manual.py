@@ -21,6 +21,7 @@ TOPICS = (
     "exit-codes",
     "troubleshooting",
     "security",
+    "web",
     "tensorflow",
     "api",
     "differences-from-torchrun",

@@ -71,8 +71,11 @@ class Live:
         self._touched.set()
         return reader
 
-    def current(self) -> State:
+    async def current(self) -> State:
         """The state, for one who reads it once."""
+        if self._loop.time() - self._asked >= QUIET and not self._followed.history.outcome:
+            self._asked = self._loop.time()
+            await self._refresh()
         if self._loop.time() - self._published >= 1 / RATE:
             self.publish()
         return self.hub.state

@@ -216,7 +216,7 @@ def view(
         nodes,
         tuple(map(_round, _newest(history.rounds))),
         tuple(_failure(*each) for each in _newest(history.failures)),
-        tuple(map(_recovery, _newest(history.recoveries))),
+        tuple(_recovery(it, bool(history.steps)) for it in _newest(history.recoveries)),
         tuple(DecisionRow(_short(a), _short(t), _cut(text)) for a, t, text in _newest(history.decisions)),
         tuple(StepRow(_short(a), step, _maybe(rate)) for a, step, rate in _newest(history.steps)),
         _saves(history, status),
@@ -367,9 +367,13 @@ def _failure(at: float, time: float, told: WorkerFailed) -> FailureRow:
     )
 
 
-def _recovery(it: Recovery) -> RecoveryRow:
+def _recovery(it: Recovery, has_steps: bool) -> RecoveryRow:
+    """Without reports of steps a recovery is over when workers run."""
+    seconds = it.seconds
+    if seconds is None and it.running is not None and not has_steps:
+        seconds = it.running - it.began
     return RecoveryRow(
-        it.round, _short(it.began), _cut(it.cause), _cut(it.reason), it.is_failure, _maybe(it.seconds)
+        it.round, _short(it.began), _cut(it.cause), _cut(it.reason), it.is_failure, _maybe(seconds)
     )
 
 

@@ -209,7 +209,7 @@ class Pages:
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         self._check_reading(request)
-        answer = web.json_response(to_json(self._live.current()))
+        answer = web.json_response(to_json(await self._live.current()))
         answer.enable_compression()
         return answer
 

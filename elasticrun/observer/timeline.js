@@ -73,7 +73,11 @@ function marks(failures, x) {
 
 function ratePath(state, x, from, to, wide) {
   const rates = state.steps.filter((row) => row.rate !== null && row.at >= from && row.at <= to);
-  if (rates.length < 2) return [];
+  if (rates.length < 2) {
+    const label = shape("text", "", { x: 2, y: RATE + 24 });
+    label.textContent = state.steps.length ? "no step rate in this span" : "no steps were reported yet";
+    return [label];
+  }
   const most = Math.max(...rates.map((row) => row.rate)) || 1;
   let path = "";
   rates.forEach((row, at) => {
