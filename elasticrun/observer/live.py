@@ -67,6 +67,8 @@ class Live:
 
     def join(self) -> Reader:
         """One reader more. Raises FullError."""
+        if not len(self.hub):
+            self.publish()
         reader = self.hub.join()
         self._touched.set()
         return reader
@@ -88,7 +90,8 @@ class Live:
                     await asyncio.wait_for(self._touched.wait(), self._patience())
                 self._touched.clear()
                 self._ask()
-                self.publish()
+                if len(self.hub):
+                    self.publish()
                 await self._pause(1 / RATE)
         finally:
             if self._asking is not None:

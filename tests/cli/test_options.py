@@ -115,6 +115,9 @@ SAMPLES = [
     Sample("log-line-prefix-template", "<${rank}> ", "<${rank}> ",
            lambda c: c.workers.logs.line_prefix_template, "${hostname}:"),
     Sample("event-log-handler", "console", "console", lambda c: c.event_log_handler, "null", "null"),
+    Sample("web", ":8080", Endpoint("127.0.0.1", 8080), lambda c: c.web, "node0:80"),
+    Sample("web-read", "anyone", "anyone", lambda c: c.web_read, "token", "auto"),
+    Sample("traces", "http://c:4318/v1/traces", "http://c:4318/v1/traces", lambda c: c.traces, "http://d:1"),
 ]
 # fmt: on
 #: Accepted for torchrun's sake; these change nothing, or only what is noted.

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,7 +20,9 @@ pytest.importorskip("aiohttp", reason="needs the extra web")
 
 from elasticrun.core.protocol import chronicle
 from elasticrun.errors import ExitCode
+from elasticrun.observer.changes import applied
 from tests.support.cluster import WORKER, Cluster
+from tests.support.launcher import ROOT
 from tests.support.ports import free_port
 from tests.support.processes import DEADLINE
 from tests.support.watched import TOKEN, Pretended
@@ -198,11 +201,18 @@ def test_a_login_gives_the_right_to_order(browser: Any, serve: Callable[[Pretend
 # -- below a real launcher
 
 
-def state_of(port: int) -> Any:
-    """What the page's API says."""
+def running(port: int) -> Any:
+    """The state of the page as soon as it says that a round runs."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{port}/api/state", timeout=DEADLINE) as answer:
-        return json.loads(answer.read())
+    state: Any = {}
+    with opener.open(f"http://127.0.0.1:{port}/api/events", timeout=DEADLINE) as stream:
+        for line in stream:
+            if line.startswith(b"data: "):
+                told = json.loads(line.removeprefix(b"data: "))
+                state = applied(state, told) if "after" in told else told
+                if state["job"]["phase"] == "running" and state["rounds"]:
+                    return state
+    raise AssertionError("the page is gone")
 
 
 def observer_of(pid: int) -> int:
@@ -218,13 +228,13 @@ def test_a_launcher_serves_its_job_and_starts_a_killed_observer_again(cluster: C
     launcher = cluster.alone("--web", f":{port}", env={"LOGLEVEL": "INFO"})
     worker = cluster.director.round(0, 1)[0]
     launcher.wait_line("web page: ")
-    assert state_of(port)["job"]["phase"] == "running"
+    assert [row["number"] for row in running(port)["rounds"]] == [0]
     first = observer_of(launcher.pid)
     assert os.getpriority(os.PRIO_PROCESS, first) >= 10
     os.kill(first, signal.SIGKILL)
     launcher.wait_line("it is started again")
     # The port was never closed: this waits until the next observer takes the connection.
-    assert [row["number"] for row in state_of(port)["rounds"]] == [0]
+    assert [row["number"] for row in running(port)["rounds"]] == [0]
     assert observer_of(launcher.pid) != first
     worker.tell("exit 0")
     cluster.wait_all()
@@ -258,3 +268,36 @@ def test_what_is_wrong_with_the_page_is_told_before_anything_starts(cluster: Clu
     open_ = cluster.launch("--standalone", "--no-token", "--web", "0.0.0.0:0", WORKER)
     assert open_.wait() == ExitCode.USAGE
     assert "no token to log in with" in open_.story()
+
+
+def test_a_page_is_served_from_beside_a_job(cluster: Cluster) -> None:
+    """By elastic-ctl observe, which ends with Ctrl-C, and does not begin without a job."""
+    port = free_port()
+    launcher = cluster.alone()
+    worker = cluster.director.round(0, 1)[0]
+    ctl = (sys.executable, "-m", "elasticrun.cli.ctl")
+    observer = cluster.launch(
+        "observe", "--web", f":{port}", "--pid", str(launcher.pid), command=ctl, cwd=ROOT
+    )
+    observer.wait_line(f"web page: http://127.0.0.1:{port}/")
+    assert [row["number"] for row in running(port)["rounds"]] == [0]
+    observer.signal(signal.SIGINT)
+    assert observer.wait() == 0
+    nobody = cluster.launch("observe", "--web", ":0", "--pid", "1", command=ctl, cwd=ROOT)
+    assert nobody.wait() == ExitCode.MASTER_UNREACHABLE
+    wrong = cluster.launch("observe", "--web", "nowhere", command=ctl, cwd=ROOT)
+    assert wrong.wait() == ExitCode.USAGE
+    assert "give [HOST]:PORT" in wrong.story()
+    worker.tell("exit 0")
+    assert launcher.wait() == 0
+
+
+def test_without_aiohttp_the_launcher_says_what_to_install(cluster: Cluster) -> None:
+    code = (
+        "import sys, importlib.util as u; find = u.find_spec;"
+        "u.find_spec = lambda name, *rest: None if name == 'aiohttp' else find(name, *rest);"
+        "from elasticrun.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    launcher = cluster.launch("--standalone", "--web", ":0", WORKER, command=(sys.executable, "-c", code))
+    assert launcher.wait() == ExitCode.USAGE
+    assert "pip install 'elasticrun[web]'" in launcher.story()
