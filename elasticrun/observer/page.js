@@ -139,14 +139,14 @@ function drawNumbers() {
     [duration(clock.at - clock.began), job.outcome ? "it took" : "running for"],
     ...savedCells(saves),
   ];
-  $("numbers").replaceChildren(...cells.map(([value, name]) => el("div", "", "", el("b", "", value), el("span", "", name))));
+  $("numbers").replaceChildren(...cells.map(([value, name, kind = ""]) => el("div", kind, "", el("b", "", value), el("span", "", name))));
 }
 /** A place that has the same step as the one before it shares its cell. */
 function savedCells(saves) {
   const cells = [];
   for (const save of saves) {
     const last = cells[cells.length - 1], step = save.step.toLocaleString("en"), place = PLACES[save.place] || save.place;
-    if (last && last[0] === step) last[1] += `, ${place}`; else cells.push([step, `saved step: ${place}`]);
+    if (last && last[0] === step) last[1] += `, ${place}`; else cells.push([step, `saved step: ${place}`, "two"]);
   }
   return cells;
 }

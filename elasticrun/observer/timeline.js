@@ -39,7 +39,7 @@ export function drawTimeline(state) {
     block("start", row.started, run, `${name}; started ${clockTime(row.started)}: ${row.reason}`);
     block("run", run, halt, `${name}; trained ${duration(halt - run)}${row.step >= 0 ? `, to step ${row.step}` : ""}`);
     block("stop", halt, end, `${name}; stopped: ${row.stop_reason || row.cause}`);
-    const width = x(end) - x(row.started);
+    const width = Math.min(wide, x(end)) - Math.max(0, x(row.started)); // of what is seen
     if (width > 26) {
       const label = shape("text", "", { x: Math.max(2, x(row.started) + 3).toFixed(1), y: LANE - 5 });
       label.textContent = row.number;
@@ -101,7 +101,7 @@ function axis(from, to, x, wide) {
   return made;
 }
 
-function move(share, factor, centre = 0.5) {
+function move(share, factor, centre = range ? 0.5 : 1) { // from all, to what is newest
   const state = getState();
   if (!state) return;
   const all = whole(state);

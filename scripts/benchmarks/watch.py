@@ -2,8 +2,8 @@
 and without an observer that has 100 readers and is scraped each second.
 
 One job of two nodes runs all the time; phases with and without follow one another, so both meet the same
-machine. In each phase a worker is killed some times. Readers and scraper are processes of this machine too, as
-in no real job: what they take is not the master's, but slows what shares the cores.
+machine. In each phase a worker is killed some times. Readers and scraper are processes of this machine too,
+as in no real job: what they take is not the master's, but slows what shares the cores.
 """
 
 from __future__ import annotations
@@ -50,16 +50,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--readers", type=int, default=100, help="of the page (default 100)")
     options = parser.parse_args(arguments)
     phases = []
-    with tempfile.TemporaryDirectory(prefix="elasticrun-bench-") as folder:
-        with opened(LAUNCHERS[OURS], Path(folder), 0) as run:
-            nodes = [run.node("2", *RESTARTS, TRAIN) for _ in range(2)]
-            newest = run.all_of("reduced", 2, DEADLINE)
-            master = next(pid for node in nodes for pid in titled(node.mark, "elastic-run: master"))
-            for number in range(options.phases):
-                readers = options.readers if number % 2 else 0
-                phase, newest = _phase(run, master, newest, readers, options.kills)
-                phases.append(phase)
-                print(_line(f"{number} {'watched' if phase.is_watched else 'alone'}", [phase]), flush=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="elasticrun-bench-") as folder,
+        opened(LAUNCHERS[OURS], Path(folder), 0) as run,
+    ):
+        nodes = [run.node("2", *RESTARTS, TRAIN) for _ in range(2)]
+        newest = run.all_of("reduced", 2, DEADLINE)
+        master = next(pid for node in nodes for pid in titled(node.mark, "elastic-run: master"))
+        for number in range(options.phases):
+            readers = options.readers if number % 2 else 0
+            phase, newest = _phase(run, master, newest, readers, options.kills)
+            phases.append(phase)
+            print(_line(f"{number} {'watched' if phase.is_watched else 'alone'}", [phase]), flush=True)
     for is_watched in (False, True):
         of = [phase for phase in phases if phase.is_watched == is_watched]
         print(_line(f"all {'watched' if is_watched else 'alone'}", of))
