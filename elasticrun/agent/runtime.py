@@ -66,6 +66,7 @@ from elasticrun.errors import ExitCode
 if TYPE_CHECKING:
     from elasticrun.agent.face import Face
     from elasticrun.agent.memory.storage_access import StorageAccess, Writers
+    from elasticrun.agent.observer_host import ObserverHost
     from elasticrun.core.agent.state import AgentState
 
 logger = logging.getLogger(__name__)
@@ -117,12 +118,14 @@ class Agent:
         cpus: CpuPlan,
         show_checkup: ShowCheckup | None = None,
         open_face: OpenFace | None = None,
+        observer: ObserverHost | None = None,
     ) -> None:
         """``open_face``: makes the status line of a terminal; None: there is none."""
         self._config = config
         self._host = host
         self._router = router
         self._show_checkup = show_checkup
+        self._observer = observer
         self._loop = asyncio.get_running_loop()
         self._clock = MonotonicClock()
         self._began = self._clock.now()
@@ -146,7 +149,7 @@ class Agent:
             lambda: self._link.tell_progress(),
         )
         self._processes = Processes(
-            config, node, spawner, router, cpus, self._services, self._post, lambda: host.pids
+            config, node, spawner, router, cpus, self._services, self._post, self._spared
         )
         self._face = open_face(self._machine.state, self._services.step) if open_face is not None else None
         event_log = EventLog(config.event_log_handler, router.stderr.write)
@@ -176,10 +179,18 @@ class Agent:
         await self._services.start()
         self._processes.prepare()
         self._services.look_out(lambda reason: self._post(Preempted(reason)))
+        if self._observer is not None:
+            self._observer.start()
         finish = await self._finished
         await self._close(finish)
+        if self._observer is not None:
+            await self._observer.close()
         inbox.detach()
         return finish.exit_status
+
+    def _spared(self) -> tuple[int, ...]:
+        """Children of ours that are no worker's."""
+        return (*self._host.pids, *(() if self._observer is None else self._observer.pids))
 
     # -- events in
 

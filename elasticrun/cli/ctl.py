@@ -21,6 +21,7 @@ from elasticrun.cli.ctl_checkpoints import checkpoints
 from elasticrun.cli.ctl_events import events
 from elasticrun.cli.ctl_logs import logs, stacks
 from elasticrun.cli.ctl_manual import manual
+from elasticrun.cli.ctl_observe import observe
 from elasticrun.cli.ctl_orders import add_orders
 from elasticrun.cli.ctl_ps import ps
 from elasticrun.cli.ctl_replay import replay
@@ -65,6 +66,7 @@ group.add_command(token)
 group.add_command(certs)
 group.add_command(checkpoints)
 group.add_command(events)
+group.add_command(observe)
 group.add_command(replay)
 group.add_command(manual)
 group.add_command(audit)

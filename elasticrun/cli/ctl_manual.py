@@ -23,6 +23,7 @@ TOPICS = (
     "troubleshooting",
     "metrics",
     "security",
+    "web",
     "tensorflow",
     "api",
     "differences-from-torchrun",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from elasticrun.agent.logs.console import Console
     from elasticrun.agent.logs.router import LogRouter
     from elasticrun.agent.master_host.hosting import MasterHost
+    from elasticrun.agent.observer_host import ObserverHost
     from elasticrun.agent.runtime import OpenFace
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import SpawnerHandle
@@ -81,7 +82,7 @@ def _main(arguments: Sequence[str]) -> int:
         config = parse_command_line(arguments, environ)
     except ShowText as shown:
         return _show(shown.text)
-    return launch(config, arguments)
+    return launch(config, arguments, _observer(config))
 
 
 def _show(text: str) -> int:
@@ -105,7 +106,15 @@ def _open_missing_std() -> None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
-def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
+def _observer(config: LaunchConfig) -> ObserverHost | None:
+    if config.web is None and config.traces is None:
+        return None
+    from elasticrun.cli.web import observer_host
+
+    return observer_host(config)
+
+
+def launch(config: LaunchConfig, arguments: Sequence[str], observer: ObserverHost | None = None) -> int:
     """Start the processes, then run this agent's loop; returns the exit status."""
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import fork_spawner
@@ -132,7 +141,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
 
         # Python's development mode is meant for the workers; asyncio's debug mode has its own variable.
         debug = bool(os.environ.get("PYTHONASYNCIODEBUG"))
-        status = asyncio.run(_run(config, cpus, inbox, spawner, host), debug=debug)
+        status = asyncio.run(_run(config, cpus, inbox, spawner, host, observer), debug=debug)
         gc.freeze()  # spares the collections at the interpreter's end, 30 ms
         return status
     except BaseException:
@@ -145,7 +154,12 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
 
 
 async def _run(
-    config: LaunchConfig, cpus: CpuPlan, inbox: SignalInbox, spawner: SpawnerHandle, host: MasterHost
+    config: LaunchConfig,
+    cpus: CpuPlan,
+    inbox: SignalInbox,
+    spawner: SpawnerHandle,
+    host: MasterHost,
+    observer: ObserverHost | None,
 ) -> int:
     import logging
 
@@ -162,7 +176,7 @@ async def _run(
         tell_how_to_ask(config, router.stderr)
     show = functools.partial(show_checkup, router.stdout)
     face = _open_face(config, router)
-    return await Agent(config, node, spawner, host, router, cpus, show, face).run(inbox)
+    return await Agent(config, node, spawner, host, router, cpus, show, face, observer).run(inbox)
 
 
 def _open_face(config: LaunchConfig, router: LogRouter) -> OpenFace | None:

@@ -16,6 +16,7 @@ from typing import Any
 from elasticrun.cli import values
 from elasticrun.cli.option import SWITCH, Group, Option, Origin, flag
 from elasticrun.cli.state_options import STATE_OPTIONS
+from elasticrun.cli.watch_options import WATCH_OPTIONS
 from elasticrun.config import (
     HealthCheckMode,
     HealthConfig,
@@ -395,4 +396,5 @@ USE_ENV = flag(
 
 OPTIONS: tuple[Option[Any], ...] = (
     *(row for row in tuple(globals().values()) if isinstance(row, Option)), *STATE_OPTIONS,
+    *WATCH_OPTIONS,
 )

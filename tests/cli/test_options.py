@@ -116,6 +116,9 @@ SAMPLES = [
            lambda c: c.workers.logs.line_prefix_template, "${hostname}:"),
     Sample("event-log-handler", "console", "console", lambda c: c.event_log_handler, "null", "null"),
     Sample("ui", "off", "off", lambda c: c.ui, "auto", "auto"),
+    Sample("web", ":8080", Endpoint("127.0.0.1", 8080), lambda c: c.web, "node0:80"),
+    Sample("web-read", "anyone", "anyone", lambda c: c.web_read, "token", "auto"),
+    Sample("traces", "http://c:4318/v1/traces", "http://c:4318/v1/traces", lambda c: c.traces, "http://d:1"),
 ]
 # fmt: on
 #: Accepted for torchrun's sake; these change nothing, or only what is noted.
