@@ -107,6 +107,10 @@ class Books:
         open_ = training.open_at(self._now) if training is not None else 0
         return Summary(self._now, self._start, past | nodes, total, self._job.until(self._now), open_)
 
+    def job_spent(self, now: int) -> Spent:
+        """What the job alone has spent until now. It costs the same however many nodes there are."""
+        return self._job.until(self._now if self._is_over else max(self._now, now))
+
     # -- nodes
 
     def _came(self, node: str) -> None:
