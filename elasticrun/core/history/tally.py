@@ -16,15 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass as mutable
 from dataclasses import field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar
 
 from elasticrun.core.accounting.activities import Activity, Spent, nothing
 from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.chronicle import LogEntry, Place
 from elasticrun.core.recovery.budget import StopCause
 
-if TYPE_CHECKING:
-    from elasticrun.core.history.history import Recovery
+K = TypeVar("K")
 
 #: How many hosts, ranks, and classes of failures are told apart.
 KNOWN = 4096
@@ -72,6 +71,17 @@ _KINDS = {StopCause.MEMBER_LOST.value: Kind.LOST} | dict.fromkeys(
 def kind_of(cause: str) -> Kind:
     """The kind of incident that a cause of a stop is; what is not known is a failure."""
     return _KINDS.get(cause, Kind.FAILED)
+
+
+class Repair(Protocol):
+    """What is asked of a recovery: see ``Recovery`` of history.py."""
+
+    round: int
+    began: float
+    cause: str
+    started: float | None
+    running: float | None
+    over: float | None
 
 
 @mutable(slots=True)
@@ -137,14 +147,14 @@ class Tally:
     restored: int = 0  # rounds that began with a saved state
     first_import: float = 0.0  # seconds of imports before the first incident
     _closed: dict[Kind, Sums] = field(default_factory=lambda: {kind: Sums() for kind in Kind})
-    _open: Recovery | None = None
+    _open: Repair | None = None
     _now: Sums = field(default_factory=Sums)  # of the open incident, as far as it is known
     _began: Spent = field(default_factory=nothing)  # what the job had spent then
     _gone: int = 0  # nodes, since the round began
     _made: dict[int, float] = field(default_factory=dict)  # saved step -> seconds of training until then
     _durable: float = 0.0  # seconds of training until the newest step that is in the storage
 
-    def take(self, entry: LogEntry, newest: Recovery | None, spent: Spent) -> None:
+    def take(self, entry: LogEntry, newest: Repair | None, spent: Spent) -> None:
         """Take in an entry of ``TOLD``. ``spent``: what the job had until then; ``newest`` is after it."""
         match entry.told:
             case chronicle.WorkerFailed() as failed:
@@ -178,7 +188,7 @@ class Tally:
 
     # -- incidents
 
-    def _begin(self, newest: Recovery | None, spent: Spent) -> None:
+    def _begin(self, newest: Repair | None, spent: Spent) -> None:
         if self._open is None:
             self.first_import = spent[Activity.IMPORT] / _MICROS
         self._open, self._began = newest, dict(spent)
@@ -204,7 +214,7 @@ class Tally:
     def _more(self, spent: Mapping[Activity, int], activity: Activity) -> float:
         return max(0, spent[activity] - self._began[activity]) / _MICROS
 
-    def _started(self, started: chronicle.RoundStarted, newest: Recovery | None, spent: Spent) -> None:
+    def _started(self, started: chronicle.RoundStarted, newest: Repair | None, spent: Spent) -> None:
         self.rounds += 1
         self.most_nodes = max(self.most_nodes, started.nodes)
         self.restored += started.restored_step is not None
@@ -253,6 +263,6 @@ def _trained(spent: Spent) -> float:
     return (spent[Activity.PRODUCTIVE] + spent[Activity.REDONE]) / _MICROS
 
 
-def _count(counter: Counter[str] | Counter[int], key: str | int) -> None:
+def _count(counter: Counter[K], key: K) -> None:
     if key in counter or len(counter) < KNOWN:
-        counter[key] += 1  # type: ignore[index]  # who calls gives keys of the counter's kind
+        counter[key] += 1
