@@ -130,8 +130,8 @@ def _checkpoints(view: View) -> Found:
     word = "often" if every < best else "rarely"
     yield Advice(
         "checkpoints",
-        f"the state is saved each {time_text(every)} of training, too {word}: by the measured stall and failures"
-        f" {time_text(best)} would lose the least",
+        f"the state is saved each {time_text(every)} of training, too {word}: by the measured stall and"
+        f" failures {time_text(best)} would lose the least",
         'use Checkpointer(every="auto"), which finds the interval by itself',
         every / best,
         "times",

@@ -31,6 +31,7 @@ CLASSES = 64
 #: How many saved steps are remembered until they are in the storage.
 _UNDERWAY = 256
 _MICROS = 1e6
+_SLOWEST = 1000.0
 _OTHERS = ("others", 0, "")
 _WHO = re.compile(r"^rank \d+ \([^)]*\) ")
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -251,7 +252,7 @@ class Tally:
         if found.factor > 1.0 and (found.node in self.slow or len(self.slow) < KNOWN):
             known = self.slow.setdefault(found.node, Slowness())
             known.found += 1
-            known.worst = max(known.worst, found.factor)
+            known.worst = max(known.worst, min(_SLOWEST, found.factor))
 
 
 def class_text(summary: str) -> str:

@@ -26,6 +26,7 @@ class Measured:
     incidents: Mapping[Kind, Sums]
     stalled: float = 0.0  # training that saves held up
     trained: float = 0.0  # steps, the first time or again
+    productive: float = 0.0  # steps, the first time
     saves: int = 0  # in memory; if there are none, in the storage
     stored: int = 0  # saves in the storage
     setup: float = 0.0  # a restart from its imports to the first step: loading the state, the step itself
@@ -70,6 +71,7 @@ def measured(history: History, now: float | None = None) -> Measured:
         incidents=incidents,
         stalled=job[Activity.CHECKPOINT] / 1e6,
         trained=(job[Activity.PRODUCTIVE] + job[Activity.REDONE]) / 1e6,
+        productive=job[Activity.PRODUCTIVE] / 1e6,
         saves=memory or tally.saves[Place.STORAGE],
         stored=tally.saves[Place.STORAGE],
         setup=_setup(history),

@@ -124,7 +124,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
     {
         "restart": "seconds from a failure to the new workers, without imports, on one node",
         "restart-nodes": "the same on more nodes, which meet again first",
-        "import": "seconds in which a worker imports torch and the script's modules; more if the log shows more",
+        "import": "seconds in which a worker imports its modules, or as the log has it if longer",
         "lost-node": "seconds until the others know that a node is lost: missed signs of life",
         "stall-factor": "how many times as long as here a save holds up the training, as torch.save does",
         "every": "seconds of training between two saves to storage; without it: see below",
