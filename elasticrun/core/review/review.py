@@ -1,8 +1,8 @@
 """All of a log, taken in one entry at a time, in bounded memory: its history, and how its ratios went.
 
-Theory. A log may have any length, so the samples of the ratios are thinned: when there are ``SAMPLES``, each
-second one goes, and from then on they are taken half as often. So there are always between half of that and
-all of it, evenly spread over the time until now, and each costs O(nodes).
+Theory. A log may have any length, so the samples of the ratios are thinned: when there are ``SAMPLES``, the
+least time between two is doubled, and those go that are closer. So they are spread evenly over the time until
+now, there are never more, and each costs O(nodes).
 """
 
 from __future__ import annotations
@@ -46,9 +46,13 @@ class Series:
         if self.samples and at < self.samples[-1].at + self.every:
             return
         self.add(history)
-        if len(self.samples) >= SAMPLES:
-            self.samples = self.samples[::2]
+        while len(self.samples) >= SAMPLES:
             self.every *= 2
+            kept = self.samples[:1]
+            for sample in self.samples[1:]:
+                if sample.at >= kept[-1].at + self.every:
+                    kept.append(sample)
+            self.samples = kept
 
     def add(self, history: History) -> None:
         """Take a sample of now."""

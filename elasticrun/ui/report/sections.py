@@ -257,7 +257,7 @@ def what_if(report: Report) -> Html | None:
             el("ul", *(el("li", each) for each in report.assumptions), class_="small soft"),
             el(
                 "p",
-                "Defaults are what was measured: elastic-ctl manual speed. --assume NAME=FIGURE gives others.",
+                "Defaults were measured: elastic-ctl manual speed. --assume NAME=FIGURE gives others.",
                 class_="small soft",
             ),
         ),

@@ -71,13 +71,15 @@ svg{display:block;width:100%;min-width:640px;height:auto}
 svg text{font:12px system-ui,sans-serif;fill:var(--soft)}
 .axis{stroke:var(--line);stroke-width:1}.strong{fill:var(--ink)}
 .key{display:flex;flex-wrap:wrap;gap:4px 16px;font-size:.85rem;color:var(--soft);margin:4px 0}
-.key i,.keyed i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:5px;vertical-align:-1px}
+.key i,.keyed i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:5px;
+ vertical-align:-1px}
 .goodput{stroke:var(--a-productive);fill:none;stroke-width:2.2}.ettr{stroke:var(--blue);fill:none;
  stroke-width:2.2;stroke-dasharray:6 3}.since{fill:var(--a-productive);opacity:.16}
 i.goodput{background:var(--a-productive)}i.ettr{background:var(--blue)}
 .round{fill:var(--a-productive)}.round.odd{opacity:.72}.recovery{fill:var(--bad)}i.round{background:var(--a-productive)}
 i.recovery{background:var(--bad)}.mark{stroke:var(--bad);stroke-width:1.2}
-.bar{fill:var(--blue)}.faint{fill:var(--blue);opacity:.35}.on{fill:#fff;font-weight:600}svg .on{fill:#fff}i.bar{background:var(--blue)}.change{fill:var(--a-waiting-for-nodes)}
+.bar{fill:var(--blue)}.faint{fill:var(--blue);opacity:.35}
+svg .on{fill:#fff;font-weight:600}i.bar{background:var(--blue)}.change{fill:var(--a-waiting-for-nodes)}
 i.change{background:var(--a-waiting-for-nodes)}.loss{fill:var(--a-hung)}i.loss{background:var(--a-hung)}
 .save{fill:var(--a-checkpoint-stall)}i.save{background:var(--a-checkpoint-stall)}
 .better{color:var(--good)}.worse{color:var(--bad)}
@@ -85,7 +87,8 @@ footer{margin-top:40px;color:var(--soft);font-size:.85rem}
 """
     + _FILLS
     + """
-@media (max-width:600px){body{padding:14px 12px 32px}.tiles{grid-template-columns:1fr 1fr}h1{font-size:1.25rem}.tile b{font-size:1.15rem}}
+@media (max-width:600px){body{padding:14px 12px 32px}
+ .tiles{grid-template-columns:1fr 1fr}h1{font-size:1.25rem}.tile b{font-size:1.15rem}}
 @media print{body{max-width:none;padding:0;font-size:10.5pt}nav{display:none}svg{min-width:0}
  .scroll{overflow:visible}h2{break-after:avoid}.tile,.advice,.note,tr,svg,pre{break-inside:avoid}
  details::details-content{content-visibility:visible;display:block}
