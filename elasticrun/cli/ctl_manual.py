@@ -19,6 +19,7 @@ TOPICS = (
     "warm-start",
     "options",
     "exit-codes",
+    "report",
     "troubleshooting",
     "security",
     "tensorflow",

@@ -312,3 +312,7 @@ def _give(target: Target | Here, order: Order) -> str:
 
 def _try_next(error: ElasticRunError) -> None:
     click.echo(f"elastic-ctl: {one_line(str(error))}; trying the next one", err=True)
+
+
+#: For verbs in modules of their own: the options that say which job is meant, and how to ask it.
+common_options, give_order = _common, _run

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from elasticrun.cli.json_schema import DIALECT, of_dataclass
+from elasticrun.core.advice.rules import Advice
 from elasticrun.core.protocol.bounds import PIDS, Counted, Label, Range
 from elasticrun.core.protocol.status import JobPhase, JobStatus
+from elasticrun.core.review.document import Report
 from elasticrun.dataclass import dataclass
 from elasticrun.rpc.records import to_json
 
@@ -57,7 +59,20 @@ class JobsDocument:
     jobs: tuple[ListedJob, ...]
 
 
-DOCUMENTS: dict[str, type] = {"status": StatusDocument, "ps": JobsDocument}
+@dataclass(frozen=True, slots=True)
+class AdviceDocument:
+    """What elastic-ctl advice --json prints: the largest loss first."""
+
+    version: int
+    advice: tuple[Advice, ...]
+
+
+DOCUMENTS: dict[str, type] = {
+    "status": StatusDocument,
+    "ps": JobsDocument,
+    "advice": AdviceDocument,
+    "report": Report,
+}
 
 
 def listed(job: NearbyJob) -> ListedJob:
@@ -79,7 +94,7 @@ def listed(job: NearbyJob) -> ListedJob:
     )
 
 
-def as_json(document: StatusDocument | JobsDocument) -> str:
+def as_json(document: StatusDocument | JobsDocument | AdviceDocument | Report) -> str:
     """The text to print."""
     return json.dumps(to_json(document), indent=2)
 

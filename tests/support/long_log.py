@@ -81,7 +81,7 @@ class Job:
         return tuple(f"node{number}" for number in range(self.it.nodes))
 
 
-def log(settings: Settings = Settings()) -> Iterator[LogEntry]:  # noqa: B008 it is frozen
+def log(settings: Settings = Settings()) -> Iterator[LogEntry]:
     """All entries of such a job."""
     job = Job(settings, chance=random.Random(settings.seed))
     yield from job.told(MasterStarted(1, is_first=True))
@@ -138,7 +138,9 @@ def _train(job: Job, number: int, saved: int) -> Iterator[LogEntry]:  # type: ig
             saved = job.step
             if it.steps:
                 yield from job.told(SaveStalled(number, it.stall))
-            yield from job.told(StateSaved(Place.MEMORY, number, saved), StateSaved(Place.HOSTS, number, saved))
+            yield from job.told(
+                StateSaved(Place.MEMORY, number, saved), StateSaved(Place.HOSTS, number, saved)
+            )
             if it.stored and saves % it.stored == 0:
                 yield from job.told(StateSaved(Place.STORAGE, number, saved))
         if it.steps and job.now >= told + 5.0:
@@ -174,7 +176,9 @@ def _fault(job: Job, number: int) -> Iterator[LogEntry]:  # type: ignore[misc]  
         yield from job.told(HangFound(number, 60.0), RoundStopping(number, cause, "no step for 60 s"))
     elif draw < 0.93 and it.nodes > 1:
         cause, spent = "member lost", 0
-        yield from job.told(NodeGone(name, "its stream broke"), RoundStopping(number, cause, f"{name} is lost"))
+        yield from job.told(
+            NodeGone(name, "its stream broke"), RoundStopping(number, cause, f"{name} is lost")
+        )
     else:
         cause, spent = "node joined", 0
         yield from job.told(RoundStopping(number, cause, "a node joins"))
