@@ -142,7 +142,7 @@ def _checkpoints(view: View) -> Found:
 def _spares(view: View) -> Found:
     sums = view.measured.incidents
     waited = sum(sums[kind].waiting for kind in (Kind.LOST, Kind.FAILED))
-    if waited < WORTH * view.measured.seconds:
+    if waited <= WORTH * view.measured.seconds:
         return
     yield Advice(
         "spares",
@@ -237,7 +237,7 @@ def _budget(view: View) -> Found:
 
 def _imports(view: View) -> Found:
     every = view.measured.all
-    if every.imports < WORTH * view.measured.seconds or every.imports < IMPORTS * every.seconds:
+    if every.imports <= WORTH * view.measured.seconds or every.imports < IMPORTS * every.seconds:
         return
     part = min(1.0, every.imports / every.seconds) if every.seconds else 1.0
     yield Advice(
@@ -266,7 +266,7 @@ def _storage(view: View) -> Found:
 
 def _unsaved(view: View) -> Found:
     every = view.measured.all
-    if any(view.history.tally.saves.values()) or every.redone < WORTH * view.measured.seconds:
+    if any(view.history.tally.saves.values()) or every.redone <= WORTH * view.measured.seconds:
         return
     yield Advice(
         "unsaved",
