@@ -160,7 +160,7 @@ SILENT = [
     ("memory", view(shown={"n0": NodeFigures(1.0, 4, 5, 0, 0.0, 0.0, (gpu(memory=5, limit=0),))})),
     ("checkpoints", view()),
     ("checkpoints", view(measured=replace(SAVING, saves=30, stalled=30.0))),
-    ("checkpoints", view(measured=replace(SAVING, stalled=0.9, saves=900))),
+    ("checkpoints", view(measured=replace(SAVING, stalled=2.0, saves=20000))),
     ("checkpoints", view(measured=replace(SAVING, trained=0.0))),
     ("spares", view(measured=with_incidents(Kind.LOST, Sums(3, 70.0, waiting=5.0)))),
     ("spares", view(measured=with_incidents(Kind.CHANGED, Sums(3, 70.0, waiting=60.0)))),
