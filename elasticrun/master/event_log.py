@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["NAME", "Chronicle", "EventLog", "files_of", "read_events", "set_aside"]
+__all__ = ["KEPT", "NAME", "Chronicle", "EventLog", "files_of", "read_events", "set_aside"]
 
 #: Bytes of one file.
 FILE_BYTES = 16 << 20

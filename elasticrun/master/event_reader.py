@@ -78,10 +78,10 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _opened(path: Path) -> IO[bytes]:
     try:
-        file = os.fdopen(os.open(path, _FLAGS), "rb")
-        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return file
-        file.close()
+        fd = os.open(path, _FLAGS)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return os.fdopen(fd, "rb")
+        os.close(fd)
         raise OSError(errno.EINVAL, "it is no regular file")
     except OSError as error:
         raise UsageError(f"cannot read the event log {path}: {error.strerror}") from error

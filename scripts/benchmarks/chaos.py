@@ -111,8 +111,8 @@ def _compare(options: argparse.Namespace, folder: Path) -> None:
     _say("torchrun", theirs)
     least, usual, most = foretold(job, theirs.faults, {"every": every * STEP}, 0.0)
     print(
-        f"torchrun lost {theirs.lost(STEP):.0f} s; the what-if foretold {usual:.0f} s ({least:.0f} to {most:.0f})"
-        f" for these faults\nthe report: {options.out}"
+        f"torchrun lost {theirs.lost(STEP):.0f} s; for these faults the what-if foretold {usual:.0f} s"
+        f" ({least:.0f} to {most:.0f})\nthe report: {options.out}"
     )
 
 
@@ -120,8 +120,8 @@ def _say(name: str, lived: Lived) -> None:
     goodput = lived.counted * STEP / lived.seconds
     faults = ", ".join(f"{count} {kind.value}" for kind, count in lived.faults.items())
     print(
-        f"{name}: goodput {goodput:.3f}, {lived.counted} steps in {lived.seconds:.0f} s, {lived.lost(STEP):.1f} s"
-        f" lost by {faults or 'no faults'}",
+        f"{name}: goodput {goodput:.3f}, {lived.counted} steps in {lived.seconds:.0f} s,"
+        f" {lived.lost(STEP):.1f} s lost by {faults or 'no faults'}",
         flush=True,
     )
 

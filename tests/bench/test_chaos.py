@@ -1,7 +1,8 @@
-"""The soak under faults: its schedule, and what the what-if foretells for it. The runs are too long for tests."""
+"""The soak under faults: its schedule, and what is foretold for it. The runs are too long for tests."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -18,7 +19,7 @@ def test_a_shorter_run_has_the_first_faults_of_a_longer_one() -> None:
     long, short = (schedule(seconds, 20.0, 1, with_nodes=True) for seconds in (1800.0, 300.0))
     assert long[: len(short)] == short
     assert 12 <= len(short) <= 16
-    assert all(later.at - earlier.at >= 14.0 for earlier, later in zip(long, long[1:], strict=False))
+    assert all(later.at - earlier.at >= 14.0 for earlier, later in itertools.pairwise(long))
     assert short[-1].at < 300.0
 
 

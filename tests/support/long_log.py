@@ -7,7 +7,7 @@ workers hang. Everything follows from the seed, so two logs with the same settin
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from elasticrun.core.protocol.chronicle import (
@@ -121,7 +121,7 @@ def _start(job: Job, number: int, restart: int, restored: int | None) -> Iterato
                 yield from job.told(MilestoneReached(name, number, milestone))
 
 
-def _train(job: Job, number: int, saved: int) -> Iterator[LogEntry]:  # type: ignore[misc]  # it returns too
+def _train(job: Job, number: int, saved: int) -> Generator[LogEntry, None, int]:
     """Train until the next fault; returns the step that the next round begins with."""
     it = job.it
     until = job.now + max(2 * it.step, job.chance.expovariate(1 / it.apart))
@@ -152,7 +152,7 @@ def _train(job: Job, number: int, saved: int) -> Iterator[LogEntry]:  # type: ig
     return saved
 
 
-def _fault(job: Job, number: int) -> Iterator[LogEntry]:  # type: ignore[misc]  # it returns too
+def _fault(job: Job, number: int) -> Generator[LogEntry, None, int]:
     """Stop a round; returns how much of the budget that takes."""
     it, chance = job.it, job.chance
     draw = chance.random()

@@ -24,7 +24,10 @@ RATIOS = (
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Child]], numbers: str = "") -> Html:
     """A table. ``numbers``: for each column ``n`` if it holds numbers, ``w`` if it is wide, ``s`` short."""
-    kinds = [{"n": "n", "w": "wide", "s": "short"}.get(letter) for letter in numbers.ljust(len(head), "-")]
+    kinds = [
+        {"n": "n", "w": "wide", "s": "short"}.get(letter)
+        for letter in numbers.ljust(len(head), "-")[: len(head)]
+    ]
     top = el(
         "tr",
         *(
