@@ -101,7 +101,8 @@ def _compare(options: argparse.Namespace, folder: Path) -> None:
     every = best_every(options.size, folder, options.apart)
     seconds, with_nodes = options.minutes * 60, os.geteuid() == 0
     ours = _lived(OURS, options, folder / "ours", seconds, with_nodes, "auto")
-    log = next(iter((folder / "ours").glob(f"state*/{NAME}")))
+    # of the nodes that could be master one was
+    log = max((folder / "ours").glob(f"state*/{NAME}"), key=lambda path: path.stat().st_size)
     _report(log, options.out, every * STEP)
     job = measured(review_of(log).history)
     _say("elastic-run", ours)

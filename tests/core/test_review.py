@@ -53,6 +53,14 @@ def test_shares_sum_to_one(long: Report) -> None:
     assert long.ettr == long.job[0].share
 
 
+def test_without_steps_goodput_is_not_known() -> None:
+    found = report(reviewed(Settings(rounds=5, steps=False)))
+    assert (found.goodput, found.ettr, found.ratios) == (None, None, ())
+    assert "import" not in [it.activity for it in (*found.job, *found.nodes)]
+    assert found.job[0].activity == found.slowest[0].worst == "in a round"
+    assert found.advice == ()
+
+
 def test_ratios_are_in_order_and_end_with_those_of_the_job(long: Report) -> None:
     assert all(earlier.at < later.at for earlier, later in pairwise(long.ratios))
     assert (long.ratios[-1].goodput, long.ratios[-1].ettr) == (long.goodput, long.ettr)
@@ -107,7 +115,7 @@ def test_what_if_has_all_its_cases(long: Report) -> None:
     torchrun = long.what_if[0]
     assert torchrun.least <= torchrun.more <= torchrun.most
     assert torchrun.ettr is not None
-    assert torchrun.ettr < long.ettr
+    assert torchrun.ettr < (long.ettr or 0.0)
     assert long.assumptions[0] == ABOUT_ALL
     assert len([it for it in long.assumptions if " to " in it]) >= len(FIGURES)
 

@@ -246,7 +246,12 @@ def test_amounts() -> None:
         "180",
         "1,800",
     ]
-    assert [hours(it * 3600) for it in (1.5, 75.23, 1203.4)] == ["1.5 h", "75.2 h", "1,203 h"]
+    assert [hours(it * 3600) for it in (0.5, 1.5, 75.23, 1203.4)] == [
+        "30 min 0 s",
+        "1.5 h",
+        "75.2 h",
+        "1,203 h",
+    ]
     assert [money(12.5, "EUR"), money(123456.7, "")] == ["12.50 EUR", "123,457"]
     assert [money_difference(it, "EUR") for it in (0, 18.3, -0.8)] == ["none", "+18 EUR", "-0.8 EUR"]
 

@@ -30,6 +30,8 @@ from elasticrun.core.review.document import (
 from elasticrun.core.review.review import Review, Sample, Series
 from elasticrun.core.whatif.measured import measured
 
+#: What workers do of which nobody tells.
+UNKNOWN = "in a round"
 #: How many nodes are listed.
 WORST = 20
 NOTHING_ASSUMED: Mapping[str, float] = MappingProxyType({})
@@ -43,7 +45,7 @@ def report(
 ) -> Report:
     """What a log tells. ``hourly``: the cost of a node for an hour."""
     history = review.history
-    summary, sums = history.summary(), measured(history)
+    summary, sums, known = history.summary(), measured(history), _sees_work(review)
     return Report(
         version=VERSION,
         began=history.first[1] if history.first is not None else 0.0,
@@ -52,13 +54,13 @@ def report(
         node_seconds=sums.node_seconds,
         outcome=history.outcome,
         reason=history.end_reason,
-        goodput=summary.goodput,
-        ettr=summary.ettr,
+        goodput=summary.goodput if known else None,
+        ettr=summary.ettr if known else None,
         entries=review.entries,
         notes=tuple(_notes(review)),
-        job=_split(summary.job),
-        nodes=_split(summary.total),
-        ratios=tuple(_ratios(review)),
+        job=_split(summary.job, known),
+        nodes=_split(summary.total, known),
+        ratios=tuple(_ratios(review)) if known else (),
         rounds=tuple(map(_round, history.rounds)),
         rounds_before=history.tally.rounds - len(history.rounds),
         failures=tuple(sorted(map(_class, history.tally.classes.values()), key=lambda it: -it.count)),
@@ -79,6 +81,16 @@ def report(
     )
 
 
+def _sees_work(review: Review) -> bool:
+    """Whether somebody told of steps. Else work cannot be told from imports and the like."""
+    return bool(review.history.steps) or any(it.first_step is not None for it in review.history.rounds)
+
+
+def _word(activity: Activity, known: bool) -> str:
+    """What an activity is called; without steps all of a round looks like imports."""
+    return activity.value if known or activity is not Activity.IMPORT else UNKNOWN
+
+
 def _notes(review: Review) -> Iterator[str]:
     history = review.history
     if not review.entries:
@@ -90,17 +102,14 @@ def _notes(review: Review) -> Iterator[str]:
     if history.missed:
         known = count(review.lost, "line") if review.lost else "lines"
         yield f"In between, {known} could not be written: figures may be too low."
-    if review.entries and not history.steps:
-        yield (
-            "No steps were reported: productive time cannot be told from other time in a round, and is not"
-            " shown as such before the first step."
-        )
+    if review.entries and not _sees_work(review):
+        yield "No steps were reported: work cannot be told from imports, so goodput and ETTR are not known."
 
 
-def _split(spent: SpentTime) -> tuple[Spent, ...]:
+def _split(spent: SpentTime, known: bool) -> tuple[Spent, ...]:
     """What there was at all, work first, then the largest loss."""
     found = sorted((each for each in Activity if spent[each]), key=lambda each: (each in LOST, -spent[each]))
-    return tuple(Spent(each.value, spent[each] / 1e6, share(spent[each], spent)) for each in found)
+    return tuple(Spent(_word(each, known), spent[each] / 1e6, share(spent[each], spent)) for each in found)
 
 
 def _ratios(review: Review) -> Iterator[Ratios]:
@@ -195,7 +204,7 @@ def _recovery_sums(review: Review) -> Iterator[RecoverySums]:
 
 def _slowest(review: Review, summary: Summary) -> Iterator[NodeRow]:
     """The nodes that took longest, then those that lost the largest share of their time."""
-    tally = review.history.tally
+    tally, known = review.history.tally, _sees_work(review)
 
     def slowness(name: str) -> float:
         return tally.slow[name].worst if name in tally.slow else 1.0
@@ -212,7 +221,7 @@ def _slowest(review: Review, summary: Summary) -> Iterator[NodeRow]:
             sum(spent.values()) / 1e6,
             sum(lost.values()) / 1e6,
             goodput(name),
-            max(lost, key=lambda each: lost[each]).value if lost else "",
+            _word(max(lost, key=lambda each: lost[each]), known) if lost else "",
             slowness(name),
             tally.losses[name],
         )

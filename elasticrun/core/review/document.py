@@ -155,8 +155,8 @@ class Report:
     node_seconds: float
     outcome: str  # "": it is not over
     reason: str
-    goodput: float
-    ettr: float
+    goodput: float | None  # None: nobody told of steps, so nobody knows
+    ettr: float | None
     entries: int
     notes: tuple[str, ...]  # what is missing
     job: tuple[Spent, ...]

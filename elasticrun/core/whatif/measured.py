@@ -9,12 +9,16 @@ was measured.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from elasticrun.core.accounting.activities import Activity
+from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.history.history import History
 from elasticrun.core.history.tally import Kind, Sums
 from elasticrun.core.protocol.chronicle import Place
 from elasticrun.dataclass import dataclass
+
+_IMPORTED = Milestone.IMPORTED.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,10 @@ def measured(history: History, now: float | None = None) -> Measured:
     summary = history.summary(now)
     at = history.last[0] if now is None else now
     job, tally = summary.job, history.tally
-    incidents = tally.sums(at, job)
+    incidents, first_import = tally.sums(at, job), tally.first_import
+    if not any(_IMPORTED in round_.milestones for round_ in history.rounds):  # that time may be anything
+        incidents = {kind: replace(sums, imports=0.0) for kind, sums in incidents.items()}
+        first_import = 0.0
     memory = max(tally.saves[Place.MEMORY], tally.saves[Place.HOSTS])
     return Measured(
         seconds=sum(job.values()) / 1e6,
@@ -75,7 +82,7 @@ def measured(history: History, now: float | None = None) -> Measured:
         saves=memory or tally.saves[Place.STORAGE],
         stored=tally.saves[Place.STORAGE],
         setup=_setup(history),
-        first_import=tally.first_import,
+        first_import=first_import,
         most_nodes=max(1, tally.most_nodes),
         sees_steps=bool(history.steps),
     )
@@ -88,7 +95,7 @@ def _setup(history: History) -> float:
         for round_ in history.rounds
         if round_.number > 0
         and round_.first_step is not None
-        and (imported := round_.milestones.get("imported")) is not None
+        and (imported := round_.milestones.get(_IMPORTED)) is not None
         and imported <= round_.first_step
     )
     return found[len(found) // 2] if found else 0.0

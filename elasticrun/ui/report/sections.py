@@ -61,7 +61,7 @@ def tiles(report: Report) -> Html:
     return el("div", *(el("div", el("b", a), el("span", b), class_="tile") for a, b in shown), class_="tiles")
 
 
-def advice(report: Report) -> Html | None:
+def advice(report: Report) -> Html:
     """What to do."""
     if not report.advice:
         return el("p", "Nothing in this log asks for a change.", class_="soft")
@@ -274,6 +274,6 @@ def _case(it: Case, report: Report) -> Iterator[Child]:
     yield difference(it.least) if has_range else ""
     yield difference(it.most) if has_range else ""
     yield difference(it.more_node_seconds, in_hours=True)
-    yield "" if it.ettr is None else percent(it.ettr)
+    yield percent(it.ettr)
     if report.cost_per_node_hour is not None:
         yield "" if it.money is None else money_difference(it.money, report.currency)

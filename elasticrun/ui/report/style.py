@@ -36,7 +36,7 @@ _DARK = (
     "--blue:#79aee8;--warn:#e2b14a;" + _variables(1)
 )
 _FILLS = "".join(
-    f".{slug(name)}{{fill:var(--{slug(name)});background:var(--{slug(name)})}}" for name in COLOURS
+    f".{slug(name)}{{fill:var(--{slug(name)});background:var(--{slug(name)})}}" for name in (*COLOURS, "")
 )
 SHEET = (
     f":root{{color-scheme:light dark;{_LIGHT}}}"
