@@ -25,7 +25,7 @@ from tests.support.long_log import Settings, log
 from tests.support.schema import misfits
 
 
-def run(*arguments: str | Path) -> Result:
+def run(*arguments: str | int | Path) -> Result:
     return CliRunner().invoke(group, [str(each) for each in arguments])
 
 

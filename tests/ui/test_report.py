@@ -55,7 +55,7 @@ def reviewed(settings: Settings, change: dict[str, str] | None = None) -> Report
 
 def _changed(entry: LogEntry, change: dict[str, str]) -> LogEntry:
     fields = {name: value for name, value in change.items() if hasattr(entry.told, name)}
-    return replace(entry, told=replace(entry.told, **fields)) if fields else entry
+    return replace(entry, told=replace(entry.told, **fields)) if fields else entry  # type: ignore[arg-type]
 
 
 def read(html: str) -> Reader:

@@ -9,6 +9,7 @@ import pytest
 
 from elasticrun.core.protocol.chronicle import (
     HangFound,
+    Happening,
     LogEntry,
     NodeChanged,
     NodeDetached,
@@ -104,7 +105,7 @@ def test_a_late_entry_is_told_as_now() -> None:
 
 def test_odd_stories_are_well_formed_too() -> None:
     failed = WorkerFailed(7, "a", "h", 0, 0, 1, "exit", 1, 3, "it failed")
-    told = [
+    told: list[Happening] = [
         RoundStarted(0, 1, 1, ("a",), 0, None, "why"),
         HangFound(0, 9.0),
         failed,  # of another round

@@ -50,6 +50,7 @@ def report(
         version=VERSION,
         began=history.first[1] if history.first is not None else 0.0,
         ended=history.last[1],
+        until=history.last[0],
         seconds=sums.seconds,
         node_seconds=sums.node_seconds,
         outcome=history.outcome,
@@ -114,8 +115,7 @@ def _split(spent: SpentTime, known: bool) -> tuple[Spent, ...]:
 
 def _ratios(review: Review) -> Iterator[Ratios]:
     series = Series(list(review.series.samples))
-    if review.entries:
-        series.add(review.history)
+    series.add(review.history)
     before = Sample(0.0, 0.0, 0.0, 0.0, 0.0)
     for sample in series.samples:
         if sample.job <= before.job:

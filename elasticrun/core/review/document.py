@@ -151,6 +151,7 @@ class Report:
     version: int
     began: float  # seconds since 1970, of the first entry
     ended: float  # of the last one
+    until: float  # the job's clock then
     seconds: float
     node_seconds: float
     outcome: str  # "": it is not over

@@ -153,8 +153,8 @@ def timeline(report: Report, first: float, last: float) -> Html:
     ]
     return join(
         key(
-            ("round", "a round makes steps"),
-            *((name, f"until the next one does, after {kind}") for kind, name in KINDS.items()),
+            ("round", "a round, from its first step on"),
+            *((name, f"until the next one, after {kind}") for kind, name in KINDS.items()),
             ("mark", "| a worker failed"),
         ),
         plot(158, "rounds, recoveries and failures over the time of the job", *parts),

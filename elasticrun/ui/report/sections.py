@@ -86,8 +86,7 @@ def over_time(report: Report) -> Html | None:
     """How the ratios went."""
     if len(report.ratios) < 2:
         return None
-    first = report.ratios[-1].at - report.seconds
-    return join(ratios(report.ratios, first), el("p", RATIOS, class_="soft small"))
+    return join(ratios(report.ratios, report.until - report.seconds), el("p", RATIOS, class_="soft small"))
 
 
 def where(report: Report) -> Html | None:
@@ -118,8 +117,8 @@ def rounds(report: Report) -> Html | None:
     """The timeline."""
     if not report.rounds:
         return None
-    last = report.ratios[-1].at if report.ratios else report.rounds[-1].started
-    first = last - report.seconds if not report.rounds_before else report.rounds[0].started
+    last = report.until
+    first = report.rounds[0].started if report.rounds_before else last - report.seconds
     before = (
         el("p", f"{count(report.rounds_before, 'earlier round')} not shown.", class_="soft small")
         if report.rounds_before
@@ -181,7 +180,7 @@ def recoveries(report: Report) -> Html | None:
         distribution(times) if times else None,
         el("h3", "The longest"),
         table(
-            ("round", "at", "cause", "workers stopped", "workers run", "first step", "in all"),
+            ("round", "at", "cause", "next round", "workers run", "first step", "in all"),
             list(map(_recovery, longest)),
             "nn-nnnn",
         ),
@@ -249,7 +248,7 @@ def what_if(report: Report) -> Html | None:
     head = ["if there had been", "the job", "from", "to", "all nodes", "ETTR"]
     if report.cost_per_node_hour is not None:
         head.append("cost")
-    rows = [tuple(_case(it, report)) for it in report.what_if]
+    rows = [tuple(_as_it_was(report)), *(tuple(_case(it, report)) for it in report.what_if)]
     abouts = dict.fromkeys(it.about for it in report.what_if)
     return join(
         table(head, rows, "wnnnnnn"),
@@ -265,6 +264,13 @@ def what_if(report: Report) -> Html | None:
             ),
         ),
     )
+
+
+def _as_it_was(report: Report) -> Iterator[Child]:
+    yield from ("as it was", time_text(report.seconds), "", "", hours(report.node_seconds))
+    yield percent(report.ettr)
+    if report.cost is not None:
+        yield money(report.cost, report.currency)
 
 
 def _case(it: Case, report: Report) -> Iterator[Child]:

@@ -49,7 +49,7 @@ body{margin:0 auto;max-width:1080px;padding:24px 20px 48px;background:var(--page
 h1{font-size:1.5rem;margin:0 0 2px;overflow-wrap:anywhere}h2{font-size:1.15rem;margin:36px 0 10px}
 h3{font-size:1rem;margin:20px 0 6px}
 p{margin:6px 0}.soft{color:var(--soft)}.small{font-size:.85rem}
-nav{margin:10px 0;font-size:.9rem}nav a{margin-right:14px;white-space:nowrap}
+nav{margin:10px 0;font-size:.9rem;display:flex;flex-wrap:wrap;gap:2px 14px}
 a{color:var(--blue)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:10px;margin:18px 0}
 .tile{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px}
