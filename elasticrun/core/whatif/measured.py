@@ -18,6 +18,8 @@ from elasticrun.core.history.tally import Kind, Sums
 from elasticrun.core.protocol.chronicle import Place
 from elasticrun.dataclass import dataclass
 
+#: Seconds of training of which nothing follows.
+_LEAST = 1e-3
 _IMPORTED = Milestone.IMPORTED.name.lower()
 
 
@@ -51,7 +53,7 @@ class Measured:
     @property
     def between_saves(self) -> float | None:
         """Seconds of training from one save to the next, on average; None: there were no two."""
-        return self.trained / self.saves if self.saves > 1 and self.trained > 0 else None
+        return self.trained / self.saves if self.saves > 1 and self.trained > _LEAST else None
 
 
 def sum_of(parts: Iterable[Sums]) -> Sums:

@@ -26,6 +26,8 @@ from elasticrun.dataclass import dataclass
 
 #: Intervals of the table, as multiples of the one that was measured.
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+#: Seconds of all stalls that count as measured.
+_LEAST = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ class Interval:
 
 def daly(measured: Measured) -> float | None:
     """Young's and Daly's best interval for the measured stall and failures; None: they were not measured."""
-    if measured.saves < 1 or measured.stalled <= 0 or measured.all.count < 1:
+    if measured.saves < 1 or measured.stalled < _LEAST or measured.all.count < 1:
         return None
     return best_interval(measured.stalled / measured.saves, _between_failures(measured))
 
