@@ -18,21 +18,44 @@ needs none: ``rpc/nearby.py`` says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
+from elasticrun.core.protocol.chronicle import OrderAnswered, ScaleEnded, ScaleStarted
 from elasticrun.core.protocol.orders import (
     MAX_WAIT,
+    CheckNodes,
     ControlReply,
     ControlRequest,
+    CordonNode,
     DrainNode,
+    ListRanks,
+    ReadLog,
     RestartRound,
     SaveAllStacks,
+    ScaleIn,
     ScaleJob,
+    ScaleOut,
     ScaleRole,
+    ShowStacks,
     ShowStatus,
+    StopJob,
+    UncordonNode,
     Watched,
     WatchEvents,
+)
+from elasticrun.core.protocol.questions import (
+    MAX_LOG_WAIT,
+    Found,
+    LogPiece,
+    LogPlace,
+    LogStream,
+    Question,
+    RankAnswer,
+    RankRange,
 )
 from elasticrun.core.protocol.status import JobStatus, NodeStatus, TaskStatus
 from elasticrun.errors import (
@@ -41,11 +64,21 @@ from elasticrun.errors import (
     MasterUnreachableError,
     OrderDeclinedError,
     ProtocolError,
+    ScaleFailedError,
     UsageError,
 )
 from elasticrun.rpc import nearby
+from elasticrun.rpc.event_lines import from_line
 
-__all__ = ["JobControl", "JobStatus", "NodeStatus", "TaskStatus"]
+__all__ = ["JobControl", "JobStatus", "LogPiece", "LogPlace", "LogStream", "NodeStatus", "TaskStatus"]
+
+#: Seconds that an agent may take to answer, beyond a wait that was asked for: more than masters give it.
+_AGENTS_TIME = 25.0
+_ALL_STREAMS = (LogPlace(LogStream.OUT), LogPlace(LogStream.ERR))
+
+#: Seconds between two tries to reach a master that is being started again.
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+T = TypeVar("T")
 
 
 class JobControl:
@@ -149,6 +182,25 @@ class JobControl:
             raise ProtocolError("the master's answer to a question for its events holds none")
         return reply.watched
 
+    async def ranks(self) -> tuple[RankRange, ...]:
+        """The ranks that there are, as far as their nodes are here."""
+        return (await self._ask(ListRanks())).ranks
+
+    async def log(
+        self, rank: int, places: Sequence[LogPlace] = _ALL_STREAMS, lines: int = 10, wait: float = 0.0
+    ) -> tuple[LogPiece, ...]:
+        """What a rank has printed, of each stream of ``places`` the next piece after that place.
+
+        Of a stream that was not read before, the newest ``lines`` lines. Waits up to ``wait`` seconds, at
+        most ``MAX_LOG_WAIT``, for something new.
+        """
+        wait = min(wait, MAX_LOG_WAIT)
+        return (await self._answer(ReadLog(rank, tuple(places), lines, wait), wait)).pieces
+
+    async def stacks_of(self, rank: int) -> str:
+        """The Python stacks of a rank's threads, as text."""
+        return (await self._answer(ShowStacks(rank))).stacks
+
     async def drain(self, node: str, reason: str) -> str:
         """Let a node leave with grace. Returns, before it has left, what the master does about it."""
         return (await self._order(DrainNode(node, reason))).text
@@ -172,6 +224,98 @@ class JobControl:
         """
         return (await self._order(RestartRound(reason))).text
 
+    async def scale_in(self, which: int | Sequence[str], reason: str) -> str:
+        """Let so many nodes, or those named, leave with grace; nothing replaces them.
+
+        Returns, before they have left, which ones it is.
+        """
+        if isinstance(which, int):
+            return (await self._order(ScaleIn(reason, which))).text
+        return (await self._order(ScaleIn(reason, nodes=tuple(which)))).text
+
+    async def scale_out(
+        self, count: int, timeout: float, on_begun: Callable[[str], None] = lambda _: None
+    ) -> str:
+        """Wait until the world has so many nodes more. Returns how that ended.
+
+        ``on_begun`` hears what the master answers. If this wait is cancelled, the operation goes on.
+
+        Raises:
+            ScaleFailedError: they did not come within ``timeout`` seconds, and the job is as it was.
+        """
+        place = await self._end_of_log()
+        answer = (await self._order(ScaleOut(count, timeout))).text
+        on_begun(answer)
+        number, is_ours = 0, False
+        while True:
+            news = await self._patiently(partial(self.watch, place, MAX_WAIT))
+            place = news.upto
+            for entry in filter(None, map(from_line, news.lines)):
+                match entry.told:
+                    case OrderAnswered(answer=told):
+                        is_ours = told == answer
+                    case ScaleStarted(order) if is_ours:
+                        number = order
+                    case ScaleEnded(order, reached, reason) if order == number:
+                        return _reached(reached, reason)
+            if news.missed:  # the master was restarted, or very much happened
+                status = await self._patiently(self.status)
+                if (end := status.scaled) is not None and (end.order == number or not status.scaling):
+                    return _reached(end.reached, end.reason)
+
+    async def _patiently(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What is answered, by the next master too if the one that is asked dies; tries for a while."""
+        from asyncio import sleep
+        from time import monotonic
+
+        until, pause = monotonic() + self._timeout, FIRST_PAUSE
+        while True:
+            try:
+                return await ask()
+            except MasterUnreachableError:
+                if monotonic() > until:
+                    raise
+            await sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            if self._nearby:
+                with suppress(ElasticRunError):
+                    self._nearby = (await self.on_this_host(self._job_id))._nearby
+
+    async def _end_of_log(self) -> str:
+        """The place after the newest line of the event log."""
+        news = await self.watch(wait=0.0)
+        while news.more:
+            news = await self.watch(news.upto, 0.0)
+        return news.upto
+
+    async def cordon(self, node: str, reason: str) -> str:
+        """Keep a node out of new worlds. Returns what the master does about it."""
+        return (await self._order(CordonNode(node, reason))).text
+
+    async def uncordon(self, node: str) -> str:
+        """Let a node be chosen for new worlds again. Returns what the master does about it."""
+        return (await self._order(UncordonNode(node))).text
+
+    async def check(self, reason: str) -> str:
+        """Stop the round with grace, and check all nodes before the next one. Returns what is checked."""
+        return (await self._order(CheckNodes(reason))).text
+
+    async def stop(self, reason: str) -> str:
+        """End the job with grace. Returns, before it has ended, what the master does about it."""
+        return (await self._order(StopJob(reason))).text
+
+    async def _answer(self, question: Question, wait: float = 0.0) -> RankAnswer:
+        found = await self._ask(question, wait + _AGENTS_TIME)
+        if found.answer is None:
+            raise ProtocolError("the master's answer to a question about a rank holds none")
+        return found.answer
+
+    async def _ask(self, question: Question, wait: float = 0.0) -> Found:
+        reply = await self._order(question, wait)
+        if reply.found is None:
+            raise ProtocolError("the master's answer to a question about ranks holds none")
+        return reply.found
+
     async def _order(self, request: ControlRequest, wait: float = 0.0) -> ControlReply:
         """Try the endpoints in turn: only the host that has the master listens."""
         if self._nearby:
@@ -190,6 +334,12 @@ class JobControl:
         reply = await give_order(endpoint, self._job_id, request, self._security, self._timeout + wait)
         self._endpoints = (endpoint, *(each for each in self._endpoints if each != endpoint))
         return _obeyed(reply)
+
+
+def _reached(reached: bool, reason: str) -> str:
+    if not reached:
+        raise ScaleFailedError(reason)
+    return reason
 
 
 def _obeyed(reply: ControlReply) -> ControlReply:

@@ -19,6 +19,7 @@ and anything else is a bug that deserves its traceback::
     │  └─ MisfitError           6  the job has other node bounds, or another framework
     ├─ NodeFaultError          10  this node cannot run workers (cannot be killed, no disk, no processes)
     ├─ OrderDeclinedError       1  the master declines an operator's order
+    ├─ ScaleFailedError        18  a scale operation did not reach its goal, and the job is as it was
     ├─ CheckpointError          1  the state of the training cannot be saved or restored
     ├─ DataError                1  the samples cannot be dealt as asked, or not go on as saved
     │  └─ StreamError           1  a stream cannot be read, or its offsets not be committed
@@ -60,6 +61,7 @@ class ExitCode(IntEnum):
     UNAUTHENTICATED = 15
     UNHEALTHY = 16
     TOO_MANY = 17
+    SCALE_FAILED = 18
     INTERNAL = 70  # EX_SOFTWARE of sysexits.h
 
 
@@ -83,10 +85,13 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.PROTOCOL: "the master and this agent do not understand each other",
     ExitCode.REPEATED_ERROR: "the training program failed again with the same error and no step in between",
     ExitCode.EXCLUDED: "this node is faulty and was excluded; replace it",
-    ExitCode.DRAINED: "this node left in good order, as a drain or a preemption notice told it to",
+    ExitCode.DRAINED: "this node left in good order, as a drain, a preemption notice or `elastic-ctl stop`"
+    " told it to",
     ExitCode.UNAUTHENTICATED: "the job's token or certificate is missing or wrong",
     ExitCode.UNHEALTHY: "the health check left too few nodes, or `--health-check-only` found a fault",
     ExitCode.TOO_MANY: "this address opens too many connections to the master",
+    ExitCode.SCALE_FAILED: "of `elastic-ctl scale out` only: not enough nodes came in time; the job is as it"
+    " was",
     ExitCode.INTERNAL: "a bug in elasticrun; please report the traceback",
 }
 
@@ -117,6 +122,12 @@ class EndpointTakenError(ElasticRunError):
 
 class OrderDeclinedError(ElasticRunError):
     """The master understood an operator's order and declines it; the text says why."""
+
+
+class ScaleFailedError(ElasticRunError):
+    """A scale operation was begun and did not reach its goal; the text says why, and how the job is now."""
+
+    exit_code = ExitCode.SCALE_FAILED
 
 
 class RejectedError(ElasticRunError):

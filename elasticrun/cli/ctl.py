@@ -20,13 +20,17 @@ from elasticrun.cli.ctl_audit import audit
 from elasticrun.cli.ctl_certs import certs
 from elasticrun.cli.ctl_checkpoints import checkpoints
 from elasticrun.cli.ctl_events import events
+from elasticrun.cli.ctl_logs import logs, stacks
 from elasticrun.cli.ctl_manual import manual
 from elasticrun.cli.ctl_orders import add_orders
 from elasticrun.cli.ctl_ps import ps
 from elasticrun.cli.ctl_replay import replay
 from elasticrun.cli.ctl_report import report
+from elasticrun.cli.ctl_scale import scale
 from elasticrun.cli.ctl_simulate import simulate
+from elasticrun.cli.ctl_steer import add_steering
 from elasticrun.cli.ctl_token import token
+from elasticrun.cli.ctl_top import top
 from elasticrun.cli.options import PRINT_COMPLETION
 
 PROGRAM = "elastic-ctl"
@@ -53,7 +57,12 @@ def version() -> None:
 
 
 add_orders(group)
+add_steering(group)
+group.add_command(scale)
+group.add_command(logs)
+group.add_command(stacks)
 group.add_command(ps)
+group.add_command(top)
 group.add_command(token)
 group.add_command(certs)
 group.add_command(checkpoints)

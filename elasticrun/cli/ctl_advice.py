@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elasticrun.cli.ctl_orders import EXIT_CODES, common_options, give_order
+from elasticrun.cli.asking import EXIT_CODES, carry_out, order_options
 from elasticrun.core.protocol.plain import one_line, plain
 from elasticrun.errors import ElasticRunError, UsageError
 
@@ -23,7 +23,7 @@ _MOST_ASKS = 1000  # answers of a master, until a job counts as one that never s
 @click.command(epilog=EXIT_CODES)
 @click.argument("log", metavar="[LOG]", required=False, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, see elastic-ctl manual report.")
-@common_options
+@order_options
 def advice(log: Path | None, as_json: bool, **target: Any) -> None:
     """Say what holds a job back, with the figure, and what to do about it.
 
@@ -31,7 +31,7 @@ def advice(log: Path | None, as_json: bool, **target: Any) -> None:
     master knows the newest entries of the log.
     """
     if log is None:
-        give_order(target, lambda: lambda job: _live(job, as_json))
+        carry_out(target, lambda: lambda job: _live(job, as_json))
         return
     from elasticrun.cli.ctl_report import log_file, review_of
     from elasticrun.core.advice.rules import advise

@@ -14,6 +14,7 @@ TOPICS = (
     "restarts",
     "health-check",
     "hangs",
+    "watching",
     "state",
     "data",
     "warm-start",

@@ -10,16 +10,19 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from elasticrun.cli.json_schema import DIALECT, of_dataclass
 from elasticrun.core.advice.rules import Advice
-from elasticrun.core.protocol.bounds import PIDS, Counted, Label, Range
+from elasticrun.core.protocol.bounds import LIVES, PIDS, ROUNDS_HEARD, Counted, Label, Range
+from elasticrun.core.protocol.questions import LogStream, Rank
 from elasticrun.core.protocol.status import JobPhase, JobStatus
 from elasticrun.core.review.document import Report
 from elasticrun.dataclass import dataclass
 from elasticrun.rpc.records import to_json
+from elasticrun.ui.top.frame import Frame
 
 if TYPE_CHECKING:
     from elasticrun.rpc.nearby import NearbyJob
@@ -67,11 +70,62 @@ class AdviceDocument:
     advice: tuple[Advice, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class OrderDocument:
+    """What a verb that changes something prints with --json, once it is obeyed."""
+
+    version: int
+    order: str  # the verb, such as "scale in"
+    answer: str  # what the master does, in words
+    ended: str | None = None  # how it ended, in words; null: the verb does not wait for that
+
+
+class LineKind(Enum):
+    """What a line of elastic-ctl logs --json is."""
+
+    LINE = "line"  # the worker printed it
+    NOTE = "note"  # about what was printed, or was not
+
+
+@dataclass(frozen=True, slots=True)
+class LogLineDocument:
+    """A line of what elastic-ctl logs --json prints."""
+
+    version: int
+    rank: Rank
+    kind: LineKind
+    stream: LogStream | None  # null: the note is about all streams
+    round: Annotated[int, ROUNDS_HEARD]  # in which it was printed; -1: nothing was
+    attempt: Annotated[int, LIVES]  # of a task that starts again within a round
+    text: str  # without the newline
+
+
+@dataclass(frozen=True, slots=True)
+class RankStacks:
+    """The stacks of one rank's threads."""
+
+    rank: Rank
+    stacks: str  # "": none
+    problem: str  # why there are none
+
+
+@dataclass(frozen=True, slots=True)
+class StacksDocument:
+    """What elastic-ctl stacks --json prints."""
+
+    version: int
+    ranks: tuple[RankStacks, ...]
+
+
 DOCUMENTS: dict[str, type] = {
     "status": StatusDocument,
     "ps": JobsDocument,
     "advice": AdviceDocument,
     "report": Report,
+    "logs": LogLineDocument,
+    "stacks": StacksDocument,
+    "order": OrderDocument,
+    "top": Frame,
 }
 
 
@@ -94,9 +148,22 @@ def listed(job: NearbyJob) -> ListedJob:
     )
 
 
-def as_json(document: StatusDocument | JobsDocument | AdviceDocument | Report) -> str:
+def as_json(
+    document: StatusDocument
+    | JobsDocument
+    | AdviceDocument
+    | Report
+    | OrderDocument
+    | StacksDocument
+    | Frame,
+) -> str:
     """The text to print."""
     return json.dumps(to_json(document), indent=2)
+
+
+def as_json_line(document: LogLineDocument) -> str:
+    """The same in one line."""
+    return json.dumps(to_json(document), separators=(",", ":"))
 
 
 def schema_text(name: str) -> str:

@@ -24,7 +24,9 @@ from elasticrun.errors import ElasticRunError, ExitCode
 
 if TYPE_CHECKING:
     from elasticrun.agent.logs.console import Console
+    from elasticrun.agent.logs.router import LogRouter
     from elasticrun.agent.master_host.hosting import MasterHost
+    from elasticrun.agent.runtime import OpenFace
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import SpawnerHandle
     from elasticrun.config import Entrypoint, LaunchConfig
@@ -110,6 +112,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
     from elasticrun.agent.spawner.proctitle import set_title
     from elasticrun.cli.import_trimming import import_asyncio_without_ssl, import_hmac_without_openssl
 
+    config = _with_run_dir(config)
     inbox = SignalInbox((*config.workers.signals, _window_change()))
     spawner = fork_spawner()
     cpus = _plan_cpus(config)
@@ -135,6 +138,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
     except BaseException:
         spawner.control.close()  # this ends the spawner
         host.abandon()
+        _forget_run_dir(config)
         raise
     finally:
         inbox.release()
@@ -157,7 +161,41 @@ async def _run(
 
         tell_how_to_ask(config, router.stderr)
     show = functools.partial(show_checkup, router.stdout)
-    return await Agent(config, node, spawner, host, router, cpus, show).run(inbox)
+    face = _open_face(config, router)
+    return await Agent(config, node, spawner, host, router, cpus, show, face).run(inbox)
+
+
+def _open_face(config: LaunchConfig, router: LogRouter) -> OpenFace | None:
+    """What makes the status line; None where none is wanted: on a pipe, a dumb terminal, or by an option."""
+    import logging
+
+    is_wanted = config.ui == "auto" and logging.getLogger("elasticrun").isEnabledFor(logging.WARNING)
+    if not (is_wanted and router.stderr.is_terminal) or os.environ.get("TERM", "dumb") == "dumb":
+        return None
+    from elasticrun.agent.face import Face
+
+    return functools.partial(Face, router, colour=not os.environ.get("NO_COLOR"))
+
+
+def _with_run_dir(config: LaunchConfig) -> LaunchConfig:
+    """The configuration with the directory of this run, made before the master starts: its log goes there."""
+    logs = config.workers.logs
+    if not logs.log_dir or logs.log_dir == os.devnull:
+        return config
+    from dataclasses import replace
+
+    from elasticrun.agent.logs.dirs import make_run_dir
+
+    logs = replace(logs, run_dir=make_run_dir(logs.log_dir, config.job.job_id))
+    return replace(config, workers=replace(config.workers, logs=logs))
+
+
+def _forget_run_dir(config: LaunchConfig) -> None:
+    """Remove the directory of a run that has not begun."""
+    import contextlib
+
+    with contextlib.suppress(OSError):  # there is something in it
+        os.rmdir(config.workers.logs.run_dir or "")  # noqa: PTH106 it may be gone
 
 
 def show_checkup(console: Console, rows: Sequence[NodeCheck]) -> None:

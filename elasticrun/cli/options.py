@@ -357,11 +357,22 @@ LOG_LINE_PREFIX_TEMPLATE = Option(
     fallback_env="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
     sets=LogConfig, field="line_prefix_template",
 )
+RANK_PREFIX = flag(
+    "rank-prefix", Group.LOGS,
+    "Begin each line of the workers' output on the console with its rank, such as [rank0], also without "
+    "log files; elastic-ctl logs can show its end then.",
+    origin=Origin.OURS, sets=LogConfig,
+)
 EVENT_LOG_HANDLER = Option(
     "event-log-handler", Group.LOGS, values.one_of("null", "console"), "NAME",
     "null, or console: events as JSON lines on stderr.",
     allowed="null or console",
     sets=LaunchConfig,
+)
+UI = Option(
+    "ui", Group.LOGS, values.one_of("auto", "off"), "NAME",
+    "auto: on a terminal, a status line below the output says what this node does; off: none.",
+    allowed="auto or off", origin=Origin.OURS, sets=LaunchConfig,
 )
 LOGS_SPECS = Option(
     "logs-specs", Group.LOGS, values.plain, "NAME",

@@ -52,7 +52,7 @@ def counts_are_exact(machine: JobMachine) -> None:
 def _candidates_are_exact(machine: JobMachine) -> None:
     """A ready node is a candidate or held back; none is held back that a world needs."""
     nodes, held, ready = machine.state.members.nodes, machine.state.held.since, machine.state.ready.keys()
-    busy = machine.state.current.pending | machine.state.leaving.keys()
+    busy = machine.state.current.pending | machine.state.leaving.keys() | machine.state.cordoned.keys()
     idle = {name for name, node in nodes.items() if node.ready and name not in busy}
     _same("who is ready is a candidate or held back", ready | held.keys(), idle)
     _same("who is held back is no candidate", ready & held.keys(), set())
@@ -60,6 +60,7 @@ def _candidates_are_exact(machine: JobMachine) -> None:
     checked = machine.state.checkup.pending if machine.state.checkup is not None else set[str]()
     _same("who is held back is not checked", held.keys() & checked, set())
     is_free = machine.state.members.detached == 0 and (BACKOFF, "") not in machine.state.timers
+    is_free = is_free and machine.state.ending is None
     if machine.state.round < 0 or (machine.state.phase is JobPhase.GATHERING and is_free):
         _same("nobody is held back who is needed", set(held), set())
     if not machine.state.ended:

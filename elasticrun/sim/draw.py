@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from elasticrun.sim.ills import Drain, Ill, Preempt, Scale, draw_health, draw_ills, draw_policy
+from elasticrun.sim.ills import Drain, Ill, Preempt, Scale, draw_health, draw_ills, draw_orders, draw_policy
 from elasticrun.sim.scenario import (
     NEVER,
     NO_CHECKS,
@@ -39,7 +39,7 @@ def generate(seed: int, nodes: int) -> Scenario:
     """The scenario of a seed: of four, one has several hosts and two have ills; half import, half save."""
     base = _plain(seed, nodes)
     if seed % 4 in (1, 2):
-        base = _with_ills(seed, base)
+        base = _with_orders(seed, _with_ills(seed, base))
     rng = random.Random(f"imports {seed}")
     base = _with_imports(rng, base) if rng.random() < 0.5 else base
     rng = random.Random(f"steps {seed}")
@@ -202,6 +202,22 @@ def _with_ills(seed: int, base: Scenario) -> Scenario:
         policy=draw_policy(rng),
         min_nodes=rng.choice((base.min_nodes, base.node_unit, base.node_unit)),
         quiet_from=round(quiet_from, 2),
+    )
+
+
+def _with_orders(seed: int, base: Scenario) -> Scenario:
+    """In one of three jobs with ills an operator steers; nodes that were waited for may come."""
+    rng = random.Random(f"orders {seed}")
+    if rng.random() >= 1 / 3:
+        return base
+    orders = draw_orders(rng, [spec.name for spec in base.nodes], base.node_unit, max(5.0, base.quiet_from))
+    last = max([base.quiet_from, *map(ends, orders)])
+    least = -(-base.min_nodes // base.node_unit) * base.node_unit
+    return replace(
+        base,
+        faults=tuple(sorted((*base.faults, *orders), key=lambda fault: fault.at)),
+        max_nodes=rng.choice((base.max_nodes, max(least, base.max_nodes - base.node_unit))),
+        quiet_from=round(last + rng.choice((0.0, 20.0)), 2),
     )
 
 

@@ -16,6 +16,7 @@ from elasticrun.core.protocol.messages import RejectCode, StartProbe
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.sim.ills import GRAVE, Illness
 from elasticrun.sim.kernel import Violation, require
+from elasticrun.sim.order_rules import leavers
 
 if TYPE_CHECKING:
     from elasticrun.sim.node import SimAgent
@@ -101,7 +102,8 @@ class HealthRules:
         if code is RejectCode.DRAINED:
             self.drained.add(who)
             leaves = self.sim.storage.is_there and (agent.preempted or SIGTERM in agent.signalled)
-            if agent.name not in self.sim.mishaps.drained and not leaves:
+            is_asked = agent.name in self.sim.mishaps.drained or who in leavers(machine)
+            if not is_asked and not leaves:
                 raise Violation("only who is to be drained is drained", who)
         elif code is RejectCode.EXCLUDED:
             self.excluded.add(who)

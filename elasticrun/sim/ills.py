@@ -14,6 +14,16 @@ from elasticrun.config import (
     Policy,
     PolicyRule,
 )
+from elasticrun.core.protocol.orders import (
+    CheckNodes,
+    CordonNode,
+    Order,
+    RestartRound,
+    ScaleIn,
+    ScaleOut,
+    StopJob,
+    UncordonNode,
+)
 from elasticrun.dataclass import dataclass
 
 
@@ -100,7 +110,15 @@ class AskStacks:
     at: float
 
 
-Ill = FallsIll | LinkBreaks | Hang | Bug | Drain | Scale | Preempt | AskStacks
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """An operator gives another order."""
+
+    at: float
+    order: Order
+
+
+Ill = FallsIll | LinkBreaks | Hang | Bug | Drain | Scale | Preempt | AskStacks | Ordered
 
 #: Last lines of tracebacks, one for each class of failure that has an action of its own.
 TEXTS = (
@@ -170,3 +188,30 @@ def _one(rng: random.Random, names: Sequence[str], unit: int, last: float) -> Il
         high = max(unit, rng.randint(1, len(names)) // unit * unit)
         return Scale(at, rng.randint(1, high), high)
     return Preempt(at, node) if kind == 8 else AskStacks(at)
+
+
+def draw_orders(rng: random.Random, names: Sequence[str], unit: int, last: float) -> list[Ill]:
+    """Draw orders that change who works; a cordon is often lifted, and a stop is rare."""
+    found: list[Ill] = []
+    for _ in range(rng.randint(1, 4)):
+        at, node = round(rng.uniform(0.2, last), 2), rng.choice(names)
+        order = _order(rng, node, unit)
+        found.append(Ordered(at, order))
+        if isinstance(order, CordonNode) and rng.random() < 0.5:
+            found.append(Ordered(round(at + rng.uniform(0.1, last), 2), UncordonNode(node)))
+    return found
+
+
+def _order(rng: random.Random, node: str, unit: int) -> Order:
+    why, kind = "an order", rng.randrange(16)
+    if kind <= 3:
+        return CordonNode(node, why)
+    if kind <= 5:
+        return ScaleIn(why, rng.choice((unit, unit, 1)))
+    if kind <= 7:
+        return ScaleIn(why, nodes=(node,))
+    if kind <= 11:
+        return ScaleOut(rng.choice((unit, unit, 2 * unit)), rng.choice((0.5, 5.0, 30.0)))
+    if kind <= 13:
+        return CheckNodes(why)
+    return RestartRound(why) if kind == 14 else StopJob(why)

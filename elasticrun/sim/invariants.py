@@ -22,15 +22,18 @@ from elasticrun.core.protocol.messages import (
     Outcome,
     StartRound,
 )
+from elasticrun.core.protocol.orders import StopJob
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import MAX_STORE_RETRIES, Budget, StopCause
 from elasticrun.errors import ExitCode
 from elasticrun.sim.count_rules import counts_are_exact
 from elasticrun.sim.failure_rules import hang_is_real, the_error_came_back
 from elasticrun.sim.health_rules import HealthRules
+from elasticrun.sim.ills import Ordered
 from elasticrun.sim.join_rules import JoinRules
 from elasticrun.sim.kernel import Violation, require
 from elasticrun.sim.node import SimAgent
+from elasticrun.sim.order_rules import no_world_has_a_cordoned_node, operations_end_as_told, scaled_limits
 from elasticrun.sim.scenario import Scenario
 from elasticrun.sim.senior_rules import SeniorRules
 from elasticrun.sim.task_rules import TaskRules
@@ -53,6 +56,7 @@ STATUS = {
     Outcome.TIMED_OUT: ExitCode.RENDEZVOUS_TIMEOUT,
     Outcome.REPEATED_ERROR: ExitCode.REPEATED_ERROR,
     Outcome.UNHEALTHY: ExitCode.UNHEALTHY,
+    Outcome.STOPPED: ExitCode.DRAINED,
 }
 
 
@@ -142,7 +146,8 @@ class Rules:
             directives_are_consistent(machine, effects)
         self.health.after_master(machine, effects)
         if machine.state.limits is not self.limits:
-            require("limits are as ordered", machine.state.limits in self._ordered, str(machine.state.limits))
+            is_ordered = machine.state.limits in self._ordered | scaled_limits(machine)
+            require("limits are as ordered", is_ordered, str(machine.state.limits))
             self.limits = machine.state.limits
         if machine.state.budget != self._budget:
             self.only_failures_spend(self._budget, machine.state.budget)
@@ -162,6 +167,7 @@ class Rules:
             else:
                 order_is_stable(self._ranks, self.newest, world)
             self.health.world_formed(machine)
+            no_world_has_a_cordoned_node(machine)
             self._current, self.newest = machine.state.current, world
             self.worlds.setdefault(world.number, []).append(world)
         self.numbers_only_grow(machine)
@@ -170,6 +176,7 @@ class Rules:
             if machine.state.ended:
                 self.the_end_is_just(machine)
         facts_fit_the_phase(machine)
+        operations_end_as_told(machine, effects)
         self.joins.after_master(machine)
         self.tasks.after_master(machine)
         stop, newest = machine.state.current.stop, self.newest
@@ -279,6 +286,10 @@ class Rules:
             the_error_came_back(self, machine.state.end_reason)
         elif machine.state.phase is JobPhase.UNHEALTHY:
             self.health.unhealthy_is_just(machine)
+        elif machine.state.phase is JobPhase.STOPPED:
+            orders = [it.order for it in self.scenario.faults if isinstance(it, Ordered)]
+            ordered = any(isinstance(order, StopJob) for order in orders)
+            require("who stops was told to", ordered, machine.state.end_reason)
         else:
             self.sim.judge_timeout()
 

@@ -69,7 +69,9 @@ class JoinRules:
         nodes = machine.state.members.nodes.items()
         idle = {name for name, node in nodes if node.ready and name not in machine.state.current.pending}
         return {
-            name for name in idle - machine.state.health.doubtful.keys() if not self.imports(machine, name)
+            name
+            for name in idle - machine.state.health.doubtful.keys() - machine.state.cordoned.keys()
+            if not self.imports(machine, name)
         }
 
     def _are_known_to_be_done(self, machine: JobMachine, names: set[str]) -> set[str]:

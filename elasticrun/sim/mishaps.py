@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 
 from elasticrun.core.protocol.messages import FailureKind
 from elasticrun.core.protocol.orders import DrainNode, SaveAllStacks, ScaleJob
-from elasticrun.sim.ills import AskStacks, Bug, Drain, FallsIll, Hang, Ill, LinkBreaks, Preempt, Scale
+from elasticrun.sim.ills import (
+    AskStacks,
+    Bug,
+    Drain,
+    FallsIll,
+    Hang,
+    Ill,
+    LinkBreaks,
+    Ordered,
+    Preempt,
+    Scale,
+)
 from elasticrun.sim.node import SimAgent
 from elasticrun.sim.workers import Group
 from elasticrun.sim.world import World
@@ -53,6 +64,8 @@ class Mishaps:
                     agent.preempt()
             case AskStacks():
                 self.sim.master.handle(SaveAllStacks())
+            case Ordered(_, order):
+                self.sim.master.handle(order)
 
     # -- errors
 

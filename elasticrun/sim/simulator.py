@@ -151,9 +151,10 @@ class Simulator:
 
     def healthy(self) -> int:
         """How many nodes could be members of a world."""
-        doubtful = self.master.machine.state.health.doubtful
+        state = self.master.machine.state
+        out = state.health.doubtful.keys() | state.cordoned.keys()
         well = [agent for agent in self.agents if not agent.over and agent.machine.state.departure is None]
-        return len({agent.name for agent in well} - doubtful.keys())  # of a name's agents one is a member
+        return len({agent.name for agent in well} - out)  # of a name's agents one is a member
 
     def _settled(self) -> None:
         """Rule 4: some time after the last fault, a world has formed if enough nodes are healthy."""

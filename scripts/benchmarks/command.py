@@ -10,6 +10,7 @@ scripts/bench save --help         measures how long a save of the state keeps a 
 scripts/bench recover --help      measures the time from a fault to the next new step
 scripts/bench goodput --help      measures how much of a job under faults is work that counts
 scripts/bench chaos --help        a soak under faults, its report, and torchrun beside it
+scripts/bench accounting --help   measures whether the accounts of a job agree with a stopwatch
 scripts/bench data --help         measures shards that ranks share: leases a second, waits, a slow node
 """
 
@@ -42,7 +43,7 @@ from scripts.benchmarks.report import (
 from scripts.benchmarks.session import measure
 
 #: Measurements with command lines of their own: modules beside this one.
-OTHERS = ("master", "idle", "month", "save", "recover", "goodput", "chaos", "data")
+OTHERS = ("master", "idle", "month", "save", "recover", "goodput", "accounting", "chaos", "data")
 ALL = ",".join(LAUNCHERS)
 
 

@@ -42,7 +42,7 @@ FEW, MANY = 30, 600
 READY, RUNNING, FINISHED = AgentPhase.READY, AgentPhase.RUNNING, AgentPhase.FINISHED
 PREPARING, CHECKING, FAILED = AgentPhase.PREPARING, AgentPhase.CHECKING, AgentPhase.FAILED
 #: More lines than any event that is no decision about the whole world needs.
-ENOUGH = 300
+ENOUGH = 320
 
 
 class Crowd(Job):

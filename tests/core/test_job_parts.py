@@ -45,14 +45,15 @@ READY, RUNNING, FAILED, FINISHED = (
 #: The modules that assign to a field of the state; all others only read it.
 OWNERS = {
     "attendance": {"held", "newest", "probes"},
-    "checking": {"checkup", "table"},
+    "checking": {"checkup", "check_ordered", "table"},
     "commits": {"verdict"},
     "data": {"desks"},
     "formation": {"obstacle", "last_called", "weighed", "round", "current", "previous"},
     "intake": {"epoch", "key", "horizon"},
     "machine": {"phase", "end_reason", "timers", "now", "events"},
-    "orders": {"limits"},
+    "orders": {"stop_ordered"},
     "outbox": {"sequence"},
+    "scaling": {"limits", "scalings", "scaling", "scaled"},
     "settling": {"recovery"},
     "storage": {"ending"},
 }

@@ -11,6 +11,7 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
+    precondition,
     rule,
 )
 
@@ -39,7 +40,7 @@ from elasticrun.core.job.events import (
     Send,
 )
 from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job.state import BACKOFF, CHECK, GROWTH
+from elasticrun.core.job.state import BACKOFF, CHECK, GROWTH, SCALING
 from elasticrun.core.protocol.messages import (
     AgentPhase,
     AgentStatus,
@@ -63,7 +64,16 @@ from elasticrun.core.protocol.messages import (
     Welcome,
     World,
 )
-from elasticrun.core.protocol.orders import DrainNode, ScaleJob
+from elasticrun.core.protocol.orders import (
+    CheckNodes,
+    CordonNode,
+    DrainNode,
+    ScaleIn,
+    ScaleJob,
+    ScaleOut,
+    StopJob,
+    UncordonNode,
+)
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.master.snapshot import Snapshot, restore, take
 from elasticrun.sim.count_rules import counts_are_exact
@@ -122,6 +132,10 @@ class Agent:
             self.votes,
             warming,
         )
+
+
+#: Events after which a job may be stopped.
+LATE = 30
 
 
 class JobRules(RuleBasedStateMachine):
@@ -208,6 +222,7 @@ class JobRules(RuleBasedStateMachine):
         }
         assert not members & self.gone, "who had to go is no member again"
         assert not machine.state.current.assignments.keys() & machine.state.health.doubtful.keys()
+        assert not machine.state.current.assignments.keys() & machine.state.cordoned.keys()
         phases = {
             machine.state.members.nodes[name].status.phase for name in machine.state.current.assignments
         }
@@ -383,6 +398,27 @@ class JobRules(RuleBasedStateMachine):
         low = -(-smallest // unit) * unit
         self.feed(ScaleJob(low, low + more))
 
+    @rule(count=st.integers(0, 2), name=st.sampled_from(NAMES))
+    def scale_in(self, count: int, name: str) -> None:
+        self.feed(ScaleIn("an order", count) if count else ScaleIn("an order", nodes=(name,)))
+
+    @rule(count=st.integers(1, 3), timeout=st.sampled_from([0.0, 5.0, 50.0]))
+    def scale_out(self, count: int, timeout: float) -> None:
+        self.feed(ScaleOut(count, timeout))
+
+    @rule(name=st.sampled_from(NAMES), is_lifted=st.booleans())
+    def cordon(self, name: str, is_lifted: bool) -> None:
+        self.feed(UncordonNode(name) if is_lifted else CordonNode(name, "an order"))
+
+    @rule()
+    def check_all(self) -> None:
+        self.feed(CheckNodes("an order"))
+
+    @precondition(lambda self: self.machine.state.events > LATE)
+    @rule()
+    def stop(self) -> None:
+        self.feed(StopJob("an order"))
+
     # -- time and the master
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 5.0, 20.0, 100.0]))
@@ -475,6 +511,14 @@ class JobRules(RuleBasedStateMachine):
         assert len({(each.store_address, each.store_port) for each in given}) == 1
         assert given[0].store_port == 7000
         assert tuple(self.machine.state.current.assignments) == self.machine.state.previous
+
+    @invariant()
+    def a_scale_operation_has_a_deadline_or_nodes_that_leave(self) -> None:
+        state = self.machine.state
+        if state.scaling is not None:
+            waits = (SCALING, "") in state.timers
+            assert waits is not bool(state.scaling.leavers)
+            assert not state.ended
 
     @invariant()
     def numbers_only_grow(self) -> None:

@@ -31,6 +31,7 @@ from elasticrun.core.protocol.orders import (
     ScaleRole,
     ShowStatus,
 )
+from elasticrun.core.protocol.questions import ListRanks, LogPlace, LogStream, ReadLog, ShowStacks
 from elasticrun.core.protocol.status import JobPhase, JobStatus
 from elasticrun.errors import (
     ElasticRunError,
@@ -136,6 +137,9 @@ async def say(name: str, data: bytes) -> bytes:
         ScaleRole(TaskRole.PS, 3),
         SaveAllStacks(),
         RestartRound("edited"),
+        ReadLog(3, (LogPlace(LogStream.OUT, "here"), LogPlace(LogStream.ERR)), 10, 1.5),
+        ShowStacks(3),
+        ListRanks(),
     ],
 )
 def test_every_order_arrives_and_is_answered(request_: ControlRequest) -> None:

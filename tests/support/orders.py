@@ -21,12 +21,22 @@ class Orders:
         self._target = ("--endpoint", f"127.0.0.1:{cluster.port}", "--rdzv-id", "job")
 
     def give(self, *argv: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
+        command, env = self._line(argv, token)
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE, check=False)
+
+    def begin(self, *argv: str) -> subprocess.Popen[str]:
+        """An order that waits for something, as a process."""
+        command, env = self._line(argv, TOKEN)
+        env["PYTHONUNBUFFERED"] = "1"
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True)
+
+    def _line(self, argv: tuple[str, ...], token: str) -> tuple[list[str], dict[str, str]]:
         nowhere = self._folder / "nowhere"  # there is a session in it, or another one would be looked for
         (nowhere / "session").mkdir(parents=True, exist_ok=True)
         places = {"TMPDIR": str(self._folder), **private_folders(nowhere)}
         env = clean_environment(**places, **({"ELASTICRUN_TOKEN": token} if token else {}))
-        command = [sys.executable, "-m", "elasticrun.cli.ctl", argv[0], *self._target, *argv[1:]]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE, check=False)
+        return [sys.executable, "-m", "elasticrun.cli.ctl", *argv, *self._target], env
 
     def done(self, *argv: str) -> str:
         """What ``elastic-ctl`` says to an order that is obeyed."""

@@ -34,6 +34,7 @@ OUTCOME_STATUS: dict[Outcome, ExitCode] = {
     Outcome.TIMED_OUT: ExitCode.RENDEZVOUS_TIMEOUT,
     Outcome.REPEATED_ERROR: ExitCode.REPEATED_ERROR,
     Outcome.UNHEALTHY: ExitCode.UNHEALTHY,
+    Outcome.STOPPED: ExitCode.DRAINED,
 }
 
 REJECT_STATUS: dict[RejectCode, ExitCode] = {

@@ -53,7 +53,8 @@ class Attendance:
         if state.checkup is not None:
             state.checkup.hear(node)
         state.candidates.hear(node)
-        if not node.ready or name in state.current.pending or name in state.leaving:
+        is_out = name in state.leaving or name in state.cordoned
+        if not node.ready or name in state.current.pending or is_out:
             self.withdraw(node)
         elif status.warming and state.round >= 0 and not (state.checkup and state.checkup.involves(name)):
             self.hold_back(node)
@@ -212,7 +213,7 @@ class Attendance:
         """Which invariants do not hold, in words."""
         state = self._state
         nodes, ready, held = state.members.nodes, state.ready.keys(), state.held.since.keys()
-        busy = state.current.pending | state.leaving.keys()
+        busy = state.current.pending | state.leaving.keys() | state.cordoned.keys()
         idle = {name for name, node in nodes.items() if node.ready and name not in busy}
         away = sum(node.session is None for node in nodes.values())
         silent = {

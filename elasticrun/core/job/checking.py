@@ -29,6 +29,11 @@ class Checking:
         self._outbox = outbox
         self._attendance = attendance
 
+    def order(self, reason: str) -> None:
+        """Have all nodes checked before the next world, however the job was started."""
+        self._state.check_ordered = reason
+        self._state.candidates.distrust_all()
+
     def begin(self, move: Move) -> None:
         """Check these nodes, with the help of those that passed a check before."""
         state, suspects = self._state, list(move.nodes)
@@ -47,6 +52,10 @@ class Checking:
         """Probe again, or judge, once all nodes have answered."""
         state, checkup = self._state, self._state.checkup
         assert checkup is not None
+        if state.stop_ordered:
+            state.checkup = None
+            state.timers.cancel((CHECK, ""))
+            return Move(Trigger.STOP_ORDERED, state.stop_ordered)
         while not checkup.pending:
             ratio, trusted = state.config.health.straggler_ratio, state.candidates.trusted()
             if not checkup.go_on(state.probes + 1, ratio, trusted):
@@ -64,7 +73,7 @@ class Checking:
 
     def _judge(self, checkup: Checkup) -> Move:
         state = self._state
-        state.checkup = None
+        state.checkup, state.check_ordered = None, ""
         state.timers.cancel((CHECK, ""))
         found = state.candidates.conclude(checkup, state.config.health)
         self._outbox.decide(found.summary)

@@ -47,6 +47,8 @@ from elasticrun.core.protocol.chronicle import (
     RoundStarted,
     RoundStopped,
     RoundStopping,
+    ScaleEnded,
+    ScaleStarted,
     StateSaved,
     WorkerFailed,
 )
@@ -72,6 +74,7 @@ class Chronicler:
         self._doing = {name: _doing(node) for name, node in state.members.nodes.items()}
         self._names = {it.session: name for name, it in state.members.nodes.items() if it.session is not None}
         self._saved = _saved(state)
+        self._scaling, self._scaled = state.scaling, state.scaled
 
     def after(self, event: JobEvent, state: JobState, effects: Iterable[JobEffect]) -> list[Happening]:
         """What happened by an event that the machine of ``state`` has handled, in order."""
@@ -85,6 +88,7 @@ class Chronicler:
             *self._of_phases(state, given),
             *self._of_saved(state),
             *_of_effects(event, given),
+            *self._of_scaling(state),
         ]
         self._phase = state.phase
         return told
@@ -194,6 +198,18 @@ class Chronicler:
             if commit is not None and commit != self._saved[place]:
                 yield StateSaved(place, commit.round, commit.step)
         self._saved = now
+
+    # -- scale operations
+
+    def _of_scaling(self, state: JobState) -> Iterator[Happening]:
+        """One event may begin an operation and end it, but then it ends no other one."""
+        ended = state.scaled if state.scaled is not self._scaled else None
+        begun = state.scaling if ended is None else ended.operation
+        if begun is not None and begun is not self._scaling:
+            yield ScaleStarted(begun.number, begun.direction.value, begun.count, begun.goal)
+        if ended is not None:
+            yield ScaleEnded(ended.operation.number, ended.reached, _cut(ended.reason))
+        self._scaling, self._scaled = state.scaling, state.scaled
 
 
 def _doing(node: Node) -> tuple[AgentPhase, int]:

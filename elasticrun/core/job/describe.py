@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from elasticrun.config import Endpoint
 from elasticrun.core.job.directives import notice
+from elasticrun.core.job.scaling import pending_in_words
 from elasticrun.core.job.state import JobState
+from elasticrun.core.membership.scaling import ScaleResult
 from elasticrun.core.protocol.commits import CommitId
-from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, TaskStatus, fitting
+from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, ScaleEnd, TaskStatus, fitting
 from elasticrun.core.protocol.tasks import Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
 from elasticrun.core.state.placement import is_spread
@@ -38,7 +40,13 @@ def describe(job: JobState, usages: Usages | None = None) -> JobStatus:
         saved=job.ledger.newest_whole(),
         safe=_safe(job),
         durable=job.storing.durable,
+        scaling=pending_in_words(job),
+        scaled=_scaled(job.scaled),
     )
+
+
+def _scaled(last: ScaleResult | None) -> ScaleEnd | None:
+    return None if last is None else ScaleEnd(last.operation.number, last.reached, last.reason)
 
 
 def _safe(job: JobState) -> CommitId | None:
@@ -59,6 +67,7 @@ def _node(job: JobState, name: str, usages: Usages) -> NodeStatus:
         attached=node.session is not None,
         doubt=job.health.doubtful.get(name, ""),
         tasks=_tasks(job, name, _used(job, name, usages)),
+        cordoned=job.cordoned.get(name, ""),
     )
 
 

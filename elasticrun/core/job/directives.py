@@ -13,7 +13,7 @@ from elasticrun.core.membership.nodes import Node
 from elasticrun.core.membership.roster import describe_spares, describe_waiting, name_some
 from elasticrun.core.protocol.messages import JobEnded, MasterMessage, StartProbe, StartRound, StopRound
 from elasticrun.core.protocol.status import JobPhase
-from elasticrun.core.recovery.budget import StopCause
+from elasticrun.core.recovery.budget import GRACEFUL
 from elasticrun.core.tensorflow.cluster import is_served
 from elasticrun.core.tensorflow.round_tasks import name_tasks
 
@@ -41,7 +41,7 @@ def directive(job: JobState, node: Node, sequence: int) -> MasterMessage | None:
 
 def _drains(current: Round, name: str) -> bool:
     """Whether the workers of a node may save their state before they stop; a chief saves for all."""
-    if current.stop is None or current.stop[0] is not StopCause.MEMBER_LEFT:
+    if current.stop is None or current.stop[0] not in GRACEFUL:
         return False
     tasks = current.tasks
     return tasks is None or not is_served(tasks.cluster) or name == tasks.leader[0]
@@ -67,9 +67,11 @@ def notice(job: JobState) -> tuple[str, list[str]]:
         text = f"{job.ending[1]}; before the job ends, {job.storing.commit} is written to the storage"
         return text, list(job.members.nodes)
     if job.phase is JobPhase.GATHERING:
-        present = [node.info for node in job.members.nodes.values()]
+        present = [node.info for name, node in job.members.nodes.items() if name not in job.cordoned]
         doubts = [f"{name}: {reason}" for name, reason in job.health.doubtful.items()]
-        text = "; ".join([job.obstacle or describe_waiting(present, job.limits), *doubts[:1]])
+        shut_out = [f"{name} is {why}" for name, why in job.cordoned.items() if name in job.members.nodes]
+        waiting = job.obstacle or describe_waiting(present, job.limits)
+        text = "; ".join([waiting, *doubts[:1], *shut_out[:1]])
         return text, list(job.members.nodes)
     if job.phase is JobPhase.STOPPING:
         pending = name_some(sorted(job.current.pending))

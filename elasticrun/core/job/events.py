@@ -34,6 +34,7 @@ class Trigger(Enum):
     ALL_STOPPED = "all stopped"
     BUDGET_SPENT = "budget spent"
     ERROR_REPEATED = "error repeated"
+    STOP_ORDERED = "stop ordered"
 
 
 #: The whole state machine. A pair that is not here cannot happen, and raises KeyError if it does.
@@ -50,6 +51,9 @@ TRANSITIONS: dict[tuple[JobPhase, Trigger], JobPhase] = {
     (JobPhase.STOPPING, Trigger.ALL_STOPPED): JobPhase.GATHERING,
     (JobPhase.STOPPING, Trigger.BUDGET_SPENT): JobPhase.FAILED,
     (JobPhase.STOPPING, Trigger.ERROR_REPEATED): JobPhase.HOPELESS,
+    (JobPhase.GATHERING, Trigger.STOP_ORDERED): JobPhase.STOPPED,
+    (JobPhase.CHECKING, Trigger.STOP_ORDERED): JobPhase.STOPPED,
+    (JobPhase.STOPPING, Trigger.STOP_ORDERED): JobPhase.STOPPED,
 }
 
 #: The phases that end a job, with the outcome that agents are told.
@@ -59,6 +63,7 @@ OUTCOMES: dict[JobPhase, Outcome] = {
     JobPhase.TIMED_OUT: Outcome.TIMED_OUT,
     JobPhase.HOPELESS: Outcome.REPEATED_ERROR,
     JobPhase.UNHEALTHY: Outcome.UNHEALTHY,
+    JobPhase.STOPPED: Outcome.STOPPED,
 }
 
 

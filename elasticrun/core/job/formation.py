@@ -51,6 +51,8 @@ class Formation:
         state = self._state
         if state.members.detached or state.weighed == state.events:
             return None  # known nodes are about to come back; or this is a heartbeat, which changes nothing
+        if state.stop_ordered:
+            return Move(Trigger.STOP_ORDERED, state.stop_ordered)
         if (BACKOFF, "") in state.timers:  # failures came fast, but the time of nodes that leave is short
             if state.leaving and self._saves(self._decide()):
                 state.weighed = state.events
@@ -234,4 +236,7 @@ class Formation:
 
 def terms_of(state: JobState) -> Terms:
     """The terms of the next world."""
-    return Terms(state.limits, state.config.health, state.previous, state.round < 0, state.newest >= 0)
+    health = state.config.health
+    if state.check_ordered:
+        health = replace(health, mode=HealthCheckMode.ALWAYS)
+    return Terms(state.limits, health, state.previous, state.round < 0, state.newest >= 0)

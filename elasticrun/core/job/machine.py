@@ -19,6 +19,7 @@ from elasticrun.core.job.attendance import Attendance
 from elasticrun.core.job.checking import Checking
 from elasticrun.core.job.clusters import Clusters
 from elasticrun.core.job.commits import Commits
+from elasticrun.core.job.cordons import Cordons
 from elasticrun.core.job.data import SharedData
 from elasticrun.core.job.drains import Drains
 from elasticrun.core.job.events import (
@@ -45,6 +46,7 @@ from elasticrun.core.job.moves import Move
 from elasticrun.core.job.orders import Orders
 from elasticrun.core.job.outbox import Outbox
 from elasticrun.core.job.rounds import Rounds
+from elasticrun.core.job.scaling import Scaling
 from elasticrun.core.job.settling import Settling
 from elasticrun.core.job.state import (
     ARRIVING,
@@ -58,6 +60,7 @@ from elasticrun.core.job.state import (
     NOTICE,
     REATTACH,
     SAVING,
+    SCALING,
     STEP_DOWN,
     STORING,
     WARMING,
@@ -87,10 +90,12 @@ class JobMachine:
         settling, data = Settling(state, outbox, attendance), SharedData(state, outbox)
         tasks = SingleTasks(state, outbox, settling)
         rounds = Rounds(state, outbox, growing, settling, tasks, data)
-        orders = Orders(state, outbox, drains, tasks)
+        scaling = self._scaling = Scaling(state, outbox, drains)
+        cordons = Cordons(state, outbox, attendance)
+        orders = Orders(state, outbox, drains, tasks, scaling, cordons, checking)
         self._parts = (
             *(outbox, commits, storage, attendance, intake, drains, formation),
-            *(growing, checking, settling, rounds, tasks),
+            *(growing, checking, settling, rounds, tasks, scaling, cordons),
         )
         self._takes: dict[type[JobEvent], Take] = {
             MasterStarted: intake.start,
@@ -119,6 +124,7 @@ class JobMachine:
             ARRIVING: commits.expire_arrival,
             SAVING: data.expire,
             STORING: storage.expire,
+            SCALING: scaling.expire,
         }
         self._rules: dict[JobPhase, Callable[[], Move | None]] = {
             JobPhase.GATHERING: formation.advance,
@@ -127,13 +133,7 @@ class JobMachine:
             JobPhase.STOPPING: rounds.settle,
         }
         #: What a move begins; moves that are not listed end the job.
-        self._begins: dict[Trigger, Callable[[Move], None]] = {
-            Trigger.CHECK_WANTED: checking.begin,
-            Trigger.CHECKED: lambda _: None,
-            Trigger.WORLD_FORMED: rounds.begin,
-            Trigger.MUST_STOP: rounds.stop,
-            Trigger.ALL_STOPPED: rounds.go_on,
-        }
+        self._begins = _beginnings(checking, rounds)
 
     def handle(self, event: JobEvent, now: float) -> list[JobEffect]:
         """Take in one event and return what to do, in order. Never raises on agent input."""
@@ -145,10 +145,14 @@ class JobMachine:
         if move is not None and self.state.ending is None:
             self._move(move)
         while (rule := self._rules.get(self.state.phase)) is not None:
+            if self.state.scaling is not None:
+                self._scaling.prepare(self.state.scaling)
             move = rule() if self.state.ending is None else self._storage.conclude()
             if move is None:
                 break
             self._move(move)
+        if self.state.scaling is not None:
+            self._scaling.settle(self.state.scaling)
         return effects
 
     def next_deadline(self) -> float | None:
@@ -186,3 +190,13 @@ class JobMachine:
         self._outbox.decide(move.reason)
         self._outbox.direct_all(state.members.nodes)
         self._outbox.put(Ended(OUTCOMES[state.phase], move.reason))
+
+
+def _beginnings(checking: Checking, rounds: Rounds) -> dict[Trigger, Callable[[Move], None]]:
+    return {
+        Trigger.CHECK_WANTED: checking.begin,
+        Trigger.CHECKED: lambda _: None,
+        Trigger.WORLD_FORMED: rounds.begin,
+        Trigger.MUST_STOP: rounds.stop,
+        Trigger.ALL_STOPPED: rounds.go_on,
+    }

@@ -11,15 +11,30 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
+from elasticrun.core.job.checking import Checking
+from elasticrun.core.job.cordons import Cordons
 from elasticrun.core.job.drains import Drains
 from elasticrun.core.job.events import Answered, JobEvent
 from elasticrun.core.job.outbox import Outbox
+from elasticrun.core.job.scaling import Scaling
 from elasticrun.core.job.state import JobState
 from elasticrun.core.job.tasks import SingleTasks, idle
-from elasticrun.core.membership.rendezvous import WorldLimits
 from elasticrun.core.membership.roster import name_some
 from elasticrun.core.protocol.messages import SaveStacks
-from elasticrun.core.protocol.orders import DrainNode, Order, RestartRound, SaveAllStacks, ScaleJob, ScaleRole
+from elasticrun.core.protocol.orders import (
+    CheckNodes,
+    CordonNode,
+    DrainNode,
+    Order,
+    RestartRound,
+    SaveAllStacks,
+    ScaleIn,
+    ScaleJob,
+    ScaleOut,
+    ScaleRole,
+    StopJob,
+    UncordonNode,
+)
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
 from elasticrun.core.tensorflow.scale import scale_promise, scale_refusal
@@ -31,10 +46,17 @@ def in_full(request: Order, names: Collection[str]) -> Order:
     To be asked before the order becomes an event: then the journal has the node that was meant, and a replay
     does not depend on the rule for it.
     """
-    if not isinstance(request, DrainNode) or request.node in names:
-        return request
-    found = _begun_by(request.node, names)
-    return replace(request, node=found[0]) if len(found) == 1 else request
+    match request:
+        case DrainNode(node) | CordonNode(node) | UncordonNode(node):
+            return replace(request, node=_whole(node, names))
+        case ScaleIn(nodes=nodes) if nodes:
+            return replace(request, nodes=tuple(_whole(node, names) for node in nodes))
+    return request
+
+
+def _whole(given: str, names: Collection[str]) -> str:
+    found = [given] if given in names else _begun_by(given, names)
+    return found[0] if len(found) == 1 else given
 
 
 def _begun_by(given: str, names: Collection[str]) -> list[str]:
@@ -52,17 +74,35 @@ def _unknown(given: str, names: Collection[str]) -> str:
 class Orders:
     """Judges the orders of operators and carries them out."""
 
-    def __init__(self, state: JobState, outbox: Outbox, drains: Drains, tasks: SingleTasks) -> None:
+    def __init__(
+        self,
+        state: JobState,
+        outbox: Outbox,
+        drains: Drains,
+        tasks: SingleTasks,
+        scaling: Scaling,
+        cordons: Cordons,
+        checking: Checking,
+    ) -> None:
         self._state = state
         self._outbox = outbox
         self._drains = drains
         self._tasks = tasks
+        self._scaling = scaling
+        self._cordons = cordons
+        self._checking = checking
         self.rules: dict[type[JobEvent], Callable[[Any], None]] = {
             DrainNode: self._drain,
             ScaleJob: self._scale,
             ScaleRole: self._scale_role,
             SaveAllStacks: self._save_stacks,
             RestartRound: self._restart,
+            ScaleIn: self._scale_in,
+            ScaleOut: self._scale_out,
+            CordonNode: self._cordon,
+            UncordonNode: self._uncordon,
+            CheckNodes: self._check,
+            StopJob: self._stop,
         }
 
     def _drain(self, event: DrainNode) -> None:
@@ -71,18 +111,31 @@ class Orders:
             self._drains.drain(nodes[event.node], why)
             self._answer(f"{event.node} is asked to leave")
 
+    def _cordon(self, event: CordonNode) -> None:
+        nodes = self._state.members.nodes
+        why = "" if event.node in nodes else _unknown(event.node, nodes)
+        if self._allows(why or self._cordons.refuses(event.node)):
+            self._answer(self._cordons.cordon(event.node, event.reason))
+
+    def _uncordon(self, event: UncordonNode) -> None:
+        nodes, cordoned = self._state.members.nodes, self._state.cordoned
+        why = f"{event.node} is not cordoned" if event.node in nodes else _unknown(event.node, nodes)
+        if self._allows("" if event.node in cordoned else why):
+            self._answer(self._cordons.uncordon(event.node))
+
     def _scale(self, event: ScaleJob) -> None:
-        state, low, high = self._state, event.min_nodes, event.max_nodes
-        limits = WorldLimits(low, high, state.limits.node_unit)
-        misses = f"no multiple of {limits.node_unit} (--node-unit) lies in {low}:{high}"
-        if not self._allows(misses if limits.largest < low else ""):
-            return
-        text = f"scaled to {low}:{high} nodes"
-        state.limits = limits
-        self._outbox.decide(text)
-        if state.phase is JobPhase.RUNNING and len(state.current.assignments) > limits.largest:
-            state.current.must_stop(StopCause.RESIZED, text)
-        self._answer(f"the job now wants {low} to {high} nodes")
+        if self._allows(self._scaling.refuses_bounds(event)):
+            self._answer(self._scaling.bound(event))
+
+    def _scale_in(self, event: ScaleIn) -> None:
+        nodes = self._state.members.nodes
+        unknown = [_unknown(name, nodes) for name in event.nodes if name not in nodes]
+        if self._allows(unknown[0] if unknown else self._scaling.refuses_in(event)):
+            self._answer(self._scaling.scale_in(event))
+
+    def _scale_out(self, event: ScaleOut) -> None:
+        if self._allows(self._scaling.refuses_out(event)):
+            self._answer(self._scaling.scale_out(event))
 
     def _scale_role(self, event: ScaleRole) -> None:
         state, role, count = self._state, event.role, event.count
@@ -113,6 +166,30 @@ class Orders:
         commit = state.ledger.newest_whole()
         source = "no state is in memory" if commit is None else f"{commit} is in memory"
         self._answer(f"the workers of round {state.round} are stopped and start again; {source}")
+
+    def _check(self, event: CheckNodes) -> None:
+        state, reason = self._state, f"check ordered: {event.reason}"
+        if not self._allows("the nodes are being checked" if state.phase is JobPhase.CHECKING else ""):
+            return
+        self._checking.order(reason)
+        what = "their accelerators, and the links between them"
+        if state.phase is not JobPhase.RUNNING:
+            self._answer(f"all nodes are checked before the next round: {what}")
+            return
+        state.current.must_stop(StopCause.CHECK, reason)
+        self._answer(
+            f"round {state.round} is stopped, then all nodes are checked: {what}; it spends no restart"
+        )
+
+    def _stop(self, event: StopJob) -> None:
+        state, reason = self._state, f"stopped by an operator: {event.reason}"
+        if not self._allows(f"the job is {state.stop_ordered} already" if state.stop_ordered else ""):
+            return
+        state.stop_ordered = reason
+        self._outbox.decide(reason)
+        if state.phase is JobPhase.RUNNING:
+            state.current.must_stop(StopCause.ENDED, reason)
+        self._answer(f"the job ends; its workers may save their state ({len(state.members.nodes)} nodes)")
 
     def _allows(self, refusal: str) -> bool:
         """Whether to carry out an order; if not, answer with ``refusal``, or with the end of the job."""

@@ -61,7 +61,8 @@ class Rounds:
             f"round {state.round} starts with {name_some(order)}: {state.current.start_reason}"
         )
         hears_first = state.quorum.is_needed and state.round == 0  # all nodes must hear that a world exists
-        self._outbox.direct_all([*order, *state.ready, *state.held.since] if hears_first else order)
+        idle = [*state.ready, *state.held.since, *state.cordoned]
+        self._outbox.direct_all([*order, *idle] if hears_first else order)
 
     def watch(self) -> Move | None:
         """Find out whether the round that runs has to stop, or is over."""
@@ -129,6 +130,9 @@ class Rounds:
         if settled.end is not None:
             self._settling.remember(settled)
             return Move(ENDINGS[settled.end], f"{reason}; {settled.reason}")
+        if state.stop_ordered:
+            self._settling.remember(settled)
+            return Move(Trigger.STOP_ORDERED, state.stop_ordered)
         return Move(
             Trigger.ALL_STOPPED,
             f"round {state.round} has stopped ({reason}); {settled.reason}",

@@ -21,6 +21,7 @@ from elasticrun.core.membership.fit import Fit
 from elasticrun.core.membership.nodes import Membership
 from elasticrun.core.membership.quorum import Quorum
 from elasticrun.core.membership.rendezvous import WorldLimits
+from elasticrun.core.membership.scaling import Operation, ScaleResult
 from elasticrun.core.membership.seniority import Seniority
 from elasticrun.core.protocol.bounds import Horizon
 from elasticrun.core.protocol.commits import CommitId
@@ -45,6 +46,7 @@ GROWTH, WARMING = "growth", "warming"
 MENDING, LINGER, SERVING = "mending", "linger", "serving"
 COLLECTING, ARRIVING, SAVING = "collecting", "arriving", "saving"
 STORING, FLUSH = "storing", "flush"
+SCALING = "scaling"
 Verdict = tuple[CommitId | None, CommitId | None, CommitId | None, CommitId | None]
 UNJUDGED: Verdict = (None, None, None, None)
 
@@ -57,7 +59,7 @@ class JobState:
     recovery: Recovery  # what is remembered of failures: Settling
     quorum: Quorum
     fit: Fit
-    limits: WorldLimits  # as an operator ordered last: Orders
+    limits: WorldLimits  # as an operator ordered last: Scaling
     members: Membership
     health: HealthBook
     candidates: Candidates
@@ -81,6 +83,14 @@ class JobState:
     leaving: dict[str, str] = field(default_factory=dict)  # drained nodes that hold saved states, and why
     newest: int = -1  # the highest round that any node has heard of, perhaps from a forgotten master
     probes: int = 0  # number of the newest probe, perhaps of a forgotten master
+
+    # What operators ordered
+    stop_ordered: str = ""  # why the job is to end: Orders
+    check_ordered: str = ""  # why all nodes are checked before the next world: Checking
+    cordoned: dict[str, str] = field(default_factory=dict)  # names that no new world takes, and why: Cordons
+    scalings: int = 0  # how many scale operations there were: Scaling
+    scaling: Operation | None = None  # the one that is not over
+    scaled: ScaleResult | None = None  # how the last one ended
 
     # The next world: Formation
     obstacle: str = ""  # why no world is formed although enough nodes are there

@@ -25,7 +25,7 @@ from elasticrun.core.job.round import Repair
 from elasticrun.core.job.settling import Settling
 from elasticrun.core.job.state import LINGER, MENDING, NOTICE, SERVING, JobState
 from elasticrun.core.protocol.status import JobPhase
-from elasticrun.core.recovery.budget import StopCause
+from elasticrun.core.recovery.budget import GRACEFUL, StopCause
 from elasticrun.core.tensorflow.cluster import is_served
 from elasticrun.core.tensorflow.role_recovery import Loss, cause_of
 from elasticrun.core.tensorflow.round_tasks import Order, RoundTasks, is_stillborn, name_tasks, started_again
@@ -36,7 +36,7 @@ SERVING_TIME = 10.0
 #: Seconds within which losses are taken for one event.
 TOGETHER = 5.0
 #: Causes of an orderly stop: the chief can save what the others hold.
-ORDERLY = frozenset({StopCause.MEMBER_LEFT, StopCause.NODE_JOINED, StopCause.RESIZED, StopCause.ORDERED})
+ORDERLY = frozenset({*GRACEFUL, StopCause.NODE_JOINED, StopCause.RESIZED, StopCause.ORDERED})
 
 
 class SingleTasks:

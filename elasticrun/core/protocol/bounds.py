@@ -154,6 +154,7 @@ SEQUENCES = Range(0, _MOST)
 COUNTED = Range(0, 2**63 - 1)
 COUNTED_ROUNDS = Range(-1, 2**63 - 1)
 NODES = Range(1, 2**31 - 1)  # that an operator asks for
+NODES_OR_NONE = Range(0, 2**31 - 1)
 LIVES = Range(0, _MOST)
 STEPS = Range(-1, _MOST, clips=True)
 STEPS_MADE = Range(0, _MOST, clips=True)

@@ -188,6 +188,25 @@ class OrderAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleStarted:
+    """An order for fewer or more nodes is being carried out; one at a time."""
+
+    order: int  # its number in the life of the job, by which ``ScaleEnded`` names it
+    direction: str  # "scale in" or "scale out"
+    count: int
+    goal: int  # nodes of the world that it is to lead to
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleEnded:
+    """The nodes have left or come, or they did not come in time."""
+
+    order: int
+    reached: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """A decision with its reason, as the master's own log has it."""
 
@@ -240,6 +259,8 @@ Happening = (
     | RoundStopped
     | StateSaved
     | OrderAnswered
+    | ScaleStarted
+    | ScaleEnded
     | Decision
     | JobEnded
     | EntriesLost

@@ -57,6 +57,8 @@ from elasticrun.core.protocol.probing import GroupReport as GroupReport
 from elasticrun.core.protocol.probing import NodeCheck as NodeCheck
 from elasticrun.core.protocol.probing import ProbeGroup as ProbeGroup
 from elasticrun.core.protocol.probing import ProbeReport as ProbeReport
+from elasticrun.core.protocol.questions import AskNode as AskNode
+from elasticrun.core.protocol.questions import NodeAnswer as NodeAnswer
 from elasticrun.core.protocol.round_progress import NodeFigures, RoundProgress
 from elasticrun.core.protocol.stall import Evidence as Evidence
 from elasticrun.core.protocol.stall import Stall as Stall
@@ -192,7 +194,7 @@ class Leave:
 
 
 #: What an agent says once the master has welcomed it.
-AttachedMessage = Report | Heartbeat | Leave | OpenData | AskData
+AttachedMessage = Report | Heartbeat | Leave | OpenData | AskData | NodeAnswer
 AgentMessage = Hello | AttachedMessage
 
 
@@ -251,6 +253,7 @@ class Outcome(Enum):
     TIMED_OUT = "timed_out"  # too few nodes within join_timeout
     REPEATED_ERROR = "repeated_error"  # the same error again and again, without progress
     UNHEALTHY = "unhealthy"  # the health check left too few nodes
+    STOPPED = "stopped"  # an operator ordered it
 
 
 class RejectCode(Enum):
@@ -377,4 +380,5 @@ MasterMessage = (
     | JudgeCommits
     | DataAnswer
     | WriteState
+    | AskNode
 )

@@ -7,7 +7,22 @@ without one obeys nobody there. On the master's host its own user needs none (``
 from typing import Annotated, get_args
 
 from elasticrun.config import TaskRole
-from elasticrun.core.protocol.bounds import MAX_REPLY, NODES, Keep, Label, Length, Name, Range, Text, Token
+from elasticrun.core.protocol.bounds import (
+    MAX_REPLY,
+    NODES,
+    NODES_OR_NONE,
+    Keep,
+    Label,
+    Length,
+    Name,
+    Range,
+    Text,
+    Token,
+)
+from elasticrun.core.protocol.questions import Found, Question
+from elasticrun.core.protocol.questions import ListRanks as ListRanks
+from elasticrun.core.protocol.questions import ReadLog as ReadLog
+from elasticrun.core.protocol.questions import ShowStacks as ShowStacks
 from elasticrun.core.protocol.status import JobStatus
 from elasticrun.core.protocol.tasks import MAX_CLUSTER
 from elasticrun.dataclass import dataclass
@@ -16,6 +31,9 @@ from elasticrun.dataclass import dataclass
 MAX_WAIT = 25.0
 MAX_LINES = 1000
 Line = Annotated[str, Length(1 << 16)]
+#: The most nodes that one order names, and the longest wait for nodes that come, in seconds.
+MAX_NAMED = 64
+MAX_SCALE_WAIT = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +110,74 @@ class RestartRound:
     reason: Text
 
 
+@dataclass(frozen=True, slots=True)
+class ScaleIn:
+    """Run with fewer nodes: those named leave, or as many as the master chooses."""
+
+    reason: Text
+    count: Annotated[int, NODES_OR_NONE] = 0  # 0: the nodes are named
+    nodes: Annotated[tuple[Name, ...], Length(MAX_NAMED)] = ()
+
+    def contradiction(self) -> str:
+        """A contradiction between the fields, as a sentence; "" if there is none."""
+        if bool(self.count) is bool(self.nodes):
+            return "give either a count of nodes or their names"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleOut:
+    """Run with so many nodes more, once they come; if they do not come in time, nothing changes."""
+
+    count: Annotated[int, NODES]
+    timeout: Annotated[float, Range(0.0, MAX_SCALE_WAIT)]  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class CordonNode:
+    """Choose a node for no new world; it stays attached."""
+
+    node: Name
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class UncordonNode:
+    """Let a node be chosen again."""
+
+    node: Name
+
+
+@dataclass(frozen=True, slots=True)
+class CheckNodes:
+    """Stop the round with grace, and check the health of all nodes before the next one."""
+
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob:
+    """End the job with grace."""
+
+    reason: Text
+
+
 #: Requests that change something or need nodes: the job's machine decides on them.
-Order = DrainNode | ScaleJob | ScaleRole | SaveAllStacks | RestartRound
+Order = (
+    DrainNode
+    | ScaleJob
+    | ScaleRole
+    | SaveAllStacks
+    | RestartRound
+    | ScaleIn
+    | ScaleOut
+    | CordonNode
+    | UncordonNode
+    | CheckNodes
+    | StopJob
+)
 ORDERS: tuple[type[Order], ...] = get_args(Order)
-ControlRequest = ShowStatus | WatchEvents | Order
+ControlRequest = ShowStatus | WatchEvents | Question | Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +189,4 @@ class ControlReply:
     proof: Token = b""  # that the master knows the job's token
     status: JobStatus | None = None  # if that was asked for
     watched: Watched | None = None  # if that was asked for
+    found: Found | None = None  # if a node was asked for something

@@ -40,6 +40,7 @@ class JobPhase(Enum):
     TIMED_OUT = "timed out"
     HOPELESS = "hopeless"  # failed, and no restart would change that
     UNHEALTHY = "unhealthy"
+    STOPPED = "stopped"  # by an operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,16 @@ class NodeStatus:
     attached: bool = True  # False: its agent has gone away, and may come back
     doubt: Sentence = ""  # why the health check distrusts it; "": it does not
     tasks: Annotated[tuple[TaskStatus, ...], Length(MAX_TASKS)] = ()
+    cordoned: Sentence = ""  # why an operator keeps it out of new worlds; "": nobody does
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleEnd:
+    """How a scale operation ended."""
+
+    order: Counted  # its number in the life of the job, from 1
+    reached: bool
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,8 @@ class JobStatus:
     saved: CommitId | None = None  # the newest saved state that all is here of
     safe: CommitId | None = None  # the newest that a lost host does not take away
     durable: CommitId | None = None  # the newest in the storage
+    scaling: Text = ""  # the scale operation that is not over yet, in words
+    scaled: ScaleEnd | None = None  # how the last one ended
 
 
 def fitting(nodes: Iterable[NodeStatus]) -> Iterator[NodeStatus]:
@@ -97,7 +110,12 @@ def fitting(nodes: Iterable[NodeStatus]) -> Iterator[NodeStatus]:
 
 
 def _size(node: NodeStatus) -> int:
-    texts = [node.name, node.doubt, *(text for task in node.tasks for text in (task.state, task.address))]
+    texts = [
+        node.name,
+        node.doubt,
+        node.cordoned,
+        *(text for task in node.tasks for text in (task.state, task.address)),
+    ]
     return _BESIDE * (1 + len(node.tasks)) + sum(len(text.encode(errors="surrogatepass")) for text in texts)
 
 
@@ -115,6 +133,8 @@ def status_in_words(status: JobStatus) -> str:
     ]
     if status.waiting_for:
         lines.append(status.waiting_for)
+    if status.scaling:
+        lines.append(f"  {status.scaling}")
     if saved := _saved(status):
         lines.append(f"  saved: {saved}")
     for node in status.nodes:
@@ -140,7 +160,8 @@ def _node(node: NodeStatus, phase: JobPhase) -> str:
     outside = "waiting" if phase in (JobPhase.GATHERING, JobPhase.CHECKING) else "spare"
     place = outside if node.rank is None else f"node {node.rank}"
     here = "" if node.attached else ", not attached"
-    return f"  {node.name}: {place}, {node.phase.value}{here}{f', {node.doubt}' if node.doubt else ''}"
+    notes = f"{f', {node.doubt}' if node.doubt else ''}{f', {node.cordoned}' if node.cordoned else ''}"
+    return f"  {node.name}: {place}, {node.phase.value}{here}{notes}"
 
 
 def _task(task: TaskStatus) -> str:

@@ -28,6 +28,8 @@ class StopCause(Enum):
     NODE_JOINED = "node joined"
     RESIZED = "resized"
     ORDERED = "restart ordered"
+    CHECK = "check ordered"
+    ENDED = "stop ordered"
     SAVED = "state saved"  # by a worker of a TensorFlow job, which then wants to be started again
 
 
@@ -46,6 +48,8 @@ EXCUSES: dict[StopCause, frozenset[StopCause]] = {
     StopCause.NODE_JOINED: frozenset(),
     StopCause.RESIZED: frozenset(),
     StopCause.ORDERED: frozenset(),
+    StopCause.CHECK: frozenset(),
+    StopCause.ENDED: frozenset(),
     StopCause.SAVED: frozenset(),
     StopCause.MEMBER_LOST: frozenset(),
     StopCause.MEMBER_LEFT: frozenset(),
@@ -53,6 +57,8 @@ EXCUSES: dict[StopCause, frozenset[StopCause]] = {
     StopCause.STORE_LOST: frozenset({StopCause.MEMBER_LOST, StopCause.MEMBER_LEFT}),
 }
 
+#: After these the workers may save their state before they end.
+GRACEFUL = frozenset({StopCause.MEMBER_LEFT, StopCause.CHECK, StopCause.ENDED})
 #: The workers' store could not be reached.
 OF_THE_STORE = frozenset({StopCause.PORT_TAKEN, StopCause.STORE_LOST})
 #: Causes that spend the budget (those of the store after MAX_STORE_RETRIES); every other one is free.
