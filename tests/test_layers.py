@@ -48,6 +48,9 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("recovery",),
         ("health", "tensorflow", "state", "data", "accounting"),
         ("history",),
+        ("whatif",),
+        ("advice",),
+        ("review",),
         ("job", "agent"),
     ),
     "storage": (

@@ -15,6 +15,7 @@ isolate()
 import click
 
 from elasticrun import __version__
+from elasticrun.cli.ctl_advice import advice
 from elasticrun.cli.ctl_audit import audit
 from elasticrun.cli.ctl_certs import certs
 from elasticrun.cli.ctl_checkpoints import checkpoints
@@ -25,6 +26,7 @@ from elasticrun.cli.ctl_observe import observe
 from elasticrun.cli.ctl_orders import add_orders
 from elasticrun.cli.ctl_ps import ps
 from elasticrun.cli.ctl_replay import replay
+from elasticrun.cli.ctl_report import report
 from elasticrun.cli.ctl_scale import scale
 from elasticrun.cli.ctl_simulate import simulate
 from elasticrun.cli.ctl_steer import add_steering
@@ -68,6 +70,8 @@ group.add_command(checkpoints)
 group.add_command(events)
 group.add_command(observe)
 group.add_command(replay)
+group.add_command(report)
+group.add_command(advice)
 group.add_command(manual)
 group.add_command(audit)
 group.add_command(simulate)

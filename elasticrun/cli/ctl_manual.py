@@ -20,6 +20,7 @@ TOPICS = (
     "warm-start",
     "options",
     "exit-codes",
+    "report",
     "troubleshooting",
     "metrics",
     "security",

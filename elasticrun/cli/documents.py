@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from elasticrun.cli.json_schema import DIALECT, of_dataclass
+from elasticrun.core.advice.rules import Advice
 from elasticrun.core.protocol.bounds import LIVES, PIDS, ROUNDS_HEARD, Counted, Label, Range
 from elasticrun.core.protocol.questions import LogStream, Rank
 from elasticrun.core.protocol.status import JobPhase, JobStatus
+from elasticrun.core.review.document import Report
 from elasticrun.dataclass import dataclass
 from elasticrun.observer.model import State
 from elasticrun.rpc.records import to_json
@@ -59,6 +61,14 @@ class JobsDocument:
 
     version: int
     jobs: tuple[ListedJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceDocument:
+    """What elastic-ctl advice --json prints: the largest loss first."""
+
+    version: int
+    advice: tuple[Advice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +121,8 @@ class StacksDocument:
 DOCUMENTS: dict[str, type] = {
     "status": StatusDocument,
     "ps": JobsDocument,
+    "advice": AdviceDocument,
+    "report": Report,
     "logs": LogLineDocument,
     "stacks": StacksDocument,
     "order": OrderDocument,
@@ -141,7 +153,15 @@ def listed(job: NearbyJob) -> ListedJob:
     )
 
 
-def as_json(document: StatusDocument | JobsDocument | OrderDocument | StacksDocument | Frame) -> str:
+def as_json(
+    document: StatusDocument
+    | JobsDocument
+    | AdviceDocument
+    | Report
+    | OrderDocument
+    | StacksDocument
+    | Frame,
+) -> str:
     """The text to print."""
     return json.dumps(to_json(document), indent=2)
 

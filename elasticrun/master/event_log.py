@@ -19,19 +19,18 @@ import contextlib
 import errno
 import json
 import logging
-import math
 import os
 import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elasticrun.core.job.chronicler import Chronicler
 from elasticrun.core.job.events import Beat
-from elasticrun.core.protocol.chronicle import VERSION, EntriesLost, Happening, LogEntry
-from elasticrun.errors import UsageError
+from elasticrun.core.protocol.chronicle import EntriesLost, Happening, LogEntry
+from elasticrun.master.event_reader import KEPT, LONGEST, NAME, files_of, older, read_events
 from elasticrun.master.feed import Feed
 from elasticrun.rpc.event_lines import to_line
 
@@ -41,15 +40,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NAME = "events.jsonl"
-#: Bytes of one file, and how many older ones are kept beside it: events.1.jsonl is the newest of these.
+__all__ = ["KEPT", "NAME", "Chronicle", "EventLog", "files_of", "read_events", "set_aside"]
+
+#: Bytes of one file.
 FILE_BYTES = 16 << 20
-KEPT = 3
-#: No line has more bytes.
-_LONGEST = 1 << 20
 #: How many logs of earlier jobs are kept in the same directory.
 JOBS_KEPT = 3
-_AGES = 1e11  # seconds since 1970
 #: A log is a file of its own: neither a link to another one, nor anything that blocks who opens it.
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _EARLIER = re.compile(r"earlier-(\d{1,9})-")
@@ -139,12 +135,12 @@ class EventLog:
         tail = _tail(self._path)
         self._cut(tail.rfind(b"\n") + 1 - len(tail))
         with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            entry = json.loads(_newest(tail) or _newest(_tail(_older(self._path, 1))))
+            entry = json.loads(_newest(tail) or _newest(_tail(older(self._path, 1))))
             self.last = int(entry["event"])
             self._written = float(entry["at"]), float(entry["time"])
         if self._feed is not None:  # its watchers go on where an earlier master was
             whole = tail[: tail.rfind(b"\n") + 1].splitlines()
-            for line in whole[1:] if len(tail) == _LONGEST else whole:  # the first one may be cut
+            for line in whole[1:] if len(tail) == LONGEST else whole:  # the first one may be cut
                 self._feed.add(line.decode(errors="replace"))
 
     def _cut(self, change: int) -> None:
@@ -158,7 +154,7 @@ class EventLog:
             return
         for number in range(KEPT, 0, -1):
             with contextlib.suppress(FileNotFoundError):
-                _older(self._path, number - 1).replace(_older(self._path, number))
+                older(self._path, number - 1).replace(older(self._path, number))
         fd = _opened(self._path)  # if that fails, the renamed file takes the entries
         os.close(self._fd)
         self._fd, self._size = fd, 0
@@ -236,11 +232,6 @@ def _line(event: int, at: float, now: float, happening: Happening) -> bytes:
     return to_line(LogEntry(event, at, now, happening)).encode() + b"\n"
 
 
-def _older(path: Path, number: int) -> Path:
-    """The file of this log that is so many renames old."""
-    return path.with_suffix(f".{number}{path.suffix}") if number else path
-
-
 def set_aside(path: Path) -> None:
     """Rename the files of an earlier job's log, and drop those of the oldest. Never raises: they may stay."""
     found = files_of(path)
@@ -269,16 +260,11 @@ def _opened(path: Path) -> int:
     return fd
 
 
-def files_of(path: Path) -> list[Path]:
-    """The files of a log, the oldest first."""
-    return [each for number in range(KEPT, -1, -1) if (each := _older(path, number)).exists()]
-
-
 def _tail(path: Path) -> bytes:
     """The end of a file, with at least one whole line if it has one; b"" if there is no file."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LONGEST))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST))
             return file.read()
     except OSError:
         return b""
@@ -287,51 +273,3 @@ def _tail(path: Path) -> bytes:
 def _newest(tail: bytes) -> bytes:
     """The last whole line."""
     return b"".join(tail[: tail.rfind(b"\n") + 1].splitlines()[-1:])
-
-
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """All entries of a log, the oldest first, of all of its files. A last line that is cut short is left out.
-
-    Raises:
-        UsageError: there is no log, it cannot be read, or a line of it is no entry.
-    """
-    files = files_of(path)
-    if not files:
-        raise UsageError(f"{path}: there is no event log; give a --state-dir, or its {NAME}")
-    return [entry for file in files for entry in _entries(file)]
-
-
-def _entries(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        if not path.is_file():  # a FIFO would be waited for
-            raise OSError(errno.EINVAL, "it is no regular file")
-        lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        raise UsageError(f"cannot read the event log {path}: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
-        try:
-            entry = json.loads(line)
-            is_ours = _is_entry(entry)
-        except (ValueError, RecursionError, OverflowError):
-            is_ours = False
-        if not is_ours:
-            raise UsageError(f"line {number} of the event log {path} is no entry: the file is damaged")
-        if entry["v"] > VERSION:
-            raise UsageError(
-                f"line {number} of the event log {path} has version {entry['v']}, and this elasticrun reads"
-                f" {VERSION} and older: use the version that wrote it"
-            )
-        yield entry
-
-
-def _is_entry(value: object) -> bool:
-    match value:
-        case {
-            "v": int(),
-            "event": int(),
-            "at": int() | float() as at,
-            "time": int() | float() as now,
-            "kind": str(),
-        }:
-            return math.isfinite(at) and 0 <= now < _AGES
-    return False

@@ -112,6 +112,10 @@ class Books:
             self._now = max(self._now, now)
         return self._job.settled(self._now)
 
+    def job_spent(self, now: int) -> Spent:
+        """What the job alone has spent until now. It costs the same however many nodes there are."""
+        return self._job.until(self._now if self._is_over else max(self._now, now))
+
     # -- nodes
 
     def _came(self, node: str) -> None:

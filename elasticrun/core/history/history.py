@@ -24,6 +24,7 @@ from elasticrun.core.accounting.books import Books
 from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.accounting.from_log import FAILURES, facts_of, micros
 from elasticrun.core.accounting.summary import Summary
+from elasticrun.core.history.tally import TOLD, Tally
 from elasticrun.core.history.totals import Totals
 from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.chronicle import LogEntry, Place
@@ -120,6 +121,7 @@ class History:
     missed: bool = False  # entries are missing in between
     books: Books = field(default_factory=Books)
     totals: Totals = field(default_factory=Totals)  # of all that ever was, for metrics
+    tally: Tally = field(default_factory=Tally)  # of all that ever was
 
     def take(self, entry: LogEntry) -> None:
         """Take in the next entry."""
@@ -127,10 +129,13 @@ class History:
             self.first = entry.at, entry.time
             self.books = Books(micros(entry.at))
         self.last = max(self.last[0], entry.at), entry.time
+        spent = self.books.job_spent(micros(entry.at)) if isinstance(entry.told, TOLD) else None
         for fact in facts_of(entry):
             self.books.take(fact)
         self._see(entry)
         self.totals.take(entry, self.rounds, self.recoveries[-1] if self.recoveries else None)
+        if spent is not None:
+            self.tally.take(entry, self.recoveries[-1] if self.recoveries else None, spent)
 
     def summary(self, now: float | None = None) -> Summary:
         """Where the time went until ``now`` by the job's clock; by default until the last entry."""

@@ -1,0 +1,1 @@
+"""What holds a job back, and what to do about it."""

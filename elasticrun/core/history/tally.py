@@ -1,0 +1,269 @@
+"""Sums over all of a job's history, for its report, what-if and advice.
+
+Theory. A history keeps the newest of each thing; questions such as what a restart costs on average, or which
+host fails most, need all of them. So what is over is added up here, by kind: an incident is what a recovery
+repairs. It is open until the next one begins, as only then it is known which work was done again for it.
+
+Invariant. Memory is bounded: kinds are few, and of hosts, ranks and classes of failures the first ``KNOWN``
+are told apart. Each incident is in exactly one sum.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass as mutable
+from dataclasses import field, replace
+from enum import Enum
+from typing import Protocol, TypeVar
+
+from elasticrun.core.accounting.activities import Activity, Spent, nothing
+from elasticrun.core.protocol import chronicle
+from elasticrun.core.protocol.chronicle import LogEntry, Place
+from elasticrun.core.recovery.budget import StopCause
+
+K = TypeVar("K")
+
+#: How many hosts, ranks, and classes of failures are told apart.
+KNOWN = 4096
+CLASSES = 64
+#: How many saved steps are remembered until they are in the storage.
+_UNDERWAY = 256
+_MICROS = 1e6
+_SLOWEST = 1000.0
+_OTHERS = ("others", 0, "")
+_WHO = re.compile(r"^rank \d+ \([^)]*\) ")
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+#: Entries that sums depend on.
+TOLD = (
+    chronicle.WorkerFailed,
+    chronicle.RoundStarted,
+    chronicle.RoundStopping,
+    chronicle.StateSaved,
+    chronicle.SaveStalled,
+    chronicle.NodeGone,
+    chronicle.StragglerFound,
+    chronicle.HangFound,
+    chronicle.JobEnded,
+)
+
+
+class Kind(Enum):
+    """What kind of incident ended a round."""
+
+    FAILED = "worker failures"  # a worker, or the store of the workers; or the workers hung
+    LOST = "lost nodes"
+    CHANGED = "changes of the world"  # nodes came or left, or somebody ordered it
+
+
+_KINDS = {StopCause.MEMBER_LOST.value: Kind.LOST} | dict.fromkeys(
+    (
+        StopCause.MEMBER_LEFT.value,
+        StopCause.NODE_JOINED.value,
+        StopCause.RESIZED.value,
+        StopCause.ORDERED.value,
+        StopCause.SAVED.value,
+    ),
+    Kind.CHANGED,
+)
+
+
+def kind_of(cause: str) -> Kind:
+    """The kind of incident that a cause of a stop is; what is not known is a failure."""
+    return _KINDS.get(cause, Kind.FAILED)
+
+
+class Repair(Protocol):
+    """What is asked of a recovery: see ``Recovery`` of history.py."""
+
+    round: int
+    began: float
+    cause: str
+    started: float | None
+    running: float | None
+    over: float | None
+
+
+@mutable(slots=True)
+class Sums:
+    """Of all incidents of a kind, in seconds of the job unless it says otherwise."""
+
+    count: int = 0
+    seconds: float = 0.0  # from the first sign to the first work of the next round
+    waiting: float = 0.0  # of these, for nodes
+    coverable: float = 0.0  # of these, where no more than one node was gone
+    imports: float = 0.0  # in the next round
+    redone: float = 0.0  # work that was done again, or was lost
+    undone: float = 0.0  # work since the last step that was in the storage: what its loss would cost
+
+    def plus(self, other: Sums) -> Sums:
+        """Both."""
+        return Sums(
+            self.count + other.count,
+            self.seconds + other.seconds,
+            self.waiting + other.waiting,
+            self.coverable + other.coverable,
+            self.imports + other.imports,
+            self.redone + other.redone,
+            self.undone + other.undone,
+        )
+
+
+@mutable(slots=True)
+class FailureClass:
+    """Failures of workers that look the same but for numbers."""
+
+    how: str
+    exit_code: int
+    first: chronicle.WorkerFailed
+    first_at: float
+    last_at: float
+    count: int = 0
+    hosts: set[str] = field(default_factory=set)  # the first of them
+
+
+@mutable(slots=True)
+class Slowness:
+    """What was found of one node."""
+
+    found: int = 0
+    worst: float = 1.0
+
+
+@mutable(slots=True)
+class Tally:
+    """Takes what a history takes."""
+
+    classes: dict[tuple[str, int, str], FailureClass] = field(default_factory=dict)
+    hosts: Counter[str] = field(default_factory=Counter)  # failures of workers
+    ranks: Counter[int] = field(default_factory=Counter)
+    losses: Counter[str] = field(default_factory=Counter)  # of nodes, by name
+    slow: dict[str, Slowness] = field(default_factory=dict)
+    saves: dict[Place, int] = field(default_factory=lambda: dict.fromkeys(Place, 0))
+    stalls: int = 0  # how often saves held up the training, as far as it was told
+    hangs: int = 0
+    rounds: int = 0
+    most_nodes: int = 0  # in a round
+    restored: int = 0  # rounds that began with a saved state
+    first_import: float = 0.0  # seconds of imports before the first incident
+    _closed: dict[Kind, Sums] = field(default_factory=lambda: {kind: Sums() for kind in Kind})
+    _open: Repair | None = None
+    _now: Sums = field(default_factory=Sums)  # of the open incident, as far as it is known
+    _began: Spent = field(default_factory=nothing)  # what the job had spent then
+    _gone: int = 0  # nodes, since the round began
+    _made: dict[int, float] = field(default_factory=dict)  # saved step -> seconds of training until then
+    _durable: float = 0.0  # seconds of training until the newest step that is in the storage
+
+    def take(self, entry: LogEntry, newest: Repair | None, spent: Spent) -> None:
+        """Take in an entry of ``TOLD``. ``spent``: what the job had until then; ``newest`` is after it."""
+        match entry.told:
+            case chronicle.WorkerFailed() as failed:
+                self._failed(entry.at, failed)
+            case chronicle.RoundStarted() as started:
+                self._started(started, newest, spent)
+            case chronicle.StateSaved() as saved:
+                self._saved(saved, _trained(spent))
+            case chronicle.SaveStalled():
+                self.stalls += 1
+            case chronicle.NodeGone():
+                self._gone += 1
+                _count(self.losses, entry.told.node)
+            case chronicle.StragglerFound() as found:
+                self._slowed(found)
+            case chronicle.HangFound():
+                self.hangs += 1
+            case _:
+                pass
+        if newest is not self._open:
+            self._close(entry.at, spent)
+            self._begin(newest, spent)
+
+    def sums(self, at: float, spent: Spent) -> dict[Kind, Sums]:
+        """Of all incidents until now, the open one included if the job works again."""
+        found = {kind: replace(each) for kind, each in self._closed.items()}
+        if self._open is not None and self._open.started is not None:
+            kind = kind_of(self._open.cause)
+            found[kind] = found[kind].plus(self._until(at, spent))
+        return found
+
+    # -- incidents
+
+    def _begin(self, newest: Repair | None, spent: Spent) -> None:
+        if self._open is None:
+            self.first_import = spent[Activity.IMPORT] / _MICROS
+        self._open, self._began = newest, dict(spent)
+        self._now = Sums(1, undone=max(0.0, _trained(spent) - self._durable))
+
+    def _close(self, at: float, spent: Spent) -> None:
+        if self._open is not None:
+            kind = kind_of(self._open.cause)
+            self._closed[kind] = self._closed[kind].plus(self._until(at, spent))
+
+    def _until(self, at: float, spent: Spent) -> Sums:
+        """What the open incident costs until now."""
+        opened = self._open
+        assert opened is not None
+        end = next((each for each in (opened.over, opened.running) if each is not None), at)
+        return replace(
+            self._now,
+            seconds=max(0.0, end - opened.began),
+            imports=self._more(spent, Activity.IMPORT),
+            redone=self._more(spent, Activity.REDONE),
+        )
+
+    def _more(self, spent: Mapping[Activity, int], activity: Activity) -> float:
+        return max(0, spent[activity] - self._began[activity]) / _MICROS
+
+    def _started(self, started: chronicle.RoundStarted, newest: Repair | None, spent: Spent) -> None:
+        self.rounds += 1
+        self.most_nodes = max(self.most_nodes, started.nodes)
+        self.restored += started.restored_step is not None
+        if newest is not None and newest is self._open and newest.round == started.round:
+            waited = self._more(spent, Activity.WAITING)
+            self._now.waiting, self._now.coverable = waited, waited if self._gone <= 1 else 0.0
+        self._gone = 0
+
+    # -- the rest
+
+    def _failed(self, at: float, failed: chronicle.WorkerFailed) -> None:
+        _count(self.hosts, failed.host)
+        _count(self.ranks, failed.rank)
+        key = (failed.how, failed.exit_code, class_text(failed.summary))
+        if key not in self.classes and len(self.classes) >= CLASSES:
+            key = _OTHERS
+        found = self.classes.setdefault(key, FailureClass(key[0], key[1], failed, at, at))
+        found.count += 1
+        found.last_at = at
+        if len(found.hosts) < CLASSES:
+            found.hosts.add(failed.host)
+
+    def _saved(self, saved: chronicle.StateSaved, trained: float) -> None:
+        self.saves[saved.place] += 1
+        if saved.place is Place.STORAGE:
+            self._durable = self._made.get(saved.step, trained)
+            self._made = {step: when for step, when in self._made.items() if step > saved.step}
+        elif saved.step not in self._made:
+            self._made[saved.step] = trained
+            if len(self._made) > _UNDERWAY:
+                self._made.pop(next(iter(self._made)))
+
+    def _slowed(self, found: chronicle.StragglerFound) -> None:
+        if found.factor > 1.0 and (found.node in self.slow or len(self.slow) < KNOWN):
+            known = self.slow.setdefault(found.node, Slowness())
+            known.found += 1
+            known.worst = max(known.worst, min(_SLOWEST, found.factor))
+
+
+def class_text(summary: str) -> str:
+    """What failures of a class have in common: the text without who it was, and without numbers."""
+    return _NUMBERS.sub("#", _WHO.sub("", summary))[:200]
+
+
+def _trained(spent: Spent) -> float:
+    return (spent[Activity.PRODUCTIVE] + spent[Activity.REDONE]) / _MICROS
+
+
+def _count(counter: Counter[K], key: K) -> None:
+    if key in counter or len(counter) < KNOWN:
+        counter[key] += 1

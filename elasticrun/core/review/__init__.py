@@ -1,0 +1,1 @@
+"""A job in review: the values of its report."""

@@ -1,0 +1,1 @@
+"""What a job would have lost under other circumstances."""

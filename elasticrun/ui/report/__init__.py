@@ -1,0 +1,1 @@
+"""The report of a job as one page of HTML, and as a trace."""
