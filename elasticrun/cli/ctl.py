@@ -19,6 +19,7 @@ from elasticrun.cli.ctl_audit import audit
 from elasticrun.cli.ctl_certs import certs
 from elasticrun.cli.ctl_checkpoints import checkpoints
 from elasticrun.cli.ctl_events import events
+from elasticrun.cli.ctl_launch import launch
 from elasticrun.cli.ctl_manual import manual
 from elasticrun.cli.ctl_orders import add_orders
 from elasticrun.cli.ctl_ps import ps
@@ -52,6 +53,7 @@ def version() -> None:
 
 add_orders(group)
 group.add_command(ps)
+group.add_command(launch)
 group.add_command(token)
 group.add_command(certs)
 group.add_command(checkpoints)
