@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from elasticrun.cli import values
 from elasticrun.cli.ctl_run import run_lean
+from elasticrun.cli.scrub import take_environment
 from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes, given_token, read_tls
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.protocol.plain import one_line, plain
@@ -139,8 +141,9 @@ def launch(words: tuple[str, ...], **given: Any) -> None:
     from elasticrun.agent.signals import SignalInbox
 
     inbox = SignalInbox(_signals())
+    environ = take_environment()  # neither ssh nor a script has to know the token
     try:
-        end = run_lean(lambda: _launch(words, given, inbox))
+        end = run_lean(lambda: _launch(words, given, environ, inbox))
         status, reason = end.status, end.reason
     except ElasticRunError as error:
         status, reason = error.exit_code, one_line(str(error))
@@ -155,7 +158,9 @@ def _signals() -> tuple[int, ...]:
     return (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def _launch(words: tuple[str, ...], given: dict[str, Any], inbox: SignalInbox) -> Finish:
+async def _launch(
+    words: tuple[str, ...], given: dict[str, Any], environ: Mapping[str, str], inbox: SignalInbox
+) -> Finish:
     from elasticrun.cli.launch_words import read_words
     from elasticrun.control import JobControl
     from elasticrun.core.hosts.machine import Hosts
@@ -165,7 +170,7 @@ async def _launch(words: tuple[str, ...], given: dict[str, Any], inbox: SignalIn
 
     line = read_words(words, f"launch-{os.urandom(4).hex()}")
     source = _source(given)
-    environment, security = _exported(given["export"]), _security(given, line)
+    environment, security = _exported(given["export"], environ), _security(given, line, environ)
     cooldown = _cooldown(given["cooldown"])
     hosts = await source.ask()
     nodes = _nodes(given, source, len(hosts))
@@ -246,7 +251,7 @@ def _endpoint(text: str | None, hosts: tuple[Host, ...]) -> Endpoint:
     return endpoint
 
 
-def _exported(items: tuple[str, ...]) -> dict[str, str]:
+def _exported(items: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for item in items:
         name, equals, value = item.partition("=")
@@ -254,18 +259,18 @@ def _exported(items: tuple[str, ...]) -> dict[str, str]:
             raise UsageError(f"--export {item!r} is not valid: give NAME or NAME=VALUE")
         if name == TOKEN_VARIABLE:
             raise UsageError(f"--export {name} is not needed: each host gets the token of this launch")
-        if not equals and name not in os.environ:
+        if not equals and name not in environ:
             raise UsageError(f"--export {name}: this variable is not set here; set it, or give {name}=VALUE")
-        found[name] = value if equals else os.environ[name]
+        found[name] = value if equals else environ[name]
     return found
 
 
-def _security(given: dict[str, Any], line: LaunchWords) -> SecurityConfig:
+def _security(given: dict[str, Any], line: LaunchWords, environ: Mapping[str, str]) -> SecurityConfig:
     from elasticrun.cli import options
 
     notes: Notes = []
     strict = not line.given.on(options.INSECURE_TOKEN)
-    token = given_token(given["token_file"], os.environ, notes, strict)
+    token = given_token(given["token_file"], environ, notes, strict)
     tls = read_tls(given["tls_ca"], given["tls_cert"], given["tls_key"], notes)
     for level, sentence in notes:
         if level == "warning":
