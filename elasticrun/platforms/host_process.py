@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 from elasticrun.core.hosts.events import Ended
+from elasticrun.core.hosts.fates import LOST
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.platforms.output import Sink, copy_lines
 from elasticrun.platforms.remote import BEAT, HELLO, signal_line
@@ -77,7 +78,7 @@ class HostProcess:
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.abort()
         code = self._process.wait()
-        return code if code >= 0 else 128 - code
+        return code if code >= 0 else LOST  # killed here: what that means for the host is the same
 
     def beat(self) -> None:
         """Say that this launch is alive."""

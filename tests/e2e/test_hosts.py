@@ -175,7 +175,7 @@ def test_a_lost_connection_ends_the_workers_there_and_the_job_recovers(site: Sit
     launcher = site.launch(*site.discovering("--min-nodes", "1"))
     workers = site.world(2)
     os.kill(site.ssh_of(launcher, host), signal.SIGKILL)
-    launcher.wait_line(rf"{host} is lost: its ssh connection has ended; it is tried again in 1 s", "err")
+    launcher.wait_line(rf"{host} is lost: the connection has ended; it is tried again in 1 s", "err")
     workers[HOSTS.index(host)].wait_end()
     site.end(launcher, site.world(2, after=0))
 

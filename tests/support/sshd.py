@@ -134,16 +134,19 @@ class Sshd:
         return "" if done.returncode == 0 else done.stderr.strip() or f"exit status {done.returncode}"
 
     def close(self) -> None:
+        self._stop()
         kill_marked(self.mark)
-        for server in self._servers:
-            server.wait()
 
     def nobody_left(self) -> None:
         """Nothing that a login started is alive."""
+        self._stop()
+        nobody_left(self.mark)
+
+    def _stop(self) -> None:
+        """Kill the servers, which have overwritten their environment: their mark is gone."""
         for server in self._servers:
             server.kill()
             server.wait()
-        nobody_left(self.mark)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ class Ended:
     """The process that stands for a host here has ended."""
 
     name: str
-    code: int  # its exit status; 128 + n if signal n ended it
+    code: int  # its exit status
     said: str = ""  # the last that it said before its launcher was up
 
 

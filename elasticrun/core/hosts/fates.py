@@ -9,8 +9,8 @@ from elasticrun.dataclass import dataclass
 from elasticrun.errors import EXIT_CODE_MEANING, ExitCode
 
 SIGINT, SIGTERM = 2, 15
-#: What ssh ends with if it could not connect, or lost the connection.
-SSH_FAILED = 255
+#: What ssh ends with if it could not connect, or lost the connection; stands for an ssh that was killed too.
+LOST = 255
 
 #: Codes with which a launcher says how the whole job ended.
 _OF_JOB = frozenset(
@@ -73,7 +73,7 @@ def judge(event: Ended, was_up: bool, is_first: bool) -> tuple[Fate, str]:
     """What an end that nobody asked for means, and what to say after the host's name."""
     code = event.code
     if not was_up:
-        cause = f"ssh ended with {code}" if code == SSH_FAILED else f"exit status {code}"
+        cause = f"ssh ended with {code}" if code == LOST else f"exit status {code}"
         return Fate.FAILED, f"cannot be started: {event.said or 'it said nothing'} ({cause})"
     if code in _OF_JOB:
         return Fate.JOB_OVER, ""
@@ -88,14 +88,14 @@ def judge(event: Ended, was_up: bool, is_first: bool) -> tuple[Fate, str]:
 
 def status_of(event: Ended, was_up: bool) -> int:
     """The exit status of a launch that gives up because of this end."""
-    if not was_up or event.code == SSH_FAILED:
+    if not was_up or event.code == LOST:
         return ExitCode.MASTER_UNREACHABLE
     return event.code
 
 
 def _ended(code: int) -> str:
-    if code == SSH_FAILED:
-        return "is lost: its ssh connection has ended"
+    if code == LOST:
+        return "is lost: the connection has ended"
     known = {each.value: each for each in ExitCode}
     meaning = f": {EXIT_CODE_MEANING[known[code]]}" if code in known else ""
     return f"ended with {code}{meaning}"

@@ -36,7 +36,6 @@ from elasticrun.core.hosts.events import (
     Start,
     Stop,
     Tell,
-    Tick,
     Unlisted,
     Up,
 )
@@ -98,7 +97,10 @@ class Hosts:
         return self._timers.next()
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take in an event at an instant that never goes back; returns what is to be done, in order."""
+        """Take in an event at an instant that never goes back; returns what is to be done, in order.
+
+        A ``Tick`` says no more than the time.
+        """
         match event:
             case Listed(hosts=hosts):
                 self._listed(hosts, now)
@@ -112,8 +114,6 @@ class Hosts:
                 self._not_drained(self.hosts[name], reason, now)
             case Interrupted(signum=signum):
                 self._interrupted(signum, now)
-            case Tick():
-                pass
         for name in self._timers.pop_due(now):
             self._due(name, now)
         if self._end is not None and not self._running():
@@ -205,7 +205,7 @@ class Hosts:
             case Fate.DISMISSED:
                 entry.out = text
                 self._tell(f"{name} {text}; it is left out until the list lacks it")
-            case Fate.FAILED:
+            case _:
                 self._failed(entry, event, text, now)
 
     def _failed(self, entry: Entry, event: Ended, text: str, now: float) -> None:
