@@ -20,6 +20,7 @@ from elasticrun.errors import UsageError
 _MOST_BYTES = 1 << 20
 _MOST_SAID = 4096  # of stderr
 _SHOWN = 200
+_KILLED = 5.0  # seconds that the end of a killed program may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ async def _run(program: str, timeout: float) -> bytes:
         if process.returncode is None:  # not reaped, so the group's number is still its own
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(process.wait(), _KILLED)
     if process.returncode:
         why = f": {said}" if said else ""
         raise UsageError(f"{program} ended with {process.returncode}{why}")

@@ -151,7 +151,9 @@ class Hosts:
     def _lose(self, entry: Entry, now: float) -> None:
         """A host is gone from the list."""
         if entry.rank == 0:
-            self._keep_master(entry)
+            if not self._told_master and self._end is None:
+                self._tell(f"{entry.host.name} is no longer listed, but stays: it has the job's master")
+            self._told_master = True
         elif entry.state is State.ABSENT:
             del self.hosts[entry.host.name]  # if it comes back, it comes as a new one
             self._timers.cancel(entry.host.name)
@@ -160,11 +162,6 @@ class Hosts:
             entry.state = State.DRAINING
             self._timers.set(entry.host.name, now + self._terms.drain_timeout)
             self._effects.append(Drain(entry.host.name, entry.rank, "no longer in the list of hosts"))
-
-    def _keep_master(self, entry: Entry) -> None:
-        if not self._told_master and self._end is None:
-            self._tell(f"{entry.host.name} is no longer listed, but stays: it has the job's master")
-        self._told_master = True
 
     # -- the life of a host
 
