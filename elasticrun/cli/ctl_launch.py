@@ -172,7 +172,7 @@ async def _launch(
     source = _source(given)
     environment, security = _exported(given["export"], environ), _security(given, line, environ)
     cooldown = _cooldown(given["cooldown"])
-    hosts = await source.ask()
+    hosts = await _first_answer(source, inbox)
     nodes = _nodes(given, source, len(hosts))
     endpoint = _endpoint(given["rdzv_endpoint"], hosts)
     python, directory = given["python"] or sys.executable, given["directory"] or os.getcwd()  # noqa: PTH109
@@ -188,6 +188,26 @@ async def _launch(
     job = JobControl([endpoint], line.job_id, security)
     made = Launch(machine, source, ssh, request, job, given["discovery_interval"], given["silence"])
     return await made.run(hosts, inbox)
+
+
+async def _first_answer(source: Source, inbox: SignalInbox) -> tuple[Host, ...]:
+    """The hosts to begin with. A signal ends the wait for a script."""
+    import asyncio
+
+    asking = asyncio.ensure_future(source.ask())
+    signals = list[int]()
+
+    def on_signal(signum: int) -> None:
+        signals.append(signum)
+        asking.cancel()
+
+    inbox.attach(on_signal)
+    try:
+        return await asking
+    except asyncio.CancelledError:
+        raise SystemExit(128 + signals[0]) from None
+    finally:
+        inbox.detach()
 
 
 def _terms(

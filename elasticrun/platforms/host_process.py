@@ -30,7 +30,7 @@ class HostProcess:
     def __init__(self, name: str, process: subprocess.Popen[bytes]) -> None:
         self.name = name
         self._process = process
-        self._is_up = False
+        self._is_up = self._killed = False
         self._said = b""  # the last line before it was up
         self._stdin: asyncio.WriteTransport | None = None
         self._killing: asyncio.TimerHandle | None = None
@@ -53,15 +53,20 @@ class HostProcess:
             return True
 
         prefix = f"[{self.name}] ".encode()
+        (out_pipe, printed), (err_pipe, said) = await _reader(process.stdout), await _reader(process.stderr)
         copies = [
-            asyncio.create_task(copy_lines(await _reader(process.stdout), out, prefix, lambda _: False)),
-            asyncio.create_task(copy_lines(await _reader(process.stderr), err, prefix, take_hello)),
+            asyncio.create_task(copy_lines(printed, out, prefix, lambda _: False)),
+            asyncio.create_task(copy_lines(said, err, prefix, take_hello)),
         ]
         code = await self._ended()
-        # A process that it left behind may hold the pipes.
+        # A process that it left behind may hold the pipes; who reads our output may be slow.
         _, late = await asyncio.wait(copies, timeout=_LAST_WORDS)
+        while late and not self._killed and (out.is_busy or err.is_busy):
+            _, late = await asyncio.wait(late, timeout=_LAST_WORDS)
         for copy in late:
             copy.cancel()
+        out_pipe.close()
+        err_pipe.close()
         return Ended(self.name, code, one_line(self._said.decode(errors="replace"))[:_SHOWN])
 
     async def _ended(self) -> int:
@@ -90,6 +95,7 @@ class HostProcess:
 
     def kill(self) -> None:
         """Kill the launcher on the host, and soon whatever stands for it here."""
+        self._killed = True
         self.signal(signal.SIGKILL)
         if self._killing is None:
             self._killing = asyncio.get_running_loop().call_later(_LAST_WORDS, self._process.kill)
@@ -109,7 +115,8 @@ def start(name: str, words: Sequence[str]) -> HostProcess | Ended:
     return HostProcess(name, process)
 
 
-async def _reader(pipe: object) -> asyncio.StreamReader:
+async def _reader(pipe: object) -> tuple[asyncio.ReadTransport, asyncio.StreamReader]:
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    return reader
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
+    return transport, reader

@@ -74,11 +74,12 @@ class Launch:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._end: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
+        self._hurry = asyncio.Event()
         self._out, self._err = Sink(1), Sink(2)
 
     async def run(self, hosts: tuple[Host, ...], signals: Signals) -> Finish:
         """Start these hosts, and return how it ended once nothing runs."""
-        signals.attach(lambda signum: self._handle(Interrupted(signum)))
+        signals.attach(self._interrupt)
         self._handle(Listed(hosts))
         if not self._source.is_fixed:
             self._begin(self._ask_again())
@@ -86,11 +87,19 @@ class Launch:
         try:
             return await self._end
         finally:
-            signals.detach()
             if self._timer is not None:
                 self._timer.cancel()
             await self._end_tasks()
-            await asyncio.gather(self._out.write(b""), self._err.write(b""))
+            await self._flush()
+            signals.detach()
+
+    async def _flush(self) -> None:
+        """Wait until everything is written, or somebody who reads nothing presses Ctrl-C."""
+        written = asyncio.gather(self._out.write(b""), self._err.write(b""))
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        await asyncio.wait([written, hurry], return_when=asyncio.FIRST_COMPLETED)
+        for each in (written, hurry):
+            each.cancel()
 
     async def _end_tasks(self) -> None:
         for task in self._tasks:
@@ -108,6 +117,12 @@ class Launch:
             self._end.set_exception(error)  # a bug: it ends the launch, and with it all hosts
 
     # -- events and effects
+
+    def _interrupt(self, signum: int) -> None:
+        if self._end.done():
+            self._hurry.set()
+        else:
+            self._handle(Interrupted(signum))
 
     def _handle(self, event: Event) -> None:
         loop = asyncio.get_running_loop()

@@ -24,14 +24,24 @@ class Sink:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._loop = asyncio.get_running_loop()
+        self._waiting = 0
         self._queue: queue.SimpleQueue[tuple[bytes, asyncio.Future[None] | None]] = queue.SimpleQueue()
         threading.Thread(target=self._write, daemon=True, name=f"writes to {fd}").start()
 
     async def write(self, data: bytes) -> None:
         """Write these lines; returns once they are written."""
         written = self._loop.create_future()
+        self._waiting += 1
         self._queue.put((data, written))
-        await written
+        try:
+            await written
+        finally:
+            self._waiting -= 1
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody waits for what is read slowly, or not at all."""
+        return self._waiting > 0
 
     def tell(self, text: str) -> None:
         """Write a line soon."""

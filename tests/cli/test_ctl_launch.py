@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from elasticrun.cli.launch_words import read_words
 from elasticrun.config import Endpoint
 from elasticrun.core.hosts.names import Host
 from elasticrun.errors import ExitCode, UsageError
-from tests.support.launcher import MODULE, run
+from tests.support.launcher import MODULE, Launcher, run
 
 CTL = (*MODULE[:2], "elasticrun.cli.ctl", "launch")
 HOME = Endpoint("a", 29400)
@@ -112,3 +113,18 @@ def test_ssh_that_is_not_there_is_said(tmp_path: Path) -> None:
     done = run("-H", "a", "--cooldown", "0.1", "--ssh", nowhere, "--", "x.py", cwd=tmp_path, command=CTL)
     assert done.process.returncode == ExitCode.MASTER_UNREACHABLE, done.story()
     assert f"{nowhere} cannot be executed: {os.strerror(2)}" in done.err.splitlines()[-1]
+
+
+def test_ctrl_c_ends_the_wait_for_a_first_answer(tmp_path: Path) -> None:
+    script, pipe = tmp_path / "discover", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    script.write_text(f"#!/bin/sh\necho here > {pipe}\nexec tail -f /dev/null\n")
+    script.chmod(0o755)
+    launcher = Launcher("--host-discovery-script", script, "--", "x.py", cwd=tmp_path, command=CTL)
+    try:
+        assert pipe.read_text() == "here\n"  # it runs
+        launcher.signal(signal.SIGINT)
+        assert launcher.wait() == 128 + signal.SIGINT, launcher.story()
+        assert not launcher.processes and not launcher.err
+    finally:
+        launcher.finish()

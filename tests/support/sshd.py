@@ -122,7 +122,7 @@ class Sshd:
 
     def why_useless(self) -> str:
         """Why this user cannot log in here; "" if it works."""
-        words = [self._program, "-o", "BatchMode=yes"]
+        words = [str(self._program), "-o", "BatchMode=yes"]
         options = [f"-o{word.partition('=')[2]}" for word in self.options()[2:]]
         done = subprocess.run(
             [*words, *options, HOSTS[0], "true"],
