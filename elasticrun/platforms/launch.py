@@ -96,9 +96,9 @@ class Launch:
     async def _flush(self) -> None:
         """Wait until everything is written, or somebody who reads nothing presses Ctrl-C."""
         written = asyncio.gather(self._out.write(b""), self._err.write(b""))
-        hurry = asyncio.ensure_future(self._hurry.wait())
-        await asyncio.wait([written, hurry], return_when=asyncio.FIRST_COMPLETED)
-        for each in (written, hurry):
+        either: list[asyncio.Future[Any]] = [written, asyncio.ensure_future(self._hurry.wait())]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        for each in either:
             each.cancel()
 
     async def _end_tasks(self) -> None:
