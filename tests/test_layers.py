@@ -44,7 +44,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "core": (
         ("protocol", "timers"),
-        ("membership", "progress", "hangs"),
+        ("membership", "progress", "hangs", "hosts"),
         ("recovery",),
         ("health", "tensorflow", "state", "data", "accounting"),
         ("history",),

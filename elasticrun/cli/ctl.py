@@ -20,6 +20,7 @@ from elasticrun.cli.ctl_audit import audit
 from elasticrun.cli.ctl_certs import certs
 from elasticrun.cli.ctl_checkpoints import checkpoints
 from elasticrun.cli.ctl_events import events
+from elasticrun.cli.ctl_launch import launch
 from elasticrun.cli.ctl_logs import logs, stacks
 from elasticrun.cli.ctl_manual import manual
 from elasticrun.cli.ctl_observe import observe
@@ -64,6 +65,7 @@ group.add_command(logs)
 group.add_command(stacks)
 group.add_command(ps)
 group.add_command(top)
+group.add_command(launch)
 group.add_command(token)
 group.add_command(certs)
 group.add_command(checkpoints)

@@ -11,6 +11,7 @@ import click
 #: The pages, in the order in which somebody new reads them.
 TOPICS = (
     "nodes",
+    "hosts",
     "restarts",
     "health-check",
     "hangs",

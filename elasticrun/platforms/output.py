@@ -1,0 +1,86 @@
+"""Output of many hosts on one stream: whole lines, each with its host in front.
+
+Theory. A terminal that is stopped with Ctrl-S, or a slow pager, blocks whoever writes. Nobody may block the
+loop, or hosts would hear nothing of this launch and give up. So each stream has a thread of its own, and who
+reads from a host waits until what it read was written: the host's output waits in its pipe, as it should.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable
+
+#: A longer line is cut into several.
+LONGEST = 1 << 16
+
+
+class Sink:
+    """A stream that others write whole lines to. Output that nobody takes any more is dropped."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._loop = asyncio.get_running_loop()
+        self._waiting = 0
+        self._queue: queue.SimpleQueue[tuple[bytes, asyncio.Future[None] | None]] = queue.SimpleQueue()
+        threading.Thread(target=self._write, daemon=True, name=f"writes to {fd}").start()
+
+    async def write(self, data: bytes) -> None:
+        """Write these lines; returns once they are written."""
+        written = self._loop.create_future()
+        self._waiting += 1
+        self._queue.put((data, written))
+        try:
+            await written
+        finally:
+            self._waiting -= 1
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody waits for what is read slowly, or not at all."""
+        return self._waiting > 0
+
+    def tell(self, text: str) -> None:
+        """Write a line soon."""
+        self._queue.put((text.encode(errors="replace") + b"\n", None))
+
+    def _write(self) -> None:
+        while True:
+            data, written = self._queue.get()
+            try:
+                while data:
+                    data = data[os.write(self._fd, data) :]
+            except OSError:
+                self._fd = -1  # nobody reads it
+            if written is not None:
+                self._report(written)
+
+    def _report(self, written: asyncio.Future[None]) -> None:
+        def done() -> None:
+            if not written.done():
+                written.set_result(None)
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(done)
+
+
+async def copy_lines(
+    reader: asyncio.StreamReader, sink: Sink, prefix: bytes, takes: Callable[[bytes], bool]
+) -> None:
+    """Copy until the end. ``takes`` is asked of each line, and True means that it is not to be shown."""
+    rest = b""
+    while chunk := await reader.read(LONGEST):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LONGEST:
+            lines, rest = [*lines, rest], b""
+        await _show(lines, sink, prefix, takes)
+    if rest:
+        await _show([rest], sink, prefix, takes)
+
+
+async def _show(lines: list[bytes], sink: Sink, prefix: bytes, takes: Callable[[bytes], bool]) -> None:
+    if shown := [prefix + line + b"\n" for line in lines if not takes(line)]:
+        await sink.write(b"".join(shown))
