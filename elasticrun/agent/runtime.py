@@ -152,6 +152,7 @@ class Agent:
             self._services.usage,
             self._relay,
             self._services.progress,
+            self._services.figures,
         )
 
     async def run(self, inbox: SignalInbox) -> int:

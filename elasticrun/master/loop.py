@@ -209,15 +209,12 @@ class MasterLoop:
         state = self._machine.state
         if self._chronicle is None or state.phase is not JobPhase.RUNNING or progress.round != state.round:
             return
-        for at, told in self._progress.take(node, progress, self._now):
-            self._chronicle.note(at, (told,))
+        self._chronicle.note_all(self._progress.take(node, progress, self._now))
 
     def _note_rest(self, event: JobEvent) -> None:
         """Write down the newest steps before an event that may end their round."""
-        if self._chronicle is None or isinstance(event, DataAsked | DataOpened):
-            return
-        for at, told in self._progress.rest():
-            self._chronicle.note(at, (told,))
+        if self._chronicle is not None and not isinstance(event, DataAsked | DataOpened):
+            self._chronicle.note_all(self._progress.rest())
 
     # -- ControlHandler
 
@@ -234,7 +231,10 @@ class MasterLoop:
         from elasticrun.core.protocol.orders import ControlReply, ShowStatus
 
         if isinstance(request, ShowStatus):
-            return ControlReply(True, "", status=describe(self._machine.state, self._usage))
+            status = describe(self._machine.state, self._usage, self._figures)
+            if self._chronicle is not None:
+                status = self._chronicle.accounted(status, self._clock.now())
+            return ControlReply(True, "", status=status)
         self._handle(in_full(request, self._machine.state.members.nodes))
         self.flush()  # the answer is an effect, too
         answer = self._answers.pop()  # each order has one

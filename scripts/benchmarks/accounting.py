@@ -1,9 +1,9 @@
 """Whether the accounts of a job agree with a stopwatch that the script itself holds.
 
-Two nodes with one worker each train; one worker after the other is SIGKILLed. The script writes down when each
-step began and ended, and tells elasticrun nothing. From that follows what was productive (the first time of
-each step, from the second step of a round on: the first one is start by definition), what was redone, and how
-long the job took. The same is read from ``events.jsonl``, which the launcher alone has written.
+Two nodes with one worker each train; one worker after the other is SIGKILLed. The script writes down when
+each step began and ended, and tells elasticrun nothing. From that follows what was productive (the first time
+of each step, from the second step of a round on: the first one is start by definition), what was redone, and
+how long the job took. The same is read from ``events.jsonl``, which the launcher alone has written.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     stopwatch.py STEPS SECONDS EVERY FOLDER
 
 A step takes that many seconds, and ranks meet in it. Each ``EVERY`` steps it is saved with ``Checkpointer``.
-Lines of the file, one for each step: the number of steps done, and the wall clock at the step's begin and end.
+Lines of the file, one for each step: the number of steps done, and the wall clock at its begin and its end.
 Nothing here tells elasticrun anything.
 """
 
