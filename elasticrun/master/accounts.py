@@ -1,8 +1,8 @@
 """The account of the job's time that a master keeps, for whoever asks how the job does.
 
-It takes each entry of the event log as it is written, at a cost that does not grow. A master that was
-started again reads the log once, when it is asked for the first time, if it is not long. Nothing is known either while nobody has reported a step: the time of a job that trains in silence cannot be
-told from that of one that starts.
+It takes each entry of the event log as it is written, at a cost that does not grow. A master that was started
+again reads the log once, when it is asked for the first time, if it is not long. Nothing is known while
+nobody has reported a step: the time of a job that trains in silence looks like that of one that starts.
 """
 
 from __future__ import annotations

@@ -223,11 +223,12 @@ class Chronicle:
 
     def accounted(self, status: JobStatus, now: float) -> JobStatus:
         """The status with what is known of where the job's time went until now."""
+        known = [status]
         with self._harmless():
             self._log.commit()
             self._accounts.read(self._log.files)
-            status = self._accounts.add_to(status, now)
-        return status
+            known.append(self._accounts.add_to(status, now))
+        return known[-1]
 
     def begin(self, state: JobState, at: float) -> None:
         """Hear that what comes now happens now."""

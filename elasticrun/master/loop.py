@@ -211,11 +211,6 @@ class MasterLoop:
             return
         self._chronicle.note_all(self._progress.take(node, progress, self._now))
 
-    def _note_rest(self, event: JobEvent) -> None:
-        """Write down the newest steps before an event that may end their round."""
-        if self._chronicle is not None and not isinstance(event, DataAsked | DataOpened):
-            self._chronicle.note_all(self._progress.rest())
-
     # -- ControlHandler
 
     async def answer(self, request: ControlRequest) -> ControlReply:
@@ -248,7 +243,8 @@ class MasterLoop:
             self._turn = asyncio.get_running_loop().call_soon(self.flush)
         if not isinstance(event, Beat):
             self._journal.add(Entry(self._now, event))
-            self._note_rest(event)
+            if self._chronicle is not None and not isinstance(event, DataAsked | DataOpened):
+                self._chronicle.note_all(self._progress.rest())  # the event may end the round
         effects = self._machine.handle(event, self._now)
         self._effects += effects
         if self._chronicle is not None:
