@@ -14,6 +14,7 @@ TOPICS = (
     "restarts",
     "health-check",
     "hangs",
+    "goodput",
     "state",
     "data",
     "warm-start",
