@@ -80,6 +80,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "yaml": ("elasticrun.cli",),
     "rich": ("elasticrun.ui",),
     "psutil": ("elasticrun.agent.monitors",),
+    "pynvml": ("elasticrun.agent.monitors",),
     "aiohttp": ("elasticrun.observer",),
     "prometheus_client": ("elasticrun.observer",),
     "opentelemetry": ("elasticrun.observer",),

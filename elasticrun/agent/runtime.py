@@ -167,6 +167,7 @@ class Agent:
             self._services.usage,
             self._relay,
             self._services.progress,
+            self._services.figures,
             answers=self._answers,
         )
 

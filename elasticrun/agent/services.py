@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from elasticrun.agent.memory.relay import DataRelay
     from elasticrun.agent.memory.storage_access import StorageAccess
     from elasticrun.agent.monitors.liveness import HealthServer
+    from elasticrun.agent.monitors.node_figures import NodeSampler
     from elasticrun.agent.monitors.notice import PreemptionNotice
     from elasticrun.agent.monitors.timer import FileTimer
     from elasticrun.agent.monitors.usage import UsageSampler
-    from elasticrun.core.protocol.round_progress import RoundProgress
+    from elasticrun.core.protocol.round_progress import NodeFigures, RoundProgress
     from elasticrun.core.protocol.usage import TaskUsage
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Services:
             _open_sampler(pids, self.watch).sample if config.roles else tuple
         )
         self._pids = pids
+        self._sampler: NodeSampler | None = None  # made when the first figures are due
         self._preemption_file = config.preemption_file
         self._notice: PreemptionNotice | None = None
         self._timer = _open_timer(config.file_timer, lambda: pids().values())
@@ -95,6 +97,16 @@ class Services:
             for local_rank in self._pids()
         ]
         return min((-1 if pace is None else pace.step for pace in paces), default=-1)
+
+    def figures(self) -> NodeFigures | None:
+        """What the node's workers use; None while none runs, and the first time."""
+        if not self._pids():
+            return None
+        if self._sampler is None:
+            from elasticrun.agent.monitors.node_figures import NodeSampler
+
+            self._sampler = NodeSampler(self._pids, asyncio.get_running_loop().time)
+        return self._sampler.sample()
 
     def save_stacks(self) -> None:
         """Save the stacks of all workers beside their logs."""

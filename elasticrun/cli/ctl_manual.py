@@ -15,6 +15,7 @@ TOPICS = (
     "restarts",
     "health-check",
     "hangs",
+    "goodput",
     "watching",
     "state",
     "data",

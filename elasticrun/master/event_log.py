@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from elasticrun.core.job.chronicler import Chronicler
 from elasticrun.core.job.events import Beat
 from elasticrun.core.protocol.chronicle import EntriesLost, Happening, LogEntry
+from elasticrun.master.accounts import Accounts
 from elasticrun.master.event_reader import KEPT, LONGEST, NAME, files_of, older, read_events
 from elasticrun.master.feed import Feed
 from elasticrun.rpc.event_lines import to_line
@@ -37,6 +38,7 @@ from elasticrun.rpc.event_lines import to_line
 if TYPE_CHECKING:
     from elasticrun.core.job.events import JobEffect, JobEvent
     from elasticrun.core.job.state import JobState
+    from elasticrun.core.protocol.status import JobStatus
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +73,11 @@ class EventLog:
             self._open()
         except OSError as error:
             logger.warning("there will be no event log %s: %s", path, error.strerror)
+
+    @property
+    def files(self) -> list[Path]:
+        """Those that are there, the oldest first."""
+        return files_of(self._path)
 
     def add(self, event: int, at: float, told: Iterable[Happening], is_late: bool = False) -> None:
         """Collect the entries of an event. ``is_late``: it happened under an earlier master."""
@@ -174,6 +181,7 @@ class Chronicle:
         self._chronicler = Chronicler(state)
         self._is_late = True
         self._is_broken = False
+        self._accounts = Accounts()
 
     def restored(self, state: JobState, at: float) -> None:
         """Hear that a replay goes on from this state, as older events are gone."""
@@ -191,18 +199,39 @@ class Chronicle:
             told = self._chronicler.after(event, state, effects)
             self._event = state.events
             if told and not (self._is_late and state.events <= self._log.last):
-                self._log.add(state.events, at, told, self._is_late)
+                self._add(at, told)
 
     def note(self, at: float, told: Sequence[Happening]) -> None:
         """Hear what no event of the journal has caused; ``at``: when it happened, perhaps a moment ago."""
         if told and not self._is_broken:
             with self._harmless():
-                self._log.add(self._event, at, told)
+                self._add(at, told)
+
+    def note_all(self, notes: Iterable[tuple[float, Happening]]) -> None:
+        """The same of several, each with its time."""
+        for at, told in notes:
+            self.note(at, (told,))
+
+    def _add(self, at: float, told: Sequence[Happening]) -> None:
+        self._log.add(self._event, at, told, self._is_late)
+        for each in told:
+            self._accounts.take(LogEntry(self._event, at, 0.0, each))
+
+    def accounted(self, status: JobStatus, now: float) -> JobStatus:
+        """The status with what is known of where the job's time went until now."""
+        known = [status]
+        with self._harmless():
+            self._log.commit()
+            self._accounts.read(self._log.files)
+            known.append(self._accounts.add_to(status, now))
+        return known[-1]
 
     def begin(self, state: JobState, at: float) -> None:
         """Hear that what comes now happens now."""
         with self._harmless():
             self._event = state.events
+            if state.events:
+                self._accounts.interrupted()
             if self._log.last > state.events:  # the journal has lost events that the log has
                 self._log.add(state.events, at, [EntriesLost(0)])
             self._log.commit()

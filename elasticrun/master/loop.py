@@ -215,15 +215,7 @@ class MasterLoop:
         state = self._machine.state
         if self._chronicle is None or state.phase is not JobPhase.RUNNING or progress.round != state.round:
             return
-        for at, told in self._progress.take(node, progress, self._now):
-            self._chronicle.note(at, (told,))
-
-    def _note_rest(self, event: JobEvent) -> None:
-        """Write down the newest steps before an event that may end their round."""
-        if self._chronicle is None or isinstance(event, DataAsked | DataOpened):
-            return
-        for at, told in self._progress.rest():
-            self._chronicle.note(at, (told,))
+        self._chronicle.note_all(self._progress.take(node, progress, self._now))
 
     # -- ControlHandler
 
@@ -242,7 +234,10 @@ class MasterLoop:
         from elasticrun.core.protocol.orders import ControlReply, ShowStatus
 
         if isinstance(request, ShowStatus):
-            return ControlReply(True, "", status=describe(self._machine.state, self._usage))
+            status = describe(self._machine.state, self._usage, self._figures)
+            if self._chronicle is not None:
+                status = self._chronicle.accounted(status, self._clock.now())
+            return ControlReply(True, "", status=status)
         self._handle(in_full(request, self._machine.state.members.nodes))
         self.flush()  # the answer is an effect, too
         answer = self._answers.pop()  # each order has one
@@ -256,7 +251,8 @@ class MasterLoop:
             self._turn = asyncio.get_running_loop().call_soon(self.flush)
         if not isinstance(event, Beat):
             self._journal.add(Entry(self._now, event))
-            self._note_rest(event)
+            if self._chronicle is not None and not isinstance(event, DataAsked | DataOpened):
+                self._chronicle.note_all(self._progress.rest())  # the event may end the round
         effects = self._machine.handle(event, self._now)
         self._effects += effects
         if self._chronicle is not None:

@@ -1295,7 +1295,7 @@ class Watched(_message.Message):
     def __init__(self, upto: _Optional[str] = ..., lines: _Optional[_Iterable[str]] = ..., missed: bool = ..., more: bool = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted", "saved", "safe", "durable", "scaling", "scaled")
+    __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted", "saved", "safe", "durable", "goodput", "ettr", "steps_rate", "step", "uptime", "scaling", "scaled")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -1309,6 +1309,11 @@ class JobStatus(_message.Message):
     SAVED_FIELD_NUMBER: _ClassVar[int]
     SAFE_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
+    GOODPUT_FIELD_NUMBER: _ClassVar[int]
+    ETTR_FIELD_NUMBER: _ClassVar[int]
+    STEPS_RATE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_FIELD_NUMBER: _ClassVar[int]
     SCALING_FIELD_NUMBER: _ClassVar[int]
     SCALED_FIELD_NUMBER: _ClassVar[int]
     job_id: str
@@ -1324,9 +1329,14 @@ class JobStatus(_message.Message):
     saved: CommitId
     safe: CommitId
     durable: CommitId
+    goodput: float
+    ettr: float
+    steps_rate: float
+    step: int
+    uptime: float
     scaling: str
     scaled: ScaleEnd
-    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[_Union[JobPhase, str]] = ..., round: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., waiting_for: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., unlisted: _Optional[int] = ..., saved: _Optional[_Union[CommitId, _Mapping]] = ..., safe: _Optional[_Union[CommitId, _Mapping]] = ..., durable: _Optional[_Union[CommitId, _Mapping]] = ..., scaling: _Optional[str] = ..., scaled: _Optional[_Union[ScaleEnd, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[_Union[JobPhase, str]] = ..., round: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., waiting_for: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., unlisted: _Optional[int] = ..., saved: _Optional[_Union[CommitId, _Mapping]] = ..., safe: _Optional[_Union[CommitId, _Mapping]] = ..., durable: _Optional[_Union[CommitId, _Mapping]] = ..., goodput: _Optional[float] = ..., ettr: _Optional[float] = ..., steps_rate: _Optional[float] = ..., step: _Optional[int] = ..., uptime: _Optional[float] = ..., scaling: _Optional[str] = ..., scaled: _Optional[_Union[ScaleEnd, _Mapping]] = ...) -> None: ...
 
 class ScaleEnd(_message.Message):
     __slots__ = ("order", "reached", "reason")
@@ -1339,13 +1349,14 @@ class ScaleEnd(_message.Message):
     def __init__(self, order: _Optional[int] = ..., reached: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("name", "rank", "phase", "attached", "doubt", "tasks", "cordoned")
+    __slots__ = ("name", "rank", "phase", "attached", "doubt", "tasks", "figures", "cordoned")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     DOUBT_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
     CORDONED_FIELD_NUMBER: _ClassVar[int]
     name: str
     rank: int
@@ -1353,8 +1364,9 @@ class NodeStatus(_message.Message):
     attached: bool
     doubt: str
     tasks: _containers.RepeatedCompositeFieldContainer[TaskStatus]
+    figures: NodeFigures
     cordoned: str
-    def __init__(self, name: _Optional[str] = ..., rank: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., attached: bool = ..., doubt: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., cordoned: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., rank: _Optional[int] = ..., phase: _Optional[_Union[AgentPhase, str]] = ..., attached: bool = ..., doubt: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., figures: _Optional[_Union[NodeFigures, _Mapping]] = ..., cordoned: _Optional[str] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
     __slots__ = ("role", "index", "attempt", "state", "address", "usage")

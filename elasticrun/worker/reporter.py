@@ -10,10 +10,9 @@ and not the number. ``report_step`` takes the numbering over.
 
 Invariants. Nothing here ever raises into the script (but for the script's own ``on_drain`` callbacks), and
 nothing acts in a process that the worker forks. The last process to claim a slot owns it; the others fall
-silent. This module needs the standard library only and is loaded by its path, as ``elasticrun`` may not be
-installed where the worker runs; so are ``marks.py`` and ``dumps.py``. Steps that run no Python cannot be
-seen: within torch.compile they are not counted, and from the first one that a CUDA graph captures this worker
-reports no more.
+silent. This module needs the standard library only and is loaded by its path, with ``marks.py`` and
+``dumps.py``, as ``elasticrun`` may be missing here. Steps that run no Python cannot be seen: within
+torch.compile they are not counted, and from the first that a CUDA graph captures this worker reports no more.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ class Reporter:
 
     def reach(self, milestone: int) -> None:
         """Tell the agent, once, how far this worker is."""
-        self._is_new = self._is_new and milestone != FIRST_STEP
+        self._is_new &= milestone != FIRST_STEP
         if not self._marks.has(milestone):
             self.claim()
             if self._is_owner:

@@ -71,7 +71,7 @@ def _train(options: argparse.Namespace, folder: Path, marks: Path, state: Path) 
         nodes = [run.node("2", *RESTARTS, "--state-dir", str(state), *script) for _ in range(2)]
         for number in range(options.faults):
             _newest(run, marks, number)
-            time.sleep(options.apart)
+            run.collect(time.monotonic() + options.apart)
             run.kill(_newest(run, marks, number))
         for node in nodes:
             run.ended(node, END)

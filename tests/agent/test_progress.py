@@ -25,7 +25,7 @@ from elasticrun.core.progress.silence import MULTIPLE, HangTerms, WorkerProgress
 from elasticrun.core.progress.stacks import is_in_collective, main_stack
 from elasticrun.core.protocol.messages import Evidence, Stall
 from elasticrun.core.protocol.usage import Pace
-from elasticrun.worker import reporter
+from elasticrun.worker import marks, reporter
 
 DEADLINE = 100.0
 QUICK = HangTerms(floor=0.5)
@@ -41,7 +41,7 @@ def test_both_sides_have_the_same_layout() -> None:
     assert progress.TIMES.format == reporter.TIMES.format
     assert f"/memfd:{progress.NAME}" == reporter.MEMFD
     fields = (1, 2, -3, 4, 5, 6, 7, 8, 1)
-    assert progress.checksum(fields) == reporter.checksum(fields)
+    assert progress.checksum(fields) == marks.checksum(fields)
     assert progress.SLOT.size + progress.TIMES.size <= SLOT_SIZE
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from elasticrun.config import HealthCheckMode, HealthConfig
 from elasticrun.core.job.chronicler import Chronicler
-from elasticrun.core.job.events import Detached, JobEffect, JobEvent, Left
+from elasticrun.core.job.events import Detached, JobEffect, JobEvent, Left, Reported
 from elasticrun.core.protocol.chronicle import (
     MAX_TEXT,
     CheckEnded,
     CheckStarted,
     Decision,
+    HangFound,
     Happening,
     JobEnded,
     MasterStarted,
@@ -28,7 +30,7 @@ from elasticrun.core.protocol.chronicle import (
     WorkerFailed,
 )
 from elasticrun.core.protocol.commits import CommitId
-from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.protocol.messages import AgentPhase, Evidence, Stall
 from elasticrun.core.protocol.orders import ScaleJob
 from tests.core.build import Job, failure
 
@@ -47,11 +49,13 @@ class ToldJob(Job):
         self.happened: list[Happening] = []
         self.decisions: list[Decision] = []
         self._chronicler: Chronicler | None = None
+        self.last: JobEvent = Left(0, "")
         super().__init__(**config)
 
     def do(self, event: JobEvent) -> list[JobEffect]:
         if self._chronicler is None:
             self._chronicler = Chronicler(self.machine.state)
+        self.last = event
         effects = super().do(event)
         told = self._chronicler.after(event, self.machine.state, effects)
         self.decisions += [it for it in told if isinstance(it, Decision)]
@@ -208,3 +212,43 @@ def test_a_long_text_is_cut() -> None:
     job = two_nodes(max_restarts=1)
     job.do(Left(job.sessions["a"], "x" * 10 * MAX_TEXT))
     assert [len(it.reason) for it in job.news() if isinstance(it, NodeGone)] == [MAX_TEXT]
+
+
+def stalled(job: ToldJob, node: str, silence: float, evidence: Evidence = Evidence.NONE) -> list[Happening]:
+    stall = Stall(0, 0, 7, silence, 10.0, False, evidence=evidence)
+    job.do(Reported(job.sessions[node], replace(job.status(node, RUNNING, 0), stall=stall)))
+    return job.news()
+
+
+def test_a_round_hangs_once_all_of_its_nodes_are_silent() -> None:
+    job = two_nodes()
+    assert stalled(job, "a", 20.0) == []
+    assert stalled(job, "b", 15.0) == [HangFound(0, 15.0)]
+    assert stalled(job, "a", 40.0) == []
+    assert Chronicler(job.machine.state).after(job.last, job.machine.state, []) == []
+    job.report("a", RUNNING, 0)
+    job.report("a", RUNNING, 0)
+    assert job.news() == []
+    assert stalled(job, "a", 50.0) == [HangFound(0, 15.0)]
+    job.report("a", FAILED, 0, failure("a"))
+    job.all_report("ab", READY, 0)
+    assert not any(isinstance(it, HangFound) for it in job.news())
+
+
+def test_a_hang_of_those_that_still_run_is_told_before_the_stop() -> None:
+    job = two_nodes()
+    job.report("b", FINISHED, 0)
+    job.news()
+    told = stalled(job, "a", 60.0, Evidence.TIMEOUT)
+    hang = [it for it in told if isinstance(it, HangFound | RoundStopping)]
+    assert hang[0] == HangFound(0, 60.0)
+    assert isinstance(hang[1], RoundStopping)
+
+
+def test_a_spare_does_not_hang() -> None:
+    job = two_nodes()
+    job.attach("c")
+    job.news()
+    stall = Stall(0, 0, 7, 20.0, 10.0, False)
+    job.do(Reported(job.sessions["c"], replace(job.status("c", READY, 0), stall=stall)))
+    assert not any(isinstance(it, HangFound) for it in job.news())

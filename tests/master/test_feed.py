@@ -57,7 +57,9 @@ def test_all_who_wait_are_woken_together() -> None:
         feed = feed_of("a")
         waiting = [asyncio.ensure_future(feed.watch("5:1", DEADLINE)) for _ in range(3)]
         gone = asyncio.ensure_future(feed.watch("5:1", DEADLINE))
-        await asyncio.sleep(0)
+        turn = asyncio.Event()
+        asyncio.get_running_loop().call_soon(turn.set)
+        await turn.wait()
         gone.cancel()
         feed.add("b")
         feed.wake()

@@ -35,6 +35,7 @@ from elasticrun.core.protocol.chronicle import (
     CheckEnded,
     CheckStarted,
     Decision,
+    HangFound,
     Happening,
     JobEnded,
     MasterStarted,
@@ -56,6 +57,7 @@ from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import AgentPhase, Failure
 from elasticrun.core.protocol.orders import ORDERS
 from elasticrun.core.protocol.status import JobPhase
+from elasticrun.core.recovery.budget import StopCause
 
 #: Why a node is gone once one of these timers has expired.
 _EXPIRED = {HEARTBEAT: "its agent was silent for too long", REATTACH: "it did not come back in time"}
@@ -75,6 +77,8 @@ class Chronicler:
         self._names = {it.session: name for name, it in state.members.nodes.items() if it.session is not None}
         self._saved = _saved(state)
         self._scaling, self._scaled = state.scaling, state.scaled
+        self._stalls = _stalls(state)  # seconds of silence, by member of the round
+        self._hangs = len(self._stalls) == len(state.current.assignments) > 0  # as told
 
     def after(self, event: JobEvent, state: JobState, effects: Iterable[JobEffect]) -> list[Happening]:
         """What happened by an event that the machine of ``state`` has handled, in order."""
@@ -109,6 +113,7 @@ class Chronicler:
                 yield from self._of_node(node)
             case Reported(session) if (node := state.members.node_of(session)) is not None:
                 yield from self._of_node(node)
+                yield from self._of_stall(node, state)
             case Detached(session, reason) | Left(session, reason):
                 yield from self._of_end(session, reason, state)
 
@@ -117,6 +122,19 @@ class Chronicler:
         if self._doing.get(node.info.node) != doing:
             self._doing[node.info.node] = doing
             yield NodeChanged(node.info.node, doing[0].value, doing[1])
+
+    def _of_stall(self, node: Node, state: JobState) -> Iterator[Happening]:
+        """The round hangs once all of its members say that their workers make no steps."""
+        name = node.info.node
+        silence = _silence(node, state)
+        if silence is None:
+            if self._stalls.pop(name, None) is not None:
+                self._hangs = False
+            return
+        self._stalls[name] = silence
+        if not self._hangs and len(self._stalls) == len(state.current.assignments):
+            self._hangs = True
+            yield HangFound(state.round, min(self._stalls.values()))
 
     def _of_end(self, session: int, reason: str, state: JobState) -> Iterator[Happening]:
         name = self._names.pop(session, "")
@@ -176,6 +194,7 @@ class Chronicler:
         if is_new:
             yield _started(state)
             self._round, self._number, self._failures = state.current, state.round, frozenset()
+            self._stalls, self._hangs = {}, False
             yield from self._of_failures(state.current)
             yield from self._of_end_of_round(state.current, JobPhase.RUNNING, state.phase)
         if state.phase is JobPhase.CHECKING and before is not JobPhase.CHECKING:
@@ -186,6 +205,8 @@ class Chronicler:
         """How far the end of a round got. ``now``: the phase of the job; None: that of another round."""
         if before is JobPhase.RUNNING and now is not JobPhase.RUNNING and round_.stop is not None:
             cause, reason = round_.stop
+            if cause is StopCause.HANG and not self._hangs:
+                yield HangFound(self._number, max(self._stalls.values(), default=0.0))
             yield RoundStopping(self._number, cause.value, _cut(reason))
         if now not in (JobPhase.RUNNING, JobPhase.STOPPING):
             yield RoundStopped(self._number)
@@ -214,6 +235,18 @@ class Chronicler:
 
 def _doing(node: Node) -> tuple[AgentPhase, int]:
     return node.status.phase, node.status.round
+
+
+def _silence(node: Node, state: JobState) -> float | None:
+    """Since when the workers of a member make no steps, in seconds; None: they do, or it is none."""
+    status = node.status
+    is_member = status.round == state.round and node.info.node in state.current.assignments
+    return status.stall.silence if is_member and status.stall is not None else None
+
+
+def _stalls(state: JobState) -> dict[str, float]:
+    found = ((name, _silence(node, state)) for name, node in state.members.nodes.items())
+    return {name: silence for name, silence in found if silence is not None}
 
 
 def _started(state: JobState) -> RoundStarted:

@@ -10,6 +10,7 @@ from elasticrun.core.job.scaling import pending_in_words
 from elasticrun.core.job.state import JobState
 from elasticrun.core.membership.scaling import ScaleResult
 from elasticrun.core.protocol.commits import CommitId
+from elasticrun.core.protocol.round_progress import NodeFigures
 from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, ScaleEnd, TaskStatus, fitting
 from elasticrun.core.protocol.tasks import Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
@@ -19,13 +20,17 @@ from elasticrun.core.state.placement import is_spread
 Usages = Mapping[int, Sequence[TaskUsage]]
 
 
-def describe(job: JobState, usages: Usages | None = None) -> JobStatus:
-    """The phase of the job, its nodes and their tasks, with the usage of tasks that ``usages`` has."""
+def describe(
+    job: JobState, usages: Usages | None = None, figures: Mapping[int, NodeFigures] | None = None
+) -> JobStatus:
+    """The phase of the job, its nodes and their tasks, with the usage of tasks that ``usages`` has, and what
+    ``figures`` says of nodes, by session.
+    """
     budget, limits = job.budget, job.limits
     members = job.members.nodes
     inside = [name for name in job.current.assignments if name in members]
     others = [name for name in members if name not in job.current.assignments]
-    nodes = tuple(fitting(_node(job, name, usages or {}) for name in (*inside, *others)))
+    nodes = tuple(fitting(_node(job, name, usages or {}, figures or {}) for name in (*inside, *others)))
     return JobStatus(
         job_id=job.config.job_id,
         phase=job.phase,
@@ -57,7 +62,7 @@ def _safe(job: JobState) -> CommitId | None:
     return safe if is_spread(job.ledger.holders(safe).values(), hosts, 2) else None
 
 
-def _node(job: JobState, name: str, usages: Usages) -> NodeStatus:
+def _node(job: JobState, name: str, usages: Usages, figures: Mapping[int, NodeFigures]) -> NodeStatus:
     node = job.members.nodes[name]
     given = job.current.assignments.get(name)
     return NodeStatus(
@@ -67,6 +72,7 @@ def _node(job: JobState, name: str, usages: Usages) -> NodeStatus:
         attached=node.session is not None,
         doubt=job.health.doubtful.get(name, ""),
         tasks=_tasks(job, name, _used(job, name, usages)),
+        figures=None if node.session is None else figures.get(node.session),
         cordoned=job.cordoned.get(name, ""),
     )
 

@@ -8,6 +8,9 @@ from elasticrun.config import TaskRole
 from elasticrun.core.protocol.bounds import (
     COUNTED_ROUNDS,
     MAX_MESSAGE_BYTES,
+    RATES,
+    SECONDS,
+    STEPS,
     Counted,
     Label,
     Length,
@@ -18,6 +21,7 @@ from elasticrun.core.protocol.bounds import (
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.plain import one_line
+from elasticrun.core.protocol.round_progress import NodeFigures
 from elasticrun.core.protocol.tasks import MAX_TASKS
 from elasticrun.core.protocol.usage import RoleUsage, TaskUsage, by_role, in_words
 from elasticrun.dataclass import dataclass
@@ -65,6 +69,7 @@ class NodeStatus:
     attached: bool = True  # False: its agent has gone away, and may come back
     doubt: Sentence = ""  # why the health check distrusts it; "": it does not
     tasks: Annotated[tuple[TaskStatus, ...], Length(MAX_TASKS)] = ()
+    figures: NodeFigures | None = None  # None: not known
     cordoned: Sentence = ""  # why an operator keeps it out of new worlds; "": nobody does
 
 
@@ -95,6 +100,12 @@ class JobStatus:
     saved: CommitId | None = None  # the newest saved state that all is here of
     safe: CommitId | None = None  # the newest that a lost host does not take away
     durable: CommitId | None = None  # the newest in the storage
+    # Where the time went, see core/accounting/summary.py; None: not known, as nobody reports steps.
+    goodput: Annotated[float, RATES] | None = None  # of all nodes' time, the share that was new steps
+    ettr: Annotated[float, RATES] | None = None  # of the job's time
+    steps_rate: Annotated[float, RATES] | None = None  # steps per second, of late
+    step: Annotated[int, STEPS] | None = None  # the last one that this round is known to have done
+    uptime: Annotated[float, SECONDS] = 0.0  # of the job, as far as its master knows
     scaling: Text = ""  # the scale operation that is not over yet, in words
     scaled: ScaleEnd | None = None  # how the last one ended
 
@@ -110,13 +121,16 @@ def fitting(nodes: Iterable[NodeStatus]) -> Iterator[NodeStatus]:
 
 
 def _size(node: NodeStatus) -> int:
+    gpus = [gpu.name for gpu in node.figures.gpus] if node.figures is not None else []
     texts = [
         node.name,
         node.doubt,
         node.cordoned,
+        *gpus,
         *(text for task in node.tasks for text in (task.state, task.address)),
     ]
-    return _BESIDE * (1 + len(node.tasks)) + sum(len(text.encode(errors="surrogatepass")) for text in texts)
+    parts = 1 + len(node.tasks) + (node.figures is not None) + len(gpus)
+    return _BESIDE * parts + sum(len(text.encode(errors="surrogatepass")) for text in texts)
 
 
 def status_in_words(status: JobStatus) -> str:
@@ -133,6 +147,10 @@ def status_in_words(status: JobStatus) -> str:
     ]
     if status.waiting_for:
         lines.append(status.waiting_for)
+    if status.goodput is not None and status.ettr is not None:
+        lines.append(
+            f"  goodput {100 * status.goodput:.1f} %, ETTR {100 * status.ettr:.1f} %{_steps(status)}"
+        )
     if status.scaling:
         lines.append(f"  {status.scaling}")
     if saved := _saved(status):
@@ -144,6 +162,12 @@ def status_in_words(status: JobStatus) -> str:
     tasks = [task for node in status.nodes for task in node.tasks]
     roles = by_role((task.role, task.usage) for task in tasks if task.usage is not None)
     return "\n".join(map(one_line, [*lines, *map(_role, roles)]))
+
+
+def _steps(status: JobStatus) -> str:
+    """How far the round is."""
+    rate = "" if status.steps_rate is None else f" ({status.steps_rate:.3g} steps/s)"
+    return "" if status.step is None else f", step {status.step}{rate}"
 
 
 def _saved(status: JobStatus) -> str:
@@ -161,7 +185,17 @@ def _node(node: NodeStatus, phase: JobPhase) -> str:
     place = outside if node.rank is None else f"node {node.rank}"
     here = "" if node.attached else ", not attached"
     notes = f"{f', {node.doubt}' if node.doubt else ''}{f', {node.cordoned}' if node.cordoned else ''}"
-    return f"  {node.name}: {place}, {node.phase.value}{here}{notes}"
+    return f"  {node.name}: {place}, {node.phase.value}{here}{notes}{_figures(node.figures)}"
+
+
+def _figures(figures: NodeFigures | None) -> str:
+    """What the node's workers use."""
+    if figures is None:
+        return ""
+    gpus = [gpu.busy for gpu in figures.gpus if gpu.busy is not None]
+    busy = f", GPUs {100 * sum(gpus) / len(gpus):.0f} %" if gpus else ""
+    room = f"{figures.memory / 2**30:.1f} of {figures.memory_limit / 2**30:.1f} GiB"
+    return f"; {figures.cpu:.1f} of {figures.cpus} cores, {room}{busy}"
 
 
 def _task(task: TaskStatus) -> str:

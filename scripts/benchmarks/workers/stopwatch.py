@@ -3,7 +3,7 @@
     stopwatch.py STEPS SECONDS EVERY FOLDER
 
 A step takes that many seconds, and ranks meet in it. Each ``EVERY`` steps it is saved with ``Checkpointer``.
-Lines of the file, one for each step: the number of steps done, and the wall clock at its begin and end.
+Lines of the file, one for each step: the number of steps done, and the wall clock at its begin and its end.
 Nothing here tells elasticrun anything.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from elasticrun import Checkpointer
 
 def main() -> None:
     steps, seconds, every, folder = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    device = threading.Event()  # it works on, and is never set
     model = torch.nn.Linear(16, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     dist.init_process_group("gloo")
@@ -36,7 +38,7 @@ def main() -> None:
             model(torch.ones(4, 16)).sum().backward()
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)
-            time.sleep(max(0.0, until - time.monotonic()))
+            device.wait(max(0.0, until - time.monotonic()))
             optimizer.step()
             optimizer.zero_grad()
             done += 1
