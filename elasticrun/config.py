@@ -245,5 +245,9 @@ class LaunchConfig:
     workers: WorkerConfig
     security: SecurityConfig = SecurityConfig()
     event_log_handler: str = "null"
+    ui: str = "auto"  # or off: no status line, whatever the terminal
     log_level: str = "WARNING"
+    web: Endpoint | None = None  # where this node serves the web page; None: it does not
+    web_read: str = "auto"  # who may read that without the token: see ``observer/access.py``
+    traces: str | None = None  # the URL that gets the job's traces
     notes: tuple[tuple[str, str], ...] = field(default=())  # (level, sentence) to log once at start

@@ -39,6 +39,7 @@ from elasticrun.core.agent.events import (
     AgentTerms,
     AgentTick,
     Broken,
+    Directed,
     DumpStacks,
     Finish,
     HoldingsChanged,
@@ -59,14 +60,19 @@ from elasticrun.core.agent.events import (
     Transmit,
 )
 from elasticrun.core.agent.machine import AgentMachine
-from elasticrun.core.protocol.messages import AgentMessage, AgentPhase, Leave, NodeInfo, Report
+from elasticrun.core.protocol.messages import AgentMessage, AgentPhase, Leave, NodeInfo, Report, Waiting
 from elasticrun.errors import ExitCode
 
 if TYPE_CHECKING:
+    from elasticrun.agent.face import Face
     from elasticrun.agent.memory.storage_access import StorageAccess, Writers
+    from elasticrun.agent.observer_host import ObserverHost
+    from elasticrun.core.agent.state import AgentState
 
 logger = logging.getLogger(__name__)
 
+#: Makes a status line for an agent's state, and for what tells the newest step of its workers.
+OpenFace = Callable[["AgentState", Callable[[], int]], "Face"]
 LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING}
 
 
@@ -111,11 +117,15 @@ class Agent:
         router: LogRouter,
         cpus: CpuPlan,
         show_checkup: ShowCheckup | None = None,
+        open_face: OpenFace | None = None,
+        observer: ObserverHost | None = None,
     ) -> None:
+        """``open_face``: makes the status line of a terminal; None: there is none."""
         self._config = config
         self._host = host
         self._router = router
         self._show_checkup = show_checkup
+        self._observer = observer
         self._loop = asyncio.get_running_loop()
         self._clock = MonotonicClock()
         self._began = self._clock.now()
@@ -139,8 +149,9 @@ class Agent:
             lambda: self._link.tell_progress(),
         )
         self._processes = Processes(
-            config, node, spawner, router, cpus, self._services, self._post, lambda: host.pids
+            config, node, spawner, router, cpus, self._services, self._post, self._spared
         )
+        self._face = open_face(self._machine.state, self._services.step) if open_face is not None else None
         event_log = EventLog(config.event_log_handler, router.stderr.write)
         self._recorder = Recorder(event_log, config, node)
         self._answers = NodeAnswers(
@@ -168,10 +179,18 @@ class Agent:
         await self._services.start()
         self._processes.prepare()
         self._services.look_out(lambda reason: self._post(Preempted(reason)))
+        if self._observer is not None:
+            self._observer.start()
         finish = await self._finished
         await self._close(finish)
+        if self._observer is not None:
+            await self._observer.close()
         inbox.detach()
         return finish.exit_status
+
+    def _spared(self) -> tuple[int, ...]:
+        """Children of ours that are no worker's."""
+        return (*self._host.pids, *(() if self._observer is None else self._observer.pids))
 
     # -- events in
 
@@ -181,17 +200,25 @@ class Agent:
         if self._handling:
             return
         self._handling = True
+        waiting = ""
         try:
             while self._events:
-                for effect in self._machine.handle(self._events.popleft(), self._clock.now()):
+                event = self._events.popleft()
+                if isinstance(event, Directed) and isinstance(event.message, Waiting):
+                    waiting = event.message.text
+                for effect in self._machine.handle(event, self._clock.now()):
                     self._carry_out_or_break(effect)
         finally:
             self._handling = False
+        if self._face is not None:
+            self._face.changed(waiting)
         self._arm()
 
     def _on_signal(self, signum: int) -> None:
         if signum == signal.SIGWINCH:
             self._router.window_changed()
+            if self._face is not None:
+                self._face.resized()
         else:
             logger.warning("received %s", signal.Signals(signum).name)
             self._post(StopSignal(signum))
@@ -283,6 +310,8 @@ class Agent:
 
     async def _close(self, finish: Finish) -> None:
         """Close everything. Each step has its own bound, and a bug in one does not stop the others."""
+        if self._face is not None:
+            self._face.close()
         last, lasted = self._machine.state.assignment, self._clock.now() - self._began
         is_seen = self._router.stderr.is_terminal
         report = ShutdownReport(self._config, finish, self._show_checkup, last, lasted, is_seen)

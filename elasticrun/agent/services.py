@@ -61,6 +61,7 @@ class Services:
         self.usage: Callable[[], tuple[TaskUsage, ...]] = (
             _open_sampler(pids, self.watch).sample if config.roles else tuple
         )
+        self._pids = pids
         self._preemption_file = config.preemption_file
         self._notice: PreemptionNotice | None = None
         self._timer = _open_timer(config.file_timer, lambda: pids().values())
@@ -86,6 +87,14 @@ class Services:
     def progress(self) -> RoundProgress | None:
         """How far the workers are; None: nobody reports."""
         return None if self._teller is None else self._teller.progress()
+
+    def step(self) -> int:
+        """The last step that all workers here have reported; -1: not all of them report steps."""
+        paces = [
+            self.watch.page.pace(local_rank) if self.watch is not None else None
+            for local_rank in self._pids()
+        ]
+        return min((-1 if pace is None else pace.step for pace in paces), default=-1)
 
     def save_stacks(self) -> None:
         """Save the stacks of all workers beside their logs."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elasticrun.cli.ctl_orders import EXIT_CODES, carry_out, order_options
+from elasticrun.cli.asking import EXIT_CODES, carry_out, order_options
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.core.protocol.questions import MAX_NEWEST
 from elasticrun.errors import ElasticRunError

@@ -19,7 +19,9 @@ from elasticrun.core.protocol.bounds import LIVES, PIDS, ROUNDS_HEARD, Counted, 
 from elasticrun.core.protocol.questions import LogStream, Rank
 from elasticrun.core.protocol.status import JobPhase, JobStatus
 from elasticrun.dataclass import dataclass
+from elasticrun.observer.model import State
 from elasticrun.rpc.records import to_json
+from elasticrun.ui.top.frame import Frame
 
 if TYPE_CHECKING:
     from elasticrun.rpc.nearby import NearbyJob
@@ -112,7 +114,12 @@ DOCUMENTS: dict[str, type] = {
     "logs": LogLineDocument,
     "stacks": StacksDocument,
     "order": OrderDocument,
+    "top": Frame,
+    "web": State,
 }
+
+#: Of those that no verb prints.
+TITLES = {"web": "GET /api/state of elastic-run --web"}
 
 
 def listed(job: NearbyJob) -> ListedJob:
@@ -134,7 +141,7 @@ def listed(job: NearbyJob) -> ListedJob:
     )
 
 
-def as_json(document: StatusDocument | JobsDocument | OrderDocument | StacksDocument) -> str:
+def as_json(document: StatusDocument | JobsDocument | OrderDocument | StacksDocument | Frame) -> str:
     """The text to print."""
     return json.dumps(to_json(document), indent=2)
 
@@ -149,7 +156,10 @@ def schema_text(name: str) -> str:
     definitions: dict[str, Any] = {}
     body = of_dataclass(DOCUMENTS[name], definitions)
     body["properties"]["version"] = {"const": VERSION}
-    head = {"$schema": DIALECT, "title": f"elastic-ctl {name} --json, version {VERSION}"}
+    head = {
+        "$schema": DIALECT,
+        "title": f"{TITLES.get(name, f'elastic-ctl {name} --json')}, version {VERSION}",
+    }
     return json.dumps({**head, **body, "$defs": dict(sorted(definitions.items()))}, indent=2) + "\n"
 
 

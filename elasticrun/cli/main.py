@@ -24,7 +24,10 @@ from elasticrun.errors import ElasticRunError, ExitCode
 
 if TYPE_CHECKING:
     from elasticrun.agent.logs.console import Console
+    from elasticrun.agent.logs.router import LogRouter
     from elasticrun.agent.master_host.hosting import MasterHost
+    from elasticrun.agent.observer_host import ObserverHost
+    from elasticrun.agent.runtime import OpenFace
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import SpawnerHandle
     from elasticrun.config import Entrypoint, LaunchConfig
@@ -79,7 +82,7 @@ def _main(arguments: Sequence[str]) -> int:
         config = parse_command_line(arguments, environ)
     except ShowText as shown:
         return _show(shown.text)
-    return launch(config, arguments)
+    return launch(config, arguments, _observer(config))
 
 
 def _show(text: str) -> int:
@@ -103,7 +106,15 @@ def _open_missing_std() -> None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
-def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
+def _observer(config: LaunchConfig) -> ObserverHost | None:
+    if config.web is None and config.traces is None:
+        return None
+    from elasticrun.cli.web import observer_host
+
+    return observer_host(config)
+
+
+def launch(config: LaunchConfig, arguments: Sequence[str], observer: ObserverHost | None = None) -> int:
     """Start the processes, then run this agent's loop; returns the exit status."""
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import fork_spawner
@@ -130,7 +141,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
 
         # Python's development mode is meant for the workers; asyncio's debug mode has its own variable.
         debug = bool(os.environ.get("PYTHONASYNCIODEBUG"))
-        status = asyncio.run(_run(config, cpus, inbox, spawner, host), debug=debug)
+        status = asyncio.run(_run(config, cpus, inbox, spawner, host, observer), debug=debug)
         gc.freeze()  # spares the collections at the interpreter's end, 30 ms
         return status
     except BaseException:
@@ -143,7 +154,12 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
 
 
 async def _run(
-    config: LaunchConfig, cpus: CpuPlan, inbox: SignalInbox, spawner: SpawnerHandle, host: MasterHost
+    config: LaunchConfig,
+    cpus: CpuPlan,
+    inbox: SignalInbox,
+    spawner: SpawnerHandle,
+    host: MasterHost,
+    observer: ObserverHost | None,
 ) -> int:
     import logging
 
@@ -159,7 +175,20 @@ async def _run(
 
         tell_how_to_ask(config, router.stderr)
     show = functools.partial(show_checkup, router.stdout)
-    return await Agent(config, node, spawner, host, router, cpus, show).run(inbox)
+    face = _open_face(config, router)
+    return await Agent(config, node, spawner, host, router, cpus, show, face, observer).run(inbox)
+
+
+def _open_face(config: LaunchConfig, router: LogRouter) -> OpenFace | None:
+    """What makes the status line; None where none is wanted: on a pipe, a dumb terminal, or by an option."""
+    import logging
+
+    is_wanted = config.ui == "auto" and logging.getLogger("elasticrun").isEnabledFor(logging.WARNING)
+    if not (is_wanted and router.stderr.is_terminal) or os.environ.get("TERM", "dumb") == "dumb":
+        return None
+    from elasticrun.agent.face import Face
+
+    return functools.partial(Face, router, colour=not os.environ.get("NO_COLOR"))
 
 
 def _with_run_dir(config: LaunchConfig) -> LaunchConfig:

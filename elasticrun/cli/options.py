@@ -16,6 +16,7 @@ from typing import Any
 from elasticrun.cli import values
 from elasticrun.cli.option import SWITCH, Group, Option, Origin, flag
 from elasticrun.cli.state_options import STATE_OPTIONS
+from elasticrun.cli.watch_options import WATCH_OPTIONS
 from elasticrun.config import (
     HealthCheckMode,
     HealthConfig,
@@ -369,6 +370,11 @@ EVENT_LOG_HANDLER = Option(
     allowed="null or console",
     sets=LaunchConfig,
 )
+UI = Option(
+    "ui", Group.LOGS, values.one_of("auto", "off"), "NAME",
+    "auto: on a terminal, a status line below the output says what this node does; off: none.",
+    allowed="auto or off", origin=Origin.OURS, sets=LaunchConfig,
+)
 LOGS_SPECS = Option(
     "logs-specs", Group.LOGS, values.plain, "NAME",
     "Entry point of the group torchrun.logs_specs; it must exist, but only default is used: a custom "
@@ -390,4 +396,5 @@ USE_ENV = flag(
 
 OPTIONS: tuple[Option[Any], ...] = (
     *(row for row in tuple(globals().values()) if isinstance(row, Option)), *STATE_OPTIONS,
+    *WATCH_OPTIONS,
 )

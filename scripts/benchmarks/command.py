@@ -11,6 +11,7 @@ scripts/bench recover --help      measures the time from a fault to the next new
 scripts/bench goodput --help      measures how much of a job under faults is work that counts
 scripts/bench accounting --help   measures whether the accounts of a job agree with a stopwatch
 scripts/bench data --help         measures shards that ranks share: leases a second, waits, a slow node
+scripts/bench watch --help        measures what 100 readers of the web page cost the job
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from scripts.benchmarks.report import (
 from scripts.benchmarks.session import measure
 
 #: Measurements with command lines of their own: modules beside this one.
-OTHERS = ("master", "idle", "month", "save", "recover", "goodput", "accounting", "data")
+OTHERS = ("master", "idle", "month", "save", "recover", "goodput", "accounting", "data", "watch")
 ALL = ",".join(LAUNCHERS)
 
 

@@ -69,6 +69,7 @@ class _Stream:
     relay: Relay | None = None
     file: LogFile | None = None  # handed to the worker itself
     closing: list[int] = field(default_factory=list)  # our copies, to be closed once it has started
+    is_terminal: bool = False  # the worker has a terminal of ours itself
 
 
 class LogRouter:
@@ -117,6 +118,13 @@ class LogRouter:
             console.close()
 
     @property
+    def is_terminal_taken(self) -> bool:
+        """Whether a worker may write to a terminal of ours past us."""
+        return (self.stdout is not self.stderr and self.stdout.is_terminal) or any(
+            logs.takes_terminal for logs in self._rounds
+        )
+
+    @property
     def config(self) -> LogConfig:
         return self._config
 
@@ -152,6 +160,11 @@ class RoundLogs:
         except OSError:
             self.close()
             raise
+
+    @property
+    def takes_terminal(self) -> bool:
+        """Whether a worker has a terminal of ours itself."""
+        return any(it.is_terminal for streams in self._streams.values() for it in streams.values())
 
     def reopen(self, local_rank: int, paths: WorkerPaths, rank: int, task: Task) -> None:
         """Open the output of a task, new or in a further attempt; its files are continued.
@@ -235,7 +248,9 @@ class RoundLogs:
             return _Stream(file.fd, _of_file(file, is_told=False), file=file)
         console = self._router.stdout if std is Std.OUT else self._router.stderr
         if std is Std.OUT and not is_logged and filter_ is None and not (config.rank_prefix and may_show):
-            return _Stream(console.fd, _nothing(_PASSED, std)) if may_show else _null_stream(std)
+            if not may_show:
+                return _null_stream(std)
+            return _Stream(console.fd, _nothing(_PASSED, std), is_terminal=console.is_terminal)
         to_console = may_show and (is_teed or not is_logged)
         # Output whose log cannot be opened goes to the console, even of a rank that is not shown.
         instead_of_file = is_logged and file is None
