@@ -53,7 +53,6 @@ from elasticrun.core.protocol.questions import (
     LogPiece,
     LogPlace,
     LogStream,
-    Question,
     RankAnswer,
     RankRange,
 )
@@ -184,7 +183,7 @@ class JobControl:
 
     async def ranks(self) -> tuple[RankRange, ...]:
         """The ranks that there are, as far as their nodes are here."""
-        return (await self._ask(ListRanks())).ranks
+        return _found_in(await self._order(ListRanks())).ranks
 
     async def log(
         self, rank: int, places: Sequence[LogPlace] = _ALL_STREAMS, lines: int = 10, wait: float = 0.0
@@ -195,11 +194,12 @@ class JobControl:
         most ``MAX_LOG_WAIT``, for something new.
         """
         wait = min(wait, MAX_LOG_WAIT)
-        return (await self._answer(ReadLog(rank, tuple(places), lines, wait), wait)).pieces
+        question = ReadLog(rank, tuple(places), lines, wait)
+        return _rank_in(await self._order(question, wait + _AGENTS_TIME)).pieces
 
     async def stacks_of(self, rank: int) -> str:
         """The Python stacks of a rank's threads, as text."""
-        return (await self._answer(ShowStacks(rank))).stacks
+        return _rank_in(await self._order(ShowStacks(rank), _AGENTS_TIME)).stacks
 
     async def drain(self, node: str, reason: str) -> str:
         """Let a node leave with grace. Returns, before it has left, what the master does about it."""
@@ -304,18 +304,6 @@ class JobControl:
         """End the job with grace. Returns, before it has ended, what the master does about it."""
         return (await self._order(StopJob(reason))).text
 
-    async def _answer(self, question: Question, wait: float = 0.0) -> RankAnswer:
-        found = await self._ask(question, wait + _AGENTS_TIME)
-        if found.answer is None:
-            raise ProtocolError("the master's answer to a question about a rank holds none")
-        return found.answer
-
-    async def _ask(self, question: Question, wait: float = 0.0) -> Found:
-        reply = await self._order(question, wait)
-        if reply.found is None:
-            raise ProtocolError("the master's answer to a question about ranks holds none")
-        return reply.found
-
     async def _order(self, request: ControlRequest, wait: float = 0.0) -> ControlReply:
         """Try the endpoints in turn: only the host that has the master listens."""
         if self._nearby:
@@ -340,6 +328,19 @@ def _reached(reached: bool, reason: str) -> str:
     if not reached:
         raise ScaleFailedError(reason)
     return reason
+
+
+def _found_in(reply: ControlReply) -> Found:
+    if reply.found is None:
+        raise ProtocolError("the master's answer to a question about ranks holds none")
+    return reply.found
+
+
+def _rank_in(reply: ControlReply) -> RankAnswer:
+    found = _found_in(reply)
+    if found.answer is None:
+        raise ProtocolError("the master's answer to a question about a rank holds none")
+    return found.answer
 
 
 def _obeyed(reply: ControlReply) -> ControlReply:

@@ -154,9 +154,8 @@ class Agent:
         self._face = open_face(self._machine.state, self._services.step) if open_face is not None else None
         event_log = EventLog(config.event_log_handler, router.stderr.write)
         self._recorder = Recorder(event_log, config, node)
-        self._answers = NodeAnswers(
-            node.incarnation, router.kept, self._services.watch, lambda answer: self._link.send(answer)
-        )
+        kept, watch = router.kept, self._services.watch
+        self._answers = NodeAnswers(node.incarnation, kept, watch, lambda answer: self._link.send(answer))
         self._link = Link(
             host,
             self._machine,

@@ -41,11 +41,7 @@ from elasticrun.core.job.events import (
 )
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.orders import in_full
-from elasticrun.core.job.progress_notes import ProgressNotes
-from elasticrun.core.job.state import JobState
-from elasticrun.core.membership.plausible import heeded
 from elasticrun.core.protocol.messages import (
-    AgentStatus,
     AskData,
     AttachedMessage,
     Heartbeat,
@@ -57,15 +53,16 @@ from elasticrun.core.protocol.messages import (
     Rejected,
     Report,
 )
-from elasticrun.core.protocol.status import JobPhase
 from elasticrun.master.copies import Copies
 from elasticrun.master.feed import Feed
 from elasticrun.master.journal import Entry, Journal
+from elasticrun.master.progress_log import ProgressLog
 from elasticrun.master.questions import Questions
+from elasticrun.master.statuses import heed, repeats
 
 if TYPE_CHECKING:
     from elasticrun.core.protocol.orders import ControlReply, ControlRequest, Order, ShowStatus
-    from elasticrun.core.protocol.round_progress import NodeFigures, RoundProgress
+    from elasticrun.core.protocol.round_progress import NodeFigures
     from elasticrun.core.protocol.usage import TaskUsage
     from elasticrun.master.event_log import Chronicle
     from elasticrun.master.listed import Listed
@@ -112,7 +109,7 @@ class MasterLoop:
         self._chronicle = chronicle
         self._feed = Feed() if feed is None else feed
         self._questions = Questions(machine.state, self._sessions)
-        self._progress = ProgressNotes()
+        self._progress = ProgressLog(machine.state, chronicle)
         self._figures: dict[int, NodeFigures] = {}  # the newest by session
         self._keepers: list[tuple[int, Session]] = []  # agents of listed hosts that came in it, by position
         self._holders: dict[int, int] = {}  # the session that has a copy, by position: one for each
@@ -190,7 +187,7 @@ class MasterLoop:
                     self._figures[session.id] = figures
                 self._handle(Beat(session.id))
                 if progress is not None and name in state.current.assignments:
-                    self._note(name, progress)
+                    self._progress.take(name, progress, self._now)
             case Leave(_, reason):
                 self._handle(Left(session.id, reason))
             case OpenData():
@@ -209,13 +206,6 @@ class MasterLoop:
         self._questions.gone(session.id)
         self._handle(Detached(session.id, why))
         self._finish_if_idle()
-
-    def _note(self, node: str, progress: RoundProgress) -> None:
-        """Write down how far a node is; the journal does not need it."""
-        state = self._machine.state
-        if self._chronicle is None or state.phase is not JobPhase.RUNNING or progress.round != state.round:
-            return
-        self._chronicle.note_all(self._progress.take(node, progress, self._now))
 
     # -- ControlHandler
 
@@ -251,8 +241,7 @@ class MasterLoop:
             self._turn = asyncio.get_running_loop().call_soon(self.flush)
         if not isinstance(event, Beat):
             self._journal.add(Entry(self._now, event))
-            if self._chronicle is not None and not isinstance(event, DataAsked | DataOpened):
-                self._chronicle.note_all(self._progress.rest())  # the event may end the round
+            self._progress.before(event)
         effects = self._machine.handle(event, self._now)
         self._effects += effects
         if self._chronicle is not None:
@@ -370,25 +359,6 @@ class MasterLoop:
         if not self._sessions and (self.is_orphan or self._machine.state.ended):
             self.flush()
             self.done.set()
-
-
-def heed(state: JobState, name: str, status: AgentStatus) -> AgentStatus:
-    """What is kept of a node's status, in memory and in the journal."""
-    is_probed = state.checkup is not None and state.checkup.involves(name)
-    return heeded(status, name in state.current.assignments, is_probed, state.quorum.is_needed)
-
-
-def repeats(state: JobState, session: int, status: AgentStatus) -> bool:
-    """Whether an agent only repeats itself, which the journal does not need.
-
-    The machine keeps the older sequence then. Any status between the two says the same as well.
-    """
-    node = state.members.node_of(session)
-    if node is None or status.phase is not node.status.phase or status.round != node.status.round:
-        return False
-    if status.stall is not None:  # one that lasts is told again, and counts again
-        return False
-    return replace(status, sequence=node.status.sequence) == node.status
 
 
 def admit(hello: Hello, job_id: str) -> Rejected | None:
