@@ -233,6 +233,11 @@ def test_longer_intervals_stall_less_and_lose_more() -> None:
     assert with_interval(MEASURED, 0.5).seconds == pytest.approx(1000.0 + 20.0 - 60.0)
 
 
+def test_work_of_more_than_one_interval_has_another_cause() -> None:
+    much = replace(MEASURED, incidents={**MEASURED.incidents, Kind.FAILED: replace(FAILED, redone=500.0)})
+    assert with_interval(much, 2.0).seconds == pytest.approx(1000.0 - 10.0 + 120.0)  # 12 incidents of 10 s
+
+
 # -- spares
 
 

@@ -197,6 +197,7 @@ def test_markup_is_made_of_escaped_parts() -> None:
         (0, "0 s"),
         (0.5, "0.5 s"),
         (59, "59 s"),
+        (75, "1 min 15"),
         (300, "5 min"),
         (3600, "1 h"),
         (5400, "1 h 30"),

@@ -175,7 +175,9 @@ class Tally:
                 self.hangs += 1
             case _:
                 pass
-        if newest is not self._open:
+        if isinstance(entry.told, chronicle.JobEnded):
+            self._end()
+        elif newest is not self._open:
             self._close(entry.at, spent)
             self._begin(newest, spent)
 
@@ -199,6 +201,11 @@ class Tally:
         if self._open is not None:
             kind = kind_of(self._open.cause)
             self._closed[kind] = self._closed[kind].plus(self._until(at, spent))
+
+    def _end(self) -> None:
+        """The job ends: an incident that no round followed was no recovery."""
+        if self._open is not None and self._open.started is None:
+            self._open = None
 
     def _until(self, at: float, spent: Spent) -> Sums:
         """What the open incident costs until now."""

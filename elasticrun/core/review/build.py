@@ -84,7 +84,7 @@ def report(
 
 def _sees_work(review: Review) -> bool:
     """Whether somebody told of steps. Else work cannot be told from imports and the like."""
-    return bool(review.history.steps) or any(it.first_step is not None for it in review.history.rounds)
+    return review.history.reports_steps
 
 
 def _word(activity: Activity, known: bool) -> str:

@@ -31,7 +31,7 @@ ABOUT_TORCHRUN = (
 )
 ABOUT_INTERVALS = (
     "Saves further apart hold up the training less often, in proportion; and after an incident more is done"
-    " again, in proportion. Both scale what was measured."
+    " again, in proportion, up to one interval. Both scale what was measured."
 )
 ABOUT_SPARE = (
     "Waiting for nodes goes away after those incidents in which one node was gone; the spare is paid for all"

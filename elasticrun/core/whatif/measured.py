@@ -86,7 +86,7 @@ def measured(history: History, now: float | None = None) -> Measured:
         setup=_setup(history),
         first_import=first_import,
         most_nodes=max(1, tally.most_nodes),
-        sees_steps=bool(history.steps),
+        sees_steps=history.reports_steps,
     )
 
 

@@ -4,8 +4,9 @@ Models, in short; ``ABOUT_*`` say them in words for the report.
 
 - *Other restarts.* Each incident costs a recovery and work that is done again. Both are replaced, by kind.
 - *Other intervals.* With k times the interval there are 1/k as many saves, each with the measured stall; and
-  after each failure k times as much work is done again, as a failure comes anywhere between two saves. That
-  scales what was measured, so k = 1 gives it back.
+  after each failure k times as much work is done again, as a failure comes anywhere between two saves; what
+  was more than one interval had another cause, and stays. That scales what was measured, so k = 1 gives it
+  back.
 - *Spares.* A spare is there as soon as a node is lost, and the node that comes later becomes the next one. So
   all waiting for nodes goes away after incidents in which no more nodes were gone than there are more spares.
 
@@ -204,9 +205,10 @@ def daly(measured: Measured) -> float | None:
 
 
 def with_interval(measured: Measured, factor: float) -> Outcome:
-    """Saves so many times as far apart."""
-    stalled = measured.stalled / factor - measured.stalled
-    return _changed(measured, stalled + measured.all.redone * (factor - 1))
+    """Saves so many times as far apart. No more than one interval of an incident's work depends on that."""
+    stalled, every = measured.stalled / factor - measured.stalled, measured.all
+    redone = min(every.redone, every.count * (measured.between_saves or 0.0))
+    return _changed(measured, stalled + redone * (factor - 1))
 
 
 def intervals(measured: Measured) -> tuple[Interval, ...]:

@@ -37,9 +37,11 @@ def marks(seconds: float, most: int = 10) -> Iterator[float]:
 
 
 def short_time(seconds: float) -> str:
-    """A time for an axis: ``30 s``, ``5 min``, ``2 h``, ``1 h 30``, ``3 d``."""
+    """A time for an axis: ``30 s``, ``5 min``, ``1 min 15``, ``2 h``, ``1 h 30``, ``3 d``."""
     if seconds < 60:
         return f"{seconds:g} s"
+    if seconds < 3600 and round(seconds) % 60:
+        return f"{round(seconds) // 60} min {round(seconds) % 60:02}"
     minutes = round(seconds / 60)
     if minutes < 60:
         return f"{minutes} min"
