@@ -26,13 +26,13 @@ def host_of(code: str) -> ObserverHost:
 def test_it_hears_by_a_pipe_tells_where_the_page_is_and_ends_with_the_agent() -> None:
     async def work() -> None:
         host, told = host_of(GOOD), asyncio.Queue[str]()
-        assert host.pids == ()
+        assert not host.pids
         host.start(told.put_nowait)
         assert await asyncio.wait_for(told.get(), DEADLINE) == "http://a/"
         (pid,) = host.pids
         assert pid > 0
         await host.close()
-        assert host.pids == ()
+        assert not host.pids
 
     asyncio.run(work())
 
