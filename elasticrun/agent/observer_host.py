@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from elasticrun.agent.master_host.process import MasterProcess, execute
 from elasticrun.clock import MonotonicClock
@@ -35,7 +35,7 @@ class ObserverCommand:
 
 
 class ObserverHost:
-    """Keeps an observer running. ``on_url`` is called with the page's URL, once."""
+    """Keeps an observer running."""
 
     def __init__(self, command: ObserverCommand) -> None:
         self._command = command
@@ -43,14 +43,16 @@ class ObserverHost:
         self._task: asyncio.Task[None] | None = None
         self._clock = MonotonicClock()
         self._is_told = False
+        self._tell: Callable[[str], None] = lambda url: None
 
     @property
     def pids(self) -> tuple[int, ...]:
         """The process, which is no worker's."""
         return () if self._process is None else (self._process.process.pid,)
 
-    def start(self) -> None:
-        """Start it, inside the running loop."""
+    def start(self, tell: Callable[[str], None]) -> None:
+        """Start it, inside the running loop. ``tell`` is called with the page's URL, once."""
+        self._tell = tell
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self) -> None:
@@ -100,7 +102,7 @@ class ObserverHost:
             return True
         if answer.get("url") and not self._is_told:
             self._is_told = True
-            logger.info("web page: %s", answer["url"])
+            self._tell(answer["url"])
         return False
 
     async def _pause(self) -> None:

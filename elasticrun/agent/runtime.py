@@ -180,13 +180,17 @@ class Agent:
         self._processes.prepare()
         self._services.look_out(lambda reason: self._post(Preempted(reason)))
         if self._observer is not None:
-            self._observer.start()
+            self._observer.start(self._tell_url)
         finish = await self._finished
         await self._close(finish)
         if self._observer is not None:
             await self._observer.close()
         inbox.detach()
         return finish.exit_status
+
+    def _tell_url(self, url: str) -> None:
+        """Whoever asks for a page wants to know where it is, at any log level."""
+        self._router.stderr.write(f"elastic-run: web page: {url}\n".encode(errors="replace"))
 
     def _spared(self) -> tuple[int, ...]:
         """Children of ours that are no worker's."""

@@ -231,9 +231,13 @@ class Pages:
 
     async def _show_metrics(self, request: web.Request) -> web.StreamResponse:
         self._check_reading(request)
-        if self._metrics is None:
-            raise Refusal(404, "metrics need prometheus-client: pip install 'elasticrun[metrics]'")
-        body, kind = self._metrics()
+        try:
+            if self._metrics is None:
+                raise ImportError
+            body, kind = self._metrics()
+        except ImportError:
+            needed = "metrics need prometheus-client: pip install 'elasticrun[metrics]'"
+            raise Refusal(404, needed) from None
         return web.Response(body=body, headers={"Content-Type": kind})
 
     # -- orders

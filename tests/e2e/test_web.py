@@ -225,7 +225,7 @@ def observer_of(pid: int) -> int:
 
 def test_a_launcher_serves_its_job_and_starts_a_killed_observer_again(cluster: Cluster) -> None:
     port = free_port()
-    launcher = cluster.alone("--web", f":{port}", env={"LOGLEVEL": "INFO"})
+    launcher = cluster.alone("--web", f":{port}")
     worker = cluster.director.round(0, 1)[0]
     launcher.wait_line("web page: ")
     assert [row["number"] for row in running(port)["rounds"]] == [0]
