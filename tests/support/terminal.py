@@ -1,4 +1,4 @@
-"""A program on a pseudo-terminal, as a test drives it: what it shows is read, keys are typed, all with deadlines."""
+"""A program on a pseudo-terminal, as a test drives it: what it shows is read, and keys are typed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Terminal:
         self.shown = b""
         self._ours, theirs = pty.openpty()
         self.resize(*size)
-        self.before = termios.tcgetattr(theirs)
+        self.before = self.attributes
         self._theirs = theirs  # kept open: what was shown last can be read after the program's end
         self.process = subprocess.Popen(
             [*map(str, command)],
@@ -46,6 +46,7 @@ class Terminal:
             cwd=cwd,
             env={**env, "TERM": env.get("TERM", "xterm-256color")},
             start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
 
     def __enter__(self) -> Terminal:
@@ -67,8 +68,8 @@ class Terminal:
 
     @property
     def attributes(self) -> list[object]:
-        """How the terminal is set."""
-        return termios.tcgetattr(self._theirs)
+        """How the terminal is set; also when its program has ended."""
+        return termios.tcgetattr(self._ours)
 
     def resize(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -93,8 +94,8 @@ class Terminal:
                 ready, _, _ = select.select(
                     [self._ours, pidfd], [], [], max(0.0, deadline - time.monotonic())
                 )
-                if self._ours in ready:
-                    self.shown += os.read(self._ours, 1 << 16)
+                if self._ours in ready and (data := self._take()):
+                    self.shown += data
                 elif pidfd in ready:
                     return self.process.wait()
                 else:
@@ -107,6 +108,12 @@ class Terminal:
 
     def _read(self, seconds: float) -> bool:
         ready, _, _ = select.select([self._ours], [], [], max(0.0, seconds))
-        if ready:
-            self.shown += os.read(self._ours, 1 << 16)
-        return bool(ready)
+        data = self._take() if ready else b""
+        self.shown += data
+        return bool(data)
+
+    def _take(self) -> bytes:
+        try:
+            return os.read(self._ours, 1 << 16)
+        except OSError:  # the program has ended
+            return b""

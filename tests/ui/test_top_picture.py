@@ -1,4 +1,4 @@
-"""The picture of ``elastic-ctl top``: what is in it at which size, and that nothing in it steers a terminal."""
+"""The picture of ``elastic-ctl top``: what is in it at which size, and that none of it steers a terminal."""
 
 from __future__ import annotations
 
