@@ -34,5 +34,5 @@ def test_wall_clocks(text: str, when: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["", "nan", "inf", "25:00", "14:61", "14:05:99", "soon", "2026-13-01"])
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--at .* is not valid: give seconds since the start"):
+    with pytest.raises(UsageError, match="is not valid: give seconds since the start"):
         moment("--at", text, LATEST)
