@@ -21,10 +21,10 @@ from tests.support.terminal import Terminal
 
 CTL = (sys.executable, "-m", "elasticrun.cli.ctl")
 LINES = """\
-import time
+import threading
 for n in range(300):
     print(f"<{n:04}" + "x" * 70 + ">", flush=True)
-    time.sleep(0.01)
+    threading.Event().wait(0.01)
 """
 
 

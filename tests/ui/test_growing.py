@@ -109,11 +109,10 @@ def test_the_kernel_tells_of_changes(path: Path) -> None:
                 add(path, "a\n")
                 await asyncio.wait_for(news.wait(), 60)
             rename(path)
-            path.touch()
+            add(path, "")
             await asyncio.wait_for(news.wait(), 60)
             add(path.with_name("other"), "x")
             waits = asyncio.ensure_future(news.wait())
-            await asyncio.sleep(0)
             add(path, "c\n")
             await asyncio.wait_for(waits, 60)
         finally:
