@@ -15,6 +15,7 @@ clock is no part of that comparison, as a master that has only the journal estim
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -48,6 +49,7 @@ class Follower:
         connect: Callable[[], Awaitable[JobControl]],
         on_entries: Callable[[Sequence[LogEntry], Sequence[str]], None] = lambda _entries, _lines: None,
         patience: float = PATIENCE,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Follow from the oldest entry that the master has in memory.
 
@@ -55,6 +57,7 @@ class Follower:
             connect: Makes a client of the job; called again after the master was away.
             on_entries: Called with each batch of entries, after the history has taken them, and their lines.
             patience: Seconds for which a master may be away.
+            wall_clock: Of this host; tells how old the entries are that happened before we came.
         """
         self.history = History()
         self.status: JobStatus | None = None  # as of the last ``refresh``
@@ -66,6 +69,8 @@ class Follower:
         self._upto = ""
         self._known: deque[tuple[int, int]] = deque(maxlen=KNOWN)  # the event, and a hash, of each entry
         self._repeats = set[tuple[int, int]]()  # of these, what another master tells again is passed over
+        self._wall_clock = wall_clock
+        self._is_behind = True  # what there was when we came was not all taken
         self._loop = asyncio.get_running_loop()
         self._heard = self._loop.time()  # when the newest entry came
 
@@ -115,6 +120,7 @@ class Follower:
         self._upto = watched.upto
         self.history.missed = self.history.missed or (watched.missed and not overlaps)
         self._take(entries)
+        self._is_behind = self._is_behind and watched.more
         return watched.more
 
     def _new(self, lines: Sequence[str], is_other: bool) -> tuple[list[tuple[LogEntry, str]], bool]:
@@ -139,7 +145,8 @@ class Follower:
             self.history.take(entry)
             self._known.append(_mark(entry))
         if found:
-            self._heard = self._loop.time()
+            age = max(0.0, self._wall_clock() - found[-1][0].time) if self._is_behind else 0.0
+            self._heard = self._loop.time() - age
             self._on_entries([entry for entry, _ in found], [line for _, line in found])
 
 

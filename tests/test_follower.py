@@ -119,6 +119,18 @@ def test_the_clock_goes_on_while_nothing_happens() -> None:
     run(follow())
 
 
+def test_the_age_of_what_happened_before_we_came_counts() -> None:
+    master = Master(Watched("1:4", LINES), Watched("1:4"))
+
+    async def follow() -> None:
+        made = Follower(master.connect, wall_clock=lambda: 1000.0 + 3.0 + 50.0)
+        await made.catch_up()
+        assert made.now >= 53.0
+        await made.catch_up()
+
+    run(follow())
+
+
 def test_to_catch_up_takes_all_there_is_and_waits_for_nothing() -> None:
     master = Master(Watched("1:2", LINES[:2], more=True), Watched("1:4", LINES[2:]))
 

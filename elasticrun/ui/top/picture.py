@@ -33,6 +33,8 @@ LIVE_KEYS = "d drain  s stacks  j/k select  ? help  q quit"
 PAST_KEYS = "left/right event  Home/End first/last  j/k select  ? help  q quit"
 #: The most lines of recent events where there is no end to the height.
 MOST_EVENTS = 10
+#: The most cells of the job's name.
+_OF_JOB = 18
 _GOOD = frozenset({JobPhase.RUNNING.value, JobPhase.SUCCEEDED.value})
 _BAD = frozenset(
     each.value for each in (JobPhase.FAILED, JobPhase.HOPELESS, JobPhase.UNHEALTHY, JobPhase.TIMED_OUT)
@@ -89,7 +91,7 @@ def clock(time: float) -> str:
 
 
 def _head(frame: Frame, view: View) -> Iterator[Text]:
-    name = "job" if frame.job_id is None else f"job {one_line(frame.job_id)}"
+    name = "job" if frame.job_id is None else f"job {columns.short(frame.job_id, _OF_JOB)}"
     style = "bold green" if frame.phase in _GOOD else "bold red" if frame.phase in _BAD else "bold yellow"
     first = Text.assemble((name, "bold"), "  ", (one_line(frame.phase), style))
     for part in _of_job(frame):

@@ -19,7 +19,7 @@ import tty
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleDimensions, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -92,7 +92,11 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height."""
+        """Width and height, of the window as it is, whatever variables say."""
+        with contextlib.suppress(OSError):  # the terminal has gone
+            found = os.get_terminal_size(self._fd)
+            if found.columns and found.lines:  # one without a window has none
+                self._console.size = ConsoleDimensions(found.columns, found.lines)
         return self._console.size
 
     @property
