@@ -54,7 +54,6 @@ def test_figures_of_a_node(gpus: tuple[GpuFigures, ...], words: str) -> None:
 
 def test_figures_take_room() -> None:
     gpus = tuple(GpuFigures("x" * 500, None, 0, 1) for _ in range(64))
-    full = replace(FIGURES, gpus=gpus)
     nodes = [
         NodeStatus(str(each), 0, AgentPhase.RUNNING, figures=replace(FIGURES, gpus=gpus))
         for each in range(99)
