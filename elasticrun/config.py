@@ -75,6 +75,8 @@ class LogConfig:
     duplicate_stdout_filters: tuple[str, ...] = ()
     duplicate_stderr_filters: tuple[str, ...] = ()
     line_prefix_template: str | None = None  # for lines of a teed stream
+    rank_prefix: bool = False  # lines on the console begin with their rank, with and without files
+    run_dir: str | None = None  # this run's own directory in ``log_dir``, once it is made
 
 
 class NumaBinding(Enum):
@@ -243,5 +245,9 @@ class LaunchConfig:
     workers: WorkerConfig
     security: SecurityConfig = SecurityConfig()
     event_log_handler: str = "null"
+    ui: str = "auto"  # or off: no status line, whatever the terminal
     log_level: str = "WARNING"
+    web: Endpoint | None = None  # where this node serves the web page; None: it does not
+    web_read: str = "auto"  # who may read that without the token: see ``observer/access.py``
+    traces: str | None = None  # the URL that gets the job's traces
     notes: tuple[tuple[str, str], ...] = field(default=())  # (level, sentence) to log once at start

@@ -32,17 +32,30 @@ from elasticrun.core.protocol.orders import (
     ControlRequest,
     CordonNode,
     DrainNode,
+    ListRanks,
+    ReadLog,
     RestartRound,
     SaveAllStacks,
     ScaleIn,
     ScaleJob,
     ScaleOut,
     ScaleRole,
+    ShowStacks,
     ShowStatus,
     StopJob,
     UncordonNode,
     Watched,
     WatchEvents,
+)
+from elasticrun.core.protocol.questions import (
+    MAX_LOG_WAIT,
+    Found,
+    LogPiece,
+    LogPlace,
+    LogStream,
+    Question,
+    RankAnswer,
+    RankRange,
 )
 from elasticrun.core.protocol.status import JobStatus, NodeStatus, TaskStatus
 from elasticrun.errors import (
@@ -57,7 +70,11 @@ from elasticrun.errors import (
 from elasticrun.rpc import nearby
 from elasticrun.rpc.event_lines import from_line
 
-__all__ = ["JobControl", "JobStatus", "NodeStatus", "TaskStatus"]
+__all__ = ["JobControl", "JobStatus", "LogPiece", "LogPlace", "LogStream", "NodeStatus", "TaskStatus"]
+
+#: Seconds that an agent may take to answer, beyond a wait that was asked for: more than masters give it.
+_AGENTS_TIME = 25.0
+_ALL_STREAMS = (LogPlace(LogStream.OUT), LogPlace(LogStream.ERR))
 
 #: Seconds between two tries to reach a master that is being started again.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
@@ -165,6 +182,25 @@ class JobControl:
             raise ProtocolError("the master's answer to a question for its events holds none")
         return reply.watched
 
+    async def ranks(self) -> tuple[RankRange, ...]:
+        """The ranks that there are, as far as their nodes are here."""
+        return (await self._ask(ListRanks())).ranks
+
+    async def log(
+        self, rank: int, places: Sequence[LogPlace] = _ALL_STREAMS, lines: int = 10, wait: float = 0.0
+    ) -> tuple[LogPiece, ...]:
+        """What a rank has printed, of each stream of ``places`` the next piece after that place.
+
+        Of a stream that was not read before, the newest ``lines`` lines. Waits up to ``wait`` seconds, at
+        most ``MAX_LOG_WAIT``, for something new.
+        """
+        wait = min(wait, MAX_LOG_WAIT)
+        return (await self._answer(ReadLog(rank, tuple(places), lines, wait), wait)).pieces
+
+    async def stacks_of(self, rank: int) -> str:
+        """The Python stacks of a rank's threads, as text."""
+        return (await self._answer(ShowStacks(rank))).stacks
+
     async def drain(self, node: str, reason: str) -> str:
         """Let a node leave with grace. Returns, before it has left, what the master does about it."""
         return (await self._order(DrainNode(node, reason))).text
@@ -242,6 +278,18 @@ class JobControl:
     async def stop(self, reason: str) -> str:
         """End the job with grace. Returns, before it has ended, what the master does about it."""
         return (await self._order(StopJob(reason))).text
+
+    async def _answer(self, question: Question, wait: float = 0.0) -> RankAnswer:
+        found = await self._ask(question, wait + _AGENTS_TIME)
+        if found.answer is None:
+            raise ProtocolError("the master's answer to a question about a rank holds none")
+        return found.answer
+
+    async def _ask(self, question: Question, wait: float = 0.0) -> Found:
+        reply = await self._order(question, wait)
+        if reply.found is None:
+            raise ProtocolError("the master's answer to a question about ranks holds none")
+        return reply.found
 
     async def _order(self, request: ControlRequest, wait: float = 0.0) -> ControlReply:
         """Try the endpoints in turn: only the host that has the master listens."""

@@ -6,11 +6,16 @@ metrics) has one follower for all that look. So the master has one reader, howev
 Theory. The follower asks for the lines after the last one that it has; the answer waits until there are some.
 A master that is away is asked again after a moment; the history stays as it was. Each line is taken once, in
 order. If the master does not have all lines in between any more, the history says so (``missed``).
+
+A later master numbers its lines anew, and begins with those of the earlier ones that it knows. These are
+passed over: all up to the first one that is neither known nor older than what is known. The time of the wall
+clock is no part of that comparison, as a master that has only the journal estimates it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
@@ -30,6 +35,8 @@ RETRY = 1.0
 PATIENCE = 60.0
 #: Seconds that one question waits for news.
 WAIT = 20.0
+#: Of so many of the newest entries it is known that they were taken: no master's memory holds more.
+KNOWN = 8192
 _PASSING = (MasterUnreachableError, EndpointTakenError, TooManyError, ProtocolError)
 
 
@@ -57,6 +64,8 @@ class Follower:
         self._patience = patience
         self._control: JobControl | None = None
         self._upto = ""
+        self._known: deque[tuple[int, int]] = deque(maxlen=KNOWN)  # the event, and a hash, of each entry
+        self._repeats = set[tuple[int, int]]()  # of these, what another master tells again is passed over
         self._loop = asyncio.get_running_loop()
         self._heard = self._loop.time()  # when the newest entry came
 
@@ -77,12 +86,17 @@ class Follower:
         self.status = await (await self.control()).status()
         return self.status
 
+    async def catch_up(self) -> None:
+        """Take what there is now. Raises ElasticRunError as ``JobControl`` does."""
+        while await self._ask(0.0):
+            pass
+
     async def run(self) -> None:
         """Follow until the job is over. Raises ElasticRunError if its master is away for too long."""
         gone_since: float | None = None
         while not self.history.outcome:
             try:
-                watched = await (await self.control()).watch(self._upto, WAIT)
+                await self._ask(WAIT)
             except _PASSING as error:
                 self._control, self.trouble = None, str(error)
                 now = self._loop.time()
@@ -91,22 +105,58 @@ class Follower:
                     raise
                 await _pause(RETRY)
                 continue
-            gone_since, self.trouble, self._upto = None, "", watched.upto
-            self.history.missed = self.history.missed or watched.missed
-            self._take(watched.lines)
+            gone_since, self.trouble = None, ""
 
-    def _take(self, lines: Sequence[str]) -> None:
-        entries, known = [], []
-        for line in lines:
-            with suppress(ValueError):
-                entry = from_line(line)
-                if entry is not None:
-                    self.history.take(entry)
-                    entries.append(entry)
-                    known.append(line)
-        if entries:
+    async def _ask(self, wait: float) -> bool:
+        """Take the next lines; whether there are more already."""
+        watched = await (await self.control()).watch(self._upto, wait)
+        is_other = bool(self._upto) and _master(watched.upto) != _master(self._upto)
+        entries, overlaps = self._new(watched.lines, is_other)
+        self._upto = watched.upto
+        self.history.missed = self.history.missed or (watched.missed and not overlaps)
+        self._take(entries)
+        return watched.more
+
+    def _new(self, lines: Sequence[str], is_other: bool) -> tuple[list[tuple[LogEntry, str]], bool]:
+        """The entries that were not taken yet, and whether there were others. ``is_other``: the master is."""
+        found = [(entry, line) for line in lines if (entry := _entry(line)) is not None]
+        if is_other:
+            self._repeats = set(self._known)
+        old = 0
+        if self._repeats:
+            oldest = self._known[0][0]
+            while old < len(found) and self._is_old(found[old][0], oldest):
+                old += 1
+        if old < len(found):
+            self._repeats = set()
+        return found[old:], old > 0
+
+    def _is_old(self, entry: LogEntry, oldest: int) -> bool:
+        return entry.event < oldest or _mark(entry) in self._repeats
+
+    def _take(self, found: Sequence[tuple[LogEntry, str]]) -> None:
+        for entry, _ in found:
+            self.history.take(entry)
+            self._known.append(_mark(entry))
+        if found:
             self._heard = self._loop.time()
-            self._on_entries(entries, known)
+            self._on_entries([entry for entry, _ in found], [line for _, line in found])
+
+
+def _entry(line: str) -> LogEntry | None:
+    """The entry of a line; None: it is of another version, or none at all."""
+    with suppress(ValueError):
+        return from_line(line)
+    return None
+
+
+def _mark(entry: LogEntry) -> tuple[int, int]:
+    """What tells entries apart, wherever they are read."""
+    return entry.event, hash((entry.at, entry.told))
+
+
+def _master(upto: str) -> str:
+    return upto.partition(":")[0]
 
 
 async def _pause(seconds: float) -> None:

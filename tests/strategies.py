@@ -64,6 +64,16 @@ from elasticrun.core.protocol.messages import (
     World,
     WriteState,
 )
+from elasticrun.core.protocol.questions import (
+    AskNode,
+    LogPiece,
+    LogPlace,
+    LogQuestion,
+    LogStream,
+    NodeAnswer,
+    RankAnswer,
+)
+from elasticrun.core.protocol.round_progress import GpuFigures, NodeFigures, Reached, RoundProgress
 from elasticrun.core.protocol.storing import MAX_RUN, StorePart, StoreStage
 from elasticrun.core.protocol.tasks import MAX_PORTS, MAX_TASKS, Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
@@ -360,10 +370,66 @@ lefts = st.builds(
     failed=_few(st.builds(FailedPiece, piece=pieces, reason=causes)),
 )
 
+_seconds = st.floats(0, 1e6)
+_rates = st.none() | st.floats(0, 1e9)
+progresses = st.builds(
+    RoundProgress,
+    round=numbers,
+    reached=st.lists(
+        st.builds(Reached, milestone=st.integers(1, 5), ago=_seconds),
+        max_size=5,
+        unique_by=lambda it: it.milestone,
+    ).map(tuple),
+    step=st.integers(-1, 10**9),
+    step_rate=_rates,
+    stalled=_seconds,
+    step_ago=_seconds,
+)
+gpus = st.builds(
+    GpuFigures, name=names, busy=_rates, memory=st.integers(0, 2**60), memory_limit=st.integers(0, 2**60)
+)
+figures = st.builds(
+    NodeFigures,
+    cpu=_seconds,
+    cpus=st.integers(0, 2**30),
+    memory=st.integers(0, 2**60),
+    memory_limit=st.integers(0, 2**60),
+    received=_seconds,
+    sent=_seconds,
+    gpus=st.lists(gpus, max_size=2).map(tuple),
+)
+streams = st.sampled_from(LogStream)
+places = st.builds(LogPlace, stream=streams, after=causes)
+log_questions = st.builds(
+    LogQuestion,
+    places=st.lists(places, min_size=1, max_size=2).map(tuple),
+    lines=st.integers(0, 10_000),
+    wait=st.floats(0.0, 20.0),
+)
+log_pieces = st.builds(
+    LogPiece,
+    stream=streams,
+    place=causes,
+    data=st.binary(max_size=99),
+    round=_from_minus_one(),
+    attempt=numbers,
+    begins=st.booleans(),
+    missed=st.booleans(),
+    more=st.booleans(),
+    note=causes,
+)
+answers = st.builds(RankAnswer, pieces=st.lists(log_pieces, max_size=2).map(tuple), stacks=causes)
+
 agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
     hellos,
     st.builds(Report, incarnation=names, status=statuses),
-    st.builds(Heartbeat, incarnation=names, usage=_some_of(usages)),
+    st.builds(
+        Heartbeat,
+        incarnation=names,
+        usage=_some_of(usages),
+        progress=st.none() | progresses,
+        figures=st.none() | figures,
+    ),
     st.builds(Leave, incarnation=names, reason=texts),
     st.builds(
         OpenData,
@@ -390,6 +456,7 @@ agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
         faults=_few(st.builds(ShardFault, lease=numbers, at=records, reason=causes)),
         saves=st.booleans(),
     ),
+    st.builds(NodeAnswer, incarnation=names, id=numbers, refused=causes, answer=st.none() | answers),
 )
 
 master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
@@ -447,6 +514,9 @@ master_messages: st.SearchStrategy[MasterMessage] = st.one_of(
         needs_left=st.booleans(),
         leases=_few(st.builds(ShardLease, id=numbers, piece=pieces)),
         left=st.none() | lefts,
+    ),
+    st.builds(
+        AskNode, epoch=numbers, id=numbers, local_rank=st.integers(0, 99), log=st.none() | log_questions
     ),
 )
 

@@ -28,6 +28,7 @@ from elasticrun.core.agent.events import Broken, Directed, HelloSent, LinkDown, 
 from elasticrun.core.membership.quorum import TAKEOVER_DELAY
 from elasticrun.core.protocol.messages import (
     AgentMessage,
+    AskNode,
     DataAnswer,
     Heartbeat,
     Hello,
@@ -51,6 +52,7 @@ from elasticrun.rpc.local import LocalStream
 from elasticrun.rpc.stream import Stream, StreamBrokenError
 
 if TYPE_CHECKING:
+    from elasticrun.core.protocol.round_progress import NodeFigures, RoundProgress
     from elasticrun.rpc.security.tickets import Tickets
 
 logger = logging.getLogger(__name__)
@@ -89,6 +91,16 @@ class Relay(Protocol):
         """The master has answered."""
 
 
+class Answers(Protocol):
+    """Answers what the master asks for an operator."""
+
+    def attached(self) -> None:
+        """There is a new stream."""
+
+    def ask(self, question: AskNode) -> None:
+        """The master asks."""
+
+
 class Link:
     """Keeps one stream to the master open and tells ``on_event`` what happens to it."""
 
@@ -102,9 +114,13 @@ class Link:
         security: SecurityConfig,
         usage: Callable[[], tuple[TaskUsage, ...]] = tuple,
         relay: Relay | None = None,
+        progress: Callable[[], RoundProgress | None] = lambda: None,
+        figures: Callable[[], NodeFigures | None] = lambda: None,
+        answers: Answers | None = None,
     ) -> None:
-        """``usage``: the figures of running tasks for each heartbeat; by default none. ``relay``: hears of
-        each new stream, and gets the answers about shared data.
+        """``usage``: the figures of running tasks for each heartbeat; by default none. ``relay`` and
+        ``answers`` hear of each new stream; one gets the answers about shared data, the other questions.
+        ``progress`` and ``figures``: how far the workers are, and what the node uses.
         """
         self._host = host
         self._machine = machine
@@ -113,7 +129,11 @@ class Link:
         self._on_event = on_event
         self._security = security
         self._usage = usage
+        self._used: tuple[TaskUsage, ...] = ()  # as the last heartbeat told
+        self._progress = progress
+        self._figures = figures
         self._relay = relay
+        self._answers = answers
         self._stream: Stream | None = None
         self._tickets: Tickets | None = None  # of the masters that welcomed us through the network
         self._was_up = False
@@ -128,6 +148,12 @@ class Link:
         self._leaving = self._leaving or isinstance(message, Leave)
         if self._stream is not None:
             self._stream.send(message)
+
+    def tell_progress(self) -> None:
+        """Say how far the workers are, if they say it."""
+        progress = self._progress() if self._stream is not None else None
+        if progress is not None:
+            self.send(Heartbeat(self._incarnation, self._used, progress))
 
     async def close(self) -> None:
         """Let the master read what was sent, then hang up."""
@@ -255,8 +281,9 @@ class Link:
         self._host.resume = True
         self._on_event(LinkUp(stream.welcome.epoch))
         self._arm_heartbeat(stream.welcome.heartbeat_interval)
-        if self._relay is not None:
-            self._relay.attached()
+        for part in (self._relay, self._answers):
+            if part is not None:
+                part.attached()
         reason = "the stream ended"
         try:
             async for message in stream:
@@ -266,6 +293,10 @@ class Link:
                 if isinstance(message, DataAnswer):
                     if self._relay is not None:
                         self._relay.answered(message)
+                    continue
+                if isinstance(message, AskNode):
+                    if self._answers is not None and message.epoch == stream.welcome.epoch:
+                        self._answers.ask(message)
                     continue
                 if isinstance(message, StartRound) and self._tickets is not None:
                     self._tickets.rely()
@@ -284,7 +315,8 @@ class Link:
         self._beat = asyncio.get_running_loop().call_later(interval, self._send_heartbeat, interval)
 
     def _send_heartbeat(self, interval: float) -> None:
-        self.send(Heartbeat(self._incarnation, self._usage()))
+        self._used = self._usage()
+        self.send(Heartbeat(self._incarnation, self._used, self._progress(), self._figures()))
         self._arm_heartbeat(interval)
 
 

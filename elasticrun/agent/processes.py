@@ -89,7 +89,9 @@ class Processes:
         given = master.port if master is not None else 0
         self._ports = NodePorts(random.Random(node.incarnation), workers.roles, given)
         self._spawner = Spawner(spawner, self._hear)
-        self.dirs = LogDirs(workers.logs.log_dir, config.job.job_id, self._spawner.inherit)
+        self.dirs = LogDirs(
+            workers.logs.log_dir, config.job.job_id, self._spawner.inherit, workers.logs.run_dir
+        )
         self._errors = ErrorReader()
         self._backup_dirs = _open_backup_dirs(config, lambda path: self._spawner.inherit(path, whole=True))
         self.group = WorkerGroup(

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from elasticrun import __version__
+from elasticrun.agent.answers import NodeAnswers
 from elasticrun.agent.events import EventLog
 from elasticrun.agent.link import Link
 from elasticrun.agent.logs.router import LogRouter
@@ -38,6 +39,7 @@ from elasticrun.core.agent.events import (
     AgentTerms,
     AgentTick,
     Broken,
+    Directed,
     DumpStacks,
     Finish,
     HoldingsChanged,
@@ -58,14 +60,19 @@ from elasticrun.core.agent.events import (
     Transmit,
 )
 from elasticrun.core.agent.machine import AgentMachine
-from elasticrun.core.protocol.messages import NodeInfo, Report
+from elasticrun.core.protocol.messages import AgentMessage, AgentPhase, Leave, NodeInfo, Report, Waiting
 from elasticrun.errors import ExitCode
 
 if TYPE_CHECKING:
+    from elasticrun.agent.face import Face
     from elasticrun.agent.memory.storage_access import StorageAccess, Writers
+    from elasticrun.agent.observer_host import ObserverHost
+    from elasticrun.core.agent.state import AgentState
 
 logger = logging.getLogger(__name__)
 
+#: Makes a status line for an agent's state, and for what tells the newest step of its workers.
+OpenFace = Callable[["AgentState", Callable[[], int]], "Face"]
 LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING}
 
 
@@ -110,16 +117,21 @@ class Agent:
         router: LogRouter,
         cpus: CpuPlan,
         show_checkup: ShowCheckup | None = None,
+        open_face: OpenFace | None = None,
+        observer: ObserverHost | None = None,
     ) -> None:
+        """``open_face``: makes the status line of a terminal; None: there is none."""
         self._config = config
         self._host = host
         self._router = router
         self._show_checkup = show_checkup
+        self._observer = observer
         self._loop = asyncio.get_running_loop()
         self._clock = MonotonicClock()
         self._began = self._clock.now()
         self._events: deque[AgentEvent] = deque()
         self._handling = False
+        self._is_running = False  # workers do, as the last report said
         self._is_broken = False  # a bug showed; the agent is leaving because of it
         self._timer: asyncio.TimerHandle | None = None
         self._finished: asyncio.Future[Finish] = self._loop.create_future()
@@ -134,12 +146,17 @@ class Agent:
             _peering(config),
             self._relay,
             _storage(config.job, lambda: self._processes.writers),
+            lambda: self._link.tell_progress(),
         )
         self._processes = Processes(
-            config, node, spawner, router, cpus, self._services, self._post, lambda: host.pids
+            config, node, spawner, router, cpus, self._services, self._post, self._spared
         )
+        self._face = open_face(self._machine.state, self._services.step) if open_face is not None else None
         event_log = EventLog(config.event_log_handler, router.stderr.write)
         self._recorder = Recorder(event_log, config, node)
+        self._answers = NodeAnswers(
+            node.incarnation, router.kept, self._services.watch, lambda answer: self._link.send(answer)
+        )
         self._link = Link(
             host,
             self._machine,
@@ -149,6 +166,8 @@ class Agent:
             config.security,
             self._services.usage,
             self._relay,
+            self._services.progress,
+            answers=self._answers,
         )
 
     async def run(self, inbox: SignalInbox) -> int:
@@ -160,10 +179,18 @@ class Agent:
         await self._services.start()
         self._processes.prepare()
         self._services.look_out(lambda reason: self._post(Preempted(reason)))
+        if self._observer is not None:
+            self._observer.start()
         finish = await self._finished
         await self._close(finish)
+        if self._observer is not None:
+            await self._observer.close()
         inbox.detach()
         return finish.exit_status
+
+    def _spared(self) -> tuple[int, ...]:
+        """Children of ours that are no worker's."""
+        return (*self._host.pids, *(() if self._observer is None else self._observer.pids))
 
     # -- events in
 
@@ -173,17 +200,25 @@ class Agent:
         if self._handling:
             return
         self._handling = True
+        waiting = ""
         try:
             while self._events:
-                for effect in self._machine.handle(self._events.popleft(), self._clock.now()):
+                event = self._events.popleft()
+                if isinstance(event, Directed) and isinstance(event.message, Waiting):
+                    waiting = event.message.text
+                for effect in self._machine.handle(event, self._clock.now()):
                     self._carry_out_or_break(effect)
         finally:
             self._handling = False
+        if self._face is not None:
+            self._face.changed(waiting)
         self._arm()
 
     def _on_signal(self, signum: int) -> None:
         if signum == signal.SIGWINCH:
             self._router.window_changed()
+            if self._face is not None:
+                self._face.resized()
         else:
             logger.warning("received %s", signal.Signals(signum).name)
             self._post(StopSignal(signum))
@@ -221,6 +256,7 @@ class Agent:
     def _carry_out(self, effect: AgentEffect) -> None:
         match effect:
             case Transmit(message):
+                self._tell_progress_before(message)
                 self._link.send(message)
                 if isinstance(message, Report):
                     self._recorder.reported(message.status, self._machine.state.assignment)
@@ -249,6 +285,14 @@ class Agent:
             case Finish():
                 self._finish(effect)
 
+    def _tell_progress_before(self, message: AgentMessage) -> None:
+        """The last step of a round is told before its end is: then it counts."""
+        was_running = self._is_running
+        if isinstance(message, Report):
+            self._is_running = message.status.phase is AgentPhase.RUNNING
+        if was_running and (isinstance(message, Leave) or not self._is_running):
+            self._link.tell_progress()
+
     def _finish(self, finish: Finish) -> None:
         if not self._finished.done():
             self._finished.set_result(finish)
@@ -266,6 +310,8 @@ class Agent:
 
     async def _close(self, finish: Finish) -> None:
         """Close everything. Each step has its own bound, and a bug in one does not stop the others."""
+        if self._face is not None:
+            self._face.close()
         last, lasted = self._machine.state.assignment, self._clock.now() - self._began
         is_seen = self._router.stderr.is_terminal
         report = ShutdownReport(self._config, finish, self._show_checkup, last, lasted, is_seen)
@@ -277,6 +323,7 @@ class Agent:
             await self._host.close(report.patience)
 
         for step in (
+            self._answers.close,
             self._link.close,
             self._processes.close,
             self._end_services,

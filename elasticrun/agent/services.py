@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from elasticrun.agent.monitors.progress import HangWatch
+from elasticrun.agent.monitors.teller import Teller
 from elasticrun.config import EntrypointKind, WorkerConfig
 from elasticrun.core.progress.silence import HangTerms
 from elasticrun.core.protocol.messages import Stall
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from elasticrun.agent.monitors.notice import PreemptionNotice
     from elasticrun.agent.monitors.timer import FileTimer
     from elasticrun.agent.monitors.usage import UsageSampler
+    from elasticrun.core.protocol.round_progress import RoundProgress
     from elasticrun.core.protocol.usage import TaskUsage
 
 logger = logging.getLogger(__name__)
@@ -44,18 +46,22 @@ class Services:
         peering: Peering | None = None,
         relay: DataRelay | None = None,
         storage: StorageAccess | None = None,
+        on_progress: Callable[[], object] = bool,
     ) -> None:
         """``pids``: of workers that run, by local rank. ``phase``: what the health check answers.
 
         ``peering``: how copies of saved states are exchanged; None: not at all. ``relay``: for
         what workers ask about shared data. ``storage``: where the saved states are written; None: nowhere.
+        ``on_progress``: the workers have reached a milestone, see ``progress``.
         """
         self.watch = _open_watch(config, on_stall)
+        self._teller = None if self.watch is None else Teller(self.watch, on_progress)
         self.memory = _open_memory(config, on_stock, peering, relay, storage)
         #: What the tasks use, for the next heartbeat; nothing is measured without roles.
         self.usage: Callable[[], tuple[TaskUsage, ...]] = (
             _open_sampler(pids, self.watch).sample if config.roles else tuple
         )
+        self._pids = pids
         self._preemption_file = config.preemption_file
         self._notice: PreemptionNotice | None = None
         self._timer = _open_timer(config.file_timer, lambda: pids().values())
@@ -78,6 +84,18 @@ class Services:
         if self._timer is not None and pid is not None:
             self._timer.forget(pid)
 
+    def progress(self) -> RoundProgress | None:
+        """How far the workers are; None: nobody reports."""
+        return None if self._teller is None else self._teller.progress()
+
+    def step(self) -> int:
+        """The last step that all workers here have reported; -1: not all of them report steps."""
+        paces = [
+            self.watch.page.pace(local_rank) if self.watch is not None else None
+            for local_rank in self._pids()
+        ]
+        return min((-1 if pace is None else pace.step for pace in paces), default=-1)
+
     def save_stacks(self) -> None:
         """Save the stacks of all workers beside their logs."""
         if self.watch is not None:
@@ -87,6 +105,8 @@ class Services:
         """Close all services."""
         if self._notice is not None:
             self._notice.close()
+        if self._teller is not None:
+            self._teller.close()
         if self.watch is not None:
             await self.watch.close()
         if self.memory is not None:

@@ -18,6 +18,8 @@ import json
 
 from elasticrun.config import Entrypoint, WorkerConfig
 from elasticrun.core.protocol.messages import Assignment
+from elasticrun.core.protocol.ranks import global_rank as global_rank
+from elasticrun.core.protocol.ranks import nth_added
 from elasticrun.core.protocol.tasks import Task
 from elasticrun.core.tensorflow.cluster import CONFIG_VARIABLE, SERVERS, is_served, tf_config
 from elasticrun.core.tensorflow.role_recovery import makes_steps
@@ -34,18 +36,6 @@ def trainers(assignment: Assignment, local_world_size: int) -> tuple[int, ...]:
         tasks = assignment.tasks
         return tuple(task.local_rank for task in tasks if makes_steps(assignment.cluster, task.role))
     return tuple(range(local_world_size))
-
-
-def global_rank(assignment: Assignment, local_world_size: int, local_rank: int) -> int:
-    """The RANK of a worker: in the world, or beyond it for a task that was added."""
-    if local_rank < local_world_size:
-        return assignment.first_rank + local_rank
-    return assignment.world_size + _nth_added(assignment, local_rank - local_world_size)
-
-
-def _nth_added(assignment: Assignment, nth: int) -> int:
-    """A number from 0 that no other node gives to an added task."""
-    return nth * assignment.group_world_size + assignment.group_rank
 
 
 def program(config: WorkerConfig, task: Task | None, assignment: Assignment) -> Entrypoint:
@@ -79,7 +69,7 @@ def _role(config: WorkerConfig, assignment: Assignment, task: Task) -> dict[str,
     beyond = task.local_rank - config.local_world_size
     if beyond < 0:
         return {}
-    return {"ROLE_RANK": str(assignment.role_world_size + _nth_added(assignment, beyond))}
+    return {"ROLE_RANK": str(assignment.role_world_size + nth_added(assignment, beyond))}
 
 
 def role_name(role: str, task: Task | None) -> str:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
-from elasticrun.checkpoint import exchange
+from elasticrun.checkpoint import exchange, telling
 from elasticrun.checkpoint.agent_memory import ROUND, AgentMemory, Granted, SaveRefused
 from elasticrun.checkpoint.gpu import Pins
 from elasticrun.checkpoint.loading import Loading, State
@@ -95,7 +95,7 @@ class Checkpointer:
             except CheckpointError:
                 self._memory.close()
                 raise
-        self._overlap = Overlap(self._timing.held_up) if overlap and self._memory is not None else None
+        self._overlap = Overlap(self._held_up) if overlap and self._memory is not None else None
         self._local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._lock = threading.RLock()  # one save at a time, whichever thread asks; reentrant for signals
         self._is_saving = False
@@ -192,7 +192,9 @@ class Checkpointer:
                 return self._save(step, state)
             finally:
                 self._is_saving = False
-                self._timing.stalled(time.monotonic() - began)
+                lasted = time.monotonic() - began
+                self._timing.stalled(lasted)
+                telling.saved(step, lasted)
 
     def _save(self, step: int, state: State) -> bool:
         self.wait()
@@ -335,7 +337,12 @@ class Checkpointer:
         except (CheckpointError, OSError) as error:
             logger.debug("the memory for the next save is not mapped beforehand: %s", error)
 
+    def _held_up(self, seconds: float) -> None:
+        self._timing.held_up(seconds)
+        telling.held_up(seconds)
+
     def _restored(self, commit: CommitId | None, run: str | None = None) -> None:
+        telling.restored(0 if commit is None else commit.step)
         if self._record is not None:
             self._record.begin(commit, run)
 

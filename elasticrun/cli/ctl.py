@@ -19,7 +19,9 @@ from elasticrun.cli.ctl_audit import audit
 from elasticrun.cli.ctl_certs import certs
 from elasticrun.cli.ctl_checkpoints import checkpoints
 from elasticrun.cli.ctl_events import events
+from elasticrun.cli.ctl_logs import logs, stacks
 from elasticrun.cli.ctl_manual import manual
+from elasticrun.cli.ctl_observe import observe
 from elasticrun.cli.ctl_orders import add_orders
 from elasticrun.cli.ctl_ps import ps
 from elasticrun.cli.ctl_replay import replay
@@ -27,6 +29,7 @@ from elasticrun.cli.ctl_scale import scale
 from elasticrun.cli.ctl_simulate import simulate
 from elasticrun.cli.ctl_steer import add_steering
 from elasticrun.cli.ctl_token import token
+from elasticrun.cli.ctl_top import top
 from elasticrun.cli.options import PRINT_COMPLETION
 
 PROGRAM = "elastic-ctl"
@@ -55,11 +58,15 @@ def version() -> None:
 add_orders(group)
 add_steering(group)
 group.add_command(scale)
+group.add_command(logs)
+group.add_command(stacks)
 group.add_command(ps)
+group.add_command(top)
 group.add_command(token)
 group.add_command(certs)
 group.add_command(checkpoints)
 group.add_command(events)
+group.add_command(observe)
 group.add_command(replay)
 group.add_command(manual)
 group.add_command(audit)

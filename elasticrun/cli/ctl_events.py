@@ -1,64 +1,193 @@
-"""``elastic-ctl events``: what happened in a job, and why, from its event log."""
+"""``elastic-ctl events``: what happened in a job, and why, from its event log, or from the job itself."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from elasticrun.cli.asking import EXIT_CODES, Here, Target, advice_for, find_target, order_options
+from elasticrun.cli.ctl_run import run_lean
+from elasticrun.cli.moments import SinceStart, WallClock, moment
 from elasticrun.core.protocol.plain import one_line, plain
-from elasticrun.errors import ElasticRunError, UsageError
+from elasticrun.dataclass import dataclass
+from elasticrun.errors import ElasticRunError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     Entry = dict[str, Any]
+    #: Shows entries, in order.
+    Show = Callable[[Iterable[Entry]], None]
 
 #: Kinds of entries by which the end of a round begins.
 _ENDS = frozenset({"worker_failed", "round_stopping"})
+_INTERRUPTED = 130  # 128 + SIGINT
 
 
-@click.command()
-@click.argument("log", metavar="LOG", type=click.Path(path_type=Path))
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Which entries are shown, and how."""
+
+    since: SinceStart | WallClock | None
+    all_kinds: bool
+    as_json: bool
+
+    def show(self, entries: Iterable[Entry]) -> None:
+        """Print those that are wanted."""
+        wanted = (it for it in entries if self._is_late(it))
+        if self.as_json:
+            for entry in wanted:
+                click.echo(json.dumps(entry, separators=(",", ":")))
+            return
+        from elasticrun.ui.events import TOLD, lines
+
+        for line in lines(it for it in wanted if self.all_kinds or it["kind"] in TOLD):
+            click.echo(plain(line))
+
+    def _is_late(self, entry: Entry) -> bool:
+        match self.since:
+            case SinceStart(seconds):
+                return bool(entry["at"] >= seconds)
+            case WallClock(when):
+                return bool(entry["time"] >= when)
+        return True
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("log", metavar="[LOG]", type=click.Path(path_type=Path), required=False)
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until the job ends.")
 @click.option("--why", metavar="ROUND", type=click.IntRange(0), help="Only what led to this round.")
 @click.option(
     "--since",
-    metavar="SECONDS",
-    type=float,
-    help="Only what happened so many seconds after the start, or later.",
+    metavar="TIME",
+    help="Only what happened since then: seconds after the start, a time such as 14:05, or ISO 8601.",
 )
 @click.option("--all", "all_kinds", is_flag=True, help="Also what decisions say already.")
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as they are, one in a line.")
-def events(log: Path, why: int | None, since: float | None, all_kinds: bool, as_json: bool) -> None:
+@order_options
+def events(
+    log: Path | None,
+    follow: bool,
+    why: int | None,
+    since: str | None,
+    all_kinds: bool,
+    as_json: bool,
+    **target: Any,
+) -> None:
     """Print what happened in a job, and why.
 
-    LOG is the file events.jsonl of a --state-dir, or that directory. With --json each line is an object
-    as elasticrun/manual/schemas/events.json describes it.
+    LOG is the file events.jsonl of a --state-dir, or that directory. Without LOG a running job is asked for
+    what its master has in memory. With --json each line is an object as
+    elasticrun/manual/schemas/events.json describes it.
     """
-    from elasticrun.master.event_log import NAME, read_events
-    from elasticrun.ui.events import TOLD, lines
-
+    found: Target | Here | None = None
     try:
-        entries = read_events(log / NAME if log.is_dir() else log)
-        if since is not None and math.isnan(since):
-            raise UsageError("--since nan is not valid: give a number of seconds")
-        found = _since(entries if why is None else led_to(entries, why), since)
+        if why is not None and follow:
+            raise UsageError("--why and --follow exclude each other: what led to a round is over")
+        wish = Wish(None if since is None else moment("--since", since, time.time()), all_kinds, as_json)
+        if log is None:
+            found = find_target(target)
+            _from_job(found, follow, why, wish)
+        else:
+            _refuse_target(log, target)
+            _from_log(_path(log), follow, why, wish)
     except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {one_line(str(error))}", err=True)
+        click.echo(f"elastic-ctl: error: {one_line(str(error))}{advice_for(error, found)}", err=True)
         sys.exit(error.exit_code)
-    if as_json:
-        for entry in found:
-            click.echo(json.dumps(entry, separators=(",", ":")))
-    else:
-        for line in lines(it for it in found if all_kinds or it["kind"] in TOLD):
-            click.echo(plain(line))
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    sys.exit(ExitCode.OK)
 
 
-def _since(entries: Iterable[Entry], seconds: float | None) -> list[Entry]:
-    return [entry for entry in entries if seconds is None or entry["at"] >= seconds]
+def _from_log(log: Path, follow: bool, why: int | None, wish: Wish) -> None:
+    from elasticrun.master.event_log import read_events
+
+    if follow:
+        _follow_log(log, wish.show)
+        return
+    entries = read_events(log)
+    wish.show(entries if why is None else led_to(entries, why))
+
+
+def _from_job(target: Target | Here, follow: bool, why: int | None, wish: Wish) -> None:
+    entries = _ask(target, wish.show if follow else None)
+    if not follow:
+        wish.show(entries if why is None else led_to(entries, why))
+
+
+def _path(log: Path) -> Path:
+    from elasticrun.master.event_log import NAME
+
+    return log / NAME if log.is_dir() else log
+
+
+def _refuse_target(log: Path, target: dict[str, Any]) -> None:
+    given = next((name for name in ("endpoint", "rdzv_id", "pid") if target[name] is not None), None)
+    if given is not None:
+        raise UsageError(
+            f"--{given.replace('_', '-')} is for a job that is asked, and {str(log)!r} is a log: give one"
+        )
+
+
+def _ask(target: Target | Here, show: Show | None) -> list[Entry]:
+    """What the job has in memory; with ``show`` that is shown as it comes, until the job ends."""
+    from elasticrun.cli.ctl_top import connector
+    from elasticrun.follower import Follower
+
+    found: list[Entry] = []
+
+    async def ask() -> None:
+        def take(_: object, lines: Sequence[str]) -> None:
+            entries = [json.loads(line) for line in lines]
+            if show is None:
+                found.extend(entries)
+            else:
+                show(entries)
+
+        follower = Follower(connector(target), take)
+        await follower.catch_up()
+        if show is not None:
+            await follower.run()
+
+    run_lean(ask)
+    return found
+
+
+def _follow_log(path: Path, show: Show) -> None:
+    """Show a log as it grows, until an entry tells the job's end."""
+    from elasticrun.master.event_log import files_of
+    from elasticrun.ui.growing import GrowingLog
+    from elasticrun.ui.watching import FileNews
+
+    async def follow() -> None:
+        news = FileNews(path)
+        log = GrowingLog(path, files_of)
+        try:
+            while True:
+                for line in log.lines():
+                    for entry in _entry(line):
+                        show([entry])
+                        if entry["kind"] == "job_ended":
+                            return
+                await news.wait()
+        finally:
+            news.close()
+            log.close()
+
+    run_lean(follow)
+
+
+def _entry(line: bytes) -> Iterator[Entry]:
+    """The entry of a line; none, if it is not ours."""
+    with contextlib.suppress(ValueError, RecursionError):
+        match json.loads(line):
+            case {"event": int(), "at": int() | float(), "time": int() | float(), "kind": str()} as entry:
+                yield entry
 
 
 def led_to(entries: Sequence[Entry], round_: int) -> list[Entry]:

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from elasticrun.cli import values
-from elasticrun.cli.ctl_orders import (
+from elasticrun.cli.asking import (
     CONNECT_TIMEOUT,
     EXIT_CODES,
     answering,
@@ -30,7 +30,7 @@ from elasticrun.core.tensorflow.cluster import SERVERS
 from elasticrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from elasticrun.cli.ctl_orders import Order
+    from elasticrun.cli.asking import Order
     from elasticrun.control import JobControl
 
 #: The roles of which a job may have any number.

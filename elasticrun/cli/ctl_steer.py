@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from elasticrun.cli.ctl_orders import (
+from elasticrun.cli.asking import (
     EXIT_CODES,
     answering,
     carry_out,

@@ -10,14 +10,18 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from elasticrun.cli.json_schema import DIALECT, of_dataclass
-from elasticrun.core.protocol.bounds import PIDS, Counted, Label, Range
+from elasticrun.core.protocol.bounds import LIVES, PIDS, ROUNDS_HEARD, Counted, Label, Range
+from elasticrun.core.protocol.questions import LogStream, Rank
 from elasticrun.core.protocol.status import JobPhase, JobStatus
 from elasticrun.dataclass import dataclass
+from elasticrun.observer.model import State
 from elasticrun.rpc.records import to_json
+from elasticrun.ui.top.frame import Frame
 
 if TYPE_CHECKING:
     from elasticrun.rpc.nearby import NearbyJob
@@ -67,7 +71,55 @@ class OrderDocument:
     ended: str | None = None  # how it ended, in words; null: the verb does not wait for that
 
 
-DOCUMENTS: dict[str, type] = {"status": StatusDocument, "ps": JobsDocument, "order": OrderDocument}
+class LineKind(Enum):
+    """What a line of elastic-ctl logs --json is."""
+
+    LINE = "line"  # the worker printed it
+    NOTE = "note"  # about what was printed, or was not
+
+
+@dataclass(frozen=True, slots=True)
+class LogLineDocument:
+    """A line of what elastic-ctl logs --json prints."""
+
+    version: int
+    rank: Rank
+    kind: LineKind
+    stream: LogStream | None  # null: the note is about all streams
+    round: Annotated[int, ROUNDS_HEARD]  # in which it was printed; -1: nothing was
+    attempt: Annotated[int, LIVES]  # of a task that starts again within a round
+    text: str  # without the newline
+
+
+@dataclass(frozen=True, slots=True)
+class RankStacks:
+    """The stacks of one rank's threads."""
+
+    rank: Rank
+    stacks: str  # "": none
+    problem: str  # why there are none
+
+
+@dataclass(frozen=True, slots=True)
+class StacksDocument:
+    """What elastic-ctl stacks --json prints."""
+
+    version: int
+    ranks: tuple[RankStacks, ...]
+
+
+DOCUMENTS: dict[str, type] = {
+    "status": StatusDocument,
+    "ps": JobsDocument,
+    "logs": LogLineDocument,
+    "stacks": StacksDocument,
+    "order": OrderDocument,
+    "top": Frame,
+    "web": State,
+}
+
+#: Of those that no verb prints.
+TITLES = {"web": "GET /api/state of elastic-run --web"}
 
 
 def listed(job: NearbyJob) -> ListedJob:
@@ -89,9 +141,14 @@ def listed(job: NearbyJob) -> ListedJob:
     )
 
 
-def as_json(document: StatusDocument | JobsDocument | OrderDocument) -> str:
+def as_json(document: StatusDocument | JobsDocument | OrderDocument | StacksDocument | Frame) -> str:
     """The text to print."""
     return json.dumps(to_json(document), indent=2)
+
+
+def as_json_line(document: LogLineDocument) -> str:
+    """The same in one line."""
+    return json.dumps(to_json(document), separators=(",", ":"))
 
 
 def schema_text(name: str) -> str:
@@ -99,7 +156,10 @@ def schema_text(name: str) -> str:
     definitions: dict[str, Any] = {}
     body = of_dataclass(DOCUMENTS[name], definitions)
     body["properties"]["version"] = {"const": VERSION}
-    head = {"$schema": DIALECT, "title": f"elastic-ctl {name} --json, version {VERSION}"}
+    head = {
+        "$schema": DIALECT,
+        "title": f"{TITLES.get(name, f'elastic-ctl {name} --json')}, version {VERSION}",
+    }
     return json.dumps({**head, **body, "$defs": dict(sorted(definitions.items()))}, indent=2) + "\n"
 
 

@@ -24,7 +24,10 @@ from elasticrun.errors import ElasticRunError, ExitCode
 
 if TYPE_CHECKING:
     from elasticrun.agent.logs.console import Console
+    from elasticrun.agent.logs.router import LogRouter
     from elasticrun.agent.master_host.hosting import MasterHost
+    from elasticrun.agent.observer_host import ObserverHost
+    from elasticrun.agent.runtime import OpenFace
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import SpawnerHandle
     from elasticrun.config import Entrypoint, LaunchConfig
@@ -79,7 +82,7 @@ def _main(arguments: Sequence[str]) -> int:
         config = parse_command_line(arguments, environ)
     except ShowText as shown:
         return _show(shown.text)
-    return launch(config, arguments)
+    return launch(config, arguments, _observer(config))
 
 
 def _show(text: str) -> int:
@@ -103,13 +106,22 @@ def _open_missing_std() -> None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
-def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
+def _observer(config: LaunchConfig) -> ObserverHost | None:
+    if config.web is None and config.traces is None:
+        return None
+    from elasticrun.cli.web import observer_host
+
+    return observer_host(config)
+
+
+def launch(config: LaunchConfig, arguments: Sequence[str], observer: ObserverHost | None = None) -> int:
     """Start the processes, then run this agent's loop; returns the exit status."""
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import fork_spawner
     from elasticrun.agent.spawner.proctitle import set_title
     from elasticrun.cli.import_trimming import import_asyncio_without_ssl, import_hmac_without_openssl
 
+    config = _with_run_dir(config)
     inbox = SignalInbox((*config.workers.signals, _window_change()))
     spawner = fork_spawner()
     cpus = _plan_cpus(config)
@@ -129,19 +141,25 @@ def launch(config: LaunchConfig, arguments: Sequence[str]) -> int:
 
         # Python's development mode is meant for the workers; asyncio's debug mode has its own variable.
         debug = bool(os.environ.get("PYTHONASYNCIODEBUG"))
-        status = asyncio.run(_run(config, cpus, inbox, spawner, host), debug=debug)
+        status = asyncio.run(_run(config, cpus, inbox, spawner, host, observer), debug=debug)
         gc.freeze()  # spares the collections at the interpreter's end, 30 ms
         return status
     except BaseException:
         spawner.control.close()  # this ends the spawner
         host.abandon()
+        _forget_run_dir(config)
         raise
     finally:
         inbox.release()
 
 
 async def _run(
-    config: LaunchConfig, cpus: CpuPlan, inbox: SignalInbox, spawner: SpawnerHandle, host: MasterHost
+    config: LaunchConfig,
+    cpus: CpuPlan,
+    inbox: SignalInbox,
+    spawner: SpawnerHandle,
+    host: MasterHost,
+    observer: ObserverHost | None,
 ) -> int:
     import logging
 
@@ -157,7 +175,41 @@ async def _run(
 
         tell_how_to_ask(config, router.stderr)
     show = functools.partial(show_checkup, router.stdout)
-    return await Agent(config, node, spawner, host, router, cpus, show).run(inbox)
+    face = _open_face(config, router)
+    return await Agent(config, node, spawner, host, router, cpus, show, face, observer).run(inbox)
+
+
+def _open_face(config: LaunchConfig, router: LogRouter) -> OpenFace | None:
+    """What makes the status line; None where none is wanted: on a pipe, a dumb terminal, or by an option."""
+    import logging
+
+    is_wanted = config.ui == "auto" and logging.getLogger("elasticrun").isEnabledFor(logging.WARNING)
+    if not (is_wanted and router.stderr.is_terminal) or os.environ.get("TERM", "dumb") == "dumb":
+        return None
+    from elasticrun.agent.face import Face
+
+    return functools.partial(Face, router, colour=not os.environ.get("NO_COLOR"))
+
+
+def _with_run_dir(config: LaunchConfig) -> LaunchConfig:
+    """The configuration with the directory of this run, made before the master starts: its log goes there."""
+    logs = config.workers.logs
+    if not logs.log_dir or logs.log_dir == os.devnull:
+        return config
+    from dataclasses import replace
+
+    from elasticrun.agent.logs.dirs import make_run_dir
+
+    logs = replace(logs, run_dir=make_run_dir(logs.log_dir, config.job.job_id))
+    return replace(config, workers=replace(config.workers, logs=logs))
+
+
+def _forget_run_dir(config: LaunchConfig) -> None:
+    """Remove the directory of a run that has not begun."""
+    import contextlib
+
+    with contextlib.suppress(OSError):  # there is something in it
+        os.rmdir(config.workers.logs.run_dir or "")  # noqa: PTH106 it may be gone
 
 
 def show_checkup(console: Console, rows: Sequence[NodeCheck]) -> None:

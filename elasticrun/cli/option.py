@@ -28,6 +28,7 @@ class Group(Enum):
     PROGRAM = "How the training program is started"
     TENSORFLOW = "TensorFlow"
     LOGS = "Output and logs"
+    WATCH = "Watching the job"
     ABOUT = "About elastic-run"
 
 

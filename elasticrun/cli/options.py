@@ -16,6 +16,7 @@ from typing import Any
 from elasticrun.cli import values
 from elasticrun.cli.option import SWITCH, Group, Option, Origin, flag
 from elasticrun.cli.state_options import STATE_OPTIONS
+from elasticrun.cli.watch_options import WATCH_OPTIONS
 from elasticrun.config import (
     HealthCheckMode,
     HealthConfig,
@@ -357,11 +358,22 @@ LOG_LINE_PREFIX_TEMPLATE = Option(
     fallback_env="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
     sets=LogConfig, field="line_prefix_template",
 )
+RANK_PREFIX = flag(
+    "rank-prefix", Group.LOGS,
+    "Begin each line of the workers' output on the console with its rank, such as [rank0], also without "
+    "log files; elastic-ctl logs can show its end then.",
+    origin=Origin.OURS, sets=LogConfig,
+)
 EVENT_LOG_HANDLER = Option(
     "event-log-handler", Group.LOGS, values.one_of("null", "console"), "NAME",
     "null, or console: events as JSON lines on stderr.",
     allowed="null or console",
     sets=LaunchConfig,
+)
+UI = Option(
+    "ui", Group.LOGS, values.one_of("auto", "off"), "NAME",
+    "auto: on a terminal, a status line below the output says what this node does; off: none.",
+    allowed="auto or off", origin=Origin.OURS, sets=LaunchConfig,
 )
 LOGS_SPECS = Option(
     "logs-specs", Group.LOGS, values.plain, "NAME",
@@ -384,4 +396,5 @@ USE_ENV = flag(
 
 OPTIONS: tuple[Option[Any], ...] = (
     *(row for row in tuple(globals().values()) if isinstance(row, Option)), *STATE_OPTIONS,
+    *WATCH_OPTIONS,
 )

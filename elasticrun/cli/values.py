@@ -267,6 +267,17 @@ def _endpoint(text: str) -> Endpoint:
     return Endpoint(name, DEFAULT_PORT if port is None else port)
 
 
+def web_address(text: str) -> Endpoint:
+    """``HOST:PORT``, or ``:PORT`` and ``PORT`` for this host only."""
+    text = text.strip()
+    if text.isdecimal() or text.startswith(":"):
+        return Endpoint("127.0.0.1", _port(text.removeprefix(":")))
+    name, port = host_and_port(text)
+    if port is None:
+        raise ValueError("it has no port")
+    return Endpoint(name.strip("[]"), port)
+
+
 def host_and_port(text: str) -> tuple[str, int | None]:
     """``host``, ``host:port``, ``[v6]`` or ``[v6]:port``; the port is None if none is given.
 

@@ -51,6 +51,7 @@ from elasticrun.core.protocol.messages import (
     Heartbeat,
     Hello,
     Leave,
+    NodeAnswer,
     OpenData,
     RejectCode,
     Rejected,
@@ -60,6 +61,7 @@ from elasticrun.core.protocol.status import JobPhase
 from elasticrun.master.copies import Copies
 from elasticrun.master.feed import Feed
 from elasticrun.master.journal import Entry, Journal
+from elasticrun.master.questions import Questions
 
 if TYPE_CHECKING:
     from elasticrun.core.protocol.orders import ControlReply, ControlRequest, Order, ShowStatus
@@ -109,6 +111,7 @@ class MasterLoop:
         self._listed = listed
         self._chronicle = chronicle
         self._feed = Feed() if feed is None else feed
+        self._questions = Questions(machine.state, self._sessions)
         self._progress = ProgressNotes()
         self._figures: dict[int, NodeFigures] = {}  # the newest by session
         self._keepers: list[tuple[int, Session]] = []  # agents of listed hosts that came in it, by position
@@ -194,6 +197,8 @@ class MasterLoop:
                 self._handle(DataOpened(session.id, message))
             case AskData():
                 self._handle(DataAsked(session.id, message))
+            case NodeAnswer():
+                self._questions.heard(session.id, message)
 
     def detached(self, session: Session, why: str) -> None:
         """A stream is over."""
@@ -201,6 +206,7 @@ class MasterLoop:
         self._usage.pop(session.id, None)
         self._figures.pop(session.id, None)
         self._copies.end(session.id)
+        self._questions.gone(session.id)
         self._handle(Detached(session.id, why))
         self._finish_if_idle()
 
@@ -212,14 +218,23 @@ class MasterLoop:
         for at, told in self._progress.take(node, progress, self._now):
             self._chronicle.note(at, (told,))
 
+    def _note_rest(self, event: JobEvent) -> None:
+        """Write down the newest steps before an event that may end their round."""
+        if self._chronicle is None or isinstance(event, DataAsked | DataOpened):
+            return
+        for at, told in self._progress.rest():
+            self._chronicle.note(at, (told,))
+
     # -- ControlHandler
 
     async def answer(self, request: ControlRequest) -> ControlReply:
         """Answer an operator, who may wait for what happens next."""
-        from elasticrun.core.protocol.orders import ControlReply, WatchEvents
+        from elasticrun.core.protocol.orders import ControlReply, ListRanks, ReadLog, ShowStacks, WatchEvents
 
         if isinstance(request, WatchEvents):
             return ControlReply(True, "", watched=await self._feed.watch(request.after, request.wait))
+        if isinstance(request, ReadLog | ShowStacks | ListRanks):
+            return await self._questions.answer(request)
         return self.order(request)
 
     def order(self, request: ShowStatus | Order) -> ControlReply:
@@ -241,6 +256,7 @@ class MasterLoop:
             self._turn = asyncio.get_running_loop().call_soon(self.flush)
         if not isinstance(event, Beat):
             self._journal.add(Entry(self._now, event))
+            self._note_rest(event)
         effects = self._machine.handle(event, self._now)
         self._effects += effects
         if self._chronicle is not None:

@@ -59,6 +59,7 @@ class MasterConfig:
     host: str  # the address to listen on
     port: int  # 0: any free one
     state_dir: str
+    event_dir: str = ""  # where the event log goes; "": beside the journal
     log_level: str = "WARNING"
     temporary: bool = False  # the state directory is removed with the job; it may hold an earlier one's
     resume: bool = False  # the agent has been part of the job: take it up, even if it has ended
@@ -90,9 +91,10 @@ async def serve(
         held.callback(os.close, _lock(Path(config.state_dir)))
         path = Path(config.state_dir) / JOURNAL_NAME
         anew = config.temporary and not config.resume
-        is_adopted = config.copy != "" and config.resume and adopt(Path(config.copy), path)
+        log_path = Path(config.event_dir or config.state_dir) / LOG_NAME
+        is_adopted = config.copy != "" and config.resume and adopt(Path(config.copy), path, log_path)
         feed = Feed()
-        machine, journal, clock, chronicle = recover(path, config.job, config.resume, anew, feed)
+        machine, journal, clock, chronicle = recover(path, config.job, config.resume, anew, feed, log_path)
         held.callback(journal.close)
         held.callback(chronicle.close)
         chronicle.begin(machine.state, clock.now())
@@ -134,8 +136,10 @@ def first_epoch(last: int, is_own: bool, endpoints: int, position: int) -> int:
     return next_epoch(last + jump, endpoints, position)
 
 
-def adopt(copy: Path, path: Path) -> bool:
+def adopt(copy: Path, path: Path, log_path: Path | None = None) -> bool:
     """Replace our journal by the copy of another host's if that is newer: all of it, or nothing.
+
+    ``log_path``: of the event log, which is set aside then; None: beside the journal.
 
     A journal in which the job has not begun is of a master that nobody followed, so it is older than any.
     """
@@ -148,7 +152,7 @@ def adopt(copy: Path, path: Path) -> bool:
         draft.touch(0o600)
         shutil.copyfile(copy, draft)
         keep_aside(path)
-        set_aside(path.with_name(LOG_NAME))  # it is of another history
+        set_aside(log_path or path.with_name(LOG_NAME))  # it is of another history
         draft.replace(path)
     except (UsageError, OSError) as error:
         logger.warning("the copy %s of the master's journal cannot be used: %s", copy, error)
@@ -258,16 +262,23 @@ class Recovered(NamedTuple):
 
 
 def recover(
-    path: Path, job: JobConfig, resume: bool, anew: bool = False, feed: Feed | None = None
+    path: Path,
+    job: JobConfig,
+    resume: bool,
+    anew: bool = False,
+    feed: Feed | None = None,
+    log_path: Path | None = None,
 ) -> Recovered:
-    """The job as its journal left it, or a new one. The event log beside it gets what it lacks.
+    """The job as its journal left it, or a new one. The event log gets what it lacks.
+
+    ``log_path``: where that is; None: beside the journal.
 
     A new one if ``anew``, if there is no journal, or if that is of another job: with ``resume`` one of
     another id, else one with another configuration or one that has ended. An agent that resumes may have
     been started with other options than the one whose master wrote the journal; the job keeps its own.
     """
     config, entries = (None if anew else read_journal(path)) or (None, [])
-    log_path = path.with_name(LOG_NAME)
+    log_path = log_path or path.with_name(LOG_NAME)
     if config is not None and (config == job or (resume and config.job_id == job.job_id)):
         log = EventLog(log_path, feed=feed)
         chronicle = Chronicle(log, JobState.new(config))

@@ -29,6 +29,7 @@ from elasticrun import __version__
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.protocol.messages import RejectCode, Rejected
 from elasticrun.core.protocol.orders import ControlHello, ControlReply, ControlRequest
+from elasticrun.core.protocol.questions import QUESTIONS
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import (
     ElasticRunError,
@@ -95,7 +96,8 @@ async def obey(orders: Orders, context: Context, guest: Guest, token: str | None
         await refuse(context, accepted)
     hello, request = accepted
     guest.attached()
-    logger.info("%s orders %s", peer_of(context), request)
+    if not isinstance(request, QUESTIONS):  # who follows a log asks again and again
+        logger.info("%s orders %s", peer_of(context), request)
     reply = _as_it_arrives(await orders.handler.answer(request))
     proof = _proof_of(reply, handshake, hello)
     await context.write(codec.encode_reply(replace(reply, proof=proof)))
@@ -111,6 +113,7 @@ def _proof_of(reply: ControlReply, handshake: Handshake, hello: ControlHello) ->
         (
             b"" if reply.status is None else codec.encode_status(reply.status),
             b"" if reply.watched is None else codec.encode_watched(reply.watched),
+            b"" if reply.found is None else codec.encode_found(reply.found),
         )
     )
     return handshake.of_answer(hello.nonce, reply.ok, reply.text, values)

@@ -77,6 +77,12 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_UNHEALTHY: _ClassVar[Outcome]
     OUTCOME_STOPPED: _ClassVar[Outcome]
 
+class LogStream(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LOG_STREAM_UNSPECIFIED: _ClassVar[LogStream]
+    LOG_STREAM_OUT: _ClassVar[LogStream]
+    LOG_STREAM_ERR: _ClassVar[LogStream]
+
 class JobPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     JOB_PHASE_UNSPECIFIED: _ClassVar[JobPhase]
@@ -139,6 +145,9 @@ OUTCOME_TIMED_OUT: Outcome
 OUTCOME_REPEATED_ERROR: Outcome
 OUTCOME_UNHEALTHY: Outcome
 OUTCOME_STOPPED: Outcome
+LOG_STREAM_UNSPECIFIED: LogStream
+LOG_STREAM_OUT: LogStream
+LOG_STREAM_ERR: LogStream
 JOB_PHASE_UNSPECIFIED: JobPhase
 JOB_PHASE_GATHERING: JobPhase
 JOB_PHASE_CHECKING: JobPhase
@@ -152,23 +161,25 @@ JOB_PHASE_UNHEALTHY: JobPhase
 JOB_PHASE_STOPPED: JobPhase
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "report", "heartbeat", "leave", "open_data", "ask_data")
+    __slots__ = ("hello", "report", "heartbeat", "leave", "open_data", "ask_data", "node_answer")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     OPEN_DATA_FIELD_NUMBER: _ClassVar[int]
     ASK_DATA_FIELD_NUMBER: _ClassVar[int]
+    NODE_ANSWER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
     heartbeat: Heartbeat
     leave: Leave
     open_data: OpenData
     ask_data: AskData
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., open_data: _Optional[_Union[OpenData, _Mapping]] = ..., ask_data: _Optional[_Union[AskData, _Mapping]] = ...) -> None: ...
+    node_answer: NodeAnswer
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., open_data: _Optional[_Union[OpenData, _Mapping]] = ..., ask_data: _Optional[_Union[AskData, _Mapping]] = ..., node_answer: _Optional[_Union[NodeAnswer, _Mapping]] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("welcome", "rejected", "start_round", "stop_round", "waiting", "job_ended", "goodbye", "start_probe", "save_stacks", "journal_copy", "judge_commits", "data_answer", "write_state", "more")
+    __slots__ = ("welcome", "rejected", "start_round", "stop_round", "waiting", "job_ended", "goodbye", "start_probe", "save_stacks", "journal_copy", "judge_commits", "data_answer", "write_state", "ask_node", "more")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
     START_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +193,7 @@ class MasterMessage(_message.Message):
     JUDGE_COMMITS_FIELD_NUMBER: _ClassVar[int]
     DATA_ANSWER_FIELD_NUMBER: _ClassVar[int]
     WRITE_STATE_FIELD_NUMBER: _ClassVar[int]
+    ASK_NODE_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     rejected: Rejected
@@ -196,8 +208,9 @@ class MasterMessage(_message.Message):
     judge_commits: JudgeCommits
     data_answer: DataAnswer
     write_state: WriteState
+    ask_node: AskNode
     more: _containers.RepeatedCompositeFieldContainer[MasterMessage]
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., start_round: _Optional[_Union[StartRound, _Mapping]] = ..., stop_round: _Optional[_Union[StopRound, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., job_ended: _Optional[_Union[JobEnded, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., start_probe: _Optional[_Union[StartProbe, _Mapping]] = ..., save_stacks: _Optional[_Union[SaveStacks, _Mapping]] = ..., journal_copy: _Optional[_Union[JournalCopy, _Mapping]] = ..., judge_commits: _Optional[_Union[JudgeCommits, _Mapping]] = ..., data_answer: _Optional[_Union[DataAnswer, _Mapping]] = ..., write_state: _Optional[_Union[WriteState, _Mapping]] = ..., more: _Optional[_Iterable[_Union[MasterMessage, _Mapping]]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., start_round: _Optional[_Union[StartRound, _Mapping]] = ..., stop_round: _Optional[_Union[StopRound, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., job_ended: _Optional[_Union[JobEnded, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., start_probe: _Optional[_Union[StartProbe, _Mapping]] = ..., save_stacks: _Optional[_Union[SaveStacks, _Mapping]] = ..., journal_copy: _Optional[_Union[JournalCopy, _Mapping]] = ..., judge_commits: _Optional[_Union[JudgeCommits, _Mapping]] = ..., data_answer: _Optional[_Union[DataAnswer, _Mapping]] = ..., write_state: _Optional[_Union[WriteState, _Mapping]] = ..., ask_node: _Optional[_Union[AskNode, _Mapping]] = ..., more: _Optional[_Iterable[_Union[MasterMessage, _Mapping]]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("job_id", "version", "info", "status", "epoch", "nonce", "proof", "returning")
@@ -248,18 +261,20 @@ class Reached(_message.Message):
     def __init__(self, milestone: _Optional[int] = ..., ago: _Optional[float] = ...) -> None: ...
 
 class RoundProgress(_message.Message):
-    __slots__ = ("round", "reached", "step", "step_rate", "stalled")
+    __slots__ = ("round", "reached", "step", "step_rate", "stalled", "step_ago")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     REACHED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     STEP_RATE_FIELD_NUMBER: _ClassVar[int]
     STALLED_FIELD_NUMBER: _ClassVar[int]
+    STEP_AGO_FIELD_NUMBER: _ClassVar[int]
     round: int
     reached: _containers.RepeatedCompositeFieldContainer[Reached]
     step: int
     step_rate: float
     stalled: float
-    def __init__(self, round: _Optional[int] = ..., reached: _Optional[_Iterable[_Union[Reached, _Mapping]]] = ..., step: _Optional[int] = ..., step_rate: _Optional[float] = ..., stalled: _Optional[float] = ...) -> None: ...
+    step_ago: float
+    def __init__(self, round: _Optional[int] = ..., reached: _Optional[_Iterable[_Union[Reached, _Mapping]]] = ..., step: _Optional[int] = ..., step_rate: _Optional[float] = ..., stalled: _Optional[float] = ..., step_ago: _Optional[float] = ...) -> None: ...
 
 class GpuFigures(_message.Message):
     __slots__ = ("name", "busy", "memory", "memory_limit")
@@ -1002,7 +1017,7 @@ class JobEnded(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., checkup: _Optional[_Iterable[_Union[NodeCheck, _Mapping]]] = ..., other_program: _Optional[str] = ...) -> None: ...
 
 class ControlMessage(_message.Message):
-    __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks", "scale_role", "restart_round", "watch_events", "scale_in", "scale_out", "cordon_node", "uncordon_node", "check_nodes", "stop_job")
+    __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks", "scale_role", "restart_round", "watch_events", "scale_in", "scale_out", "cordon_node", "uncordon_node", "check_nodes", "stop_job", "read_log", "show_stacks", "list_ranks")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SHOW_STATUS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -1017,6 +1032,9 @@ class ControlMessage(_message.Message):
     UNCORDON_NODE_FIELD_NUMBER: _ClassVar[int]
     CHECK_NODES_FIELD_NUMBER: _ClassVar[int]
     STOP_JOB_FIELD_NUMBER: _ClassVar[int]
+    READ_LOG_FIELD_NUMBER: _ClassVar[int]
+    SHOW_STACKS_FIELD_NUMBER: _ClassVar[int]
+    LIST_RANKS_FIELD_NUMBER: _ClassVar[int]
     hello: ControlHello
     show_status: ShowStatus
     drain_node: DrainNode
@@ -1031,7 +1049,10 @@ class ControlMessage(_message.Message):
     uncordon_node: UncordonNode
     check_nodes: CheckNodes
     stop_job: StopJob
-    def __init__(self, hello: _Optional[_Union[ControlHello, _Mapping]] = ..., show_status: _Optional[_Union[ShowStatus, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., scale_job: _Optional[_Union[ScaleJob, _Mapping]] = ..., save_all_stacks: _Optional[_Union[SaveAllStacks, _Mapping]] = ..., scale_role: _Optional[_Union[ScaleRole, _Mapping]] = ..., restart_round: _Optional[_Union[RestartRound, _Mapping]] = ..., watch_events: _Optional[_Union[WatchEvents, _Mapping]] = ..., scale_in: _Optional[_Union[ScaleIn, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., cordon_node: _Optional[_Union[CordonNode, _Mapping]] = ..., uncordon_node: _Optional[_Union[UncordonNode, _Mapping]] = ..., check_nodes: _Optional[_Union[CheckNodes, _Mapping]] = ..., stop_job: _Optional[_Union[StopJob, _Mapping]] = ...) -> None: ...
+    read_log: ReadLog
+    show_stacks: ShowStacks
+    list_ranks: ListRanks
+    def __init__(self, hello: _Optional[_Union[ControlHello, _Mapping]] = ..., show_status: _Optional[_Union[ShowStatus, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., scale_job: _Optional[_Union[ScaleJob, _Mapping]] = ..., save_all_stacks: _Optional[_Union[SaveAllStacks, _Mapping]] = ..., scale_role: _Optional[_Union[ScaleRole, _Mapping]] = ..., restart_round: _Optional[_Union[RestartRound, _Mapping]] = ..., watch_events: _Optional[_Union[WatchEvents, _Mapping]] = ..., scale_in: _Optional[_Union[ScaleIn, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., cordon_node: _Optional[_Union[CordonNode, _Mapping]] = ..., uncordon_node: _Optional[_Union[UncordonNode, _Mapping]] = ..., check_nodes: _Optional[_Union[CheckNodes, _Mapping]] = ..., stop_job: _Optional[_Union[StopJob, _Mapping]] = ..., read_log: _Optional[_Union[ReadLog, _Mapping]] = ..., show_stacks: _Optional[_Union[ShowStacks, _Mapping]] = ..., list_ranks: _Optional[_Union[ListRanks, _Mapping]] = ...) -> None: ...
 
 class ControlHello(_message.Message):
     __slots__ = ("job_id", "version", "nonce", "proof")
@@ -1128,18 +1149,130 @@ class StopJob(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class ControlReply(_message.Message):
-    __slots__ = ("ok", "text", "proof", "status", "watched")
+    __slots__ = ("ok", "text", "proof", "status", "watched", "found")
     OK_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     WATCHED_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
     ok: bool
     text: str
     proof: bytes
     status: JobStatus
     watched: Watched
-    def __init__(self, ok: bool = ..., text: _Optional[str] = ..., proof: _Optional[bytes] = ..., status: _Optional[_Union[JobStatus, _Mapping]] = ..., watched: _Optional[_Union[Watched, _Mapping]] = ...) -> None: ...
+    found: Found
+    def __init__(self, ok: bool = ..., text: _Optional[str] = ..., proof: _Optional[bytes] = ..., status: _Optional[_Union[JobStatus, _Mapping]] = ..., watched: _Optional[_Union[Watched, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ...) -> None: ...
+
+class LogPlace(_message.Message):
+    __slots__ = ("stream", "after")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    stream: LogStream
+    after: str
+    def __init__(self, stream: _Optional[_Union[LogStream, str]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class ReadLog(_message.Message):
+    __slots__ = ("rank", "places", "lines", "wait")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    places: _containers.RepeatedCompositeFieldContainer[LogPlace]
+    lines: int
+    wait: float
+    def __init__(self, rank: _Optional[int] = ..., places: _Optional[_Iterable[_Union[LogPlace, _Mapping]]] = ..., lines: _Optional[int] = ..., wait: _Optional[float] = ...) -> None: ...
+
+class ShowStacks(_message.Message):
+    __slots__ = ("rank",)
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    def __init__(self, rank: _Optional[int] = ...) -> None: ...
+
+class ListRanks(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RankRange(_message.Message):
+    __slots__ = ("first", "count")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    count: int
+    def __init__(self, first: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class LogPiece(_message.Message):
+    __slots__ = ("stream", "place", "data", "round", "attempt", "begins", "missed", "more", "note")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    BEGINS_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    stream: LogStream
+    place: str
+    data: bytes
+    round: int
+    attempt: int
+    begins: bool
+    missed: bool
+    more: bool
+    note: str
+    def __init__(self, stream: _Optional[_Union[LogStream, str]] = ..., place: _Optional[str] = ..., data: _Optional[bytes] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., begins: bool = ..., missed: bool = ..., more: bool = ..., note: _Optional[str] = ...) -> None: ...
+
+class RankAnswer(_message.Message):
+    __slots__ = ("pieces", "stacks")
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    STACKS_FIELD_NUMBER: _ClassVar[int]
+    pieces: _containers.RepeatedCompositeFieldContainer[LogPiece]
+    stacks: str
+    def __init__(self, pieces: _Optional[_Iterable[_Union[LogPiece, _Mapping]]] = ..., stacks: _Optional[str] = ...) -> None: ...
+
+class Found(_message.Message):
+    __slots__ = ("ranks", "answer")
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedCompositeFieldContainer[RankRange]
+    answer: RankAnswer
+    def __init__(self, ranks: _Optional[_Iterable[_Union[RankRange, _Mapping]]] = ..., answer: _Optional[_Union[RankAnswer, _Mapping]] = ...) -> None: ...
+
+class LogQuestion(_message.Message):
+    __slots__ = ("places", "lines", "wait")
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    places: _containers.RepeatedCompositeFieldContainer[LogPlace]
+    lines: int
+    wait: float
+    def __init__(self, places: _Optional[_Iterable[_Union[LogPlace, _Mapping]]] = ..., lines: _Optional[int] = ..., wait: _Optional[float] = ...) -> None: ...
+
+class AskNode(_message.Message):
+    __slots__ = ("epoch", "id", "local_rank", "log")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    id: int
+    local_rank: int
+    log: LogQuestion
+    def __init__(self, epoch: _Optional[int] = ..., id: _Optional[int] = ..., local_rank: _Optional[int] = ..., log: _Optional[_Union[LogQuestion, _Mapping]] = ...) -> None: ...
+
+class NodeAnswer(_message.Message):
+    __slots__ = ("incarnation", "id", "refused", "answer")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    id: int
+    refused: str
+    answer: RankAnswer
+    def __init__(self, incarnation: _Optional[str] = ..., id: _Optional[int] = ..., refused: _Optional[str] = ..., answer: _Optional[_Union[RankAnswer, _Mapping]] = ...) -> None: ...
 
 class WatchEvents(_message.Message):
     __slots__ = ("after", "wait")

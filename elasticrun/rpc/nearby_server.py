@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from elasticrun import __version__
 from elasticrun.core.protocol.messages import RejectCode, Rejected
 from elasticrun.core.protocol.orders import ORDERS, ControlRequest, ShowStatus, WatchEvents
+from elasticrun.core.protocol.questions import QUESTIONS
 from elasticrun.rpc.nearby import (
     MAX_GUESTS,
     MAX_ORDER,
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_KINDS: dict[str, type[ControlRequest]] = {it.__name__: it for it in (ShowStatus, WatchEvents, *ORDERS)}
+_KINDS: dict[str, type[ControlRequest]] = {
+    it.__name__: it for it in (ShowStatus, WatchEvents, *QUESTIONS, *ORDERS)
+}
 _APART = (
     "the order comes from another container, or from under another root directory: give --endpoint and the"
     " job's token, or give it from where the job was started"
@@ -108,7 +111,8 @@ class NearbyServer:
         request = read_order(await asyncio.wait_for(_all_of(reader), TIMEOUT))
         if isinstance(request, Rejected):
             return encode_refusal(request)
-        logger.info("process %d of this user orders %s", pid, request)
+        if not isinstance(request, QUESTIONS):  # who follows a log asks again and again
+            logger.info("process %d of this user orders %s", pid, request)
         return encode_answer(await self._order(request), self._about)
 
 

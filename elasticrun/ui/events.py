@@ -46,10 +46,11 @@ def lines(entries: Iterable[Entry]) -> Iterator[str]:
     """A line for each entry: the wall clock of the master's host, the event's number, and what happened."""
     for entry in entries:
         when = datetime.fromtimestamp(entry["time"]).astimezone().isoformat(" ", "milliseconds")
-        yield one_line(f"{when}  #{entry['event']:<5} {_said(entry)}")
+        yield one_line(f"{when}  #{entry['event']:<5} {said(entry)}")
 
 
-def _said(entry: Entry) -> str:
+def said(entry: Entry) -> str:
+    """What happened, in words; not yet safe to print."""
     words = _WORDS.get(entry["kind"])
     try:
         if words is not None:

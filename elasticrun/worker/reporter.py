@@ -11,23 +11,24 @@ and not the number. ``report_step`` takes the numbering over.
 Invariants. Nothing here ever raises into the script (but for the script's own ``on_drain`` callbacks), and
 nothing acts in a process that the worker forks. The last process to claim a slot owns it; the others fall
 silent. This module needs the standard library only and is loaded by its path, as ``elasticrun`` may not be
-installed where the worker runs. Steps that run no Python cannot be seen: within torch.compile they are not
-counted, and from the first one that a CUDA graph captures this worker reports no more.
+installed where the worker runs; so are ``marks.py`` and ``dumps.py``. Steps that run no Python cannot be
+seen: within torch.compile they are not counted, and from the first one that a CUDA graph captures this worker
+reports no more.
 """
 
 from __future__ import annotations
 
-import faulthandler
-import fcntl
 import functools
 import mmap
 import os
-import signal
 import struct
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING
+
+from elasticrun.worker.dumps import arm_stacks
+from elasticrun.worker.marks import FIRST_STEP, IMPORTED, MARKS, MASK, RESTORED, Marks, checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,13 +36,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 VARIABLE = "ELASTICRUN_PROGRESS"
-VERSION = "1"
-#: The agent's module has the same numbers; a test compares them.
-#: owner, steps, step, sign, longest, pause, busy since, signal, listens, checksum
+VERSION = "2"
+#: owner, steps, step, sign, longest, pause, busy since, signal, listens, checksum; the agent has the same
 SLOT = struct.Struct("=QQqQQQQQQQ")
-SLOT_SIZE = 128
 #: Behind a slot, once steps are timed: owner, how many were, nanoseconds of all of them, checksum
 TIMES = struct.Struct("=QQQQ")
+SLOT_SIZE = SLOT.size + TIMES.size + MARKS.size  # the marks are behind both
 HEADER = struct.Struct("=8sQ")  # token, drain deadline
 HEADER_SIZE = 128
 MEMFD = "/memfd:elasticrun-progress"  # what the kernel calls the page
@@ -50,25 +50,16 @@ MEMFD = "/memfd:elasticrun-progress"  # what the kernel calls the page
 LEARN_AFTER = 2
 #: A silence longer than the longest by this factor is a pause, if the last one was so many signs ago.
 PAUSE, RARE = 8, 10
-#: The pipe's descriptor goes up here, out of the way of scripts that count on the lowest numbers.
-HIGH_FD = 900
-#: Signals of the C library and of profilers lie at both ends of the real-time range.
-KEPT_SIGNALS = 8
-MASK = 2**64 - 1
-
-
-def checksum(fields: tuple[int, ...]) -> int:
-    """Over all fields but the last; weighted, so that no plausible mix of two states has that of one."""
-    return (sum(field * (2 * index + 3) for index, field in enumerate(fields)) ^ MASK) & MASK
 
 
 class Reporter:
     """Writes the slot of this process. Instants are nanoseconds of the host's monotonic clock."""
 
-    def __init__(self, page: mmap.mmap, slot: int, stacks: str) -> None:
+    def __init__(self, page: mmap.mmap, slot: int, stacks: str, bell: str = "", inode: int = 0) -> None:
         self.pid = os.getpid()
         self._page = page
         self._offset = HEADER_SIZE + slot * SLOT_SIZE
+        self._marks = Marks(page, self._offset + SLOT.size + TIMES.size, bell, inode)
         self._stacks = stacks  # where a dump of our stacks goes, as a path
         self._main = threading.main_thread().ident
         self._owns = False
@@ -82,6 +73,7 @@ class Reporter:
         self._since_pause = 0  # how many signs
         self._busy_since = 0
         self._depth = 0  # of checkpoints within checkpoints
+        self._is_new = True  # it has made no step
         self._signum = 0
         self._listens = False
         self._callbacks: list[Callable[[], object]] = []
@@ -105,15 +97,22 @@ class Reporter:
             self._steps += 1
             self._step += 1
         self._write()
+        if self._is_new:
+            self.reach(FIRST_STEP)
 
     def numbered_step(self, number: int | None, seconds: float | None = None) -> None:
         """A step that the script reports, and its time; from now on optimizers' are signs of life only."""
         self.claim()
         self._live()
-        self._explicit = True
         self._steps += 1
         self._step = self._step + 1 if number is None else number
         self._write()
+        if not self._explicit:
+            self._explicit = True
+            if self._is_owner:
+                self._marks.numbered(self._step)
+        if self._is_new:
+            self.reach(FIRST_STEP)
         if seconds is not None and 0 <= seconds < MASK / 1e9 and self._is_owner:
             _, count, total = self._times
             self._times = (self.pid, count + 1, (total + int(seconds * 1e9)) & MASK)
@@ -141,9 +140,34 @@ class Reporter:
             return
         self._depth -= 1
         if self._depth == 0:
-            self._busy_since = 0
             self._sign = time.monotonic_ns()  # it was no silence to learn from
+            lasted, self._busy_since = self._sign - self._busy_since, 0
             self._write()
+            self.stalled(lasted)
+
+    def reach(self, milestone: int) -> None:
+        """Tell the agent, once, how far this worker is."""
+        self._is_new = self._is_new and milestone != FIRST_STEP
+        if not self._marks.has(milestone):
+            self.claim()
+            if self._is_owner:
+                self._marks.reach(milestone)
+
+    def restored(self, step: int) -> None:
+        """A saved state was loaded, or there was none: then ``step`` is 0."""
+        self._marks.restored(step, self._steps)
+        self.reach(RESTORED)
+
+    def saved(self, step: int, nanoseconds: int) -> None:
+        """A save has held up the main thread. ``step``: how many steps are done, as the script counts."""
+        if self._is_main and self._is_owner:
+            self._marks.saved(step, self._steps, self._step)
+            self.stalled(nanoseconds)
+
+    def stalled(self, nanoseconds: int) -> None:
+        """Training has waited for a save; within ``Checkpointing`` that is counted at its end."""
+        if self._is_main and self._is_owner and self._depth == 0:
+            self._marks.stall(nanoseconds)
 
     def release(self) -> None:
         """Clear the slot and report no more, as if this worker had never begun."""
@@ -183,6 +207,8 @@ class Reporter:
         now = time.monotonic_ns()
         if self._steps >= LEARN_AFTER:
             self._learn(now - self._sign)
+        elif not self._marks.has(IMPORTED) and self._is_owner:
+            self._marks.reach(IMPORTED)
         self._sign = now
 
     def _learn(self, silence: int) -> None:
@@ -236,7 +262,7 @@ def connect(description: str) -> Reporter | None:
     fields = description.split(":")
     if fields[0] != VERSION:
         return None
-    _, agent, page_fd, token, slot, stacks_fd, _ = fields
+    _, agent, page_fd, token, slot, stacks_fd, bell_fd, inode, _ = fields
     path = f"/proc/{agent}/fd/{page_fd}"
     # In another PID namespace that may be anybody's file: look before opening, then at the token.
     if not os.readlink(path).startswith(MEMFD):  # noqa: PTH115 pathlib takes milliseconds
@@ -249,7 +275,8 @@ def connect(description: str) -> Reporter | None:
     if HEADER.unpack_from(page, 0)[0] != bytes.fromhex(token):
         page.close()
         return None
-    return Reporter(page, int(slot), f"/proc/{agent}/fd/{stacks_fd}")
+    files = f"/proc/{agent}/fd/"
+    return Reporter(page, int(slot), files + stacks_fd, files + bell_fd, int(inode))
 
 
 def map_page(fd: int, size: int) -> mmap.mmap:
@@ -257,39 +284,6 @@ def map_page(fd: int, size: int) -> mmap.mmap:
     if sys.version_info >= (3, 13):
         return mmap.mmap(fd, size, trackfd=False)
     return mmap.mmap(fd, size)
-
-
-def move_up(fd: int) -> int:
-    """The same file under a high number, if the limits allow one."""
-    try:
-        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
-    except OSError:
-        return fd
-    os.close(fd)
-    return moved
-
-
-def arm_stacks(path: str) -> int:
-    """Have a signal write the stacks of all threads to a pipe of the agent's; the signal, 0 if none is free.
-
-    The pipe does not block: nobody has to wait for an agent that does not read.
-    """
-    signum = free_signal()
-    if signum:
-        fd = move_up(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-        faulthandler.register(signum, file=fd, all_threads=True, chain=False)
-    return signum
-
-
-def free_signal() -> int:
-    """A real-time signal that nobody catches, ignores or blocks; 0 if there is none."""
-    with open("/proc/self/status", "rb") as status:  # noqa: PTH123 pathlib takes milliseconds
-        masks = [line.split()[1] for line in status if line.startswith((b"SigBlk", b"SigIgn", b"SigCgt"))]
-    taken = functools.reduce(lambda all_, mask: all_ | int(mask, 16), masks, 0)
-    for signum in range(signal.SIGRTMAX - KEPT_SIGNALS, signal.SIGRTMIN + KEPT_SIGNALS, -1):
-        if not taken >> (signum - 1) & 1:
-            return signum
-    return 0
 
 
 # -- hooks
@@ -306,6 +300,13 @@ class Checkpointing:
     def __exit__(self, *_: object) -> None:
         if self._reporter is not None and self._reporter is current():  # not in a child forked meanwhile
             self._reporter.end_checkpoint()
+
+
+def reach(milestone: int) -> None:
+    """This worker got to a milestone of ``marks.py``."""
+    reporter = current()
+    if reporter is not None:
+        reporter.reach(milestone)
 
 
 def report(number: int | None = None, seconds: float | None = None) -> None:

@@ -30,6 +30,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -44,19 +45,25 @@ REACH = 1.0  # seconds; a host that does not even refuse is not waited for
 #: Where torch keeps the world, and the function by which it changes it.
 GROUPS = "torch.distributed.distributed_c10d"
 CHANGE = "_update_default_pg"
+#: Milestones of ``marks.py``: who begins to meet has imported what it needs.
+BEGINS, CONNECTED = range(2)
 #: Set where the launcher serves the store.
 SERVED = ("TORCHELASTIC_USE_AGENT_STORE", "True")
 
 
-def imported(name: str, module: ModuleType) -> None:
-    """Wrap the function of ``torch.distributed.rendezvous`` that opens the store."""
+def imported(name: str, module: ModuleType, reach: Callable[[int], object] = bool) -> None:
+    """Wrap the function of ``torch.distributed.rendezvous`` that opens the store.
+
+    ``reach``: hears of the milestones of ``marks.py``; by default nobody does.
+    """
     create = getattr(module, FUNCTION, None)
     if create is None:
         return  # another torch than those that we know
-    ended = Ended()
+    ended = Ended(reach)
 
     @functools.wraps(create)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        tell(reach, BEGINS)
         knock_first(args, kwargs)
         ended.watch()
         return ended.part(create(*args, **kwargs), args, kwargs)
@@ -69,10 +76,19 @@ def named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**dict(zip(PARAMETERS, args, strict=False)), **kwargs}
 
 
-class Ended:
-    """How many worlds of each size this process has ended."""
+def tell(reach: Callable[[int], object], milestone: int) -> None:
+    """Say how far this worker is."""
+    try:
+        reach(milestone)
+    except Exception:  # noqa: BLE001 whatever it is, torch is called next
+        return
 
-    def __init__(self) -> None:
+
+class Ended:
+    """How many worlds of each size this process has ended. ``reach``: hears that it is in one."""
+
+    def __init__(self, reach: Callable[[int], object] = bool) -> None:
+        self._reach = reach
         self.worlds: collections.Counter[int] = collections.Counter()
         self._is_watching = False
 
@@ -88,7 +104,10 @@ class Ended:
         def wrapper(group: Any) -> Any:
             if group is None:
                 self.note(groups)
-            return change(group)
+                return change(group)
+            made = change(group)
+            tell(self._reach, CONNECTED)
+            return made
 
         setattr(groups, CHANGE, wrapper)
 

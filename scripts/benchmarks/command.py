@@ -9,7 +9,9 @@ scripts/bench month [FAILURES]    measures the journal of a job in which a node 
 scripts/bench save --help         measures how long a save of the state keeps a training waiting
 scripts/bench recover --help      measures the time from a fault to the next new step
 scripts/bench goodput --help      measures how much of a job under faults is work that counts
+scripts/bench accounting --help   measures whether the accounts of a job agree with a stopwatch
 scripts/bench data --help         measures shards that ranks share: leases a second, waits, a slow node
+scripts/bench watch --help        measures what 100 readers of the web page cost the job
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from scripts.benchmarks.report import (
 from scripts.benchmarks.session import measure
 
 #: Measurements with command lines of their own: modules beside this one.
-OTHERS = ("master", "idle", "month", "save", "recover", "goodput", "data")
+OTHERS = ("master", "idle", "month", "save", "recover", "goodput", "accounting", "data", "watch")
 ALL = ",".join(LAUNCHERS)
 
 

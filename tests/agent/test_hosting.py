@@ -75,6 +75,7 @@ class Hosts:
             return {
                 "job": to_json(JobConfig()),
                 "log_level": "WARNING",
+                "event_dir": "",
                 "security": to_json(SecurityConfig()),
                 **self.settings[-1],
             }

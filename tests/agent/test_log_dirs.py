@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent.logs import dirs as log_dirs
-from elasticrun.agent.logs.dirs import ROUNDS_KEPT, LogDirs, WorkerPaths, open_worker, safe_name
+from elasticrun.agent.logs.dirs import (
+    LATEST,
+    ROUNDS_KEPT,
+    LogDirs,
+    WorkerPaths,
+    make_run_dir,
+    open_worker,
+    safe_name,
+)
 from elasticrun.errors import UsageError
 
 
@@ -49,6 +57,52 @@ def test_a_worker_that_comes_later(tmp_path: Path, caplog: pytest.LogCaptureFixt
     (message,) = caplog.messages
     assert "5 cannot be made (File exists)" in message
     assert open_worker(LogDirs("/dev/null", "job").open_round(0, 1), 0, 1) == WorkerPaths()
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    path = tmp_path / "logs"
+    path.mkdir()
+    return path
+
+
+def test_the_newest_run_is_found_by_a_link(logs: Path) -> None:
+    for _ in range(2):
+        dirs = LogDirs(str(logs), "job")
+        assert (logs / LATEST).resolve() == Path(dirs.root)
+    made = make_run_dir(str(logs), "job")
+    assert LogDirs(str(logs), "job", run_dir=made).root == made
+    assert (logs / LATEST).readlink() == Path(Path(made).name)
+    assert len(list(logs.iterdir())) == 4, "three runs and one link"
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_what_is_no_link_keeps_its_name(logs: Path, kind: str) -> None:
+    theirs = logs / LATEST
+    theirs.write_text("mine") if kind == "file" else theirs.mkdir()
+    dirs = LogDirs(str(logs), "job")
+    assert not theirs.is_symlink()
+    assert sorted(path.name for path in logs.iterdir()) == sorted([LATEST, Path(dirs.root).name])
+
+
+def test_a_link_of_somebody_else_is_replaced_and_not_followed(logs: Path) -> None:
+    precious = logs.with_name("precious")
+    precious.write_text("keep me")
+    (logs / LATEST).symlink_to(precious)
+    dirs = LogDirs(str(logs), "job")
+    assert ((logs / LATEST).resolve(), precious.read_text()) == (Path(dirs.root), "keep me")
+
+
+def test_a_link_that_cannot_be_made_costs_nothing(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(1, "no links here")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    dirs = LogDirs(str(logs), "job")
+    assert [path.name for path in logs.iterdir()] == [Path(dirs.root).name]
+    monkeypatch.setattr(Path, "symlink_to", fail)
+    assert Path(LogDirs(str(logs), "job").root).is_dir()
+    assert not (logs / LATEST).exists()
 
 
 def test_two_launches_do_not_share(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from elasticrun.agent.logs.dirs import LogDirs, RoundDirs, WorkerPaths, open_wor
 from elasticrun.agent.logs.router import LogRouter, RoundLogs, WorkerFds
 from elasticrun.agent.logs.stream import DRAIN_LIMIT, READ_SIZE, Source
 from elasticrun.config import LogConfig, Std, StdByRank, TaskRole
+from elasticrun.core.protocol.questions import LogPiece, LogStream
 from elasticrun.core.protocol.tasks import Task
 from tests.support.processes import TORCH_DEADLINE
 
@@ -242,6 +243,85 @@ def test_each_rank_by_its_own_settings(node: Node) -> None:
     assert sorted(node.stderr.splitlines()) == [b"<2> from 2", b"from 0", b"from 1"]
     written = sorted(str(path.relative_to(dirs.directory)) for path in Path(dirs.directory).rglob("*.log"))
     assert written == ["1/stdout.log", "2/stderr.log"]
+
+
+def test_a_rank_prefix_marks_lines_with_and_without_files(node: Node) -> None:
+    config = LogConfig(rank_prefix=True, local_ranks_filter=frozenset({0, 1}))
+    dirs = node.run(config, [WRITE.format(b"one\ntwo")] * 3)
+    lines = [b"[rank%d] %s" % (rank, text) for rank in range(2) for text in (b"one", b"two")]
+    assert sorted(node.stdout.splitlines()) == sorted(node.stderr.splitlines()) == lines
+    assert list(Path(dirs.directory).rglob("*.log")) == []
+
+
+def test_a_rank_prefix_is_that_of_files_too_unless_there_is_a_template(node: Node) -> None:
+    dirs = node.run(replace(TEE, rank_prefix=True), [WRITE.format(b"one\n")])
+    assert (node.stdout, Path(dirs.workers[0].stdout).read_bytes()) == (b"[rank0] one\n", b"one\n")
+    config = LogConfig(rank_prefix=True, line_prefix_template="<${rank}> ")
+    node.run(config, [WRITE.format(b"two\n")], node.dirs())
+    assert node.stdout.splitlines()[-1] == b"<0> two"
+
+
+def test_a_rank_prefix_names_tasks(node: Node) -> None:
+    async def main() -> None:
+        with node.consoles() as fds:
+            router = node.router(LogConfig(rank_prefix=True), fds)
+            assert (router.prefix(7, 3, PS), router.prefix(7, 3)) == (b"[ps1] ", b"[rank7] ")
+            await router.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("config", "streams"),
+    [
+        (LogConfig(), (LogStream.ERR,)),
+        (LogConfig(rank_prefix=True), tuple(LogStream)),
+        (TEE, tuple(LogStream)),
+        (REDIRECT, tuple(LogStream)),
+        (LogConfig(duplicate_stdout_filters=("x",)), tuple(LogStream)),
+        (LogConfig(local_ranks_filter=frozenset()), (LogStream.ERR,)),
+        (LogConfig(local_ranks_filter=frozenset(), rank_prefix=True), (LogStream.ERR,)),
+    ],
+)
+def test_what_goes_through_the_agent_or_to_a_file_can_be_read_again(
+    node: Node, config: LogConfig, streams: tuple[LogStream, ...]
+) -> None:
+    async def main() -> dict[LogStream, LogPiece]:
+        with node.consoles() as fds:
+            router = node.router(config, fds)
+            logs = router.open_round(node.dirs(), first_rank=0)
+            assert await run_workers(logs, [WRITE.format(b"one\ntwo\n")]) == [0]
+            logs.close()
+            found = {stream: router.kept.read(0, stream, "", 1) for stream in LogStream}
+            await router.close(DEADLINE)
+        return found
+
+    found = asyncio.run(main())
+    assert {stream: piece.data for stream, piece in found.items() if not piece.note} == dict.fromkeys(
+        streams, b"two\n"
+    )
+    assert all("nothing is kept" in piece.note for piece in found.values() if piece.note)
+
+
+def test_a_task_that_starts_again_goes_on_in_its_file_and_is_told_apart(node: Node) -> None:
+    async def main() -> list[LogPiece]:
+        with node.consoles() as fds:
+            router, dirs = node.router(REDIRECT, fds), node.dirs()
+            logs = router.open_round(dirs, first_rank=0)
+            await run_workers(logs, [WRITE.format(b"one\n")])
+            first = router.kept.read(0, LogStream.OUT, "", 1)
+            logs.reopen(0, open_worker(dirs, 0, 1), 0, replace(PS, attempt=1))
+            await run_workers(logs, [WRITE.format(b"two\n")])
+            logs.close()
+            second = router.kept.read(0, LogStream.OUT, first.place, 1)
+            await router.close(DEADLINE)
+        return [first, second]
+
+    pieces = asyncio.run(main())
+    assert [(it.data, it.round, it.attempt, it.begins) for it in pieces] == [
+        (b"one\n", 0, 0, True),
+        (b"two\n", 0, 1, True),
+    ]
 
 
 def test_a_filtered_rank_is_silent_but_logged(node: Node) -> None:

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from elasticrun.agent.monitors import progress
-from elasticrun.agent.monitors.progress import HEADER_SIZE, SLOT, SLOT_SIZE, TIMES, HangWatch, ProgressPage
+from elasticrun.agent.monitors import page as progress
+from elasticrun.agent.monitors.page import HEADER_SIZE, SLOT, SLOT_SIZE, TIMES, ProgressPage
+from elasticrun.agent.monitors.progress import HangWatch
 from elasticrun.agent.programs import INJECTED
 from elasticrun.core.progress.silence import MULTIPLE, HangTerms, WorkerProgress
 from elasticrun.core.progress.stacks import is_in_collective, main_stack

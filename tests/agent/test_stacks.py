@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent.monitors import stacks
-from elasticrun.agent.monitors.progress import ProgressPage
+from elasticrun.agent.monitors.page import ProgressPage
 from elasticrun.agent.monitors.stacks import StackTaker, Taken, Target
 from elasticrun.core.progress.stacks import main_stack
 

@@ -129,7 +129,7 @@ def test_only_what_is_new(state: Path) -> None:
 
 def test_no_number_is_refused(state: Path) -> None:
     (line,) = run(state, "--since", "nan", status=2)
-    assert "--since nan is not valid" in line
+    assert "--since 'nan' is not valid" in line
 
 
 def test_a_file_can_be_named_itself_and_none_is_refused(state: Path) -> None:

@@ -115,6 +115,10 @@ SAMPLES = [
     Sample("log-line-prefix-template", "<${rank}> ", "<${rank}> ",
            lambda c: c.workers.logs.line_prefix_template, "${hostname}:"),
     Sample("event-log-handler", "console", "console", lambda c: c.event_log_handler, "null", "null"),
+    Sample("ui", "off", "off", lambda c: c.ui, "auto", "auto"),
+    Sample("web", ":8080", Endpoint("127.0.0.1", 8080), lambda c: c.web, "node0:80"),
+    Sample("web-read", "anyone", "anyone", lambda c: c.web_read, "token", "auto"),
+    Sample("traces", "http://c:4318/v1/traces", "http://c:4318/v1/traces", lambda c: c.traces, "http://d:1"),
 ]
 # fmt: on
 #: Accepted for torchrun's sake; these change nothing, or only what is noted.
@@ -128,6 +132,7 @@ FLAGS: dict[str, tuple[Pick, object, object]] = {
     "exclude-stragglers": (lambda c: c.job.health.exclude_stragglers, True, False),
     "health-check-only": (lambda c: c.job.health.only, True, False),
     "kill-leftovers": (lambda c: c.workers.kill_leftovers, True, False),
+    "rank-prefix": (lambda c: c.workers.logs.rank_prefix, True, False),
     "no-auto-progress": (lambda c: c.workers.auto_progress, False, True),
 }
 #: Their files have to be there; test_faults.py makes them.
@@ -192,7 +197,7 @@ def test_every_spelling(sample: Sample, parse: Parse) -> None:
         (f"--{twin}={sample.text}",),
         (f"--{shortest(sample.name)}={sample.text}",),
     ]
-    if not any(other.startswith(sample.name) for other in BY_NAME if other != sample.name):
+    if not any(other.startswith(sample.name[:-1]) for other in BY_NAME if other != sample.name):
         spellings.append((f"--{sample.name[:-1]}", sample.text))
     if short:
         spellings += [(f"-{short}", sample.text), (f"-{short}{sample.text}",), (f"-{short}={sample.text}",)]

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
-from tests.support.cluster import Cluster
+from click.testing import CliRunner
+
+from elasticrun.agent.logs.dirs import LATEST
+from elasticrun.cli.ctl import group
+from elasticrun.errors import ExitCode
+from elasticrun.master.event_log import NAME as EVENTS
+from tests.support.cluster import WORKER, Cluster
 from tests.support.director import Worker
 
 
@@ -22,8 +29,15 @@ def speak_and_end(cluster: Cluster, size: int = 2) -> None:
 
 def files(folder: Path) -> dict[str, str]:
     """The text of every file below the one directory of the run, by path without it."""
-    (run,) = folder.iterdir()
-    return {str(path.relative_to(run)): path.read_text() for path in run.rglob("*") if path.is_file()}
+    texts = {path: path.read_text() for path in only_run(folder).rglob("*") if path.is_file()}
+    return {str(path.relative_to(only_run(folder))): texts[path] for path in texts if path.name != EVENTS}
+
+
+def only_run(folder: Path) -> Path:
+    """The directory of the run, to which ``latest`` leads."""
+    (run,) = (path for path in folder.iterdir() if not path.is_symlink())
+    assert (folder / LATEST).readlink() == Path(run.name)
+    return run
 
 
 def test_redirects(cluster: Cluster, tmp_path: Path) -> None:
@@ -116,8 +130,7 @@ def test_the_summary_says_where_the_logs_are(cluster: Cluster, tmp_path: Path) -
     worker.tell("exit 1")
     assert launcher.wait() == 1
     assert "into the file" in launcher.err, "the tail is read from the file"
-    (run,) = (tmp_path / "logs").iterdir()
-    assert f"Logs: {run}" in launcher.err
+    assert f"Logs: {only_run(tmp_path / 'logs')}" in launcher.err
 
 
 def test_a_private_directory_is_removed_after_a_good_end(cluster: Cluster, tmp_path: Path) -> None:
@@ -149,3 +162,42 @@ def test_output_without_options_is_the_launchers_own(cluster: Cluster) -> None:
     assert launcher.wait() == 0
     assert sorted(launcher.out.splitlines()) == ["hello out of 0", "hello out of 1"]
     assert sorted(launcher.err.splitlines()) == ["hello err of 0", "hello err of 1"]
+
+
+def test_a_rank_prefix_needs_no_files(cluster: Cluster) -> None:
+    launcher = cluster.alone("--nproc-per-node=2", "--rank-prefix")
+    for worker in cluster.director.round(0, 2):
+        worker.ask(f"out I am {worker.rank}")
+        worker.ask("err so am I")
+        worker.tell("exit 0")
+    assert launcher.wait() == 0
+    assert sorted(launcher.out.splitlines()) == ["[rank0] I am 0", "[rank1] I am 1"]
+    assert {"[rank0] so am I", "[rank1] so am I"} <= set(launcher.err.splitlines())
+
+
+def test_the_event_log_outlives_the_job_and_a_kill(cluster: Cluster, tmp_path: Path) -> None:
+    launcher = cluster.alone("--log-dir", tmp_path / "logs", "--max-restarts=1")
+    (worker,) = cluster.director.round(0, 1)
+    worker.tell("exit 3")
+    cluster.director.round(1, 1)
+    launcher.kill_node()
+    launcher.wait()
+    told = CliRunner().invoke(group, ["events", str(tmp_path / "logs" / LATEST), "--why", "1"])
+    assert told.exit_code == 0 and "exited with 3" in told.stdout, told.output
+    assert (only_run(tmp_path / "logs") / EVENTS).is_file()
+
+
+def test_a_state_directory_keeps_its_event_log(cluster: Cluster, tmp_path: Path) -> None:
+    launcher = cluster.alone("--log-dir", tmp_path / "logs", "--state-dir", tmp_path / "state")
+    speak_and_end(cluster, 1)
+    assert launcher.wait() == 0
+    assert (tmp_path / "state" / EVENTS).is_file()
+    assert not (only_run(tmp_path / "logs") / EVENTS).exists()
+
+
+def test_a_run_that_cannot_begin_leaves_no_directory(cluster: Cluster, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        launcher = cluster.launch("--master-port", str(port), "--log-dir", tmp_path / "logs", WORKER)
+        assert launcher.wait() == ExitCode.ENDPOINT_TAKEN
+    assert list((tmp_path / "logs").iterdir()) == []

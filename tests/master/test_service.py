@@ -253,6 +253,18 @@ def test_a_job_that_has_ended_is_resumed_only_if_asked(tmp_path: Path) -> None:
     assert read_journal(path) == (ONE_NODE, [])
 
 
+def test_an_event_log_may_lie_beside_other_logs_and_gets_what_the_journal_tells(tmp_path: Path) -> None:
+    path, run_dir = tmp_path / "state" / JOURNAL_NAME, tmp_path / "run"
+    path.parent.mkdir()
+    run_dir.mkdir()
+    ended_job(path, ONE_NODE)
+    _, journal, _, chronicle = recover(path, ONE_NODE, resume=True, log_path=run_dir / "events.jsonl")
+    journal.close()
+    chronicle.close()
+    assert "job_ended" in (run_dir / "events.jsonl").read_text()
+    assert [each.name for each in path.parent.iterdir()] == [JOURNAL_NAME]
+
+
 def another(**changes: object) -> JobConfig:
     return dataclasses.replace(JOB, **changes)  # type: ignore[arg-type]
 

@@ -5,6 +5,7 @@ The model has no meter that is shared and settles nothing late: each fact lets t
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
@@ -316,28 +317,32 @@ def hold(prelude: tuple[Fact, ...], drawn: list[tuple[int, Fact, bool]]) -> None
     for number, (passes, fact, asks) in enumerate(facts):
         at = fact.at if number < len(prelude) else clock + passes
         told = _at(fact, at)
-        before = books.summary(clock)
-        for is_asked, moment in enumerate((at, max(at, clock) + 17)[: 1 + asks]):
-            passed = 0 if is_over else max(0, moment - clock)
-            here = {name: lasted + passed * (name in present) for name, lasted in here.items()}
-            clock += passed
-            if not is_asked:
-                books.take(told)
-                model.take(told)
-                match told:
-                    case _ if is_over:
-                        pass
-                    case NodeCame(_, node):
-                        present.add(node)
-                        here.setdefault(node, 0)
-                    case NodeWent(_, node):
-                        present.discard(node)
-                    case JobEnded():
-                        is_over = True
-            else:
-                model.go(moment)
-            agree(books, model, here, clock)
+        before, settled = books.summary(clock), books.settled(clock)
+        passed = 0 if is_over else max(0, at - clock)
+        here = {name: lasted + passed * (name in present) for name, lasted in here.items()}
+        clock += passed
+        books.take(told)
+        model.take(told)
+        match told:
+            case _ if is_over:
+                pass
+            case NodeCame(_, node):
+                present.add(node)
+                here.setdefault(node, 0)
+            case NodeWent(_, node):
+                present.discard(node)
+            case JobEnded():
+                is_over = True
+        agree(books, model, here, clock)
+        if asks:  # what comes is the same for somebody who looks
+            glance, ahead = copy.deepcopy(model), 0 if is_over else 17
+            glance.go(clock + ahead)
+            seen = {name: lasted + ahead * (name in present) for name, lasted in here.items()}
+            agree(books, glance, seen, clock + ahead)
         later = books.summary(clock)
+        final = books.settled(clock)
+        assert all(settled[each] <= final[each] <= later.job[each] for each in Activity)
+        assert sum(later.job.values()) - sum(final.values()) == later.open
         assert all(sum(later.nodes[name].values()) >= sum(it.values()) for name, it in before.nodes.items())
         assert all(later.job[each] >= before.job[each] - before.open for each in Activity)
 

@@ -31,6 +31,17 @@ from elasticrun.core.protocol.orders import (
     StopJob,
     UncordonNode,
 )
+from elasticrun.core.protocol.questions import (
+    Found,
+    ListRanks,
+    LogPiece,
+    LogPlace,
+    LogStream,
+    RankAnswer,
+    RankRange,
+    ReadLog,
+    ShowStacks,
+)
 from elasticrun.core.protocol.tasks import MAX_CLUSTER
 from elasticrun.errors import (
     EndpointTakenError,
@@ -75,6 +86,9 @@ EVERY_ORDER: tuple[ControlRequest, ...] = (
     UncordonNode("n0"),
     CheckNodes("slow"),
     StopJob("no money"),
+    ReadLog(3, (LogPlace(LogStream.OUT, "here"), LogPlace(LogStream.ERR)), 10, 1.5),
+    ShowStacks(3),
+    ListRanks(),
 )
 
 
@@ -99,6 +113,25 @@ def test_what_the_master_declines_is_no_error() -> None:
         async with serving(security=LOCKED, orders=Orders(Unwilling(), "job")) as (_, endpoint):
             reply = await give_order(endpoint, "job", DRAIN, LOCKED, DEADLINE)
             assert (reply.ok, reply.text) == (False, "the job has ended")
+
+    run(main())
+
+
+def test_output_of_a_worker_arrives_as_it_was_proven() -> None:
+    pieces = (
+        LogPiece(LogStream.ERR, "p", bytes(range(256)) * 256),
+        LogPiece(LogStream.OUT, "q", note="none"),
+    )
+    found = Found((RankRange(0, 3),), RankAnswer(pieces, "File \udce9"))
+
+    class Told(Obedient):
+        async def answer(self, request: ControlRequest) -> ControlReply:
+            return ControlReply(True, "", found=found)
+
+    async def main() -> None:
+        async with serving(security=LOCKED, orders=Orders(Told(), "job")) as (_, endpoint):
+            reply = await give_order(endpoint, "job", ListRanks(), LOCKED, DEADLINE)
+            assert reply.found == replace(found, answer=RankAnswer(pieces, "File \ufffd"))
 
     run(main())
 

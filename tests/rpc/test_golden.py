@@ -17,6 +17,8 @@ from elasticrun.core.protocol import (
     failure,
     orders,
     probing,
+    questions,
+    round_progress,
     stall,
     status,
     storing,
@@ -42,6 +44,7 @@ from elasticrun.core.protocol.messages import (
     AgentMessage,
     AgentPhase,
     AgentStatus,
+    AskNode,
     Assignment,
     CommitId,
     Evidence,
@@ -56,6 +59,7 @@ from elasticrun.core.protocol.messages import (
     JudgeCommits,
     Leave,
     MasterMessage,
+    NodeAnswer,
     NodeCheck,
     NodeInfo,
     Outcome,
@@ -94,6 +98,18 @@ from elasticrun.core.protocol.orders import (
     ShowStatus,
     StopJob,
     UncordonNode,
+)
+from elasticrun.core.protocol.questions import (
+    Found,
+    ListRanks,
+    LogPiece,
+    LogPlace,
+    LogQuestion,
+    LogStream,
+    RankAnswer,
+    RankRange,
+    ReadLog,
+    ShowStacks,
 )
 from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, ScaleEnd, TaskStatus
 from elasticrun.core.protocol.storing import StorePart, StoreStage
@@ -172,6 +188,7 @@ ASSIGNMENT = Assignment(
 READER = DataReader(3, 1, "data", "ab12", 1)
 PIECE = ShardPiece(1, 7, 20, 0)
 LEFT = DataLeft(1, 8, (PIECE,), (FailedPiece(ShardPiece(0, 2, 0, 5), "no such sector"),))
+LOG = LogPiece(LogStream.ERR, "ab:4.1:9", b"x\n", 4, 1, True, True, True, "why")
 AGENT: list[AgentMessage] = [
     Hello("job", "1.0", INFO, STATUS, 6, b"nonce", b"proof"),
     Hello("", "1.0", replace(INFO, node_rank=None, position=-1), AgentStatus(0, AgentPhase.READY)),
@@ -180,6 +197,8 @@ AGENT: list[AgentMessage] = [
     Leave("i0", "told to"),
     OpenData("i0", READER, 1, "d1", 12, 2, 600.0, "d2", LEFT),
     AskData("i0", READER, 2, 1, 4, (ShardProgress(9, 30, True, 40),), (ShardFault(8, 3, "gone"),), True),
+    NodeAnswer("i0", 9, answer=RankAnswer((LOG,), "File x")),
+    NodeAnswer("i0", 9, "it has not started yet"),
 ]
 MASTER: list[MasterMessage] = [
     Welcome(2, 2.5, b"ticket", b"returning", b"key"),
@@ -206,6 +225,8 @@ MASTER: list[MasterMessage] = [
     ),
     Rejected(RejectCode.NAME_IN_USE, "taken", b"proof"),
     DataAnswer(2, 3, "ab12", 2, "over", True, (ShardLease(9, PIECE),), LEFT),
+    AskNode(2, 9, 1, LogQuestion((LogPlace(LogStream.OUT, "ab:0.1:7"), LogPlace(LogStream.ERR)), 10, 2.5)),
+    AskNode(2, 9, 1),
 ]
 CONTROL: list[ControlHello | ControlRequest] = [
     ControlHello("job", "1.0", b"nonce", b"proof"),
@@ -222,7 +243,11 @@ CONTROL: list[ControlHello | ControlRequest] = [
     UncordonNode("n0"),
     CheckNodes("slow"),
     StopJob("no money"),
+    ReadLog(3, (LogPlace(LogStream.ERR, "ab:0.1:7"),), 10, 2.5),
+    ShowStacks(3),
+    ListRanks(),
 ]
+FOUND = ControlReply(True, "", found=Found((RankRange(0, 4),), RankAnswer((LOG,))))
 REPLY = ControlReply(True, "drained", b"proof")
 SHOWN = JobStatus(
     "job",
@@ -297,6 +322,11 @@ AGENT_BYTES = [
         "32360a0269301212080310011a0464617461220461623132280118022001280432080809101e180120283a0a08081003"
         "1a04676f6e654001"
     ),
+    (
+        "a201310a026930100922290a1f0802120861623a342e313a391a02780a200428013001380140014a0377687912064669"
+        "6c652078"
+    ),
+    "a2011e0a02693010091a16697420686173206e6f74207374617274656420796574",
 ]
 MASTER_BYTES = [
     "0a23080211000000000000044022067469636b65742a0972657475726e696e6732036b6579",
@@ -331,6 +361,8 @@ MASTER_BYTES = [
         "6a46080210031a046162313220022a046f76657230013a0a080912060801100718144224080110081a06080110071814"
         "22160a0410022005120e6e6f207375636820736563746f72"
     ),
+    "a20125080210091801221d0a0c0801120861623a302e313a370a020802100a190000000000000440",
+    "a20106080210091801",
 ]
 CONTROL_BYTES = [
     "0a180a036a6f621203312e301a056e6f6e6365220570726f6f66",
@@ -347,7 +379,11 @@ CONTROL_BYTES = [
     "ba01040a026e30",
     "c201060a04736c6f77",
     "ca010a0a086e6f206d6f6e6579",
+    "f2011b0803120c0802120861623a302e313a37180a210000000000000440",
+    "fa01020803",
+    "820200",
 ]
+FOUND_BYTES = "080152270a02100412210a1f0802120861623a342e313a391a02780a200428013001380140014a03776879"
 REPLY_BYTES = [
     "08011207647261696e65641a0570726f6f66",
 ]
@@ -383,6 +419,11 @@ def test_the_bytes_of_a_reply_stay_as_they_are() -> None:
     assert decode_reply(bytes.fromhex(REPLY_BYTES[0])) == REPLY
 
 
+def test_the_bytes_of_what_was_found_stay_as_they_are() -> None:
+    assert encode_reply(FOUND).hex() == FOUND_BYTES
+    assert decode_reply(bytes.fromhex(FOUND_BYTES)) == FOUND
+
+
 def test_the_bytes_of_a_status_stay_as_they_are() -> None:
     shown = ControlReply(True, "", status=SHOWN)
     assert encode_reply(shown).hex() == STATUS_BYTES
@@ -390,7 +431,10 @@ def test_the_bytes_of_a_status_stay_as_they_are() -> None:
 
 
 def _kinds() -> dict[str, type]:
-    modules = (commits, data, failure, orders, probing, protocol, stall, status, storing, tasks, usage)
+    modules = (
+        *(commits, data, failure, orders, probing, protocol, questions, round_progress, stall, status),
+        *(storing, tasks, usage),
+    )
     found = {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
     return {name: kind for name, kind in found.items() if isinstance(kind, type)}
 

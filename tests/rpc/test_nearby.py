@@ -37,6 +37,7 @@ from elasticrun.core.protocol.orders import (
     StopJob,
     UncordonNode,
 )
+from elasticrun.core.protocol.questions import ListRanks, LogPlace, LogStream, ReadLog, ShowStacks
 from elasticrun.core.protocol.status import JobPhase, JobStatus
 from elasticrun.errors import (
     ElasticRunError,
@@ -148,6 +149,9 @@ async def say(name: str, data: bytes) -> bytes:
         UncordonNode("n0"),
         CheckNodes("slow"),
         StopJob("no money"),
+        ReadLog(3, (LogPlace(LogStream.OUT, "here"), LogPlace(LogStream.ERR)), 10, 1.5),
+        ShowStacks(3),
+        ListRanks(),
     ],
 )
 def test_every_order_arrives_and_is_answered(request_: ControlRequest) -> None:

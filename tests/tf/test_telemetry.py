@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from elasticrun.agent.monitors.progress import VARIABLE, ProgressPage
+from elasticrun.agent.monitors.page import VARIABLE, ProgressPage
 from elasticrun.tf import telemetry as module
 from elasticrun.tf.event_file import FILE_VERSION
 from elasticrun.tf.telemetry import GRAPH_TIME_TAG, RATE_TAG, Telemetry

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from elasticrun.agent.monitors.progress import VARIABLE, ProgressPage, Slot
+from elasticrun.agent.monitors.page import VARIABLE, ProgressPage, Slot
 from elasticrun.agent.programs import INJECTED
 from elasticrun.worker.reporter import hook_saving
 from tests.support.processes import TORCH_DEADLINE

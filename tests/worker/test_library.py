@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import elasticrun
-from elasticrun.agent.monitors.progress import VARIABLE, ProgressPage, Slot
+from elasticrun.agent.monitors.page import VARIABLE, ProgressPage, Slot
 from tests.support.processes import TORCH_DEADLINE
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from elasticrun.agent.monitors.progress import ProgressPage
+from elasticrun.agent.monitors.page import ProgressPage
 from elasticrun.agent.workers.ports import PortReserve
 from elasticrun.worker import store_wait
 from tests.worker.test_injection import run_worker

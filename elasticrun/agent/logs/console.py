@@ -10,6 +10,9 @@ Order and whole lines: everything that this process shows goes through one Conso
 and stderr share one where they are the same), in the order of the calls to ``write``; one call's bytes
 are never mixed with another's.
 
+Below the output may stand one line of ours that does not last (``draw``). The next ``write`` erases it, in
+one piece with what it shows; so the line is never mixed with output of this process.
+
 What does not fit waits in memory. ``is_full`` asks the sources to stop until ``when_room`` calls them; they
 may still write the little that they hold.
 """
@@ -17,6 +20,7 @@ may still write the little that they hold.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import select
@@ -49,6 +53,9 @@ class Console:
         self._is_writing = False  # a writer callback is registered
         self._complained = False
         self._gone = False
+        self.on_erased: Callable[[], None] | None = None  # called when a write has erased the drawn line
+        self._drawn: tuple[int, int] | None = None  # cells of the drawn line, and those of a row
+        self._is_line_open = False  # the last line that was written has no end yet
 
     @property
     def fd(self) -> int:
@@ -63,13 +70,54 @@ class Console:
         """Show ``data`` after everything written before. Never blocks and never raises OSError."""
         if self._gone or not data:
             return
+        was_drawn, ends_line = self._drawn is not None, data.endswith(b"\n")
+        if was_drawn:
+            data = self._take_eraser() + data
+        self._is_line_open = not ends_line
+        self._put(data)
+        if was_drawn and self.on_erased is not None:
+            self.on_erased()
+
+    def draw(self, line: bytes, cells: int, width: int) -> None:
+        """Show a line that does not last, unless output waits, or its last line has no end yet.
+
+        Args:
+            line: Its bytes, without an end.
+            cells: How many cells it takes, fewer than a row.
+            width: Of a row.
+        """
+        if self._gone or self._waiting or self._is_line_open:
+            return
+        before = self._take_eraser()
+        self._drawn = cells, width
+        self._put(before + line)
+
+    def erase(self) -> None:
+        """Erase the drawn line, if there is one."""
+        if not self._gone:
+            self._put(self._take_eraser())
+
+    def _take_eraser(self) -> bytes:
+        """What erases the drawn line, also if the window became narrower and broke it. Then there is none."""
+        drawn, self._drawn = self._drawn, None
+        if drawn is None:
+            return b""
+        cells, width = drawn
+        with contextlib.suppress(OSError):
+            width = os.get_terminal_size(self._given_fd).columns or width
+        above = max(0, cells - 1) // width
+        return b"\r" + (b"\x1b[%dA" % above if above else b"") + b"\x1b[J"
+
+    def _put(self, data: bytes) -> None:
         view = memoryview(data)
         if not self._waiting:
             view = self._write_now(view)
         if view:
             self._waiting.append(view)
             self._size += len(view)
-            self._watch()
+            if not self._is_writing:
+                self._is_writing = True
+                self._loop.add_writer(self._fd, self._on_writable)
 
     def when_room(self, source: Callable[[], None]) -> None:
         """Call ``source`` once, soon, when the console takes data again (or is gone)."""
@@ -88,6 +136,7 @@ class Console:
 
     def close(self) -> None:
         """Drop what is not yet shown; leave the given descriptor open."""
+        self.on_erased = None
         self._drop_all()
         self._gone = True
         if self._own_fd:
@@ -122,11 +171,6 @@ class Console:
                 f"{self.name} cannot be written ({error.strerror}); the workers go on, but "
                 "what they print is not shown there"
             )
-
-    def _watch(self) -> None:
-        if not self._is_writing:
-            self._is_writing = True
-            self._loop.add_writer(self._fd, self._on_writable)
 
     def _unwatch(self) -> None:
         if self._is_writing:

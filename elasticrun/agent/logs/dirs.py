@@ -2,6 +2,7 @@
 
     <log_dir>/<job id>_<random>/attempt_<round>/<local rank>/{stdout.log,stderr.log,error.json}
                                                /filtered_{stdout,stderr}.log
+    <log_dir>/latest -> the newest run's directory
 
 A round's number is never reused, so no directory is ever written twice and no log is ever deleted. A task
 that is started again within a round continues its logs, but has an error file of its own (``error_1.json``
@@ -13,6 +14,9 @@ stacks and error files of at most the newest ``ROUNDS_KEPT`` rounds that have an
 or fails. Each worker gets a directory for an error file, which few write; so the empty directories of a
 round are removed once the workers of the next round have been started, which need not wait for that. The
 spawner outlives a killed agent, and clears the temporary directory in its place.
+
+``latest`` is replaced by a rename, and only where no file or directory of somebody else has that name. A run
+without it, because it cannot be made, is none the worse.
 
 A wrong --log-dir is an error before anything starts. A later fault in it (a full disk) costs at most the
 logs, never the job.
@@ -37,6 +41,7 @@ logger = logging.getLogger(__name__)
 ROUNDS_KEPT = 20  # rounds whose stacks and error files stay in a temporary directory
 ERRORS = "error*.json"
 STACKS = "stacks_*.txt"
+LATEST = "latest"
 _ID_LIMIT = 64  # characters of the job id in a directory's name
 
 
@@ -92,12 +97,16 @@ class LogDirs:
     """The directories of one job on this node."""
 
     def __init__(
-        self, log_dir: str | None, job_id: str, on_temporary: Callable[[str], object] | None = None
+        self,
+        log_dir: str | None,
+        job_id: str,
+        on_temporary: Callable[[str], object] | None = None,
+        run_dir: str | None = None,
     ) -> None:
         """Make the job's directory; UsageError if ``log_dir`` cannot hold one.
 
         ``/dev/null`` as the log directory means as in torchrun: no file at all. ``on_temporary`` is called
-        with the path of a temporary directory once there is one.
+        with the path of a temporary directory once there is one. ``run_dir``: of ``make_run_dir``, if made.
         """
         self._job_id = job_id
         self._on_temporary = on_temporary
@@ -108,7 +117,11 @@ class LogDirs:
         self._temporary: Path | None = None
         if log_dir == os.devnull:
             return
-        self._root = self._user_root(log_dir) if log_dir else self._temporary_root()
+        if log_dir:
+            self._root = Path(run_dir or make_run_dir(log_dir, job_id))
+            _link_latest(self._root)
+        else:
+            self._root = self._temporary_root()
 
     @property
     def root(self) -> str:
@@ -168,31 +181,16 @@ class LogDirs:
         except OSError as error:
             return self._open_elsewhere(number, local_world_size, error)
 
-    def _user_root(self, log_dir: str) -> Path:
-        path = Path(log_dir)
-        if path.exists() and not path.is_dir():
-            raise UsageError(f"--log-dir {log_dir} is a file; give a directory (it is made if it is missing)")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            return self._job_directory(path)
-        except OSError as error:
-            raise UsageError(
-                f"--log-dir {log_dir} cannot be used ({error.strerror}); give a directory you may write to"
-            ) from error
-
     def _temporary_root(self) -> Path | None:
         try:
             if self._temporary is None:
                 self._temporary = Path(tempfile.mkdtemp(prefix="elasticrun_")).absolute()
                 if self._on_temporary is not None:
                     self._on_temporary(str(self._temporary))
-            return self._job_directory(self._temporary)
+            return _job_directory(self._temporary, self._job_id)
         except OSError as error:
             logger.warning("no temporary directory can be made (%s); workers leave no error files", error)
             return None
-
-    def _job_directory(self, parent: Path) -> Path:
-        return Path(tempfile.mkdtemp(prefix=f"{safe_name(self._job_id)}_", dir=parent)).absolute()
 
     def _open_elsewhere(self, number: int, local_world_size: int, error: OSError) -> RoundDirs:
         root = self._temporary_root()
@@ -209,6 +207,35 @@ class LogDirs:
             except OSError as second:
                 logger.warning("nor can it be made in %s (%s)", root, second.strerror)
         return _without_files(number, local_world_size)
+
+
+def make_run_dir(log_dir: str, job_id: str) -> str:
+    """Make the directory of one run in the user's log directory. UsageError if that cannot be done."""
+    path = Path(log_dir)
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"--log-dir {log_dir} is a file; give a directory (it is made if it is missing)")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        return str(_job_directory(path, job_id))
+    except OSError as error:
+        raise UsageError(
+            f"--log-dir {log_dir} cannot be used ({error.strerror}); give a directory you may write to"
+        ) from error
+
+
+def _job_directory(parent: Path, job_id: str) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"{safe_name(job_id)}_", dir=parent)).absolute()
+
+
+def _link_latest(run: Path) -> None:
+    """Let ``latest`` beside a run's directory lead there, unless that name is no link. Never fails."""
+    link, draft = run.with_name(LATEST), run.with_name(f".{LATEST}-{os.urandom(4).hex()}")
+    with suppress(OSError):
+        if link.is_symlink() or not link.exists():
+            draft.symlink_to(run.name)
+            draft.replace(link)
+    with suppress(OSError):
+        draft.unlink(missing_ok=True)
 
 
 def safe_name(job_id: str) -> str:

@@ -8,6 +8,7 @@
     tee                      through the agent into the log file and, line by line with a prefix, the console
     duplicate filters        through the agent, whatever else is asked: matching lines of every worker are
                              also put, with the prefix, into the round's filtered log
+    rank prefix              through the agent, line by line with the prefix, to the console
     local_ranks_filter       other ranks are not shown; files, filters and tails are the same
 
 Order of calls, for each round::
@@ -18,6 +19,8 @@ Order of calls, for each round::
     logs.reopen(local_rank, paths, ...); spawn(...); logs.started(local_rank)    # a task starts (again)
     logs.close()                                                    # all have ended and were swept
     await router.close(timeout)                                     # before the agent ends
+
+What can be read again later is remembered in ``router.kept``: log files, and the end of what has none.
 
 Nothing raises because of a disk or a console: each failure is reported once, in one sentence.
 """
@@ -33,13 +36,21 @@ from typing import NamedTuple
 from elasticrun.agent.logs.console import Console, open_consoles
 from elasticrun.agent.logs.dirs import RoundDirs, WorkerPaths
 from elasticrun.agent.logs.files import LogFile, open_log
+from elasticrun.agent.logs.kept import FileOutput, KeptOutput, MemoryTail, Nothing, Output
 from elasticrun.agent.logs.lines import TAIL_LIMIT, line_prefix, tail_text
 from elasticrun.agent.logs.stream import Destinations, Filter, Relay, Source, encode_filters
 from elasticrun.agent.tasks import log_name
 from elasticrun.config import LogConfig, Std, StdByRank
+from elasticrun.core.protocol.questions import LogStream
 from elasticrun.core.protocol.tasks import Task
 
 logger = logging.getLogger(__name__)
+
+_PASSED = (
+    "its {} goes past its agent, straight to where elastic-run's goes, so nothing is kept: start the job with"
+    " --rank-prefix, or with --tee 3 or -r 3"
+)
+_NOT_SHOWN = "its {} is not shown, because of --local-ranks-filter, and goes to no file: nothing is kept"
 
 
 class WorkerFds(NamedTuple):
@@ -54,9 +65,11 @@ class _Stream:
     """One stream of one worker: what it writes to, and the relay or file that carries it, if any."""
 
     fd: int
+    output: Output  # what can be read of it later
     relay: Relay | None = None
     file: LogFile | None = None  # handed to the worker itself
     closing: list[int] = field(default_factory=list)  # our copies, to be closed once it has started
+    is_terminal: bool = False  # the worker has a terminal of ours itself
 
 
 class LogRouter:
@@ -78,6 +91,7 @@ class LogRouter:
         self._host = host
         self._report = report
         self._rounds: set[RoundLogs] = set()
+        self.kept = KeptOutput()
 
     def open_round(self, dirs: RoundDirs, first_rank: int) -> RoundLogs:
         """Open everything that the workers of a round write to. OSError only if no descriptor is left."""
@@ -104,6 +118,13 @@ class LogRouter:
             console.close()
 
     @property
+    def is_terminal_taken(self) -> bool:
+        """Whether a worker may write to a terminal of ours past us."""
+        return (self.stdout is not self.stderr and self.stdout.is_terminal) or any(
+            logs.takes_terminal for logs in self._rounds
+        )
+
+    @property
     def config(self) -> LogConfig:
         return self._config
 
@@ -115,6 +136,9 @@ class LogRouter:
         """The mark on a worker's lines; for a task its role and index, unless there is a template."""
         template = self._config.line_prefix_template
         role, number = log_name(self._role, task, local_rank)
+        if self._config.rank_prefix and not template:
+            name = f"rank{rank}" if task is None else f"{role}{number}"
+            return f"[{name}] ".encode(errors="surrogateescape")
         return line_prefix(template, role, rank, local_rank if template else number, self._host)
 
 
@@ -123,6 +147,7 @@ class RoundLogs:
 
     def __init__(self, router: LogRouter, dirs: RoundDirs, first_rank: int) -> None:
         self._router = router
+        self._round = dirs.round
         config, report = router.config, router.report
         self._filters: dict[Std, Filter | None] = {
             Std.OUT: _open_filter(dirs.filtered_stdout, config.duplicate_stdout_filters, report),
@@ -136,6 +161,11 @@ class RoundLogs:
             self.close()
             raise
 
+    @property
+    def takes_terminal(self) -> bool:
+        """Whether a worker has a terminal of ours itself."""
+        return any(it.is_terminal for streams in self._streams.values() for it in streams.values())
+
     def reopen(self, local_rank: int, paths: WorkerPaths, rank: int, task: Task) -> None:
         """Open the output of a task, new or in a further attempt; its files are continued.
 
@@ -144,7 +174,7 @@ class RoundLogs:
         """
         self._close_worker(local_rank)
         try:
-            self._open_worker(local_rank, paths, self._router.prefix(rank, local_rank, task))
+            self._open_worker(local_rank, paths, self._router.prefix(rank, local_rank, task), task.attempt)
         except OSError:
             self._close_worker(local_rank)
             raise
@@ -192,10 +222,12 @@ class RoundLogs:
                 if stream.relay is not None:
                     stream.relay.copy_window_size()
 
-    def _open_worker(self, local_rank: int, paths: WorkerPaths, prefix: bytes) -> None:
+    def _open_worker(self, local_rank: int, paths: WorkerPaths, prefix: bytes, attempt: int = 0) -> None:
         streams = self._streams[local_rank] = {}
         streams[Std.OUT] = self._open(Std.OUT, local_rank, paths.stdout, prefix)
         streams[Std.ERR] = self._open(Std.ERR, local_rank, paths.stderr, prefix)
+        for std, stream in streams.items():
+            self._router.kept.open(local_rank, _NAMES[std], (self._round, attempt), stream.output)
 
     def _close_worker(self, local_rank: int) -> None:
         for stream in self._streams.get(local_rank, {}).values():
@@ -213,18 +245,34 @@ class RoundLogs:
         is_logged = is_teed or bool(config.redirects.of(local_rank) & std)
         file = open_log(path, self._router.report) if is_logged else None
         if file is not None and not is_teed and filter_ is None:
-            return _Stream(file.fd, file=file)
+            return _Stream(file.fd, _of_file(file, is_told=False), file=file)
         console = self._router.stdout if std is Std.OUT else self._router.stderr
-        if std is Std.OUT and not is_logged and filter_ is None:
-            return _Stream(console.fd) if may_show else _null_stream()
+        if std is Std.OUT and not is_logged and filter_ is None and not (config.rank_prefix and may_show):
+            if not may_show:
+                return _null_stream(std)
+            return _Stream(console.fd, _nothing(_PASSED, std), is_terminal=console.is_terminal)
         to_console = may_show and (is_teed or not is_logged)
         # Output whose log cannot be opened goes to the console, even of a rank that is not shown.
         instead_of_file = is_logged and file is None
         shown = to_console or instead_of_file
-        return _relayed(Destinations(console, shown, prefix, is_logged, file, filter_))
+        by_lines = is_logged or config.rank_prefix
+        to = Destinations(console, shown, prefix, by_lines, file, filter_)
+        return _relayed(to, self._router.kept.tell)
 
 
-def _relayed(to: Destinations) -> _Stream:
+#: What the streams are called where they are asked for.
+_NAMES = {Std.OUT: LogStream.OUT, Std.ERR: LogStream.ERR}
+
+
+def _nothing(why: str, std: Std) -> Nothing:
+    return Nothing(why.format(_NAMES[std].value))
+
+
+def _of_file(file: LogFile, is_told: bool) -> FileOutput:
+    return FileOutput(file.path, file.fd, is_told)
+
+
+def _relayed(to: Destinations, tell: Callable[[], None]) -> _Stream:
     is_console_like = to.shown and not to.by_lines and to.console.is_terminal
     try:
         source = _open_source(to.console if is_console_like else None)
@@ -232,7 +280,15 @@ def _relayed(to: Destinations) -> _Stream:
         if to.file is not None:
             to.file.close()
         raise
-    return _Stream(source.worker_fd, relay=Relay(source, to))
+    if to.file is not None:
+        return _Stream(source.worker_fd, _of_file(to.file, is_told=True), Relay(source, to, lambda _: tell()))
+    tail = MemoryTail()
+
+    def take(data: bytes) -> None:
+        tail.add(data)
+        tell()
+
+    return _Stream(source.worker_fd, tail, Relay(source, to, take))
 
 
 def _open_source(terminal: Console | None) -> Source:
@@ -244,9 +300,9 @@ def _open_source(terminal: Console | None) -> Source:
     return Source(None)
 
 
-def _null_stream() -> _Stream:
+def _null_stream(std: Std) -> _Stream:
     fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    return _Stream(fd, closing=[fd])
+    return _Stream(fd, _nothing(_NOT_SHOWN, std), closing=[fd])
 
 
 def _open_filter(path: str, needles: tuple[str, ...], report: Callable[[str], None]) -> Filter | None:

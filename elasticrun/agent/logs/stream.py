@@ -18,7 +18,7 @@ import errno
 import fcntl
 import os
 import termios
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from elasticrun.agent.logs.console import Console
 from elasticrun.agent.logs.files import LogFile
@@ -106,8 +106,12 @@ def _make_raw(fd: int) -> None:
 class Relay:
     """Carries one stream until its end."""
 
-    def __init__(self, source: Source, to: Destinations) -> None:
+    def __init__(
+        self, source: Source, to: Destinations, on_data: Callable[[bytes], None] = lambda _: None
+    ) -> None:
+        """``on_data``: hears all, once it is in the file if there is one."""
         self.tail = Tail()
+        self._on_data = on_data
         self._source: Source | None = source
         self._to = to
         self._loop = asyncio.get_running_loop()
@@ -174,6 +178,7 @@ class Relay:
             self._take_to_file(self._to.file, data)
         elif self._to.shown:
             self._show(data)
+        self._on_data(data)
 
     def _take_to_file(self, file: LogFile, data: bytes) -> None:
         start = file.size

@@ -171,8 +171,10 @@ class MasterProcess:
         self.process.wait()
 
 
-def execute(argv: Sequence[str], settings: dict[str, object], is_private: bool) -> MasterProcess:
-    """Start ``argv`` as a master. Raises OSError if that cannot be done."""
+def execute(
+    argv: Sequence[str], settings: dict[str, object], is_private: bool, passed: tuple[int, ...] = ()
+) -> MasterProcess:
+    """Start ``argv`` as a master; it inherits the files ``passed``. Raises OSError if that fails."""
     with contextlib.ExitStack() as theirs:
         ours, channel = _channel(is_private, theirs)
         # In a session of its own from the start: a terminal's signals are meant for agents.
@@ -182,7 +184,7 @@ def execute(argv: Sequence[str], settings: dict[str, object], is_private: bool) 
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            pass_fds=() if channel < 0 else (channel,),
+            pass_fds=passed if channel < 0 else (*passed, channel),
         )
         assert isinstance(process.stdin, FileIO) and isinstance(process.stdout, FileIO)
         made = MasterProcess(process, process.stdin, process.stdout, ours)
@@ -261,7 +263,7 @@ def _parse_answer(line: bytes) -> dict[str, Any]:
         answer = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    known = isinstance(answer, dict) and answer.keys() & {"port", "taken", "error"}
+    known = isinstance(answer, dict) and answer.keys() & {"port", "taken", "error", "url"}
     return answer if known else {}
 
 

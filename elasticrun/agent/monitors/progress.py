@@ -1,30 +1,22 @@
-"""The agent's side of progress: the page that workers write, and the watch over it.
+"""The watch over the workers' steps.
 
-The page is a memfd, so no file is ever left behind; a worker reaches it, and its pipe for stacks, through
-/proc/<agent>/fd. Its size is sealed: nobody can make our reads fail. ``worker/reporter.py`` is the
-other side and has the same layout; it runs in the worker's interpreter and may not import this one.
-
-``HangWatch`` ties the page, the rule (``core/progress/silence.py``), the stacks and a timer of the loop
-together. It wakes only when the rule says that silence could have become too long.
+``HangWatch`` ties the page that workers write, the rule (``core/progress/silence.py``), the stacks and a
+timer of the loop together. It wakes only when the rule says that silence could have become too long.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import logging
-import mmap
 import os
-import struct
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from elasticrun.agent.monitors.footprint import FootprintReader
-from elasticrun.agent.monitors.stacks import StackTaker, Taken, Target, open_pipe
-from elasticrun.agent.programs import INJECTED
+from elasticrun.agent.monitors.page import ProgressPage
+from elasticrun.agent.monitors.stacks import StackTaker, Taken
 from elasticrun.core.hangs import consequence
 from elasticrun.core.progress.silence import (
     HangMachine,
@@ -37,165 +29,11 @@ from elasticrun.core.progress.silence import (
     Stalled,
     TakeStacks,
     WorkerEnded,
-    WorkerProgress,
     WorkerRestarted,
 )
-from elasticrun.core.protocol.bounds import STEPS
 from elasticrun.core.protocol.messages import Stall
-from elasticrun.core.protocol.usage import Pace
-from elasticrun.dataclass import dataclass
 
 logger = logging.getLogger(__name__)
-
-VARIABLE = "ELASTICRUN_PROGRESS"
-VERSION = "1"
-#: owner, steps, step, sign, longest, pause, busy since, signal, listens, checksum
-SLOT = struct.Struct("=QQqQQQQQQQ")
-SLOT_SIZE = 128
-#: behind a slot, once steps are timed: owner, number of timed steps, their nanoseconds in all, checksum
-TIMES = struct.Struct("=QQQQ")
-HEADER = struct.Struct("=8sQ")  # token, drain deadline
-HEADER_SIZE = 128
-NAME = "elasticrun-progress"
-_FIELDS = 10
-_MASK = 2**64 - 1
-_NS = 1e9
-_READS = 100  # attempts at a slot that is being written; each takes a microsecond
-
-
-def checksum(fields: tuple[int, ...]) -> int:
-    """As the worker computes it."""
-    return (sum(field * (2 * index + 3) for index, field in enumerate(fields)) ^ _MASK) & _MASK
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """What a worker has written; instants are seconds of the host's monotonic clock."""
-
-    owner: int  # the pid that reports: the worker, or a process below it; 0: nobody
-    progress: WorkerProgress
-    signum: int  # signal on which the owner writes its stacks; 0: none
-    listens: bool  # it looks for drain requests by itself
-
-
-class ProgressPage:
-    """One slot for each worker of this node, and a header for all. OSError if the kernel has no room.
-
-    A task that is added to a round has a local rank beyond these, and no slot: it cannot report.
-    """
-
-    def __init__(self, local_world_size: int) -> None:
-        self._token = os.urandom(8)
-        size = HEADER_SIZE + SLOT_SIZE * local_world_size
-        self._fd = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        self._pipes: list[tuple[int, int]] = []
-        try:
-            os.ftruncate(self._fd, size)
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-            self._map = mmap.mmap(self._fd, size)
-            for _ in range(local_world_size):
-                self._pipes.append(open_pipe())
-        except OSError:
-            self._close_files()
-            raise
-        self._slots: list[Slot | None] = []
-        self.reset()
-
-    def reset(self) -> None:
-        """Clear the page; no worker runs."""
-        self._map[:] = bytes(len(self._map))
-        HEADER.pack_into(self._map, 0, self._token, 0)
-        self._slots = [None] * len(self._pipes)
-
-    def clear(self, local_rank: int) -> None:
-        """Forget one worker, which has ended and is about to start again."""
-        if self._has(local_rank):
-            SLOT.pack_into(self._map, _offset(local_rank), *[0] * _FIELDS)
-            self._slots[local_rank] = None
-
-    def _has(self, local_rank: int) -> bool:
-        return local_rank < len(self._pipes)
-
-    def environment(self, local_rank: int, inherited: Mapping[str, str], auto: bool) -> dict[str, str]:
-        """What one worker's environment needs on top of ``inherited``.
-
-        ``auto``: workers that use torch report by themselves, and the variables are removed before the
-        script's first line. Otherwise there is only one variable, which stays.
-        """
-        if not self._has(local_rank):
-            return {}
-        fields = (VERSION, os.getpid(), self._fd, self._token.hex(), local_rank, self._pipes[local_rank][1])
-        value = ":".join(map(str, fields))
-        if not auto or not os.path.isdir(INJECTED) or os.pathsep in INJECTED:
-            return {VARIABLE: f"{value}:"}
-        before = inherited.get("PYTHONPATH")
-        path = os.pathsep.join(filter(None, (INJECTED, before)))
-        return {VARIABLE: f"{value}:{'unset' if before is None else 'set'}", "PYTHONPATH": path}
-
-    def read(self, local_rank: int) -> Slot | None:
-        """A worker's slot as it is, or was a moment ago; None if nobody has written it."""
-        if not self._has(local_rank):
-            return None
-        offset = _offset(local_rank)
-        for _ in range(_READS):
-            *fields, check = SLOT.unpack_from(self._map, offset)
-            if not fields[0]:
-                self._slots[local_rank] = None
-                break
-            if checksum(tuple(fields)) == check:
-                self._slots[local_rank] = _slot(local_rank, fields)
-                break
-        return self._slots[local_rank]
-
-    def pace(self, local_rank: int) -> Pace | None:
-        """A worker's steps and their times; None if nobody has written anything."""
-        slot = self.read(local_rank)
-        if slot is None:
-            return None
-        *fields, check = TIMES.unpack_from(self._map, _offset(local_rank) + SLOT.size)
-        owner, timed, nanoseconds = fields
-        if owner != slot.owner or checksum(tuple(fields)) != check:
-            return Pace(slot.owner, slot.progress.step)  # it times no steps, or is writing
-        return Pace(slot.owner, slot.progress.step, timed, nanoseconds / _NS)
-
-    def workers(self) -> tuple[WorkerProgress, ...]:
-        """The progress of all workers that report."""
-        slots = [self.read(local_rank) for local_rank in range(len(self._pipes))]
-        return tuple(slot.progress for slot in slots if slot is not None)
-
-    def target(self, local_rank: int, worker: int) -> Target:
-        """The process to ask for stacks: the reporter if it is in the worker's session, else the worker."""
-        slot = self.read(local_rank)
-        pipe = self._pipes[local_rank][0] if self._has(local_rank) else -1
-        if slot is not None and _is_in_session(slot.owner, worker):
-            return Target(local_rank, slot.owner, slot.signum, pipe)
-        return Target(local_rank, worker, 0, pipe)
-
-    def request_drain(self, deadline: float) -> None:
-        """Ask all workers to save their state and exit; ``deadline`` is on the host's monotonic clock."""
-        HEADER.pack_into(self._map, 0, self._token, max(1, round(deadline * _NS)))
-
-    def close(self) -> None:
-        """Close the page and its pipes."""
-        self._map.close()
-        self._close_files()
-
-    def _close_files(self) -> None:
-        for fd in (self._fd, *(end for pipe in self._pipes for end in pipe)):
-            os.close(fd)
-        self._pipes = []
-
-
-def _offset(local_rank: int) -> int:
-    return HEADER_SIZE + local_rank * SLOT_SIZE
-
-
-def _slot(local_rank: int, fields: Sequence[int]) -> Slot:
-    owner, steps, step, sign, longest, pause, busy, signum, listens = fields
-    busy_since = busy / _NS if busy else None
-    told = STEPS.clip(step)  # the worker may have written any number
-    progress = WorkerProgress(local_rank, steps, told, sign / _NS, longest / _NS, pause / _NS, busy_since)
-    return Slot(owner, progress, signum, bool(listens))
 
 
 class HangWatch:
@@ -223,9 +61,9 @@ class HangWatch:
         self._taker = StackTaker(search_path)
         self._footprints = FootprintReader()
         self._machine: HangMachine | None = None  # None: no round is watched
-        self._judged: frozenset[int] = frozenset()  # local ranks
+        self.judged: frozenset[int] = frozenset()  # local ranks of workers that make steps together
         self._directories: dict[int, str] = {}  # for stacks
-        self._round = -1
+        self.round = -1
         self._max_restarts = 0
         self._pids: dict[int, int] = {}  # by local rank
         self._last: dict[int, Taken] = {}  # the stacks that were taken last
@@ -246,21 +84,21 @@ class HangWatch:
         """
         self.stop()
         self.page.reset()
-        self._judged = frozenset(local_ranks)
+        self.judged = frozenset(local_ranks)
         self._directories = {}
         self._taker.open_round(self._directories)
-        self._round = round_
+        self.round = round_
         self._max_restarts = max_restarts
         self._pids = {}
         self._last = {}
-        self._machine = HangMachine(first_rank, self._judged, self._terms)
+        self._machine = HangMachine(first_rank, self.judged, self._terms)
         self._look()
 
     def start_worker(self, local_rank: int, directory: str) -> None:
         """A worker is about to start, or start again; its stacks go to ``directory`` ("": nowhere)."""
         self._directories[local_rank] = directory
         self.page.clear(local_rank)
-        if local_rank in self._judged:
+        if local_rank in self.judged:
             self._handle(WorkerRestarted(local_rank))
 
     def started(self, local_rank: int, pid: int) -> None:
@@ -326,12 +164,12 @@ class HangWatch:
                 if not again:
                     self._found = _above(self._taker.save(self._last)), time.time()
                     follows = consequence(stall, self._terms.last_bound, self._max_restarts)
-                    _tell(self._round, stall, self._found[0], follows)
+                    _tell(self.round, stall, self._found[0], follows)
                 stacks, found_at = self._found
-                self._on_stall(self._round, replace(stall, stacks=stacks, timestamp=found_at))
+                self._on_stall(self.round, replace(stall, stacks=stacks, timestamp=found_at))
             case Resumed():
-                logger.warning("the workers of round %d make steps again", self._round)
-                self._on_stall(self._round, None)
+                logger.warning("the workers of round %d make steps again", self.round)
+                self._on_stall(self.round, None)
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -356,16 +194,16 @@ class HangWatch:
         learns = self._terms.timeout is None  # with a fixed timeout only time counts
         pids = {rank: pid for rank, pid in self._pids.items() if learns and rank in local_ranks}
         before = self._footprints.read(pids)
-        self._last = await self._take(local_ranks)
+        self._last = await self.take(local_ranks)
         texts = {local_rank: taken.text for local_rank, taken in self._last.items() if taken.text}
         self._handle(StacksTaken(self.page.workers(), texts, before, self._footprints.read(pids)))
 
     async def _take_and_save(self) -> None:
-        paths = self._taker.save(await self._take(tuple(self._pids)))
+        paths = self._taker.save(await self.take(tuple(self._pids)))
         where = ", ".join(paths) or "no worker runs, or nothing could be written"
         logger.warning("the stacks of %d workers were saved: %s", len(paths), where)
 
-    async def _take(self, local_ranks: tuple[int, ...]) -> dict[int, Taken]:
+    async def take(self, local_ranks: tuple[int, ...]) -> dict[int, Taken]:
         pids = {local_rank: self._pids.get(local_rank) for local_rank in local_ranks}
         return await self._taker.take(
             self.page.target(local_rank, pid) for local_rank, pid in pids.items() if pid is not None
@@ -392,9 +230,3 @@ def _report_failure(task: asyncio.Task[None]) -> None:
 def _above(paths: Sequence[str]) -> str:
     """A round's directory, from the paths of its workers' files; "" without paths."""
     return os.path.dirname(os.path.dirname(paths[0])) if paths else ""
-
-
-def _is_in_session(pid: int, worker: int) -> bool:
-    with contextlib.suppress(OSError):
-        return pid == worker or os.getsid(pid) == worker
-    return False

@@ -93,3 +93,13 @@ class Account:
         view.activity, view.training, view._read = self.activity, self.training, self._read
         view.leave(now, Activity.STOPPED, is_lost=False)
         return view.spent
+
+    def settled(self, now: int) -> Spent:
+        """What it has spent until now, less what is open: none of it ever falls."""
+        spent, training = self.until(now), self.training
+        if training is not None and training.is_open:
+            reading = training.reading(max(now, self._since))
+            open_ = reading.since(training.metered)._replace(hung=0)  # a hang is found, and goes on
+            for activity, micros in open_.spent(self._waits).items():
+                spent[activity] -= micros
+        return spent

@@ -95,17 +95,22 @@ class Books:
         self._follow()
 
     def summary(self, now: int) -> Summary:
-        """Where the time went until now. It is now as late as this, or as the last fact."""
-        if not self._is_over:
-            self._now = max(self._now, now)
-        nodes = {name: account.until(self._now) for name, account in self._here.items()}
+        """Where the time went until now: as late as this, or as the last fact. To look changes nothing."""
+        now = self._now if self._is_over else max(self._now, now)
+        nodes = {name: account.until(now) for name, account in self._here.items()}
         past = {name: dict(spent) for name, spent in self._past.items()}
         total = dict(self._forgotten)
         for spent in (*nodes.values(), *past.values()):
             add(total, spent)
         training = self._round
-        open_ = training.open_at(self._now) if training is not None else 0
-        return Summary(self._now, self._start, past | nodes, total, self._job.until(self._now), open_)
+        open_ = training.open_at(now) if training is not None else 0
+        return Summary(now, self._start, past | nodes, total, self._job.until(now), open_)
+
+    def settled(self, now: int) -> Spent:
+        """What the job has spent until now, as far as it cannot be judged otherwise: no kind of it falls."""
+        if not self._is_over:
+            self._now = max(self._now, now)
+        return self._job.settled(self._now)
 
     # -- nodes
 

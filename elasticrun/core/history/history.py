@@ -9,7 +9,9 @@ newest ``KEPT`` are known.
 
 A recovery is the time from the first failure, or stop, of a round until the first step of the next one is
 done, or until its workers run if nobody reports steps. Stops that change the world without a failure count
-too: they cost as much.
+too: they cost as much. What the order to stop says of the cause holds; failures that are heard after it are
+its echo. A failure that is followed by nothing for ``ECHO`` seconds stopped no round: it was that of a task
+which starts again alone. If the job ends instead, nothing is recovered.
 """
 
 from __future__ import annotations
@@ -22,12 +24,16 @@ from elasticrun.core.accounting.books import Books
 from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.accounting.from_log import FAILURES, facts_of, micros
 from elasticrun.core.accounting.summary import Summary
+from elasticrun.core.history.totals import Totals
 from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.chronicle import LogEntry, Place
 from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.recovery.budget import StopCause
 
 #: How many rounds, failures, decisions and samples are known at most.
 KEPT = 1000
+#: Seconds within which a failure and the stop that it causes are heard.
+ECHO = 5.0
 _STEPPED = Milestone.FIRST_STEP.name.lower()
 
 
@@ -81,6 +87,7 @@ class Recovery:
     started: float | None = None  # when the next round started: before that, workers were stopped
     running: float | None = None  # when its workers ran
     over: float | None = None  # when its first step was done; or, if nobody reports steps, as ``running``
+    sign: float = 0.0  # when its newest failure, or stop, was heard
 
     @property
     def seconds(self) -> float | None:
@@ -105,12 +112,14 @@ class History:
     is_checking: bool = False
     restarts: int = 0  # rounds after the first one
     failed: int = 0  # workers that failed by themselves
+    reports_steps: bool = False  # somebody does
     outcome: str = ""  # "": it is not over
     end_reason: str = ""
     first: tuple[float, float] | None = None  # the job's clock and the wall clock of the first entry
     last: tuple[float, float] = (0.0, 0.0)  # the same of the newest
     missed: bool = False  # entries are missing in between
     books: Books = field(default_factory=Books)
+    totals: Totals = field(default_factory=Totals)  # of all that ever was, for metrics
 
     def take(self, entry: LogEntry) -> None:
         """Take in the next entry."""
@@ -121,6 +130,7 @@ class History:
         for fact in facts_of(entry):
             self.books.take(fact)
         self._see(entry)
+        self.totals.take(entry, self.rounds, self.recoveries[-1] if self.recoveries else None)
 
     def summary(self, now: float | None = None) -> Summary:
         """Where the time went until ``now`` by the job's clock; by default until the last entry."""
@@ -149,7 +159,7 @@ class History:
             case chronicle.WorkerFailed():
                 self.failed += 1
                 self.failures.append((at, entry.time, told))
-                self._begin_recovery(at, told.round, "worker failed", told.summary)
+                self._begin_recovery(at, told.round, StopCause.WORKER_FAILED.value, told.summary)
             case chronicle.CheckStarted() | chronicle.CheckEnded():
                 self.is_checking = isinstance(told, chronicle.CheckStarted)
             case chronicle.StateSaved():
@@ -158,6 +168,8 @@ class History:
                 self.decisions.append((at, entry.time, told.text))
             case chronicle.JobEnded():
                 self.outcome, self.end_reason = told.outcome, told.reason
+                if self._pending is not None:
+                    self.recoveries.pop()
             case chronicle.EntriesLost():
                 self.missed = True
             case _:
@@ -172,8 +184,8 @@ class History:
             return
         match told:
             case chronicle.RoundStopping():
-                current.stopping, current.cause, current.stop_reason = at, told.cause, told.reason
                 self._begin_recovery(at, told.round, told.cause, told.reason)
+                current.stopping, current.cause, current.stop_reason = at, told.cause, told.reason
             case chronicle.RoundStopped():
                 current.stopped = at
             case chronicle.MilestoneReached():
@@ -206,6 +218,8 @@ class History:
             current.running = at
             if self.recoveries and self.recoveries[-1].round == current.number:
                 self.recoveries[-1].running = at
+                if not self.reports_steps:
+                    self.recoveries[-1].over = at
 
     # -- rounds
 
@@ -215,8 +229,7 @@ class History:
             self.restarts += 1
             if before.stopped is None:
                 before.stopped = at
-        recovery = self.recoveries[-1] if self.recoveries else None
-        if recovery is not None and recovery.started is None:
+        if (recovery := self._pending) is not None:
             recovery.round, recovery.started = told.round, at
         self.rounds.append(
             RoundView(
@@ -234,21 +247,29 @@ class History:
             node.slowness = 1.0
 
     def _stepped(self, at: float, current: RoundView) -> None:
+        self.reports_steps = True
         if current.first_step is None:
             current.first_step = at
             recovery = self.recoveries[-1] if self.recoveries else None
-            if recovery is not None and recovery.round == current.number and recovery.over is None:
+            if recovery is not None and recovery.round == current.number and recovery.started is not None:
                 recovery.over = at
 
+    @property
+    def _pending(self) -> Recovery | None:
+        """The recovery whose next round has not started."""
+        newest = self.recoveries[-1] if self.recoveries else None
+        return None if newest is None or newest.started is not None else newest
+
     def _begin_recovery(self, at: float, number: int, cause: str, reason: str) -> None:
-        """Note the first sign that a round ends; what comes later may name the cause."""
+        """Note a sign that a round ends; what comes later may name the cause, until it is told to stop."""
         current = self.current
         if current is None or number != current.number:
             return
-        open_ = self.recoveries[-1] if self.recoveries else None
-        if open_ is None or open_.started is not None:
-            is_failure = cause in FAILURES
-            self.recoveries.append(Recovery(number + 1, at, cause, reason, is_failure))
-        else:
-            open_.cause, open_.reason = cause, reason
-            open_.is_failure = open_.is_failure or cause in FAILURES
+        pending, is_failure = self._pending, cause in FAILURES
+        if pending is None:
+            self.recoveries.append(Recovery(number + 1, at, cause, reason, is_failure, sign=at))
+        elif current.stopping is None:
+            if at - pending.sign > ECHO:
+                pending.began = at
+            pending.cause, pending.reason, pending.sign = cause, reason, at
+            pending.is_failure = pending.is_failure or is_failure

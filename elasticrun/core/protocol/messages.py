@@ -57,6 +57,8 @@ from elasticrun.core.protocol.probing import GroupReport as GroupReport
 from elasticrun.core.protocol.probing import NodeCheck as NodeCheck
 from elasticrun.core.protocol.probing import ProbeGroup as ProbeGroup
 from elasticrun.core.protocol.probing import ProbeReport as ProbeReport
+from elasticrun.core.protocol.questions import AskNode as AskNode
+from elasticrun.core.protocol.questions import NodeAnswer as NodeAnswer
 from elasticrun.core.protocol.round_progress import NodeFigures, RoundProgress
 from elasticrun.core.protocol.stall import Evidence as Evidence
 from elasticrun.core.protocol.stall import Stall as Stall
@@ -192,7 +194,7 @@ class Leave:
 
 
 #: What an agent says once the master has welcomed it.
-AttachedMessage = Report | Heartbeat | Leave | OpenData | AskData
+AttachedMessage = Report | Heartbeat | Leave | OpenData | AskData | NodeAnswer
 AgentMessage = Hello | AttachedMessage
 
 
@@ -378,4 +380,5 @@ MasterMessage = (
     | JudgeCommits
     | DataAnswer
     | WriteState
+    | AskNode
 )

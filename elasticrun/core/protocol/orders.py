@@ -19,6 +19,10 @@ from elasticrun.core.protocol.bounds import (
     Text,
     Token,
 )
+from elasticrun.core.protocol.questions import Found, Question
+from elasticrun.core.protocol.questions import ListRanks as ListRanks
+from elasticrun.core.protocol.questions import ReadLog as ReadLog
+from elasticrun.core.protocol.questions import ShowStacks as ShowStacks
 from elasticrun.core.protocol.status import JobStatus
 from elasticrun.core.protocol.tasks import MAX_CLUSTER
 from elasticrun.dataclass import dataclass
@@ -173,7 +177,7 @@ Order = (
     | StopJob
 )
 ORDERS: tuple[type[Order], ...] = get_args(Order)
-ControlRequest = ShowStatus | WatchEvents | Order
+ControlRequest = ShowStatus | WatchEvents | Question | Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +189,4 @@ class ControlReply:
     proof: Token = b""  # that the master knows the job's token
     status: JobStatus | None = None  # if that was asked for
     watched: Watched | None = None  # if that was asked for
+    found: Found | None = None  # if a node was asked for something

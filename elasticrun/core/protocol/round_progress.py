@@ -4,8 +4,6 @@ It goes with a heartbeat, and at once when a milestone is reached. None of it is
 so it is not journaled: what was lost with a master is told again, as each message says all of a round.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from elasticrun.core.protocol.bounds import (
@@ -43,6 +41,7 @@ class RoundProgress:
     step: Annotated[int, STEPS] = -1  # the last one that all its workers have done; -1: none is known
     step_rate: Annotated[float, RATES] | None = None  # steps per second, of late
     stalled: Annotated[float, SECONDS] = 0.0  # that training waited for saves, since the round began
+    step_ago: Annotated[float, SECONDS] = 0.0  # before this was sent, ``step`` was done
 
 
 @dataclass(frozen=True, slots=True)

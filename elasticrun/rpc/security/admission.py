@@ -19,6 +19,7 @@ from elasticrun.core.protocol.messages import RejectCode, Rejected
 from elasticrun.rpc import codec
 from elasticrun.rpc.codec import REJECTED_KEY
 from elasticrun.rpc.security.limits import Gate, Guest
+from elasticrun.rpc.security.refusals import EACH
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +73,14 @@ async def refuse(context: Context, rejected: Rejected) -> NoReturn:
 
 
 def complain(guest: Guest, peer: str, rejected: Rejected) -> None:
-    """Charges the stream's address, and writes a line unless there have been too many."""
-    if guest.fail(asyncio.get_running_loop().time()):
-        logger.warning("refused a stream from %s: %s", peer, rejected.message)
+    """Charges the stream's address, and writes a line unless it would repeat one, or there were too many."""
+    host, reason = peer.rpartition(":")[0], rejected.message
+
+    def tell_more(count: int) -> None:
+        logger.warning("refused %d more streams from %s in %.0f s: %s", count, host, EACH, reason)
+
+    if guest.fail(asyncio.get_running_loop().time()) and guest.is_news(reason, tell_more):
+        logger.warning("refused a stream from %s: %s", peer, reason)
 
 
 def wrong_version(version: str) -> Rejected:

@@ -33,6 +33,7 @@ from dataclasses import field
 
 from elasticrun.dataclass import dataclass
 from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
+from elasticrun.rpc.security.refusals import Refusals
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,10 @@ class Guest:
         """Charge its address for a refused stream; True if a log line about it may be written."""
         return self._gate.charge(self._key, now)
 
+    def is_news(self, reason: str, tell_more: Callable[[int], None]) -> bool:
+        """Whether its address was not refused for this lately; ``tell_more`` hears how many more were."""
+        return self._gate.refusals.hear(self._key, reason, tell_more)
+
     def leave(self) -> None:
         """Release its place: the stream has ended."""
         if self._inside:
@@ -172,6 +177,7 @@ class Gate:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self.refusals = Refusals()
         self._pending = 0
         self._readers = 0
         self._busy: dict[bytes, _Address] = {}

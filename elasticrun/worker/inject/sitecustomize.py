@@ -28,6 +28,7 @@ WARM = "ELASTICRUN_WARM"
 #: Under these names elasticrun's worker library finds this module and the reporter.
 NAME = "_elasticrun_sitecustomize"
 REPORTER = "elasticrun.worker.reporter"
+PARTS = ("marks", "dumps", "reporter")  # what it imports, and it
 RENDEZVOUS = "torch.distributed.rendezvous"
 #: Modules that make steps, or have ranks meet.
 WANTED = (
@@ -76,7 +77,9 @@ def load(name: str, file: str) -> "Any":
 def load_reporter() -> "Any":
     """The reporter, which all of this process shares."""
     if REPORTER not in sys.modules:
-        sys.modules[REPORTER] = load(REPORTER, "reporter.py")
+        for part in PARTS:
+            name = f"elasticrun.worker.{part}"
+            sys.modules[name] = load(name, f"{part}.py")
     return sys.modules[REPORTER]
 
 
@@ -139,10 +142,11 @@ def hook(loader: "Any", name: str) -> None:
 def imported(name: str, module: "ModuleType") -> None:
     """Hook a module that we waited for."""
     try:
-        hooks = (
-            load("elasticrun.worker.store_wait", "store_wait.py") if name == RENDEZVOUS else load_reporter()
-        )
-        hooks.imported(name, module)
+        reporter = load_reporter()
+        if name == RENDEZVOUS:
+            load("elasticrun.worker.store_wait", "store_wait.py").imported(name, module, reporter.reach)
+        else:
+            reporter.imported(name, module)
     except Exception:  # noqa: BLE001 whatever it is, the script goes on without reports
         return
 

@@ -1,0 +1,191 @@
+"""What the master asks this agent for an operator: output of its workers, and their stacks.
+
+Invariant: at most MOST questions are answered at a time, each within its wait and the time that stacks take,
+and what is answered in a second is bounded, so that reports to the master never wait behind it. What was
+asked over a stream that is over is answered to nobody.
+
+An answer about output waits until there is some: the router tells what goes through the agent, the kernel
+what a worker writes to its file by itself. It leaves GATHER seconds after the first news, so a worker that
+prints line by line causes few answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from elasticrun.core.protocol.questions import (
+    MAX_LOG_WAIT,
+    AskNode,
+    LogPiece,
+    LogQuestion,
+    NodeAnswer,
+    RankAnswer,
+)
+
+if TYPE_CHECKING:
+    from elasticrun.agent.logs.file_news import FileNews
+    from elasticrun.agent.logs.kept import KeptOutput
+    from elasticrun.agent.monitors.progress import HangWatch
+
+logger = logging.getLogger(__name__)
+
+MOST = 32
+#: Seconds between the first news and the answer.
+GATHER = 0.1
+#: Bytes of answers: at once, and in a second after that. A quarter of what an agent may say.
+BURST = 8 << 20
+BYTES_PER_SECOND = 256 << 10
+#: Seconds of a wait where the kernel does not tell of a file's news.
+BLIND_WAIT = 1.0
+#: Seconds that answers may take when the agent ends.
+LAST_WORDS = 1.0
+
+
+class NodeAnswers:
+    """Answers questions about the workers of this node. Made inside the running loop."""
+
+    def __init__(
+        self,
+        incarnation: str,
+        kept: KeptOutput,
+        watch: HangWatch | None,
+        send: Callable[[NodeAnswer], None],
+    ) -> None:
+        """``watch``: takes stacks; None: nobody can. ``send`` drops what it gets if there is no stream."""
+        self._incarnation = incarnation
+        self._kept = kept
+        self._watch = watch
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._files: FileNews | None = None
+        self._credit = float(BURST)
+        self._since = self._loop.time()
+        self._ending = asyncio.Event()  # the agent ends: nobody waits any more
+
+    def ask(self, question: AskNode) -> None:
+        """Answer a question, now or later."""
+        if len(self._tasks) >= MOST:
+            self._refuse(question, f"it answers {MOST} questions already: try again")
+            return
+        task = self._loop.create_task(self._answer(question))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def attached(self) -> None:
+        """There is a new stream: nobody there waits for what was asked over the one before."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Answer what waits with what there is."""
+        self._ending.set()
+        self._kept.tell()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LAST_WORDS)
+        for task in self._tasks:
+            task.cancel()
+        if self._files is not None:
+            self._files.close()
+
+    async def _answer(self, question: AskNode) -> None:
+        try:
+            if question.log is None:
+                answer = await self._stacks(question.local_rank)
+            else:
+                answer = RankAnswer(await self._log(question.local_rank, question.log))
+            await self._pay(sum(len(piece.data) for piece in answer.pieces) + len(answer.stacks))
+            self._send(NodeAnswer(self._incarnation, question.id, answer=answer))
+        except _RefusedError as error:
+            self._refuse(question, str(error))
+        except Exception:  # a bug; a question is worth no job
+            logger.exception("internal error; please report this traceback")
+            self._refuse(question, "an internal error; its log has the traceback")
+
+    def _refuse(self, question: AskNode, why: str) -> None:
+        self._send(NodeAnswer(self._incarnation, question.id, refused=why))
+
+    async def _pay(self, size: int) -> None:
+        """Wait until the stream may carry so many bytes more."""
+        now = self._loop.time()
+        self._credit = min(BURST, self._credit + (now - self._since) * BYTES_PER_SECOND) - size
+        self._since = now
+        if self._credit < 0:
+            await _within(self._ending, -self._credit / BYTES_PER_SECOND)
+
+    # -- stacks
+
+    async def _stacks(self, local_rank: int) -> RankAnswer:
+        taken = {} if self._watch is None else await self._watch.take((local_rank,))
+        if local_rank not in taken:
+            raise _RefusedError("it does not run now, so it has no stacks")
+        if not taken[local_rank].text:
+            raise _RefusedError(f"no stack available: {taken[local_rank].problem}")
+        return RankAnswer(stacks=taken[local_rank].text)
+
+    # -- output
+
+    async def _log(self, local_rank: int, question: LogQuestion) -> tuple[LogPiece, ...]:
+        if local_rank not in self._kept.local_ranks:
+            raise _RefusedError("it has not started yet")
+        pieces = self._read(local_rank, question)
+        if _is_news(pieces) or not question.wait:
+            return pieces
+        news = asyncio.Event()
+        self._kept.listen(news.set)
+        watched, wait = self._watched(local_rank, question)
+        try:
+            await self._until(news, wait, lambda: _is_news(self._read(local_rank, question)))
+        finally:
+            self._kept.unlisten(news.set)
+            for path in watched:
+                assert self._files is not None
+                self._files.unwatch(path)
+        return self._read(local_rank, question)
+
+    async def _until(self, news: asyncio.Event, wait: float, is_there: Callable[[], bool]) -> None:
+        """Wait until something is there, for so many seconds at most."""
+        over = self._loop.time() + wait
+        while not is_there() and not self._ending.is_set():
+            if (left := over - self._loop.time()) <= 0:
+                return
+            await _within(news, left)
+            news.clear()
+        await _within(self._ending, GATHER)
+
+    def _read(self, local_rank: int, question: LogQuestion) -> tuple[LogPiece, ...]:
+        read = self._kept.read
+        return tuple(read(local_rank, each.stream, each.after, question.lines) for each in question.places)
+
+    def _watched(self, local_rank: int, question: LogQuestion) -> tuple[list[str], float]:
+        """The files that are watched from now on, and how long to wait."""
+        found = (self._kept.path_to_watch(local_rank, each.stream) for each in question.places)
+        paths = {path for path in found if path}
+        if paths and self._files is None:
+            from elasticrun.agent.logs.file_news import FileNews  # most agents are never asked
+
+            self._files = FileNews(self._kept.tell)
+        watched = [path for path in paths if self._files is not None and self._files.watch(path)]
+        wait = min(question.wait, MAX_LOG_WAIT)
+        return watched, wait if len(watched) == len(paths) else min(wait, BLIND_WAIT)
+
+
+class _RefusedError(Exception):
+    """Why there is no answer, for the operator."""
+
+
+def _is_news(pieces: tuple[LogPiece, ...]) -> bool:
+    """Whether there is anything that the reader does not know."""
+    return any(piece.data or piece.begins or piece.missed for piece in pieces)
+
+
+async def _within(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, for so many seconds at most."""
+    task = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((task,), timeout=seconds)
+    finally:
+        task.cancel()

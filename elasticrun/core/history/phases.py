@@ -1,0 +1,111 @@
+"""The phases of a recovery: what the time went on between the end of one round and the work of the next one.
+
+Theory. A recovery passes through moments, in order: the order to stop, the last worker's end, and what the
+workers of the next round reach. Each moment ends the phase that is named after it. Where a moment is not
+known, as a script without torch imports nothing that could be seen, its phase is left out, and its time is in
+the phase that ends next. A moment is when the last node got there.
+
+Invariant. Phases follow each other without gaps and do not overlap: together they are the whole recovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Protocol
+
+from elasticrun.core.accounting.facts import Milestone
+from elasticrun.dataclass import dataclass
+
+
+class Phase(Enum):
+    """In order."""
+
+    DETECT = "detect"  # from the first sign of a failure until the order to stop the round
+    STOP = "stop"  # until no worker of it is alive
+    START = "start"  # until the next round's processes exist; nodes are waited for and checked here
+    IMPORT = "import"  # until the script's imports are done
+    RENDEZVOUS = "rendezvous"  # until the workers are in a process group
+    RESTORE = "restore"  # until the saved state is loaded
+    FIRST_STEP = "first_step"  # until the first step is done
+
+
+#: What ends the phases after ``START``; without milestones, that workers run.
+_MILESTONES = (
+    (Phase.IMPORT, Milestone.IMPORTED),
+    (Phase.RENDEZVOUS, Milestone.CONNECTED),
+    (Phase.RESTORE, Milestone.RESTORED),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSpan:
+    """A phase of one recovery; instants are seconds of the job's clock."""
+
+    phase: Phase
+    began: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended - self.began
+
+
+class Repair(Protocol):
+    """What is asked of a recovery: see ``Recovery`` of history.py."""
+
+    round: int
+    began: float
+    cause: str
+    reason: str
+    is_failure: bool
+    running: float | None
+    over: float | None
+
+
+class Work(Protocol):
+    """What is asked of a round: see ``RoundView`` of history.py."""
+
+    number: int
+    stopping: float | None
+    stopped: float | None
+    cause: str
+    nodes: int
+    workers: int
+    milestones: dict[str, float]
+    first_step: float | None
+
+
+def phases(repair: Repair, before: Work | None, after: Work) -> tuple[PhaseSpan, ...]:
+    """The phases of a recovery between two rounds; none while it is not over.
+
+    If no first step was seen it ends when the workers run. ``before``: None if nobody knows that round.
+    """
+    is_stepped = after.first_step is not None
+    end = repair.over if is_stepped else repair.running
+    if end is None:
+        return ()
+    moments = [*_before(before), *(_after(repair, after.milestones) if is_stepped else ())]
+    found: list[PhaseSpan] = []
+    began = repair.began
+    for phase, moment in (*moments, (Phase.FIRST_STEP if is_stepped else Phase.START, end)):
+        if moment is not None:
+            ended = min(max(began, moment), max(began, end))
+            found.append(PhaseSpan(phase, began, ended))
+            began = ended
+    return tuple(found)
+
+
+def _before(work: Work | None) -> Iterator[tuple[Phase, float | None]]:
+    """When the phases of the round before ended."""
+    if work is not None:
+        yield Phase.DETECT, work.stopping
+        yield Phase.STOP, work.stopped
+
+
+def _after(repair: Repair, reached: Mapping[str, float]) -> Iterator[tuple[Phase, float | None]]:
+    """When those of the next round ended, but for the last one."""
+    yield Phase.START, reached.get(Milestone.SPAWNED.name.lower(), repair.running)
+    for phase, milestone in _MILESTONES:
+        yield phase, reached.get(milestone.name.lower())

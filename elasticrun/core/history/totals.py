@@ -1,0 +1,147 @@
+"""Counts and sums over all of a job's life, which a history that forgets what is old could not tell.
+
+Theory. Metrics are counters: they never fall, and a new observer that reads the same log finds the same. So
+each is a fold over entries that only adds, and what may still be judged otherwise is not counted yet. A
+recovery counts once it is settled: ``SETTLE`` seconds after it is over, as milestones of other nodes may be
+told late, or when its round ends. One whose round ends before its first step, in a job that reports steps,
+was none: it is not counted, and the next one is.
+
+Invariants. No count falls. Memory is the same however long the job lives, whatever texts are in its log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass as mutable
+from dataclasses import field
+from itertools import accumulate
+
+from elasticrun.core.accounting.facts import Milestone
+from elasticrun.core.history.phases import Phase, PhaseSpan, Repair, Work, phases
+from elasticrun.core.protocol import chronicle
+from elasticrun.core.protocol.chronicle import LogEntry, Place
+from elasticrun.core.protocol.failure import FailureKind
+from elasticrun.core.recovery.budget import StopCause
+
+#: Seconds after which nothing more of a recovery is expected.
+SETTLE = 5.0
+#: Upper bounds of the buckets in which durations are counted, in seconds; one more has all.
+BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+#: What a text that is none of those known counts as.
+OTHER = "other"
+#: What the sum of all phases counts as.
+TOTAL = "total"
+
+
+def label(text: str) -> str:
+    """A text of the log as the value of a label: one word."""
+    return text.replace(" ", "_")
+
+
+REASONS = frozenset(label(cause.value) for cause in StopCause)
+HOWS = frozenset(kind.value for kind in FailureKind)
+
+
+@mutable(slots=True)
+class Durations:
+    """How many durations were at most each of ``BUCKETS``, or longer, and their sum."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.seconds += seconds
+
+    @property
+    def cumulative(self) -> list[int]:
+        """How many were at most each bound; the last one is how many there were."""
+        return list(accumulate(self.counts))
+
+
+@mutable(slots=True)
+class Totals:
+    """Takes what a history takes."""
+
+    restarts: dict[str, int] = field(default_factory=lambda: _zeros(REASONS))  # by why a round was stopped
+    failures: dict[str, int] = field(default_factory=lambda: _zeros(HOWS))  # of workers, by how
+    recoveries: dict[str, Durations] = field(
+        default_factory=lambda: {name: Durations() for name in (*(it.value for it in Phase), TOTAL)}
+    )
+    hangs: int = 0
+    saves: dict[Place, int] = field(default_factory=lambda: dict.fromkeys(Place, 0))
+    saved: dict[Place, tuple[int, float]] = field(default_factory=dict)  # step and wall clock of the newest
+    step: int = -1  # the newest that was told
+    stepped: float | None = None  # the wall clock when steps were told last
+    lost: int = 0  # entries that are said to be missing
+    settled: int = 0  # recoveries
+    newest: tuple[Repair, Work, tuple[PhaseSpan, ...]] | None = None  # that is settled, with its round
+    _open: Repair | None = None
+    _has_steps: bool = False
+
+    def take(self, entry: LogEntry, rounds: Sequence[Work], newest: Repair | None) -> None:
+        """Take in an entry after the history has; ``rounds`` and ``newest``, a recovery, are its."""
+        self._count(entry, rounds)
+        if newest is not self._open:
+            self._settle(rounds)
+            self._open = newest
+        elif self._open is not None and rounds and _is_settled(entry, self._open, rounds[-1]):
+            self._settle(rounds)
+
+    def _count(self, entry: LogEntry, rounds: Sequence[Work]) -> None:
+        match entry.told:
+            case chronicle.RoundStarted() if len(rounds) > 1:
+                _add(self.restarts, label(rounds[-2].cause))
+            case chronicle.WorkerFailed() as failed:
+                _add(self.failures, failed.how)
+            case chronicle.HangFound():
+                self.hangs += 1
+            case chronicle.StateSaved(place, _, step):
+                self.saves[place] += 1
+                self.saved[place] = step, entry.time
+            case chronicle.StepsDone(_, step, _):
+                self.step, self.stepped, self._has_steps = step, entry.time, True
+            case chronicle.MilestoneReached() as reached if reached.milestone == _STEPPED:
+                self.stepped, self._has_steps = entry.time, True
+            case chronicle.EntriesLost(count):
+                self.lost += max(1, count)
+            case _:
+                pass
+
+    def _settle(self, rounds: Sequence[Work]) -> None:
+        """Count the open recovery if it is over, and only once."""
+        repair = self._open
+        if repair is None or not rounds or rounds[-1].number != repair.round:
+            return
+        if rounds[-1].first_step is None and self._has_steps:
+            return
+        spans = phases(repair, rounds[-2] if len(rounds) > 1 else None, rounds[-1])
+        if not spans or (self.newest is not None and self.newest[0] is repair):
+            return
+        for span in spans:
+            self.recoveries[span.phase.value].add(span.seconds)
+        self.recoveries[TOTAL].add(spans[-1].ended - spans[0].began)
+        self.settled += 1
+        self.newest = repair, rounds[-1], spans
+
+
+_STEPPED = Milestone.FIRST_STEP.name.lower()
+_ENDS = chronicle.RoundStopping | chronicle.RoundStopped | chronicle.JobEnded
+
+
+def _is_settled(entry: LogEntry, repair: Repair, newest: Work) -> bool:
+    """Whether nothing more of a recovery is expected after an entry."""
+    if isinstance(entry.told, _ENDS):
+        return True
+    is_over = newest.first_step is not None and repair.over is not None
+    return is_over and entry.at >= (repair.over or 0.0) + SETTLE
+
+
+def _zeros(names: Iterable[str]) -> dict[str, int]:
+    return dict.fromkeys((*sorted(names), OTHER), 0)
+
+
+def _add(counts: dict[str, int], name: str) -> None:
+    counts[name if name in counts else OTHER] += 1

@@ -1,0 +1,142 @@
+"""Keeps the state that readers have up with the job.
+
+Theory. Entries of the event log wake ``run``; it publishes a new state at most ``RATE`` times a second,
+however many entries come. The status, which holds what no entry tells (ranks, doubts, figures, saved states),
+is asked for after news, at most every ``ASK`` seconds. While nothing happens, readers get the passing of time
+every ``QUIET`` seconds; without readers nothing is done at all. So the master hears from here as often with
+one reader as with five hundred.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from elasticrun.control import JobControl
+from elasticrun.core.history.history import History
+from elasticrun.core.protocol.chronicle import LogEntry
+from elasticrun.core.protocol.status import JobStatus
+from elasticrun.errors import ElasticRunError
+from elasticrun.observer.changes import changes, is_news
+from elasticrun.observer.hub import MOST_READERS, Hub, Reader
+from elasticrun.observer.model import State, view
+
+logger = logging.getLogger(__name__)
+
+RATE = 4.0
+ASK = 2.0
+QUIET = 5.0
+
+
+class Followed(Protocol):
+    """What is shown: a ``Follower``, or one that pretends."""
+
+    history: History
+    status: JobStatus | None
+    trouble: str
+
+    @property
+    def now(self) -> float: ...
+
+    async def control(self) -> JobControl: ...
+
+    async def refresh(self) -> JobStatus: ...
+
+
+class Live:
+    """The readers of one job. Made inside the running loop."""
+
+    def __init__(self, followed: Followed, most: int = MOST_READERS) -> None:
+        self._followed = followed
+        self._loop = asyncio.get_running_loop()
+        self._touched = asyncio.Event()
+        self._touched.set()
+        self._asked = float("-inf")
+        self._wants_status = True
+        self._asking: asyncio.Task[None] | None = None
+        self._published = float("-inf")
+        self.hub = Hub(self._view(0), most)
+
+    def take(self, _entries: Sequence[LogEntry] = (), _lines: Sequence[str] = ()) -> None:
+        """Something happened."""
+        self._wants_status = True
+        self._touched.set()
+
+    def join(self) -> Reader:
+        """One reader more. Raises FullError."""
+        if not len(self.hub):
+            self.publish()
+        reader = self.hub.join()
+        self._touched.set()
+        return reader
+
+    async def current(self) -> State:
+        """The state, for one who reads it once."""
+        if self._loop.time() - self._asked >= QUIET and not self._followed.history.outcome:
+            self._asked = self._loop.time()
+            await self._refresh()
+        if self._loop.time() - self._published >= 1 / RATE:
+            self.publish()
+        return self.hub.state
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        try:
+            while True:
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._touched.wait(), self._patience())
+                self._touched.clear()
+                self._ask()
+                if len(self.hub):
+                    self.publish()
+                await self._pause(1 / RATE)
+        finally:
+            if self._asking is not None:
+                self._asking.cancel()
+
+    def publish(self) -> None:
+        """Tell readers what is new."""
+        now = self._loop.time()
+        old = self.hub.state
+        state = self._view(old.sequence + 1)
+        if is_news(changes(old, state)) or now - self._published >= QUIET:
+            self._published = now
+            self.hub.publish(state)
+
+    def _patience(self) -> float | None:
+        if not len(self.hub):
+            return None
+        due = self._asked + ASK - self._loop.time()
+        return max(due, 0.05) if self._wants_status else QUIET
+
+    def _view(self, sequence: int) -> State:
+        it = self._followed
+        return view(it.history, it.status, it.now, it.trouble, sequence)
+
+    def _ask(self) -> None:
+        """Ask for the status, if somebody looks and it is time."""
+        now = self._loop.time()
+        is_due = now - self._asked >= (ASK if self._wants_status else QUIET)
+        if self._asking is None and is_due and len(self.hub) and not self._followed.history.outcome:
+            self._asked, self._wants_status = now, False
+            self._asking = asyncio.create_task(self._refresh())
+
+    async def _refresh(self) -> None:
+        try:
+            await self._followed.refresh()
+        except ElasticRunError as error:
+            logger.debug("no status: %s", error)
+        finally:
+            self._asking = None
+        self._touched.set()
+
+    async def _pause(self, seconds: float) -> None:
+        over = asyncio.Event()
+        timer = self._loop.call_later(seconds, over.set)
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()

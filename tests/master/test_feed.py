@@ -1,0 +1,96 @@
+"""The feed: what a watcher gets, what a slow one misses, and what waiting costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TypeVar
+
+import pytest
+
+from elasticrun.core.protocol.orders import MAX_LINES, Watched
+from elasticrun.master import feed as feed_module
+from elasticrun.master.feed import Feed
+
+DEADLINE = 60.0
+Result = TypeVar("Result")
+
+
+def run(work: Coroutine[object, object, Result]) -> Result:
+    async def bounded() -> Result:
+        return await asyncio.wait_for(work, DEADLINE)
+
+    return asyncio.run(bounded())
+
+
+def feed_of(*lines: str, name: int = 5) -> Feed:
+    feed = Feed()
+    feed.name = name
+    for line in lines:
+        feed.add(line)
+    return feed
+
+
+def test_a_watcher_reads_on_where_it_was() -> None:
+    async def main() -> None:
+        feed = feed_of("a", "b")
+        first = await feed.watch("", 0.0)
+        assert first == Watched("5:2", ("a", "b"), missed=False, more=False)
+        feed.add("c")
+        assert await feed.watch(first.upto, 0.0) == Watched("5:3", ("c",), missed=False, more=False)
+        assert await feed.watch("5:3", 0.0) == Watched("5:3", (), missed=False, more=False)
+
+    run(main())
+
+
+@pytest.mark.parametrize("after", ["4:2", "5:", "5:x", "5:-1", "nonsense", "5:²"])
+def test_a_place_of_another_master_or_of_nobody_is_the_beginning(after: str) -> None:
+    assert run(feed_of("a", "b").watch(after, 0.0)) == Watched("5:2", ("a", "b"), missed=True, more=False)
+
+
+def test_a_place_that_is_not_yet_is_the_end() -> None:
+    assert run(feed_of("a").watch("5:" + 40 * "9", 0.0)) == Watched("5:1", (), missed=False, more=False)
+
+
+def test_all_who_wait_are_woken_together() -> None:
+    async def main() -> None:
+        feed = feed_of("a")
+        waiting = [asyncio.ensure_future(feed.watch("5:1", DEADLINE)) for _ in range(3)]
+        gone = asyncio.ensure_future(feed.watch("5:1", DEADLINE))
+        await asyncio.sleep(0)
+        gone.cancel()
+        feed.add("b")
+        feed.wake()
+        feed.wake()
+        assert await asyncio.gather(*waiting) == 3 * [Watched("5:2", ("b",), missed=False, more=False)]
+
+    run(main())
+
+
+def test_who_waits_in_vain_gets_nothing() -> None:
+    assert run(feed_of("a").watch("5:1", 0.01)) == Watched("5:1", (), missed=False, more=False)
+
+
+def test_a_slow_watcher_misses_lines_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "KEPT_LINES", 3)
+    feed = feed_of(*"abcde")
+    assert run(feed.watch("5:1", 0.0)) == Watched("5:5", ("c", "d", "e"), missed=True, more=False)
+    assert run(feed.watch("5:2", 0.0)) == Watched("5:5", ("c", "d", "e"), missed=False, more=False)
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "KEPT_BYTES", 10)
+    feed = feed_of(*(20 * ["four"]))
+    assert run(feed.watch("", 0.0)).lines == ("four", "four")
+
+
+def test_an_answer_is_bounded_in_lines_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = feed_of(*(str(each) for each in range(MAX_LINES + 1)))
+    assert run(feed.watch("", 0.0)).more
+    assert run(feed.watch(f"5:{MAX_LINES}", 0.0)).lines == (str(MAX_LINES),)
+    monkeypatch.setattr(feed_module, "ANSWER_BYTES", 9)
+    long = feed_of("a line that alone is longer", "b", "c")
+    assert run(long.watch("", 0.0)) == Watched(
+        "5:1", ("a line that alone is longer",), missed=False, more=True
+    )
+    assert run(long.watch("5:1", 0.0)).lines == ("b", "c")
