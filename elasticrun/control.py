@@ -243,12 +243,12 @@ class JobControl:
         Raises:
             ScaleFailedError: they did not come within ``timeout`` seconds, and the job is as it was.
         """
-        place = await self._end_of_log()
+        place = await _end_of_log(self)
         answer = (await self._order(ScaleOut(count, timeout))).text
         on_begun(answer)
         number, is_ours = 0, False
         while True:
-            news = await self._patiently(partial(self.watch, place, MAX_WAIT))
+            news = await _patiently(self, partial(self.watch, place, MAX_WAIT))
             place = news.upto
             for entry in filter(None, map(from_line, news.lines)):
                 match entry.told:
@@ -259,34 +259,9 @@ class JobControl:
                     case ScaleEnded(order, reached, reason) if order == number:
                         return _reached(reached, reason)
             if news.missed:  # the master was restarted, or very much happened
-                status = await self._patiently(self.status)
+                status = await _patiently(self, self.status)
                 if (end := status.scaled) is not None and (end.order == number or not status.scaling):
                     return _reached(end.reached, end.reason)
-
-    async def _patiently(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What is answered, by the next master too if the one that is asked dies; tries for a while."""
-        from asyncio import sleep
-        from time import monotonic
-
-        until, pause = monotonic() + self._timeout, FIRST_PAUSE
-        while True:
-            try:
-                return await ask()
-            except MasterUnreachableError:
-                if monotonic() > until:
-                    raise
-            await sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-            if self._nearby:
-                with suppress(ElasticRunError):
-                    self._nearby = (await self.on_this_host(self._job_id))._nearby
-
-    async def _end_of_log(self) -> str:
-        """The place after the newest line of the event log."""
-        news = await self.watch(wait=0.0)
-        while news.more:
-            news = await self.watch(news.upto, 0.0)
-        return news.upto
 
     async def cordon(self, node: str, reason: str) -> str:
         """Keep a node out of new worlds. Returns what the master does about it."""
@@ -322,6 +297,35 @@ class JobControl:
         reply = await give_order(endpoint, self._job_id, request, self._security, self._timeout + wait)
         self._endpoints = (endpoint, *(each for each in self._endpoints if each != endpoint))
         return _obeyed(reply)
+
+
+async def _end_of_log(job: JobControl) -> str:
+    """The place after the newest line of the event log."""
+    news = await job.watch(wait=0.0)
+    while news.more:
+        news = await job.watch(news.upto, 0.0)
+    return news.upto
+
+
+async def _patiently(job: JobControl, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What is answered, by the next master too if the one that is asked dies; tries for a while."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    until, pause = loop.time() + job._timeout, FIRST_PAUSE
+    while True:
+        try:
+            return await ask()
+        except MasterUnreachableError:
+            if loop.time() > until:
+                raise
+        over = asyncio.Event()
+        loop.call_later(pause, over.set)
+        await over.wait()
+        pause = min(2 * pause, LONGEST_PAUSE)
+        if job._nearby:
+            with suppress(ElasticRunError):  # the socket of each master has a name of its own
+                job._nearby = (await JobControl.on_this_host(job._job_id))._nearby
 
 
 def _reached(reached: bool, reason: str) -> str:

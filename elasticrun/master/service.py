@@ -212,12 +212,18 @@ async def _open_nearby(loop: MasterLoop, config: MasterConfig, port: int, is_new
 
 def _without_others(order: _Order) -> _Order:
     """Refuses to wait for nodes that could never come, as there is no port; the rest is for ``order``."""
-    from elasticrun.core.protocol.orders import ControlReply, ScaleJob
+    from elasticrun.core.protocol.orders import ControlReply, ScaleJob, ScaleOut
 
     async def judged(request: ControlRequest) -> ControlReply:
-        if isinstance(request, ScaleJob) and request.min_nodes > 1:
+        wanted = 1
+        match request:
+            case ScaleJob(min_nodes=wanted):
+                pass
+            case ScaleOut(count):
+                wanted += count
+        if wanted > 1:
             text = (
-                f"no other node can reach this job, so it cannot have {request.min_nodes}:"
+                f"no other node can reach this job, so it cannot have {wanted}:"
                 " start it with --nnodes MIN:MAX and --rdzv-endpoint"
             )
             return ControlReply(False, text)

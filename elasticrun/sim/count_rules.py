@@ -9,7 +9,7 @@ from elasticrun.config import HealthCheckMode
 from elasticrun.core.health.candidates import Standing
 from elasticrun.core.job.growth import WARMING_LIMIT
 from elasticrun.core.job.machine import JobMachine
-from elasticrun.core.job.state import BACKOFF, WARMING
+from elasticrun.core.job.state import BACKOFF, COLLECTING, FLUSH, WARMING
 from elasticrun.core.membership.nodes import Node
 from elasticrun.core.membership.rendezvous import WorldLimits
 from elasticrun.core.membership.tally import Tally
@@ -59,8 +59,9 @@ def _candidates_are_exact(machine: JobMachine) -> None:
     _same("who is held back imports", {name for name in held if not nodes[name].status.warming}, set())
     checked = machine.state.checkup.pending if machine.state.checkup is not None else set[str]()
     _same("who is held back is not checked", held.keys() & checked, set())
-    is_free = machine.state.members.detached == 0 and (BACKOFF, "") not in machine.state.timers
-    is_free = is_free and machine.state.ending is None
+    # A world of those that are there may wait for a back-off, or for what a node that leaves has saved.
+    waits = any((timer, "") in machine.state.timers for timer in (BACKOFF, COLLECTING, FLUSH))
+    is_free = machine.state.members.detached == 0 and not waits
     if machine.state.round < 0 or (machine.state.phase is JobPhase.GATHERING and is_free):
         _same("nobody is held back who is needed", set(held), set())
     if not machine.state.ended:

@@ -30,6 +30,8 @@ _WORDS = {
     "round_stopped": "round {round} has stopped",
     "state_saved": "step {step} of round {round} is saved: {place}",
     "order_answered": "{order}: {answer}",
+    "scale_started": "{direction} {order}: by {count}, to a world of {goal} nodes",
+    "scale_ended": "the scale operation {order} is over: {reason}",
     "decision": "{text}",
     "job_ended": "the job has {outcome}: {reason}",
     "entries_lost": "{count} entries are missing here",

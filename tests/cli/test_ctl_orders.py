@@ -232,9 +232,52 @@ def test_a_number_of_tasks_that_is_none(master: Master, token: str, argv: list[s
     assert len(done.stderr.splitlines()) == 1 and words in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["status", "drain", "scale", "stacks"])
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["scale", "in"], "give either --count K or --name NODE"),
+        (["scale", "in", "--count", "1", "--name", "n"], "give either --count K or --name NODE"),
+        (["scale", "in", "--name", ""], "give the names of at most 64 nodes"),
+        (["scale", "out", "--count", "1", "--timeout", "nan"], "--timeout 'nan' is not valid"),
+        (["scale", "out", "--count", "1", "--timeout", "1e9"], "above 0, at most 604800"),
+    ],
+)
+def test_what_is_no_order_for_fewer_or_more(master: Master, token: str, argv: list[str], words: str) -> None:
+    done = ctl(*argv, *target(master, token))
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert len(done.stderr.splitlines()) == 1 and words in done.stderr
+
+
+def test_options_stand_after_the_subcommand(master: Master, token: str) -> None:
+    done = ctl("scale", *target(master, token), "in")
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert "options stand before 'in': give them after it" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["scale", "in", "--count", "1"], "no round runs: the job is gathering"),
+        (["scale", "out", "--count", "1"], "no round runs: the job is gathering"),
+        (["cordon", "nobody"], "there is no node 'nobody'"),
+        (["uncordon", "nobody"], "there is no node 'nobody'"),
+    ],
+)
+def test_what_the_master_declines_is_a_sentence(
+    master: Master, token: str, argv: list[str], words: str
+) -> None:
+    for more in ([], ["--json"]):
+        done = ctl(*argv, *target(master, token), *more)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith(words)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["status", "drain", "scale", "scale in", "scale out", "stacks", "cordon", "uncordon", "check", "stop"],
+)
 def test_every_verb_tells_its_exit_codes(verb: str) -> None:
-    done = ctl(verb, "--help")
+    done = ctl(*verb.split(), "--help")
     assert done.returncode == 0
     words = " ".join(done.stdout.split())
     for code in ("1 the master declines", "4 nothing answers", "6 it serves another job", "15 token or cert"):

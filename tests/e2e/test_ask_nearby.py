@@ -91,6 +91,8 @@ def test_a_job_without_a_port_is_found_asked_and_steered(cluster: Cluster) -> No
     assert status["job"]["job_id"] == job["job_id"]
     lonely = ask(cluster.folder, "scale", "2", *named)
     assert lonely.returncode == 1 and "no other node can reach this job" in lonely.stderr
+    lonely = ask(cluster.folder, "scale", "out", "--count", "1", *named)
+    assert lonely.returncode == 1 and "no other node can reach this job" in lonely.stderr
     assert "stopped and start again" in done(cluster.folder, "restart", *named)
     end(cluster, 1, 1)
     assert listed(cluster.folder, launcher) == {}

@@ -26,7 +26,16 @@ from elasticrun.core.job.events import (
 )
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.state import JobState
-from elasticrun.core.protocol.orders import DrainNode, ScaleJob, ScaleRole
+from elasticrun.core.protocol.orders import (
+    MAX_SCALE_WAIT,
+    CordonNode,
+    DrainNode,
+    ScaleIn,
+    ScaleJob,
+    ScaleOut,
+    ScaleRole,
+    StopJob,
+)
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.protocol.tasks import MAX_CLUSTER
 from elasticrun.errors import ExitCode, UsageError
@@ -55,6 +64,10 @@ events: st.SearchStrategy[JobEvent] = st.one_of(
     st.builds(DrainNode, names, reasons),
     st.builds(ScaleJob, node_counts, node_counts),
     st.builds(ScaleRole, st.sampled_from(TaskRole), st.integers(1, MAX_CLUSTER)),
+    st.builds(ScaleIn, reasons, node_counts),
+    st.builds(ScaleOut, node_counts, st.floats(0, MAX_SCALE_WAIT)),
+    st.builds(CordonNode, names, reasons),
+    st.builds(StopJob, reasons),
 )
 entries = st.lists(st.builds(Entry, st.floats(0, 1e12), events), max_size=5)
 configs = st.builds(

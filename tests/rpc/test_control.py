@@ -15,15 +15,21 @@ from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.protocol.bounds import MAX_FAILURE_TEXT, MAX_NAME, MAX_REPLY
 from elasticrun.core.protocol.messages import RejectCode
 from elasticrun.core.protocol.orders import (
+    CheckNodes,
     ControlHello,
     ControlReply,
     ControlRequest,
+    CordonNode,
     DrainNode,
     RestartRound,
     SaveAllStacks,
+    ScaleIn,
     ScaleJob,
+    ScaleOut,
     ScaleRole,
     ShowStatus,
+    StopJob,
+    UncordonNode,
 )
 from elasticrun.core.protocol.questions import (
     Found,
@@ -74,6 +80,12 @@ EVERY_ORDER: tuple[ControlRequest, ...] = (
     ScaleRole(TaskRole.PS, MAX_CLUSTER),
     SaveAllStacks(),
     RestartRound("edited"),
+    ScaleIn("night", nodes=("n0",)),
+    ScaleOut(2, 1.5),
+    CordonNode("n0", "loud"),
+    UncordonNode("n0"),
+    CheckNodes("slow"),
+    StopJob("no money"),
     ReadLog(3, (LogPlace(LogStream.OUT, "here"), LogPlace(LogStream.ERR)), 10, 1.5),
     ShowStacks(3),
     ListRanks(),

@@ -83,15 +83,21 @@ from elasticrun.core.protocol.messages import (
     WriteState,
 )
 from elasticrun.core.protocol.orders import (
+    CheckNodes,
     ControlHello,
     ControlReply,
     ControlRequest,
+    CordonNode,
     DrainNode,
     RestartRound,
     SaveAllStacks,
+    ScaleIn,
     ScaleJob,
+    ScaleOut,
     ScaleRole,
     ShowStatus,
+    StopJob,
+    UncordonNode,
 )
 from elasticrun.core.protocol.questions import (
     Found,
@@ -105,7 +111,7 @@ from elasticrun.core.protocol.questions import (
     ReadLog,
     ShowStacks,
 )
-from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, TaskStatus
+from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, ScaleEnd, TaskStatus
 from elasticrun.core.protocol.storing import StorePart, StoreStage
 from elasticrun.core.protocol.tasks import Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
@@ -230,6 +236,13 @@ CONTROL: list[ControlHello | ControlRequest] = [
     ScaleRole(TaskRole.EVALUATOR, 3),
     SaveAllStacks(),
     RestartRound("edited"),
+    ScaleIn("night", 2),
+    ScaleIn("night", nodes=("n0", "n1")),
+    ScaleOut(2, 1.5),
+    CordonNode("n0", "loud"),
+    UncordonNode("n0"),
+    CheckNodes("slow"),
+    StopJob("no money"),
     ReadLog(3, (LogPlace(LogStream.ERR, "ab:0.1:7"),), 10, 2.5),
     ShowStacks(3),
     ListRanks(),
@@ -254,12 +267,14 @@ SHOWN = JobStatus(
             "slow",
             (TaskStatus(TaskRole.PS, 1, 2, "running", "h:1", TaskUsage(0, 0.5)),),
         ),
-        NodeStatus("n1", None, AgentPhase.READY, False),
+        NodeStatus("n1", None, AgentPhase.READY, False, cordoned="loud"),
     ),
     5,
     CommitId(2, 9),
     CommitId(2, 8),
     CommitId(1, 7),
+    "scale out by 1",
+    ScaleEnd(3, True, "done"),
 )
 
 AGENT_BYTES = [
@@ -357,6 +372,13 @@ CONTROL_BYTES = [
     "320408041003",
     "2a00",
     "3a080a06656469746564",
+    "a201090a056e696768741002",
+    "a2010f0a056e696768741a026e301a026e31",
+    "aa010b080211000000000000f83f",
+    "b2010a0a026e3012046c6f7564",
+    "ba01040a026e30",
+    "c201060a04736c6f77",
+    "ca010a0a086e6f206d6f6e6579",
     "f2011b0803120c0802120861623a302e313a37180a210000000000000440",
     "fa01020803",
     "820200",
@@ -367,9 +389,9 @@ REPLY_BYTES = [
 ]
 
 STATUS_BYTES = (
-    "080122680a036a6f6210031804200128043002380342066e6f626f64794a310a026e301000180320012a04736c6f7732"
-    "1f080310011802220772756e6e696e672a03683a31320911000000000000e03f4a060a026e31180250055a04080210096204"
-    "080210086a0408011007"
+    "0801228c010a036a6f6210031804200128043002380342066e6f626f64794a310a026e301000180320012a04736c6f77321f"
+    "080310011802220772756e6e696e672a03683a31320911000000000000e03f4a0c0a026e31180242046c6f756450055a0408"
+    "0210096204080210086a0408011007a2010e7363616c65206f75742062792031aa010a080310011a04646f6e65"
 )
 #: What stands on the wire for one who speaks it, and in no value.
 WITHOUT_VALUE = {"AgentMessage", "MasterMessage", "ControlMessage", "Goodbye", "ClusterRole"}

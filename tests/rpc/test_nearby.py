@@ -22,14 +22,20 @@ from hypothesis import strategies as st
 from elasticrun import __version__
 from elasticrun.config import TaskRole
 from elasticrun.core.protocol.orders import (
+    CheckNodes,
     ControlReply,
     ControlRequest,
+    CordonNode,
     DrainNode,
     RestartRound,
     SaveAllStacks,
+    ScaleIn,
     ScaleJob,
+    ScaleOut,
     ScaleRole,
     ShowStatus,
+    StopJob,
+    UncordonNode,
 )
 from elasticrun.core.protocol.questions import ListRanks, LogPlace, LogStream, ReadLog, ShowStacks
 from elasticrun.core.protocol.status import JobPhase, JobStatus
@@ -137,6 +143,12 @@ async def say(name: str, data: bytes) -> bytes:
         ScaleRole(TaskRole.PS, 3),
         SaveAllStacks(),
         RestartRound("edited"),
+        ScaleIn("night", nodes=("n0",)),
+        ScaleOut(2, 1.5),
+        CordonNode("n0", "loud"),
+        UncordonNode("n0"),
+        CheckNodes("slow"),
+        StopJob("no money"),
         ReadLog(3, (LogPlace(LogStream.OUT, "here"), LogPlace(LogStream.ERR)), 10, 1.5),
         ShowStacks(3),
         ListRanks(),
@@ -201,6 +213,8 @@ def test_what_is_no_order_is_refused(data: bytes, why: str) -> None:
         ("ScaleJob", {"min_nodes": 0, "max_nodes": 1}, "not between"),
         ("ScaleJob", {"min_nodes": 3, "max_nodes": 1}, "max_nodes must be 3 or more"),
         ("ScaleJob", {"min_nodes": True, "max_nodes": 1}, "is no int"),
+        ("ScaleIn", {"reason": "", "count": 0, "nodes": []}, "either a count of nodes or their names"),
+        ("ScaleOut", {"count": 1, "timeout": -1.0}, "not between"),
         ("DrainNode", {"node": "", "reason": ""}, "node must not be empty"),
         ("DrainNode", {"node": "n", "reason": "x" * 20_000}, "reason must have at most"),
         ("ScaleRole", {"role": "boss", "count": 1}, "is no TaskRole"),

@@ -73,10 +73,6 @@ class Scaling:
         if state.phase is JobPhase.RUNNING and len(state.current.assignments) > limits.largest:
             state.current.must_stop(StopCause.RESIZED, why)
 
-    def _number(self) -> int:
-        self._state.scalings += 1
-        return self._state.scalings
-
     def _refuses_second(self) -> str:
         text = pending_in_words(self._state)
         return f"{text}; order this one after it" if text else ""
@@ -117,7 +113,7 @@ class Scaling:
             )
         before, wanted = state.limits, self._shrunk(len(names))
         state.scaling = operation = Operation(
-            self._number(),
+            _number(state),
             Direction.IN,
             len(names),
             state.round,
@@ -173,7 +169,7 @@ class Scaling:
         state, limits, size = self._state, self._state.limits, len(self._state.current.assignments)
         wanted = WorldLimits(limits.min_nodes, limits.max_nodes + event.count, limits.node_unit)
         state.scaling = operation = Operation(
-            self._number(),
+            _number(state),
             Direction.OUT,
             event.count,
             state.round,
@@ -251,6 +247,12 @@ class Scaling:
             or state.limits in (operation.before, operation.wanted),
         }
         return [rule for rule, holds in rules.items() if not holds]
+
+
+def _number(state: JobState) -> int:
+    """The number of a new operation."""
+    state.scalings += 1
+    return state.scalings
 
 
 def pending_in_words(state: JobState) -> str:
