@@ -18,10 +18,9 @@ needs none: ``rpc/nearby.py`` says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.protocol.chronicle import OrderAnswered, ScaleEnded, ScaleStarted
@@ -283,49 +282,22 @@ class JobControl:
         """Try the endpoints in turn: only the host that has the master listens."""
         if self._nearby:
             return _obeyed((await nearby.give(self._nearby, request, self._timeout + wait))[0])
-        *others, last = self._endpoints
-        for endpoint in others:
-            try:
-                return await self._give(endpoint, request, wait)
-            except (MasterUnreachableError, EndpointTakenError) as error:
-                self._on_silent(error)
-        return await self._give(last, request, wait)
-
-    async def _give(self, endpoint: Endpoint, request: ControlRequest, wait: float) -> ControlReply:
         from elasticrun.rpc.control import give_order  # imports gRPC, which a job on this host does not need
 
-        reply = await give_order(endpoint, self._job_id, request, self._security, self._timeout + wait)
-        self._endpoints = (endpoint, *(each for each in self._endpoints if each != endpoint))
-        return _obeyed(reply)
-
-
-async def _end_of_log(job: JobControl) -> str:
-    """The place after the newest line of the event log."""
-    news = await job.watch(wait=0.0)
-    while news.more:
-        news = await job.watch(news.upto, 0.0)
-    return news.upto
-
-
-async def _patiently(job: JobControl, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What is answered, by the next master too if the one that is asked dies; tries for a while."""
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    until, pause = loop.time() + job._timeout, FIRST_PAUSE
-    while True:
-        try:
-            return await ask()
-        except MasterUnreachableError:
-            if loop.time() > until:
-                raise
-        over = asyncio.Event()
-        loop.call_later(pause, over.set)
-        await over.wait()
-        pause = min(2 * pause, LONGEST_PAUSE)
-        if job._nearby:
-            with suppress(ElasticRunError):  # the socket of each master has a name of its own
-                job._nearby = (await JobControl.on_this_host(job._job_id))._nearby
+        endpoints = self._endpoints
+        for endpoint in endpoints:
+            try:
+                reply = await give_order(
+                    endpoint, self._job_id, request, self._security, self._timeout + wait
+                )
+            except (MasterUnreachableError, EndpointTakenError) as error:
+                if endpoint is endpoints[-1]:
+                    raise
+                self._on_silent(error)
+            else:
+                self._endpoints = (endpoint, *(each for each in endpoints if each != endpoint))
+                return _obeyed(reply)
+        raise UsageError("a job is asked at one endpoint at least, and none is given")
 
 
 def _reached(reached: bool, reason: str) -> str:

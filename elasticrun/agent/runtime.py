@@ -148,14 +148,14 @@ class Agent:
             _storage(config.job, lambda: self._processes.writers),
             lambda: self._link.tell_progress(),
         )
-        self._processes = Processes(
-            config, node, spawner, router, cpus, self._services, self._post, self._spared
-        )
+        spared = self._spared
+        self._processes = Processes(config, node, spawner, router, cpus, self._services, self._post, spared)
         self._face = open_face(self._machine.state, self._services.step) if open_face is not None else None
         event_log = EventLog(config.event_log_handler, router.stderr.write)
         self._recorder = Recorder(event_log, config, node)
-        kept, watch = router.kept, self._services.watch
-        self._answers = NodeAnswers(node.incarnation, kept, watch, lambda answer: self._link.send(answer))
+        self._answers = NodeAnswers(
+            node.incarnation, router.kept, self._services.watch, lambda answer: self._link.send(answer)
+        )
         self._link = Link(
             host,
             self._machine,

@@ -18,7 +18,7 @@ def metrics_of(follower: Any) -> Callable[[], tuple[bytes, str]] | None:
     return lambda: render(follower)
 
 
-def tracer_to(endpoint: str) -> Any:
+def tracer_to(endpoint: str, job_id: str) -> Any:
     """What sends traces to this URL. Raises UsageError if OpenTelemetry is not installed."""
     try:
         module: Any = importlib.import_module("elasticrun.observer.traces")
@@ -26,4 +26,4 @@ def tracer_to(endpoint: str) -> Any:
         raise UsageError(
             "--traces needs OpenTelemetry, which is not installed: pip install 'elasticrun[traces]'"
         ) from None
-    return module.Tracer(endpoint)
+    return module.Tracer(endpoint, job_id)

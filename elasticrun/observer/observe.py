@@ -36,7 +36,7 @@ async def observe(
     Raises ElasticRunError if the job cannot be followed. ``tell`` is called with the page's URL once it is
     served. The page stays when the job is over.
     """
-    tracer = tracer_to(settings.traces) if settings.traces else None
+    tracer = tracer_to(settings.traces, settings.job_id or "") if settings.traces else None
     takers: list[Taker] = []
     if tracer is not None:
         takers.append(lambda entries, _lines: tracer.take(entries))
@@ -49,7 +49,7 @@ async def observe(
     takers.append(live.take)
     async with AsyncExitStack() as stack:
         if tracer is not None:
-            stack.callback(tracer.close)
+            stack.push_async_callback(asyncio.to_thread, tracer.close)  # a collector may be silent
         if listener is not None:
             await _serve(settings, listener, live, follower, stack)
             tell(url_of(listener, settings.host, settings.security.tls is not None))

@@ -234,6 +234,7 @@ class Pages:
         try:
             if self._metrics is None:
                 raise ImportError
+            await self._live.current()  # asks for the status now and then
             body, kind = self._metrics()
         except ImportError:
             needed = "metrics need prometheus-client: pip install 'elasticrun[metrics]'"

@@ -273,8 +273,8 @@ SHOWN = JobStatus(
     CommitId(2, 9),
     CommitId(2, 8),
     CommitId(1, 7),
-    "scale out by 1",
-    ScaleEnd(3, True, "done"),
+    scaling="scale out by 1",
+    scaled=ScaleEnd(3, True, "done"),
 )
 
 AGENT_BYTES = [

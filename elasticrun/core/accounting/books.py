@@ -18,6 +18,7 @@ others had spent is kept as one sum.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from elasticrun.core.accounting.account import Account, Place, after
 from elasticrun.core.accounting.activities import Activity, Spent, add, nothing
@@ -108,9 +109,7 @@ class Books:
 
     def settled(self, now: int) -> Spent:
         """What the job has spent until now, as far as it cannot be judged otherwise: no kind of it falls."""
-        if not self._is_over:
-            self._now = max(self._now, now)
-        return self._job.settled(self._now)
+        return self._job.settled(self._now if self._is_over else max(self._now, now))
 
     def job_spent(self, now: int) -> Spent:
         """What the job alone has spent until now. It costs the same however many nodes there are."""
@@ -264,20 +263,21 @@ class Books:
         """What the job does follows from where its nodes are."""
         job, training = self._job, self._job.training
         if training is not None and not training.is_open:
-            job.leave(self._now, self._between(), is_lost=False)
+            job.leave(self._now, _between(self._places), is_lost=False)
         elif training is None or training.begun is None:
-            activity = self._between() if training is None else self._before(training)
+            activity = _between(self._places) if training is None else self._before(training)
             if activity is not job.activity:
                 job.do(self._now, activity)
 
     def _before(self, training: Training) -> Activity:
         """What the job does before the first step of its round."""
         least = next((each for each in Milestone if self._places[each]), None)
-        return self._between() if least is None else after(least, training.restores)
+        return _between(self._places) if least is None else after(least, training.restores)
 
-    def _between(self) -> Activity:
-        """What the job does while no round runs."""
-        for activity in (Activity.STOPPED, Activity.START):
-            if self._places[activity]:
-                return activity
-        return Activity.WAITING
+
+def _between(places: Mapping[Place, int]) -> Activity:
+    """What the job does while no round runs."""
+    for activity in (Activity.STOPPED, Activity.START):
+        if places.get(activity):
+            return activity
+    return Activity.WAITING
