@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.control import JobControl, JobStatus
+from elasticrun.core.protocol.chronicle import Happening, LogEntry, OrderAnswered, ScaleEnded, ScaleStarted
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.orders import (
     ControlReply,
@@ -16,18 +18,21 @@ from elasticrun.core.protocol.orders import (
     SaveAllStacks,
     ScaleJob,
     ScaleRole,
+    Watched,
 )
-from elasticrun.core.protocol.status import ROOM, JobPhase, NodeStatus, fitting, status_in_words
+from elasticrun.core.protocol.status import ROOM, JobPhase, NodeStatus, ScaleEnd, fitting, status_in_words
 from elasticrun.errors import (
     ElasticRunError,
     MasterUnreachableError,
     OrderDeclinedError,
     ProtocolError,
+    ScaleFailedError,
     UnauthenticatedError,
     WrongJobError,
 )
 from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
 from elasticrun.rpc.codec.control import encode_reply
+from elasticrun.rpc.event_lines import to_line
 from elasticrun.rpc.server import Orders
 from tests.rpc.harness import DEADLINE, LOCKED, Obedient, run, serving
 from tests.rpc.process import Master, master_process
@@ -154,3 +159,69 @@ def test_nodes_without_room_are_counted() -> None:
     text = status_in_words(status("a", unlisted=2))
     assert text.splitlines()[0].endswith("3 nodes of 1:2, 0 of 3 restarts used")
     assert text.splitlines()[-1] == "  and 2 more nodes"
+
+
+# -- the wait for nodes
+
+
+def line(event: int, told: Happening) -> str:
+    return to_line(LogEntry(event, 0.0, 0.0, told))
+
+
+class Told(JobControl):
+    """A client whose master answers from a list: pages of the event log, or an error."""
+
+    def __init__(
+        self, *pages: Watched | Exception, scaled: ScaleEnd | None = None, scaling: str = ""
+    ) -> None:
+        super().__init__([NOWHERE], timeout=DEADLINE)
+        self.pages = [Watched("1:0", more=True), Watched("1:0"), *pages]
+        self.shown = JobStatus("job", JobPhase.RUNNING, 0, 1, 2, 0, 0, scaled=scaled, scaling=scaling)
+
+    async def watch(self, after: str = "", wait: float = 20.0) -> Watched:
+        page = self.pages.pop(0)
+        if isinstance(page, Exception):
+            raise page
+        return page
+
+    async def status(self) -> JobStatus:
+        return self.shown
+
+    async def _order(self, request: ControlRequest, wait: float = 0.0) -> ControlReply:
+        return ControlReply(True, "operation 2: 2 -> 3 nodes")
+
+
+BEGUN = (
+    line(8, OrderAnswered("ScaleOut", True, "operation 1: 2 -> 3 nodes")),
+    line(8, ScaleStarted(1, "scale out", 1, 3)),
+    line(8, ScaleEnded(1, False, "another one")),
+    line(9, OrderAnswered("ScaleOut", True, "operation 2: 2 -> 3 nodes")),
+    line(9, ScaleStarted(2, "scale out", 1, 3)),
+)
+DONE = Watched("1:9", (line(12, ScaleEnded(2, True, "the world has 3 nodes")),))
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Told(Watched("1:5", BEGUN), DONE),
+        Told(Watched("1:5", BEGUN), MasterUnreachableError("it starts again"), DONE),
+        Told(Watched("1:5", BEGUN), Watched("2:0", missed=True), DONE, scaling="it goes on"),
+        Told(
+            Watched("1:5", BEGUN),
+            Watched("2:0", missed=True),
+            scaled=ScaleEnd(2, True, "the world has 3 nodes"),
+        ),
+    ],
+    ids=["at once", "after a restart", "after a gap", "in the gap"],
+)
+def test_the_end_of_an_operation_is_found(job: Told) -> None:
+    heard: list[str] = []
+    assert asyncio.run(job.scale_out(1, 9.0, heard.append)) == "the world has 3 nodes"
+    assert heard == ["operation 2: 2 -> 3 nodes"]
+
+
+def test_an_operation_that_fails_is_an_error() -> None:
+    job = Told(Watched("1:5", (*BEGUN, line(12, ScaleEnded(2, False, "nobody came")))))
+    with pytest.raises(ScaleFailedError, match="nobody came"):
+        asyncio.run(job.scale_out(1, 9.0))

@@ -248,6 +248,17 @@ def test_a_job_is_stopped_with_grace(cluster: Cluster, orders: Orders) -> None:
         assert launcher.wait() in (0, ExitCode.DRAINED), launcher.story()
 
 
+def test_a_job_that_is_stopped_has_not_succeeded(cluster: Cluster, orders: Orders) -> None:
+    nodes = [start(cluster, "1:2", rank) for rank in range(2)]
+    before = cluster.director.round(0, 2)
+    orders.done("stop", "--reason", "the money is spent")
+    for worker in before:
+        worker.wait_end()
+    for launcher in nodes:
+        assert launcher.wait() == ExitCode.DRAINED, launcher.story()
+        assert "stopped by an operator: the money is spent" in launcher.err
+
+
 # -- who may
 
 
