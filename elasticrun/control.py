@@ -18,9 +18,10 @@ needs none: ``rpc/nearby.py`` says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.protocol.chronicle import OrderAnswered, ScaleEnded, ScaleStarted
@@ -298,6 +299,35 @@ class JobControl:
                 self._endpoints = (endpoint, *(each for each in endpoints if each != endpoint))
                 return _obeyed(reply)
         raise UsageError("a job is asked at one endpoint at least, and none is given")
+
+
+async def _end_of_log(job: JobControl) -> str:
+    """The place after the newest line of the event log."""
+    news = await job.watch(wait=0.0)
+    while news.more:
+        news = await job.watch(news.upto, 0.0)
+    return news.upto
+
+
+async def _patiently(job: JobControl, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What is answered, by the next master too if the one that is asked dies; tries for a while."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    until, pause = loop.time() + job._timeout, FIRST_PAUSE
+    while True:
+        try:
+            return await ask()
+        except MasterUnreachableError:
+            if loop.time() > until:
+                raise
+        over = asyncio.Event()
+        loop.call_later(pause, over.set)
+        await over.wait()
+        pause = min(2 * pause, LONGEST_PAUSE)
+        if job._nearby:
+            with suppress(ElasticRunError):  # the socket of each master has a name of its own
+                job._nearby = (await JobControl.on_this_host(job._job_id))._nearby
 
 
 def _reached(reached: bool, reason: str) -> str:

@@ -131,8 +131,7 @@ class Agent:
         self._began = self._clock.now()
         self._events: deque[AgentEvent] = deque()
         self._handling = False
-        self._is_running = False  # workers do, as the last report said
-        self._is_broken = False  # a bug showed; the agent is leaving because of it
+        self._is_running = self._is_broken = False  # workers run, as was last told; a bug showed
         self._timer: asyncio.TimerHandle | None = None
         self._finished: asyncio.Future[Finish] = self._loop.create_future()
         self._machine = AgentMachine(config.job.job_id, __version__, node, _terms(config))
