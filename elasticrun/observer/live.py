@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Protocol
 
 from elasticrun.control import JobControl
@@ -86,13 +85,12 @@ class Live:
         """Publish until cancelled."""
         try:
             while True:
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._touched.wait(), self._patience())
+                await self._wait(self._touched, self._patience())
                 self._touched.clear()
                 self._ask()
                 if len(self.hub):
                     self.publish()
-                await self._pause(1 / RATE)
+                await self._wait(asyncio.Event(), 1 / RATE)
         finally:
             if self._asking is not None:
                 self._asking.cancel()
@@ -133,10 +131,14 @@ class Live:
             self._asking = None
         self._touched.set()
 
-    async def _pause(self, seconds: float) -> None:
-        over = asyncio.Event()
-        timer = self._loop.call_later(seconds, over.set)
+    async def _wait(self, event: asyncio.Event, seconds: float | None) -> None:
+        """Wait until it is set, and set it after so many seconds.
+
+        Not by ``asyncio.wait_for``: before Python 3.12 it loses a cancellation that comes with the event.
+        """
+        timer = None if seconds is None else self._loop.call_later(seconds, event.set)
         try:
-            await over.wait()
+            await event.wait()
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, suppress
 
 from elasticrun.control import JobControl
 from elasticrun.core.protocol.chronicle import LogEntry
-from elasticrun.errors import MasterUnreachableError, UsageError
+from elasticrun.errors import ElasticRunError
 from elasticrun.follower import Follower
 from elasticrun.observer.access import Door, Reading, is_loopback
 from elasticrun.observer.extras import metrics_of, tracer_to
@@ -81,7 +81,7 @@ async def join(settings: ObserverSettings) -> JobControl:
     token = settings.security.token
     if not settings.endpoints or token is None:
         return await JobControl.on_this_host(settings.job_id, settings.launcher, settings.timeout)
-    with suppress(MasterUnreachableError, UsageError):
+    with suppress(ElasticRunError):  # whatever is here, the job may be elsewhere
         return await JobControl.on_this_host(settings.job_id, settings.launcher, settings.timeout)
     return await JobControl.connect(
         settings.endpoints, settings.job_id or "none", settings.security, settings.timeout

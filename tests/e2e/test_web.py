@@ -283,7 +283,9 @@ def test_a_page_is_served_from_beside_a_job(cluster: Cluster) -> None:
     assert [row["number"] for row in running(port)["rounds"]] == [0]
     observer.signal(signal.SIGINT)
     assert observer.wait() == 0
-    nobody = cluster.launch("observe", "--web", ":0", "--pid", "1", command=ctl, cwd=ROOT)
+    nowhere = ("--endpoint", f"127.0.0.1:{free_port()}", "--timeout", "1")
+    token = {"ELASTICRUN_TOKEN": TOKEN}
+    nobody = cluster.launch("observe", "--web", ":0", *nowhere, command=ctl, cwd=ROOT, env=token)
     assert nobody.wait() == ExitCode.MASTER_UNREACHABLE
     wrong = cluster.launch("observe", "--web", "nowhere", command=ctl, cwd=ROOT)
     assert wrong.wait() == ExitCode.USAGE
