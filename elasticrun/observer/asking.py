@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elasticrun.control import JobControl
+from elasticrun.control import JobControl, LogPiece
 from elasticrun.core.protocol.plain import plain
 from elasticrun.errors import UsageError
 
@@ -18,6 +18,8 @@ MAX_REASON = 500
 MAX_NUMBER = 1_000_000
 #: Most characters of stacks, or of a log, that are shown.
 MAX_SHOWN = 400_000
+#: Newest lines of each stream of a log that are shown.
+LINES = 200
 BY_PAGE = "an operator asked for it on the web page"
 
 
@@ -43,13 +45,19 @@ async def give(control: JobControl, order: Any) -> str:
 
 
 async def stacks_of(control: JobControl, rank: int) -> str:
-    """The stacks of one worker. Raises UsageError if this version cannot."""
-    return _shown(await _ability(control, "stacks_of")(rank))
+    """The stacks of one worker."""
+    return _shown(await control.stacks_of(rank))
 
 
 async def log_of(control: JobControl, rank: int) -> str:
-    """The newest lines of one worker's log. Raises UsageError if this version cannot."""
-    return _shown(await _ability(control, "log")(rank))
+    """The newest lines of one worker's log, each stream under its name."""
+    pieces = await control.log(rank, lines=LINES)
+    return _shown("\n".join(map(_piece, pieces)))
+
+
+def _piece(piece: LogPiece) -> str:
+    said = piece.note or piece.data.decode(errors="replace")
+    return f"-- {piece.stream.value}\n{said}"
 
 
 def rank_of(text: str | None) -> int:
@@ -59,20 +67,8 @@ def rank_of(text: str | None) -> int:
     return int(text)
 
 
-def _ability(control: JobControl, name: str) -> Any:
-    found = getattr(control, name, None)
-    if found is None:
-        what = "show stacks" if name == "stacks_of" else "show logs"
-        where = "look into the node's log directory"
-        raise UsageError(f"this version of elasticrun cannot {what} from afar: {where}")
-    return found
-
-
-def _shown(answer: Any) -> str:
-    text = answer if isinstance(answer, str) else getattr(answer, "text", None)
-    if isinstance(text, bytes):
-        text = text.decode(errors="replace")
-    return plain(str(answer if text is None else text)[-MAX_SHOWN:])
+def _shown(text: str) -> str:
+    return plain(text[-MAX_SHOWN:])
 
 
 def _reason(order: dict[str, Any]) -> str:

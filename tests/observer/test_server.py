@@ -12,6 +12,7 @@ pytest.importorskip("aiohttp", reason="needs the extra web")
 
 from elasticrun.cli.documents import FOLDER
 from elasticrun.core.protocol import chronicle
+from elasticrun.core.protocol.questions import LogPiece, LogStream
 from elasticrun.errors import MasterUnreachableError, OrderDeclinedError, UnauthenticatedError
 from elasticrun.observer import access
 from elasticrun.observer.changes import applied
@@ -321,19 +322,26 @@ def test_what_the_job_refuses_is_said(refusal: Any, status: int) -> None:
     with_site(use)
 
 
-def test_stacks_and_logs_are_shown_where_the_job_can() -> None:
+def test_stacks_and_logs_of_a_rank_are_shown() -> None:
+    async def stacks_of(rank: int) -> str:
+        return f"stack of {rank}\x1b[31m"
+
+    async def log(rank: int, lines: int) -> tuple[LogPiece, ...]:
+        assert lines > 0
+        return (
+            LogPiece(LogStream.OUT, "7", f"line of {rank}\n\x1b[31m".encode()),
+            LogPiece(LogStream.ERR, "", note="it is not kept"),
+        )
+
     async def use(site: Site, session: Browser) -> None:
-        for path in ("/api/stacks?rank=0", "/api/log?rank=0"):
-            answer = await session.get(site.url + path, headers=BEARER)
-            assert answer.status == 400
-            assert "this version" in (await answer.json())["error"]
-
-        async def stacks_of(rank: int) -> str:
-            return f"stack of {rank}\x1b[31m"
-
         site.followed.pretend.stacks_of = stacks_of  # type: ignore[attr-defined]
+        site.followed.pretend.log = log  # type: ignore[attr-defined]
         answer = await session.get(site.url + "/api/stacks?rank=12", headers=BEARER)
-        assert (await answer.json())["text"].startswith("stack of 12")
+        text = (await answer.json())["text"]
+        assert text.startswith("stack of 12") and "\x1b" not in text
+        answer = await session.get(site.url + "/api/log?rank=3", headers=BEARER)
+        text = (await answer.json())["text"]
+        assert "line of 3" in text and "it is not kept" in text and "\x1b" not in text
         for rank in ("", "-1", "x", "1" * 9):
             answer = await session.get(site.url + f"/api/stacks?rank={rank}", headers=BEARER)
             assert answer.status == 400
