@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from elasticrun.follower import Follower
 
 PREFIX = "elasticrun_"
+#: Seconds by which agents may be late with what they tell. Counters of time are so far behind.
+LATE = 10.0
 #: States of a node that its agent does not tell itself.
 DETACHED, OTHER = "detached", "other"
 _STATES = (*(phase.value for phase in AgentPhase), DETACHED, OTHER)
@@ -175,7 +177,7 @@ def _of_job(history: History, status: JobStatus | None) -> Iterator[Family]:
 
 
 def _of_time(history: History, now: float) -> Iterator[Family]:
-    settled = history.books.settled(micros(now))
+    settled = history.books.settle(micros(now - LATE))
     summary = history.summary(now)
     lost = {label(each.value): settled[each] / 1e6 for each in sorted(LOST, key=lambda it: it.value)}
     about = "Time of the job that was no work on new steps, by what it was."

@@ -196,8 +196,10 @@ async def jobs(timeout: float) -> tuple[list[NearbyJob], list[ElasticRunError]]:
 async def _ask(name: str, timeout: float) -> NearbyJob | None:
     try:
         reply, about = await give(name, ShowStatus(), timeout)
-    except GoneError:
-        return None
+    except MasterUnreachableError as error:
+        if isinstance(error, GoneError) or name not in names():  # it ended meanwhile
+            return None
+        raise
     if reply.status is None:
         raise ProtocolError("the master's answer to a question for its status holds none")
     return NearbyJob(name, reply.status, about)

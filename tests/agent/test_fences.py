@@ -88,11 +88,14 @@ class FakeSpawner:
 class FakeLink:
     """A master that says nothing."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         self.sent: list[object] = []
 
     def send(self, message: object) -> None:
         self.sent.append(message)
+
+    def tell_progress(self) -> None:
+        """Nobody hears it."""
 
     async def close(self) -> None:
         """It has ended."""

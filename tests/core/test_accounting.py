@@ -362,17 +362,17 @@ def test_as_json() -> None:
 
 def test_what_is_settled_never_falls() -> None:
     books = told(*TRAINING, StepsDone(300, 0, 3))
-    assert some(books.settled(500)) == {START: 100, PRODUCTIVE: 200}  # the newest 200 may still be lost
+    assert some(books.settle(500)) == {START: 100, PRODUCTIVE: 200}  # the newest 200 may still be lost
     assert some(books.summary(500).job) == {START: 100, PRODUCTIVE: 400}
     books.take(HangFound(600, 0, 400))
-    assert some(books.settled(700)) == {START: 100, PRODUCTIVE: 200, HUNG: 300}
+    assert some(books.settle(700)) == {START: 100, PRODUCTIVE: 200, HUNG: 300}
     books.take(JobEnded(800))
     ended = {START: 100, PRODUCTIVE: 200, HUNG: 400, REDONE: 100}
-    assert some(books.settled(800)) == some(books.settled(900)) == ended
+    assert some(books.settle(800)) == some(books.settle(900)) == ended
 
 
 def test_before_the_first_step_all_is_settled() -> None:
     books = told(NodeCame(0, "a"), PhaseChanged(10, "a", AgentPhase.READY))
-    assert some(books.settled(30)) == {START: 10, WAITING: 20}
+    assert some(books.settle(30)) == {START: 10, WAITING: 20}
     books.take(RoundStarted(30, 0, ("a",)))
-    assert some(books.settled(50)) == {START: 30, WAITING: 20}
+    assert some(books.settle(50)) == {START: 30, WAITING: 20}

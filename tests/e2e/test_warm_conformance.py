@@ -235,7 +235,8 @@ def printed(text: str, folder: Path) -> str:
     text = re.sub("\n\nExtension modules:.*", "", text)
     text = re.sub(r"(done: .*,) \d+(\.\d+)? s", r"\1 <seconds>", text)
     # that training runs again is said beside what the new workers print: before it, or after it
-    own = re.compile("elastic-run: (.*warm|recovered in|running again after)")
+    text = re.sub("elastic-run: (recovered in|running again after)[^\n]*\n", "", text)
+    own = re.compile("elastic-run: .*warm")
     lines = [line for line in text.splitlines() if not own.match(line)]
     text = re.sub(r"(?<=\w/)[\da-f]{6}\b", "<node>", "\n".join(lines).replace(str(folder), "<folder>"))
     return re.sub(r"(pid=?|0x)[ \da-f]+", r"\1<number>", text)

@@ -32,6 +32,7 @@ from elasticrun.core.protocol.chronicle import (
 from elasticrun.core.protocol.round_progress import NodeFigures
 from elasticrun.follower import Follower
 from elasticrun.observer import metrics
+from elasticrun.observer.metrics import LATE
 from tests.core.story import LASTS, SPAN, WALL, entry, failed, joined, running, stopping, story
 from tests.observer.followed import USED, Followed, everything, status, using
 
@@ -144,9 +145,9 @@ def test_what_workers_use() -> None:
 
 
 def test_no_time_passes_while_nothing_is_heard() -> None:
-    job = Followed(later=1.0).take(joined())
+    job = Followed(later=LATE + 1.0).take(joined())
     assert job["badput_seconds_total{kind=waiting_for_nodes}"] == 1
-    job.trouble, job.later = "no answer", 60.0
+    job.trouble, job.later = "no answer", LATE + 60.0
     assert job["badput_seconds_total{kind=waiting_for_nodes}"] == 1
     job.trouble = ""
     assert job["badput_seconds_total{kind=waiting_for_nodes}"] == 60

@@ -317,7 +317,7 @@ def hold(prelude: tuple[Fact, ...], drawn: list[tuple[int, Fact, bool]]) -> None
     for number, (passes, fact, asks) in enumerate(facts):
         at = fact.at if number < len(prelude) else clock + passes
         told = _at(fact, at)
-        before, settled = books.summary(clock), books.settled(clock)
+        before, settled = books.summary(clock), books.settle(clock)
         passed = 0 if is_over else max(0, at - clock)
         here = {name: lasted + passed * (name in present) for name, lasted in here.items()}
         clock += passed
@@ -340,7 +340,7 @@ def hold(prelude: tuple[Fact, ...], drawn: list[tuple[int, Fact, bool]]) -> None
             seen = {name: lasted + ahead * (name in present) for name, lasted in here.items()}
             agree(books, glance, seen, clock + ahead)
         later = books.summary(clock)
-        final = books.settled(clock)
+        final = books.settle(clock)
         assert all(settled[each] <= final[each] <= later.job[each] for each in Activity)
         assert sum(later.job.values()) - sum(final.values()) == later.open
         assert all(sum(later.nodes[name].values()) >= sum(it.values()) for name, it in before.nodes.items())

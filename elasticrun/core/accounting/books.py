@@ -107,9 +107,14 @@ class Books:
         open_ = training.open_at(now) if training is not None else 0
         return Summary(now, self._start, past | nodes, total, self._job.until(now), open_)
 
-    def settled(self, now: int) -> Spent:
-        """What the job has spent until now, as far as it cannot be judged otherwise: no kind of it falls."""
-        return self._job.settled(self._now if self._is_over else max(self._now, now))
+    def settle(self, now: int) -> Spent:
+        """What the job has spent until now, as far as it cannot be judged otherwise: no kind of it falls.
+
+        So time passes for good: a fact that comes later and happened before is taken to have happened now.
+        """
+        if not self._is_over:
+            self._now = max(self._now, now)
+        return self._job.settled(self._now)
 
     def job_spent(self, now: int) -> Spent:
         """What the job alone has spent until now. It costs the same however many nodes there are."""
