@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Kinds of entries by which the end of a round begins.
 _ENDS = frozenset({"worker_failed", "round_stopping"})
+#: The kind of the entry that tells the job's end.
+_END = "job_ended"
 _INTERRUPTED = 130  # 128 + SIGINT
 
 
@@ -147,7 +149,7 @@ def _ask(target: Target | Here, show: Show | None) -> list[Entry]:
             if show is None:
                 found.extend(entries)
             else:
-                show(entries)
+                show(_until_the_end(entries))
 
         follower = Follower(connector(target), take)
         await follower.catch_up()
@@ -172,7 +174,7 @@ def _follow_log(path: Path, show: Show) -> None:
                 for line in log.lines():
                     for entry in _entry(line):
                         show([entry])
-                        if entry["kind"] == "job_ended":
+                        if entry["kind"] == _END:
                             return
                 await news.wait()
         finally:
@@ -180,6 +182,14 @@ def _follow_log(path: Path, show: Show) -> None:
             log.close()
 
     run_lean(follow)
+
+
+def _until_the_end(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Those up to the end of the job: what its nodes do afterwards may come with it, or too late."""
+    for entry in entries:
+        yield entry
+        if entry["kind"] == _END:
+            return
 
 
 def _entry(line: bytes) -> Iterator[Entry]:

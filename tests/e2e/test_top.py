@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -108,17 +109,16 @@ def test_events_of_a_running_job_until_its_end(cluster: Cluster, env: dict[str, 
         [*CTL, "events", "--follow", "--json", "--pid", pid],
         [*CTL, "events", str(tmp_path / "state"), "--follow", "--json"],
     )
-    readers = [subprocess.Popen(it, env=env, stdout=subprocess.PIPE, text=True) for it in commands]
-    seen: list[list[dict[str, Any]]] = []
-    for reader in readers:
-        assert reader.stdout is not None
-        seen.append([json.loads(reader.stdout.readline()) for _ in now])
-    worker.tell("exit 0")
-    for reader, begun in zip(readers, seen, strict=True):
-        rest, _ = reader.communicate(timeout=120)
-        assert reader.returncode == 0
-        entries = [*begun, *map(json.loads, rest.splitlines())]
-        assert entries[-1]["kind"] == "job_ended" and entries[: len(now)] == now
+    with contextlib.ExitStack() as stack:
+        started = [subprocess.Popen(it, env=env, stdout=subprocess.PIPE, text=True) for it in commands]
+        readers = [stack.enter_context(it) for it in started]
+        seen = [[json.loads(it.stdout.readline()) for _ in now] for it in readers if it.stdout is not None]
+        worker.tell("exit 0")
+        for reader, begun in zip(readers, seen, strict=True):
+            rest, _ = reader.communicate(timeout=120)
+            assert reader.returncode == 0
+            entries = [*begun, *map(json.loads, rest.splitlines())]
+            assert entries[-1]["kind"] == "job_ended" and entries[: len(now)] == now
     assert launcher.wait() == 0
 
 
