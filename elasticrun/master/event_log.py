@@ -30,10 +30,11 @@ from typing import TYPE_CHECKING
 from elasticrun.core.job.chronicler import Chronicler
 from elasticrun.core.job.events import Beat
 from elasticrun.core.protocol.chronicle import EntriesLost, Happening, LogEntry
+from elasticrun.errors import UsageError
 from elasticrun.master.accounts import Accounts
-from elasticrun.master.event_reader import KEPT, LONGEST, NAME, files_of, older, read_events
+from elasticrun.master.event_reader import KEPT, LONGEST, NAME, files_of, older, open_file, read_events
 from elasticrun.master.feed import Feed
-from elasticrun.rpc.event_lines import to_line
+from elasticrun.rpc.event_lines import is_entry, to_line
 
 if TYPE_CHECKING:
     from elasticrun.core.job.events import JobEffect, JobEvent
@@ -141,10 +142,11 @@ class EventLog:
         self._size = os.fstat(self._fd).st_size
         tail = _tail(self._path)
         self._cut(tail.rfind(b"\n") + 1 - len(tail))
-        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        with contextlib.suppress(ValueError, RecursionError):
             entry = json.loads(_newest(tail) or _newest(_tail(older(self._path, 1))))
-            self.last = int(entry["event"])
-            self._written = float(entry["at"]), float(entry["time"])
+            if is_entry(entry):
+                self.last = entry["event"]
+                self._written = entry["at"], entry["time"]
         if self._feed is not None:  # its watchers go on where an earlier master was
             whole = tail[: tail.rfind(b"\n") + 1].splitlines()
             for line in whole[1:] if len(tail) == LONGEST else whole:  # the first one may be cut
@@ -292,10 +294,10 @@ def _opened(path: Path) -> int:
 def _tail(path: Path) -> bytes:
     """The end of a file, with at least one whole line if it has one; b"" if there is no file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST))
             return file.read()
-    except OSError:
+    except (OSError, UsageError):
         return b""
 
 
