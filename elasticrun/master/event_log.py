@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from elasticrun.core.job.chronicler import Chronicler
 from elasticrun.core.job.events import Beat
 from elasticrun.core.protocol.chronicle import EntriesLost, Happening, LogEntry
+from elasticrun.core.protocol.orders import MAX_LINE
 from elasticrun.errors import UsageError
 from elasticrun.master.accounts import Accounts
 from elasticrun.master.event_reader import KEPT, LONGEST, NAME, files_of, older, open_file, read_events
@@ -93,8 +94,7 @@ class EventLog:
             return
         lines, self._lines = self._lines, []
         if self._feed is not None:
-            for line in lines:
-                self._feed.add(line[:-1].decode())
+            _tell(self._feed, (line[:-1] for line in lines))
             self._feed.wake()
         if self._fd is None:
             return
@@ -149,8 +149,7 @@ class EventLog:
                 self._written = entry["at"], entry["time"]
         if self._feed is not None:  # its watchers go on where an earlier master was
             whole = tail[: tail.rfind(b"\n") + 1].splitlines()
-            for line in whole[1:] if len(tail) == LONGEST else whole:  # the first one may be cut
-                self._feed.add(line.decode(errors="replace"))
+            _tell(self._feed, whole[1:] if len(tail) == LONGEST else whole)  # the first one may be cut
 
     def _cut(self, change: int) -> None:
         """Make the file shorter by what is no whole line; ``change`` is negative, or 0."""
@@ -261,6 +260,19 @@ class Chronicle:
 
 def _line(event: int, at: float, now: float, happening: Happening) -> bytes:
     return to_line(LogEntry(event, at, now, happening)).encode() + b"\n"
+
+
+def _tell(feed: Feed, lines: Iterable[bytes]) -> None:
+    """Tell watchers; of a line that no answer has room for, that it is missing."""
+    for line in lines:
+        if len(line) <= MAX_LINE and line.isascii():
+            feed.add(line.decode())
+            continue
+        with contextlib.suppress(ValueError, RecursionError):
+            entry = json.loads(line)
+            if is_entry(entry):
+                missing = _line(entry["event"], entry["at"], entry["time"], EntriesLost(1))
+                feed.add(missing[:-1].decode())
 
 
 def set_aside(path: Path) -> None:
