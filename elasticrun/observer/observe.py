@@ -19,7 +19,6 @@ from elasticrun.observer.access import Door, Reading, is_loopback
 from elasticrun.observer.extras import metrics_of, tracer_to
 from elasticrun.observer.listening import url_of
 from elasticrun.observer.live import Live
-from elasticrun.observer.server import Names, Pages
 from elasticrun.observer.settings import ObserverSettings
 
 Taker = Callable[[Sequence[LogEntry], Sequence[str]], None]
@@ -96,6 +95,8 @@ async def _serve(
     stack: AsyncExitStack,
 ) -> None:
     from aiohttp import web
+
+    from elasticrun.observer.server import Names, Pages  # imports aiohttp, which traces alone do without
 
     tls = settings.security.tls
     context = None
