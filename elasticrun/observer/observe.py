@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, suppress
 
 from elasticrun.control import JobControl
 from elasticrun.core.protocol.chronicle import LogEntry
-from elasticrun.errors import ElasticRunError
+from elasticrun.errors import ElasticRunError, MasterUnreachableError
 from elasticrun.follower import Follower
 from elasticrun.observer.access import Door, Reading, is_loopback
 from elasticrun.observer.extras import metrics_of, tracer_to
@@ -32,15 +32,15 @@ async def observe(
 ) -> None:
     """Follow the job and serve the page until ``until``.
 
-    Raises ElasticRunError if the job cannot be followed. ``tell`` is called with the page's URL once it is
-    served. The page stays when the job is over.
+    Raises ElasticRunError if the job declines to be followed; while it is not found, that is what the page
+    says. ``tell`` is called with the page's URL once it is served. The page stays when the job is over.
     """
     tracer = tracer_to(settings.traces, settings.job_id or "") if settings.traces else None
     takers: list[Taker] = []
     if tracer is not None:
         takers.append(lambda entries, _lines: tracer.take(entries))
     follower = Follower(
-        lambda: join(settings),
+        lambda: _join_patiently(settings),
         lambda entries, lines: _tell_all(takers, entries, lines),
         patience=float("inf"),
     )
@@ -85,6 +85,14 @@ async def join(settings: ObserverSettings) -> JobControl:
     return await JobControl.connect(
         settings.endpoints, settings.job_id or "none", settings.security, settings.timeout
     )
+
+
+async def _join_patiently(settings: ObserverSettings) -> JobControl:
+    """The same for one who waits for the job: whoever answers in its place, it may still come."""
+    try:
+        return await join(settings)
+    except ElasticRunError as error:
+        raise MasterUnreachableError(str(error)) from error
 
 
 async def _serve(
