@@ -102,9 +102,8 @@ async def _serve(
     follower: Follower,
     stack: AsyncExitStack,
 ) -> None:
-    from aiohttp import web
-
     from elasticrun.observer.server import Names, Pages  # imports aiohttp, which traces alone do without
+    from elasticrun.observer.serving import serve
 
     tls = settings.security.tls
     context = None
@@ -121,13 +120,7 @@ async def _serve(
         Names(names, "https" if context else "http", cookie),
         metrics_of(follower),
     )
-    # ``handler_cancellation``: a reader that goes is forgotten at once, not at the next change.
-    runner = web.AppRunner(
-        pages.app(), access_log=None, handle_signals=False, handler_cancellation=True, shutdown_timeout=0.5
-    )
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    await web.SockSite(runner, listener, ssl_context=context).start()
+    await serve(pages.app(), listener, stack, context)
 
 
 def _is_open(settings: ObserverSettings) -> bool:
