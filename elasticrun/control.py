@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
-from elasticrun.core.protocol.chronicle import OrderAnswered, ScaleEnded, ScaleStarted
+from elasticrun.core.protocol.chronicle import LogEntry, OrderAnswered, ScaleEnded, ScaleStarted
 from elasticrun.core.protocol.orders import (
     MAX_WAIT,
     CheckNodes,
@@ -250,7 +250,7 @@ class JobControl:
         while True:
             news = await _patiently(self, partial(self.watch, place, MAX_WAIT))
             place = news.upto
-            for entry in filter(None, map(from_line, news.lines)):
+            for entry in filter(None, map(_entry, news.lines)):
                 match entry.told:
                     case OrderAnswered(answer=told):
                         is_ours = told == answer
@@ -299,6 +299,13 @@ class JobControl:
                 self._endpoints = (endpoint, *(each for each in endpoints if each != endpoint))
                 return _obeyed(reply)
         raise UsageError("a job is asked at one endpoint at least, and none is given")
+
+
+def _entry(line: str) -> LogEntry | None:
+    """The entry of a line; None: it is of another version, or none at all."""
+    with suppress(ValueError):
+        return from_line(line)
+    return None
 
 
 async def _end_of_log(job: JobControl) -> str:

@@ -4,8 +4,9 @@ Whatever shows a running job in another process (``elastic-ctl top``, the observ
 metrics) has one follower for all that look. So the master has one reader, however many there are.
 
 Theory. The follower asks for the lines after the last one that it has; the answer waits until there are some.
-A master that is away is asked again after a moment; the history stays as it was. Each line is taken once, in
-order. If the master does not have all lines in between any more, the history says so (``missed``).
+A master that is away is asked again after a moment; the history stays as it was. A job that was heard before
+is waited for in the same way if another one answers in its place. Each line is taken once, in order. If the
+master does not have all lines in between any more, the history says so (``missed``).
 
 A later master numbers its lines anew, and begins with those of the earlier ones that it knows. These are
 passed over: all up to the first one that is neither known nor older than what is known. The time of the wall
@@ -24,8 +25,10 @@ from elasticrun.control import JobControl, JobStatus
 from elasticrun.core.history.history import History
 from elasticrun.core.protocol.chronicle import LogEntry
 from elasticrun.errors import (
+    ElasticRunError,
     EndpointTakenError,
     MasterUnreachableError,
+    OrderDeclinedError,
     ProtocolError,
     TooManyError,
 )
@@ -102,7 +105,9 @@ class Follower:
         while not self.history.outcome:
             try:
                 await self._ask(WAIT)
-            except _PASSING as error:
+            except ElasticRunError as error:
+                if not self._may_pass(error):
+                    raise
                 self._control, self.trouble = None, str(error)
                 now = self._loop.time()
                 gone_since = now if gone_since is None else gone_since
@@ -111,6 +116,11 @@ class Follower:
                 await _pause(RETRY)
                 continue
             gone_since, self.trouble = None, ""
+
+    def _may_pass(self, error: ElasticRunError) -> bool:
+        """Whether it is worth asking again. What the job itself declines, it declines."""
+        was_heard = bool(self._upto) and not isinstance(error, OrderDeclinedError)
+        return was_heard or isinstance(error, _PASSING)
 
     async def _ask(self, wait: float) -> bool:
         """Take the next lines; whether there are more already."""

@@ -22,7 +22,15 @@ from elasticrun.core.protocol.chronicle import (
 )
 from elasticrun.core.protocol.orders import Watched
 from elasticrun.core.protocol.status import JobPhase, JobStatus
-from elasticrun.errors import MasterUnreachableError, OrderDeclinedError
+from elasticrun.errors import (
+    ElasticRunError,
+    MasterUnreachableError,
+    OrderDeclinedError,
+    UnauthenticatedError,
+    UsageError,
+    WrongJobError,
+    WrongVersionError,
+)
 from elasticrun.follower import Follower
 from elasticrun.rpc.event_lines import to_line
 
@@ -177,8 +185,25 @@ def test_one_that_stays_away_is_given_up() -> None:
 
 
 def test_a_refusal_is_passed_on_at_once() -> None:
-    with pytest.raises(OrderDeclinedError):
-        followed(Master(OrderDeclinedError("no")))
+    for answers in ((), (Watched("1:2", LINES[:2]),)):
+        with pytest.raises(OrderDeclinedError):
+            followed(Master(*answers, OrderDeclinedError("no")))
+
+
+OTHERS = (WrongJobError, WrongVersionError, UnauthenticatedError, UsageError)
+
+
+@pytest.mark.parametrize("error", OTHERS)
+def test_a_job_that_was_heard_is_waited_for_whoever_answers_in_its_place(
+    error: type[ElasticRunError],
+) -> None:
+    other = error("it is another one")
+    found = followed(Master(Watched("1:4", LINES), other, AWAY, other, Watched("1:5", (LAST,))))
+    assert found.history.outcome == "succeeded" and found.trouble == ""
+    with pytest.raises(error):
+        followed(Master(Watched("1:4", LINES), other, other), patience=0.0)
+    with pytest.raises(error):
+        followed(Master(other))
 
 
 @pytest.mark.parametrize("wall", [1000.0, 5000.0], ids=["from its log", "from its journal"])

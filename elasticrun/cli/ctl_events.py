@@ -194,10 +194,12 @@ def _until_the_end(entries: Iterable[Entry]) -> Iterator[Entry]:
 
 def _entry(line: bytes) -> Iterator[Entry]:
     """The entry of a line; none, if it is not ours."""
-    with contextlib.suppress(ValueError, RecursionError):
-        match json.loads(line):
-            case {"event": int(), "at": int() | float(), "time": int() | float(), "kind": str()} as entry:
-                yield entry
+    from elasticrun.rpc.event_lines import is_entry
+
+    with contextlib.suppress(ValueError, OverflowError, RecursionError):
+        found: Any = json.loads(line)
+        if is_entry(found):
+            yield found
 
 
 def led_to(entries: Sequence[Entry], round_: int) -> list[Entry]:

@@ -14,6 +14,8 @@ from elasticrun.core.accounting.books import Books
 from elasticrun.core.accounting.from_log import facts_of, micros
 from elasticrun.core.protocol.chronicle import LogEntry, RoundStarted, StepsDone
 from elasticrun.core.protocol.status import JobStatus
+from elasticrun.errors import UsageError
+from elasticrun.master.event_reader import open_file
 from elasticrun.rpc.event_lines import from_line
 
 #: Bytes of a log that is read again; some tens of milliseconds.
@@ -29,6 +31,7 @@ class Accounts:
         self._step: StepsDone | None = None  # the newest of this round
         self._sees_steps = False
         self._is_complete = True  # it has all entries
+        self._is_damaged = False  # the log, so that it cannot be read
 
     def interrupted(self) -> None:
         """An earlier master wrote entries that are not here."""
@@ -41,14 +44,16 @@ class Accounts:
 
     def read(self, files: list[Path]) -> None:
         """Catch up with the files of the log, if entries are missing; they may stay missing."""
-        if self._is_complete:
+        if self._is_complete or self._is_damaged:
             return
         try:
             if sum(file.stat().st_size for file in files) > LONGEST:
                 return
-            lines = [line for file in files for line in file.read_text().splitlines()]
-            entries = [from_line(line) for line in lines]
-        except (OSError, ValueError):
+            entries = [from_line(line) for file in files for line in _lines(file)]
+        except (OSError, UsageError):
+            return
+        except ValueError:  # no look will be better
+            self._is_damaged = True
             return
         for entry in entries:
             if entry is not None:
@@ -80,3 +85,9 @@ class Accounts:
             self._step, self._sees_steps = entry.told, True
         elif isinstance(entry.told, RoundStarted):
             self._step = None
+
+
+def _lines(path: Path) -> list[str]:
+    """What is in a file of the log. Raises OSError or UsageError if it cannot be read."""
+    with open_file(path) as file:
+        return file.read().decode(errors="replace").splitlines()

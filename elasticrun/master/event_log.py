@@ -30,10 +30,12 @@ from typing import TYPE_CHECKING
 from elasticrun.core.job.chronicler import Chronicler
 from elasticrun.core.job.events import Beat
 from elasticrun.core.protocol.chronicle import EntriesLost, Happening, LogEntry
+from elasticrun.core.protocol.orders import MAX_LINE
+from elasticrun.errors import UsageError
 from elasticrun.master.accounts import Accounts
-from elasticrun.master.event_reader import KEPT, LONGEST, NAME, files_of, older, read_events
+from elasticrun.master.event_reader import KEPT, LONGEST, NAME, files_of, older, open_file, read_events
 from elasticrun.master.feed import Feed
-from elasticrun.rpc.event_lines import to_line
+from elasticrun.rpc.event_lines import is_entry, to_line
 
 if TYPE_CHECKING:
     from elasticrun.core.job.events import JobEffect, JobEvent
@@ -92,8 +94,7 @@ class EventLog:
             return
         lines, self._lines = self._lines, []
         if self._feed is not None:
-            for line in lines:
-                self._feed.add(line[:-1].decode())
+            _tell(self._feed, (line[:-1] for line in lines))
             self._feed.wake()
         if self._fd is None:
             return
@@ -141,14 +142,14 @@ class EventLog:
         self._size = os.fstat(self._fd).st_size
         tail = _tail(self._path)
         self._cut(tail.rfind(b"\n") + 1 - len(tail))
-        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        with contextlib.suppress(ValueError, RecursionError):
             entry = json.loads(_newest(tail) or _newest(_tail(older(self._path, 1))))
-            self.last = int(entry["event"])
-            self._written = float(entry["at"]), float(entry["time"])
+            if is_entry(entry):
+                self.last = entry["event"]
+                self._written = entry["at"], entry["time"]
         if self._feed is not None:  # its watchers go on where an earlier master was
             whole = tail[: tail.rfind(b"\n") + 1].splitlines()
-            for line in whole[1:] if len(tail) == LONGEST else whole:  # the first one may be cut
-                self._feed.add(line.decode(errors="replace"))
+            _tell(self._feed, whole[1:] if len(tail) == LONGEST else whole)  # the first one may be cut
 
     def _cut(self, change: int) -> None:
         """Make the file shorter by what is no whole line; ``change`` is negative, or 0."""
@@ -261,6 +262,19 @@ def _line(event: int, at: float, now: float, happening: Happening) -> bytes:
     return to_line(LogEntry(event, at, now, happening)).encode() + b"\n"
 
 
+def _tell(feed: Feed, lines: Iterable[bytes]) -> None:
+    """Tell watchers; of a line that no answer has room for, that it is missing."""
+    for line in lines:
+        if len(line) <= MAX_LINE and line.isascii():
+            feed.add(line.decode())
+            continue
+        with contextlib.suppress(ValueError, RecursionError):
+            entry = json.loads(line)
+            if is_entry(entry):
+                missing = _line(entry["event"], entry["at"], entry["time"], EntriesLost(1))
+                feed.add(missing[:-1].decode())
+
+
 def set_aside(path: Path) -> None:
     """Rename the files of an earlier job's log, and drop those of the oldest. Never raises: they may stay."""
     found = files_of(path)
@@ -292,10 +306,10 @@ def _opened(path: Path) -> int:
 def _tail(path: Path) -> bytes:
     """The end of a file, with at least one whole line if it has one; b"" if there is no file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST))
             return file.read()
-    except OSError:
+    except (OSError, UsageError):
         return b""
 
 

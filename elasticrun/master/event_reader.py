@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
 import os
 import stat
 from collections.abc import Iterator
@@ -19,14 +18,13 @@ from typing import IO, Any
 
 from elasticrun.core.protocol.chronicle import VERSION, LogEntry
 from elasticrun.errors import UsageError
-from elasticrun.rpc.event_lines import from_fields
+from elasticrun.rpc.event_lines import from_fields, is_entry
 
 NAME = "events.jsonl"
 #: How many older files are kept beside it: events.1.jsonl is the newest of these.
 KEPT = 3
 #: No line has more bytes.
 LONGEST = 1 << 20
-_AGES = 1e11  # seconds since 1970, or of a job
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO would be waited for
 
 
@@ -72,11 +70,12 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if not files:
         raise UsageError(f"{path}: there is no event log; give a --state-dir, or its {NAME}")
     with contextlib.ExitStack() as stack:
-        for file, opened in [(file, stack.enter_context(_opened(file))) for file in files]:
+        for file, opened in [(file, stack.enter_context(open_file(file))) for file in files]:
             yield from _entries(file, opened)
 
 
-def _opened(path: Path) -> IO[bytes]:
+def open_file(path: Path) -> IO[bytes]:
+    """A file of a log, for reading. UsageError: it cannot be read, or is no file, as a FIFO is none."""
     try:
         fd = os.open(path, _FLAGS)
         if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -100,7 +99,7 @@ def _entries(path: Path, file: IO[bytes]) -> Iterator[tuple[str, dict[str, Any]]
 def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         entry: Any = json.loads(line)
-        is_ours = _is_entry(entry)
+        is_ours = is_entry(entry)
     except (ValueError, RecursionError, OverflowError):
         is_ours = False
     if not is_ours:
@@ -112,16 +111,3 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
         )
     found: dict[str, Any] = entry
     return found
-
-
-def _is_entry(value: object) -> bool:
-    match value:
-        case {
-            "v": int(),
-            "event": int(),
-            "at": int() | float() as at,
-            "time": int() | float() as now,
-            "kind": str(),
-        }:
-            return math.isfinite(at) and abs(at) < _AGES and 0 <= now < _AGES
-    return False

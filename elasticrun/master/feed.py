@@ -14,12 +14,13 @@ import contextlib
 from collections import deque
 from itertools import islice
 
+from elasticrun.core.protocol.bounds import MAX_MESSAGE_BYTES
 from elasticrun.core.protocol.orders import MAX_LINES, Watched
 
-#: Bounds of what is kept, and of one answer.
+#: Bounds of what is kept, and of one answer: a message has room for that, and for what each line costs more.
 KEPT_LINES = 8192
 KEPT_BYTES = 4 << 20
-ANSWER_BYTES = 1 << 20
+ANSWER_BYTES = MAX_MESSAGE_BYTES - 64 * MAX_LINES
 
 
 class Feed:
@@ -33,7 +34,7 @@ class Feed:
         self._news = asyncio.Event()
 
     def add(self, line: str) -> None:
-        """Take a line; whoever waits hears of it when ``wake`` is called."""
+        """Take a line, of ``MAX_LINE`` ASCII characters at most; who waits hears of it on ``wake``."""
         self._lines.append(line)
         self._bytes += len(line)
         self._end += 1
@@ -47,19 +48,21 @@ class Feed:
 
     async def watch(self, after: str, wait: float) -> Watched:
         """The lines after a place, as many as an answer holds; waits for so many seconds if there is none."""
-        begin = self._number(after)
+        place = self._number(after)
+        begin = place or 0
         if begin == self._end and wait > 0:
             self._news.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), wait)
-        return self._page(begin, bool(after))
+        return self._page(begin, bool(after) and place is None)
 
-    def _number(self, after: str) -> int:
+    def _number(self, after: str) -> int | None:
+        """How many lines were read; None: it is no place of this master."""
         name, _, number = after.partition(":")
         is_ours = name == str(self.name) and number.isascii() and number.isdigit()
-        return min(int(number[:18]), self._end) if is_ours else 0
+        return min(int(number[:18]), self._end) if is_ours else None
 
-    def _page(self, begin: int, is_followed: bool) -> Watched:
+    def _page(self, begin: int, is_elsewhere: bool) -> Watched:
         oldest = self._end - len(self._lines)
         start = max(begin, oldest)
         found: list[str] = []
@@ -70,5 +73,4 @@ class Feed:
                 break
             found.append(line)
         upto = start + len(found)
-        is_missed = start > begin or (is_followed and begin == 0)
-        return Watched(f"{self.name}:{upto}", tuple(found), is_missed, upto < self._end)
+        return Watched(f"{self.name}:{upto}", tuple(found), start > begin or is_elsewhere, upto < self._end)

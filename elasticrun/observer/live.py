@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 RATE = 4.0
 ASK = 2.0
 QUIET = 5.0
+#: Seconds that one who reads the state once waits for the status.
+PATIENCE = 2.0
 
 
 class Followed(Protocol):
@@ -73,10 +75,11 @@ class Live:
         return reader
 
     async def current(self) -> State:
-        """The state, for one who reads it once."""
-        if self._loop.time() - self._asked >= QUIET and not self._followed.history.outcome:
-            self._asked = self._loop.time()
-            await self._refresh()
+        """The state, for one who reads it once; a master that is silent is not waited for for long."""
+        if self._asking is None and self._is_due(QUIET):
+            self._begin_to_ask()
+        if self._asking is not None:
+            await asyncio.wait({self._asking}, timeout=PATIENCE)
         if self._loop.time() - self._published >= 1 / RATE:
             self.publish()
         return self.hub.state
@@ -116,11 +119,16 @@ class Live:
 
     def _ask(self) -> None:
         """Ask for the status, if somebody looks and it is time."""
-        now = self._loop.time()
-        is_due = now - self._asked >= (ASK if self._wants_status else QUIET)
-        if self._asking is None and is_due and len(self.hub) and not self._followed.history.outcome:
-            self._asked, self._wants_status = now, False
-            self._asking = asyncio.create_task(self._refresh())
+        if self._asking is None and len(self.hub) and self._is_due(ASK if self._wants_status else QUIET):
+            self._begin_to_ask()
+
+    def _is_due(self, seconds: float) -> bool:
+        is_old = self._loop.time() - self._asked >= seconds
+        return is_old and not self._followed.history.outcome and not self._followed.trouble
+
+    def _begin_to_ask(self) -> None:
+        self._asked, self._wants_status = self._loop.time(), False
+        self._asking = asyncio.create_task(self._refresh())
 
     async def _refresh(self) -> None:
         try:

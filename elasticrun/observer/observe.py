@@ -13,13 +13,12 @@ from contextlib import AsyncExitStack, suppress
 
 from elasticrun.control import JobControl
 from elasticrun.core.protocol.chronicle import LogEntry
-from elasticrun.errors import ElasticRunError
+from elasticrun.errors import ElasticRunError, MasterUnreachableError
 from elasticrun.follower import Follower
 from elasticrun.observer.access import Door, Reading, is_loopback
 from elasticrun.observer.extras import metrics_of, tracer_to
 from elasticrun.observer.listening import url_of
 from elasticrun.observer.live import Live
-from elasticrun.observer.server import Names, Pages
 from elasticrun.observer.settings import ObserverSettings
 
 Taker = Callable[[Sequence[LogEntry], Sequence[str]], None]
@@ -33,15 +32,15 @@ async def observe(
 ) -> None:
     """Follow the job and serve the page until ``until``.
 
-    Raises ElasticRunError if the job cannot be followed. ``tell`` is called with the page's URL once it is
-    served. The page stays when the job is over.
+    Raises ElasticRunError if the job declines to be followed; while it is not found, that is what the page
+    says. ``tell`` is called with the page's URL once it is served. The page stays when the job is over.
     """
     tracer = tracer_to(settings.traces, settings.job_id or "") if settings.traces else None
     takers: list[Taker] = []
     if tracer is not None:
         takers.append(lambda entries, _lines: tracer.take(entries))
     follower = Follower(
-        lambda: join(settings),
+        lambda: _join_patiently(settings),
         lambda entries, lines: _tell_all(takers, entries, lines),
         patience=float("inf"),
     )
@@ -88,6 +87,14 @@ async def join(settings: ObserverSettings) -> JobControl:
     )
 
 
+async def _join_patiently(settings: ObserverSettings) -> JobControl:
+    """The same for one who waits for the job: whoever answers in its place, it may still come."""
+    try:
+        return await join(settings)
+    except ElasticRunError as error:
+        raise MasterUnreachableError(str(error)) from error
+
+
 async def _serve(
     settings: ObserverSettings,
     listener: socket.socket,
@@ -95,7 +102,8 @@ async def _serve(
     follower: Follower,
     stack: AsyncExitStack,
 ) -> None:
-    from aiohttp import web
+    from elasticrun.observer.server import Names, Pages  # imports aiohttp, which traces alone do without
+    from elasticrun.observer.serving import serve
 
     tls = settings.security.tls
     context = None
@@ -112,13 +120,7 @@ async def _serve(
         Names(names, "https" if context else "http", cookie),
         metrics_of(follower),
     )
-    # ``handler_cancellation``: a reader that goes is forgotten at once, not at the next change.
-    runner = web.AppRunner(
-        pages.app(), access_log=None, handle_signals=False, handler_cancellation=True, shutdown_timeout=0.5
-    )
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    await web.SockSite(runner, listener, ssl_context=context).start()
+    await serve(pages.app(), listener, stack, context)
 
 
 def _is_open(settings: ObserverSettings) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
+import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +27,8 @@ from elasticrun.observer.access import Door
 from elasticrun.observer.hub import FullError, Reader
 from elasticrun.observer.live import Live
 from elasticrun.rpc.records import to_json
+
+logger = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 ASSETS = {
@@ -51,6 +55,10 @@ SEND_BUFFER = 256 << 10
 #: Seconds between signs of life to a reader, and until one that takes nothing is given up.
 ALIVE = 15.0
 STUCK = 60.0
+#: Seconds that the body of a request may take.
+SAID = 10.0
+#: The end of a connection is an error for the other side, and nothing waits to be sent any more.
+_NOW = struct.pack("ii", 1, 0)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -118,6 +126,9 @@ class Pages:
         except Refusal as refusal:
             answer = _error(refusal.status, str(refusal))
             answer.headers.update(refusal.headers)
+        except Exception:
+            logger.exception("internal error; please report this traceback")
+            answer = _error(500, "an internal error; the log of the launcher has its traceback")
         if not answer.prepared:
             answer.headers.update(HEADERS)
         return answer
@@ -223,8 +234,10 @@ class Pages:
             answer = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
             await answer.prepare(request)
             _bound_buffer(request)
-            with suppress(ConnectionError, asyncio.TimeoutError):
+            with suppress(ConnectionError):
                 await _feed(answer, reader)
+        except asyncio.TimeoutError:
+            _cut_off(request)  # else what it does not take would wait for it without end
         finally:
             self._live.hub.leave(reader)
         return answer
@@ -295,7 +308,9 @@ async def _answer(asked: Awaitable[str]) -> str:
 
 async def _body(request: web.Request) -> Any:
     try:
-        return json.loads(await request.read())
+        return json.loads(await asyncio.wait_for(request.read(), SAID))
+    except asyncio.TimeoutError:
+        raise Refusal(408, f"the request did not come within {SAID:g} s") from None
     except (ValueError, RecursionError):
         raise Refusal(400, "the request is not valid JSON") from None
 
@@ -310,6 +325,16 @@ def _bound_buffer(request: web.Request) -> None:
         if own is not None and own.family in (socket.AF_INET, socket.AF_INET6):
             with suppress(OSError):
                 own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+
+
+def _cut_off(request: web.Request) -> None:
+    """End a connection, with what waits to be sent here and in the kernel."""
+    if request.transport is not None:
+        own: socket.socket | None = request.transport.get_extra_info("socket")
+        if own is not None:
+            with suppress(OSError):
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NOW)
+        request.transport.abort()
 
 
 def _now() -> float:

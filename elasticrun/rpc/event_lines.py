@@ -21,6 +21,8 @@ def kind_of(happening: type[Happening]) -> str:
 
 _KINDS: dict[str, type[Happening]] = {kind_of(kind): kind for kind in typing.get_args(Happening)}
 _HEAD = frozenset({"v", "event", "at", "time", "kind"})
+#: No seconds since 1970, or of a job, are as many; no number of an entry is larger.
+_AGES, _MOST = 1e11, 1e30
 
 
 def to_line(entry: LogEntry) -> str:
@@ -42,9 +44,30 @@ def from_fields(found: dict[str, Any]) -> LogEntry | None:
     return LogEntry(found["event"], found["at"], found["time"], told)
 
 
+def is_entry(value: object) -> bool:
+    """Whether what was read as JSON is an entry of any version: it has a head, and numbers to reckon with."""
+    match value:
+        case {
+            "v": int(),
+            "event": int() as event,
+            "at": int() | float() as at,
+            "time": int() | float() as now,
+            "kind": str(),
+            **rest,
+        }:
+            numbers = (each for each in (event, *rest.values()) if isinstance(each, int | float))
+            return abs(at) < _AGES and 0 <= now < _AGES and all(abs(each) <= _MOST for each in numbers)
+    return False
+
+
 def from_line(line: str) -> LogEntry | None:
     """The same of a line. ValueError: it is no line of an event log."""
     try:
-        return from_fields(json.loads(line))
+        found = json.loads(line)
+        if found["kind"] not in _KINDS:
+            return None
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{line:.100} is no entry of an event log") from error
+    if not is_entry(found):
+        raise ValueError(f"{line:.100} is no entry of an event log")
+    return from_fields(found)

@@ -227,7 +227,10 @@ async def give(name: str, request: ControlRequest, timeout: float) -> tuple[Cont
 
 
 async def _exchange(name: str, order: bytes) -> bytes:
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    except OSError as error:  # this process has too many files open
+        raise MasterUnreachableError(f"the job on this host cannot be asked: {error.strerror}") from None
     try:
         _connect(channel, name)
         reader, writer = await asyncio.open_unix_connection(sock=channel)

@@ -55,7 +55,7 @@ def said(entry: Entry) -> str:
     try:
         if words is not None:
             return words.format_map(entry)
-    except (KeyError, IndexError, ValueError):
+    except (KeyError, IndexError, TypeError, ValueError):
         pass  # of another version
     rest = {name: value for name, value in entry.items() if name not in ("v", "event", "at", "time", "kind")}
     return f"{entry['kind']} {rest}"

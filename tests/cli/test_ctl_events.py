@@ -145,6 +145,15 @@ def test_an_entry_of_another_version_is_shown_as_it_is() -> None:
         for line in lines([{**head, "kind": "new", "a": 1}, {**head, "kind": "node_gone"}])
     ]
     assert shown == ["#1     new {'a': 1}", "#1     node_gone {}"]
+    (odd,) = lines([{**head, "kind": "save_stalled", "round": 1, "seconds": ["long"]}])
+    assert odd.endswith("save_stalled {'round': 1, 'seconds': ['long']}")
+
+
+def test_lines_that_make_no_sense_are_passed_over_while_a_log_grows(state: Path) -> None:
+    log, told = state / "events.jsonl", said(state)
+    odd = [f'{{"v":1,"event":1,"at":0,"time":{it},"kind":"decision"}}\n' for it in ("NaN", "1e300")]
+    log.write_text("".join(["no json\n", *odd, log.read_text()]))
+    assert said(state, "--follow") == told
 
 
 # The schema

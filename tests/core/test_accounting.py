@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from elasticrun.core.accounting import books as books_module
-from elasticrun.core.accounting.activities import Activity, nothing
+from elasticrun.core.accounting.activities import Activity, add, nothing
 from elasticrun.core.accounting.books import Books
 from elasticrun.core.accounting.facts import (
     Fact,
@@ -274,6 +274,27 @@ def test_of_nodes_that_left_only_the_newest_are_known_by_name(monkeypatch: pytes
     summary = books.summary(50)
     assert summary.nodes.keys() == {"n3", "n4"}
     assert some(summary.total) == {START: 50}
+
+
+def test_a_look_costs_nothing_for_nodes_that_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books()
+    for number in range(50):
+        books.take(NodeCame(10 * number, f"n{number}"))
+        books.take(NodeWent(10 * number + 10, f"n{number}"))
+    books.take(NodeCame(500, "n7"))  # it is back, and what it had spent is its own again
+    added: list[Mapping[Activity, int]] = []
+
+    def note(to: dict[Activity, int], more: Mapping[Activity, int]) -> None:
+        added.append(more)
+        add(to, more)
+
+    monkeypatch.setattr(books_module, "add", note)
+    summary = books.summary(520)
+    assert [some(each) for each in added] == [{START: 30}]
+    assert some(summary.total) == {START: 520} and len(summary.nodes) == 50
+    books.take(NodeWent(530, "n7"))
+    assert some(summary.nodes["n7"]) == {START: 30}, "a summary stays as it was"
+    assert some(books.summary(0).total) == {START: 530}
 
 
 def test_memory_does_not_grow_with_facts() -> None:

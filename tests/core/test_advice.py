@@ -13,8 +13,9 @@ from elasticrun.core.advice.rules import RULES, Advice, View, advise
 from elasticrun.core.history.history import History, NodeView
 from elasticrun.core.history.tally import Kind, Slowness, Sums
 from elasticrun.core.protocol.chronicle import Place
+from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.round_progress import GpuFigures, NodeFigures
-from elasticrun.core.protocol.status import JobPhase, JobStatus
+from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus
 from elasticrun.core.whatif.measured import Measured
 from tests.support.long_log import Settings, log
 
@@ -222,3 +223,11 @@ def test_advice_of_a_log_comes_with_the_largest_loss_first() -> None:
 def test_nothing_asks_for_no_change() -> None:
     assert advise(History()) == ()
     assert advise(History(), now=5.0) == ()
+
+
+def test_figures_of_nodes_are_those_of_the_status() -> None:
+    full = figures(memory=0.95)
+    said = tuple(NodeStatus(f"n{i}", i, AgentPhase.RUNNING, figures=it) for i, it in enumerate((full, None)))
+    found = advise(history(), replace(status(0, 4), nodes=said))
+    assert [advice.finding for advice in found] == ["the memory of n0 is 95 % full"]
+    assert advise(history(), replace(status(0, 4), nodes=said), {"n0": figures()}) == ()

@@ -186,6 +186,21 @@ def test_a_job_that_ends_recovers_nothing() -> None:
     assert not told(*TRAINING, (10, JobEnded("succeeded", ""))).recoveries
 
 
+def test_what_fails_after_the_end_begins_no_recovery() -> None:
+    history = told(*TRAINING, (10, JobEnded("failed", "it is stopped")), (11, failed(0)))
+    assert not history.recoveries and len(history.failures) == 1
+    assert not told(*TRAINING, (10, JobEnded("x", "")), (11, RoundStopping(0, "hang", ""))).recoveries
+
+
+def test_nodes_that_ran_are_known_of_the_newest_round_only() -> None:
+    rounds = [
+        each for number in range(1, 4) for each in ((10, started(number, "a")), (11, running("a", number)))
+    ]
+    history = told(*TRAINING, *rounds)
+    assert [it.runs for it in history.rounds] == [set(), set(), set(), {"a"}]
+    assert all(it.running is not None for it in history.rounds)
+
+
 def test_signs_of_other_rounds_begin_nothing() -> None:
     assert not told((0, failed(0))).recoveries
     history = told(*TRAINING, (5, failed(7)), (5, RoundStopping(7, "hang", "")), (5, StepsDone(7, 70, None)))

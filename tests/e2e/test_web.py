@@ -231,6 +231,7 @@ def test_a_launcher_serves_its_job_and_starts_a_killed_observer_again(cluster: C
     assert [row["number"] for row in running(port)["rounds"]] == [0]
     first = observer_of(launcher.pid)
     assert os.getpriority(os.PRIO_PROCESS, first) >= 10
+    assert Path(f"/proc/{first}/oom_score_adj").read_text().strip() == "1000"
     os.kill(first, signal.SIGKILL)
     launcher.wait_line("it is started again")
     # The port was never closed: this waits until the next observer takes the connection.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,30 @@ def test_a_log_that_says_nothing_leaves_all_unknown(text: str, tmp_path: Path) -
     accounts.interrupted()
     accounts.read([log])
     accounts.read([tmp_path / "missing"])
+    assert accounts.add_to(STATUS, 15.0) is STATUS
+
+
+def interrupted() -> Accounts:
+    accounts = Accounts()
+    accounts.interrupted()
+    return accounts
+
+
+def test_a_damaged_log_is_read_only_once(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    lines = [to_line(entry) for entry in entries(JOINED, STARTED, FIRST, STEPS)]
+    log.write_text("\n".join([lines[0].replace('"at":5.0', '"at":Infinity'), *lines[1:], ""]))
+    accounts = interrupted()
+    accounts.read([log])
+    log.write_text("\n".join([*lines, ""]))
+    accounts.read([log])
+    assert accounts.add_to(STATUS, 15.0) is STATUS
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.1.jsonl")
+    accounts = interrupted()
+    accounts.read([tmp_path / "events.1.jsonl"])
     assert accounts.add_to(STATUS, 15.0) is STATUS
 
 

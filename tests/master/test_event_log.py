@@ -18,6 +18,7 @@ from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.protocol.chronicle import MasterStarted as Started
 from elasticrun.core.protocol.chronicle import RoundStopped
 from elasticrun.core.protocol.orders import ScaleJob
+from elasticrun.core.protocol.status import JobPhase, JobStatus
 from elasticrun.errors import UsageError
 from elasticrun.master import event_log
 from elasticrun.master.event_log import Chronicle, EventLog, read_events, set_aside
@@ -293,6 +294,28 @@ def test_a_last_line_that_makes_no_sense_does_not_end_the_master(path: Path, las
     path.write_bytes(last + b"\n")
     with opened(path) as log:
         assert log.last == 0
+
+
+def test_an_older_file_that_is_none_is_not_waited_for(path: Path) -> None:
+    os.mkfifo(path.with_name("events.1.jsonl"))
+    with opened(path) as log:
+        assert log.last == 0
+
+
+@pytest.mark.parametrize("at", ["Infinity", "NaN", '"soon"'])
+def test_a_damaged_line_does_not_end_the_log_of_the_next_master(path: Path, at: str) -> None:
+    live(path, 1)
+    path.write_text(path.read_text().replace('"at":1.0', f'"at":{at}'))
+    machine = JobMachine(JobConfig(max_nodes=4))
+    with opened(path) as log:
+        chronicle = Chronicle(log, machine.state)
+        machine.handle(EVENTS[0], 1.0)
+        chronicle.begin(machine.state, 1.0)
+        status = JobStatus("job", JobPhase.RUNNING, 0, 1, 1, 0, 3)
+        assert chronicle.accounted(status, 2.0) is status
+        chronicle.note(2.0, [RoundStopped(0)])
+        chronicle.commit()
+    assert json.loads(path.read_text().splitlines()[-1])["kind"] == "round_stopped"
 
 
 # Reading

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from elasticrun.core.protocol.orders import MAX_LINES, Watched
+from elasticrun.core.protocol.bounds import MAX_TOKEN
+from elasticrun.core.protocol.chronicle import MAX_NAMES, EntriesLost, RoundStarted, RoundStopped
+from elasticrun.core.protocol.orders import MAX_LINE, MAX_LINES, ControlReply, Watched
 from elasticrun.master import feed as feed_module
+from elasticrun.master.event_log import EventLog
 from elasticrun.master.feed import Feed
+from elasticrun.rpc.codec.control import decode_reply, encode_reply
+from elasticrun.rpc.event_lines import from_line
 
 DEADLINE = 60.0
 Result = TypeVar("Result")
@@ -46,6 +52,13 @@ def test_a_watcher_reads_on_where_it_was() -> None:
 @pytest.mark.parametrize("after", ["4:2", "5:", "5:x", "5:-1", "nonsense", "5:²"])
 def test_a_place_of_another_master_or_of_nobody_is_the_beginning(after: str) -> None:
     assert run(feed_of("a", "b").watch(after, 0.0)) == Watched("5:2", ("a", "b"), missed=True, more=False)
+
+
+def test_who_came_before_the_first_line_has_missed_none() -> None:
+    feed = feed_of()
+    place = run(feed.watch("", 0.0)).upto
+    feed.add("a")
+    assert run(feed.watch(place, 0.0)) == Watched("5:1", ("a",), missed=False, more=False)
 
 
 def test_a_place_that_is_not_yet_is_the_end() -> None:
@@ -96,3 +109,28 @@ def test_an_answer_is_bounded_in_lines_and_bytes(monkeypatch: pytest.MonkeyPatch
         "5:1", ("a line that alone is longer",), missed=False, more=True
     )
     assert run(long.watch("5:1", 0.0)).lines == ("b", "c")
+
+
+def test_an_answer_fits_the_wire_however_long_its_lines_are() -> None:
+    feed = feed_of(*(MAX_LINES * [1500 * "x"]), MAX_LINE * "y")
+    upto, lines = "", 0
+    while lines <= MAX_LINES:
+        watched = run(feed.watch(upto, 0.0))
+        decoded = decode_reply(encode_reply(ControlReply(True, "", b"p" * MAX_TOKEN, watched=watched)))
+        assert decoded.watched == watched
+        upto, lines = watched.upto, lines + len(watched.lines)
+
+
+def test_a_line_that_no_answer_has_room_for_is_told_to_be_missing(tmp_path: Path) -> None:
+    feed = Feed()
+    names = tuple(f"{number}" + 500 * "\u6211" for number in range(MAX_NAMES))
+    log = EventLog(tmp_path / "events.jsonl", lambda: 1.0, feed)
+    log.add(1, 1.0, [RoundStarted(0, MAX_NAMES, MAX_NAMES, names, 0, None, ""), RoundStopped(0)])
+    log.close()
+    with (tmp_path / "events.jsonl").open("ab") as file:
+        file.write("damag\u00e9\n".encode())
+    again = Feed()
+    EventLog(tmp_path / "events.jsonl", lambda: 1.0, again).close()
+    for each in (feed, again):
+        told = [from_line(line) for line in run(each.watch("", 0.0)).lines]
+        assert [entry.told for entry in told if entry is not None] == [EntriesLost(1), RoundStopped(0)]

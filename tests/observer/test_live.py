@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from elasticrun.core.protocol.status import JobStatus
+from elasticrun.observer import live as live_module
 from elasticrun.observer.live import Live
 from tests.support.processes import DEADLINE
 from tests.support.watched import Pretended
@@ -21,5 +25,43 @@ def test_publishing_ends_though_something_happens_at_that_moment() -> None:
             task.cancel()
             await asyncio.wait({task}, timeout=DEADLINE)
             assert task.done()
+
+    asyncio.run(work())
+
+
+def test_a_master_that_is_silent_does_not_keep_a_scrape_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "PATIENCE", 0.01)
+
+    async def work() -> None:
+        job, asked = Pretended(2, 1), asyncio.Queue[None]()
+
+        async def wait() -> JobStatus:
+            asked.put_nowait(None)
+            await asyncio.Event().wait()
+            return job.describe()
+
+        job.refresh = wait  # type: ignore[method-assign]
+        live = Live(job)
+        for _ in range(2):
+            state = await asyncio.wait_for(live.current(), DEADLINE)
+            assert len(state.nodes) == 2
+        assert asked.qsize() == 1
+        assert live._asking is not None
+        live._asking.cancel()
+        await asyncio.wait({live._asking})
+
+    asyncio.run(work())
+
+
+def test_a_master_that_is_away_is_not_asked_how_the_job_is() -> None:
+    async def work() -> None:
+        job = Pretended(2, 1)
+        job.trouble = "nothing answers"
+        live = Live(job)
+        assert (await live.current()).job.trouble == "nothing answers"
+        asked = [job.refreshed]
+        job.trouble = ""
+        await live.current()
+        assert [*asked, job.refreshed] == [0, 1]
 
     asyncio.run(work())

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import itertools
 import json
+import select
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,7 +20,7 @@ from elasticrun.cli.documents import FOLDER
 from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.questions import LogPiece, LogStream
 from elasticrun.errors import MasterUnreachableError, OrderDeclinedError, UnauthenticatedError
-from elasticrun.observer import access
+from elasticrun.observer import access, asking, server, serving
 from elasticrun.observer.changes import applied
 from elasticrun.observer.hub import BACKLOG
 from elasticrun.observer.server import ASSETS
@@ -118,6 +124,129 @@ def test_a_reader_that_takes_nothing_costs_no_memory() -> None:
         writer.close()
 
     with_site(use)
+
+
+def test_a_reader_that_takes_nothing_is_cut_off_with_what_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "STUCK", 0.1)
+
+    async def use(site: Site, session: Browser) -> None:
+        host, port = site.host.split(":")
+        with socket.socket() as stuck:
+            stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stuck.connect((host, int(port)))
+            stuck.sendall(f"GET /api/events HTTP/1.1\r\nHost: {site.host}\r\n\r\n".encode())
+            end = select.poll()
+            end.register(stuck, 0)  # an error, as there is no end before all is read
+            async with session.stream(site.url + "/api/events") as other:
+                await next_event(other)
+                for step in itertools.count():
+                    if end.poll(0):
+                        break
+                    site.followed.tell(chronicle.Decision("running", 1, f"{step} " + "x" * 400))
+                    site.live.publish()
+                    await next_event(other)
+            assert stuck.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
+
+    with_site(use)
+
+
+Connect = Callable[[bytes], Awaitable[asyncio.StreamReader]]
+
+
+@contextlib.asynccontextmanager
+async def connections(site: Site) -> AsyncIterator[Connect]:
+    """Makes connections, on which something is said; they stay open until the end."""
+    host, port = site.host.split(":")
+    writers: list[asyncio.StreamWriter] = []
+
+    async def connect(said: bytes) -> asyncio.StreamReader:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writers.append(writer)
+        writer.write(said)
+        return reader
+
+    try:
+        yield connect
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def ends(reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(1 << 16):
+            pass
+
+
+def test_who_says_nothing_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MOST", 4)
+
+    async def use(site: Site, session: Browser) -> None:
+        reads = f"GET /api/events HTTP/1.1\r\nHost: {site.host}\r\n\r\n".encode()
+        async with connections(site) as connect:
+
+            async def reading() -> asyncio.StreamReader:
+                reader = await connect(reads)
+                assert b" 200 " in await reader.readline()
+                return reader
+
+            readers = [await reading()]
+            silent = [await connect(b"") for _ in range(3)]
+            assert (await session.get(site.url + "/")).status == 200
+            await ends(silent[0])  # who was silent for the longest; those who ask, or read along, stay
+            readers += [await reading() for _ in range(3)]
+            for each in silent[1:]:
+                await ends(each)
+            await ends(await connect(b""))
+            site.followed.tell(chronicle.Decision("running", 1, "it goes on"))
+            site.live.publish()
+            for each in readers:
+                assert b"it goes on" in await each.readuntil(b"it goes on")
+
+    with_site(use)
+
+
+@pytest.mark.parametrize("said", [b"\x16\x03\x01 hello\r\n\r\n", b"GET / HTTP/1.1\r\nno header\r\n\r\n"])
+def test_what_is_no_http_is_not_logged(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def use(site: Site, session: Browser) -> None:
+        async with connections(site) as connect:
+            reader = await connect(said)
+            assert b" 400 " in await reader.readline()
+            await ends(reader)
+
+    with_site(use)
+    assert caplog.messages == []
+
+
+def test_a_request_whose_body_does_not_come_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SAID", 0.05)
+
+    async def use(site: Site, session: Browser) -> None:
+        head = f"POST /api/session HTTP/1.1\r\nHost: {site.host}\r\nContent-Type: application/json\r\n"
+        async with connections(site) as connect:
+            reader = await connect(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+            assert b" 408 " in await reader.readline()
+
+    with_site(use)
+
+
+def test_a_bug_is_logged_and_answered_as_everything_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> str:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(asking, "give", fail)
+
+    async def use(site: Site, session: Browser) -> None:
+        answer = await session.post(site.url + "/api/orders", json=RESTART, headers=BEARER)
+        assert answer.status == 500 and "internal error" in (await answer.json())["error"]
+        assert "Content-Security-Policy" in answer.headers
+
+    with_site(use)
+    assert caplog.messages == ["internal error; please report this traceback"]
 
 
 def test_a_reader_that_goes_is_forgotten() -> None:

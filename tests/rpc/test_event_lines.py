@@ -43,6 +43,22 @@ def test_a_line_of_another_version_is_passed_over(change: dict[str, object]) -> 
     assert from_line(json.dumps({**json.loads(to_line(ENTRIES[0])), **change})) is None
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"at": each} for each in (float("nan"), float("inf"), "soon", None, -1e12, 10**400)),
+        *({"time": each} for each in (float("nan"), -1.0, 1e12)),
+        *({"rate": each} for each in (float("nan"), float("inf"), 10**400)),
+        *({"event": each} for each in ("first", 1.5, 10**40)),
+        {"v": "1"},
+    ],
+    ids=lambda change: json.dumps(change)[:30],
+)
+def test_numbers_to_reckon_with_are_numbers(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="is no entry of an event log"):
+        from_line(json.dumps({**json.loads(to_line(ENTRIES[0])), **change}))
+
+
 @pytest.mark.parametrize("line", ["", "no json", "[]", "3", "{}", '{"kind": []}', "[" * 100_000])
 def test_what_is_no_line_of_a_log_is_an_error(line: str) -> None:
     with pytest.raises(ValueError, match=r".+"):

@@ -501,3 +501,17 @@ def test_another_user_that_listens_under_our_name_is_not_asked() -> None:
             await stranger.wait()
 
     run(main())
+
+
+def test_a_process_that_may_open_no_more_files_cannot_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def ask() -> None:
+        async with master() as (_, name):
+            with monkeypatch.context() as full:
+                full.setattr(socket, "socket", fail)
+                with pytest.raises(MasterUnreachableError, match="cannot be asked: Too many open files"):
+                    await nearby.give(name, ShowStatus(), 5.0)
+
+    asyncio.run(ask())

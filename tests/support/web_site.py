@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 
 aiohttp = pytest.importorskip("aiohttp", reason="needs the extra web")
 
-from aiohttp import web  # noqa: E402
-
 from elasticrun.config import Endpoint  # noqa: E402
 from elasticrun.observer.listening import listen  # noqa: E402
 from elasticrun.observer.live import Live  # noqa: E402
+from elasticrun.observer.serving import serve  # noqa: E402
 from tests.support.watched import TOKEN, Pretended, pages  # noqa: E402
 
 
@@ -36,14 +35,10 @@ async def serving(
     """The page of a job, published by hand: ``site.live.publish()``."""
     live = Live(followed, most)
     app = pages(followed, live, token, is_open=is_open).app()
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
     listener = listen(Endpoint("127.0.0.1", 0))
-    await web.SockSite(runner, listener).start()
-    try:
+    async with AsyncExitStack() as stack:
+        await serve(app, listener, stack)
         yield Site(followed, live, f"http://127.0.0.1:{listener.getsockname()[1]}")
-    finally:
-        await runner.cleanup()
 
 
 class Browser:

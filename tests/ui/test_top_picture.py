@@ -13,7 +13,7 @@ from elasticrun.core.protocol.round_progress import GpuFigures, NodeFigures
 from elasticrun.ui.top import columns
 from elasticrun.ui.top.board import Board
 from elasticrun.ui.top.frame import Frame, NodeRow, frame_of
-from elasticrun.ui.top.picture import LIVE_KEYS, View, lines
+from elasticrun.ui.top.picture import LIVE_KEYS, View, clock, lines
 from elasticrun.ui.top.print import printed
 from tests.ui.top_build import history, plain_lines, status
 
@@ -126,6 +126,13 @@ def test_nothing_that_others_say_steers_the_terminal() -> None:
         assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text
         assert "[red]x[/red]" in text, "markup is text"
         assert len(text.splitlines()) <= 40
+
+
+def test_a_job_whose_clock_is_absurd_is_shown_all_the_same() -> None:
+    """As in a log whose wall clock was set back by years while the job ran."""
+    odd = [replace(it, time=-1e11) for it in frame().failures]
+    text = shown(replace(frame(), time=1e300, failures=tuple(odd)))
+    assert len(odd) > 0 and text.count(clock(0.0)) >= len(odd)
 
 
 def test_without_colours_the_bar_is_of_letters() -> None:

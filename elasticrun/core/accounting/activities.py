@@ -39,3 +39,9 @@ def add(to: Spent, more: Mapping[Activity, int]) -> None:
     """Add time to what was spent before."""
     for activity, micros in more.items():
         to[activity] += micros
+
+
+def take_off(from_: Spent, less: Mapping[Activity, int]) -> None:
+    """Take time off what was spent together."""
+    for activity, micros in less.items():
+        from_[activity] -= micros

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from elasticrun.core.accounting.account import Account, Place, after
-from elasticrun.core.accounting.activities import Activity, Spent, add, nothing
+from elasticrun.core.accounting.activities import Activity, Spent, add, nothing, take_off
 from elasticrun.core.accounting.facts import (
     Fact,
     HangFound,
@@ -64,8 +64,8 @@ class Books:
         self._start = self._now = start
         self._job = Account(start, is_node=False)
         self._here: dict[str, Account] = {}
-        self._past: dict[str, Spent] = {}  # of nodes that left, the oldest first
-        self._forgotten = nothing()
+        self._past: dict[str, Spent] = {}  # of nodes that left, the oldest first; none of it changes
+        self._left = nothing()  # what these, and those that were forgotten, had spent together
         self._round: Training | None = None  # the newest
         self._places = Counter[Place]()  # how many nodes are where
         self._high = 0  # the highest step of all rounds
@@ -99,13 +99,12 @@ class Books:
         """Where the time went until now: as late as this, or as the last fact. To look changes nothing."""
         now = self._now if self._is_over else max(self._now, now)
         nodes = {name: account.until(now) for name, account in self._here.items()}
-        past = {name: dict(spent) for name, spent in self._past.items()}
-        total = dict(self._forgotten)
-        for spent in (*nodes.values(), *past.values()):
+        total = dict(self._left)
+        for spent in nodes.values():
             add(total, spent)
         training = self._round
         open_ = training.open_at(now) if training is not None else 0
-        return Summary(now, self._start, past | nodes, total, self._job.until(now), open_)
+        return Summary(now, self._start, self._past | nodes, total, self._job.until(now), open_)
 
     def settle(self, now: int) -> Spent:
         """What the job has spent until now, as far as it cannot be judged otherwise: no kind of it falls.
@@ -124,7 +123,10 @@ class Books:
 
     def _came(self, node: str) -> None:
         if node not in self._here:
-            self._here[node] = Account(self._now, self._past.pop(node, None))
+            before = self._past.pop(node, None)
+            if before is not None:
+                take_off(self._left, before)
+            self._here[node] = Account(self._now, None if before is None else dict(before))
             self._places[Activity.START] += 1
 
     def _went(self, node: str) -> None:
@@ -134,8 +136,9 @@ class Books:
         self._places[account.place] -= 1
         account.leave(self._now, Activity.STOPPED, self._sees_steps)
         self._past[node] = account.spent
+        add(self._left, account.spent)
         if len(self._past) > PAST:
-            add(self._forgotten, self._past.pop(next(iter(self._past))))
+            del self._past[next(iter(self._past))]
 
     def _phase(self, node: str, phase: AgentPhase, number: int) -> None:
         account = self._here.get(node)

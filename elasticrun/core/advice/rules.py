@@ -71,9 +71,12 @@ def advise(
 ) -> tuple[Advice, ...]:
     """All advice, the largest loss first. ``status`` and ``figures``: of a job that runs, if they are known.
 
-    ``now``: the moment on the job's clock; None: that of the last entry.
+    Figures that are not given are those of the status. ``now``: the moment on the job's clock; None: that of
+    the last entry.
     """
-    view = View(history, history.summary(now), measured(history, now), status, figures)
+    nodes = () if status is None else status.nodes
+    said = {node.name: node.figures for node in nodes if node.figures is not None}
+    view = View(history, history.summary(now), measured(history, now), status, {**said, **figures})
     found = [advice for rule in RULES for advice in rule(view)]
     return tuple(sorted(found, key=lambda it: -it.lost))
 

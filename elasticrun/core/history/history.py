@@ -73,7 +73,7 @@ class RoundView:
     cause: str = ""  # of the stop
     stop_reason: str = ""
     stopped: float | None = None
-    runs: set[str] = field(default_factory=set)  # nodes whose workers run, or ran
+    runs: set[str] = field(default_factory=set)  # nodes whose workers run, or ran; of the newest round only
 
 
 @mutable(slots=True)
@@ -232,6 +232,7 @@ class History:
         before = self.current
         if before is not None:
             self.restarts += 1
+            before.runs = set()  # of many rounds, those of a large world would be many
             if before.stopped is None:
                 before.stopped = at
         if (recovery := self._pending) is not None:
@@ -268,7 +269,7 @@ class History:
     def _begin_recovery(self, at: float, number: int, cause: str, reason: str) -> None:
         """Note a sign that a round ends; what comes later may name the cause, until it is told to stop."""
         current = self.current
-        if current is None or number != current.number:
+        if current is None or number != current.number or self.outcome:
             return
         pending, is_failure = self._pending, cause in FAILURES
         if pending is None:

@@ -27,10 +27,11 @@ from elasticrun.core.protocol.status import JobStatus
 from elasticrun.core.protocol.tasks import MAX_CLUSTER
 from elasticrun.dataclass import dataclass
 
-#: The longest wait for an answer, in seconds, and the most lines in one.
+#: The longest wait for an answer, in seconds, and the most lines in one, and characters in a line.
 MAX_WAIT = 25.0
 MAX_LINES = 1000
-Line = Annotated[str, Length(1 << 16)]
+MAX_LINE = 1 << 16
+Line = Annotated[str, Length(MAX_LINE)]
 #: The most nodes that one order names, and the longest wait for nodes that come, in seconds.
 MAX_NAMED = 64
 MAX_SCALE_WAIT = 7 * 24 * 3600.0

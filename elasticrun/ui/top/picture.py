@@ -33,6 +33,8 @@ LIVE_KEYS = "d drain  s stacks  j/k select  ? help  q quit"
 PAST_KEYS = "left/right event  Home/End first/last  j/k select  ? help  q quit"
 #: The most lines of recent events where there is no end to the height.
 MOST_EVENTS = 10
+#: The latest wall clock that there is, in the year 5138.
+_LATEST = 1e11
 #: The most cells of the job's name.
 _OF_JOB = 18
 _GOOD = frozenset({JobPhase.RUNNING.value, JobPhase.SUCCEEDED.value})
@@ -84,7 +86,7 @@ def lines(frame: Frame, width: int, height: int | None, view: View) -> list[Text
 
 def clock(time: float) -> str:
     """The time of day of this host."""
-    return datetime.fromtimestamp(time).astimezone().strftime("%H:%M:%S")
+    return datetime.fromtimestamp(min(max(0.0, time), _LATEST)).astimezone().strftime("%H:%M:%S")
 
 
 # -- head and foot

@@ -1,0 +1,121 @@
+"""The HTTP server below the pages: how many may connect, and what a stranger can cost.
+
+Theory. Whoever reaches the port may connect, and nobody knows who it is before it has asked something. So a
+connection that has nothing to answer is worth the least: when there are as many as may be, the one that was
+silent for the longest goes, and its place is that of the newest. One that asks, or reads along, stays. There
+are far fewer than the process may have files open, as it needs some to ask the job.
+
+What a stranger sends may be no HTTP at all. It is answered, and not logged: the log is that of the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from aiohttp import web
+
+#: Connections at a time, unless the process may have only few files open; and what is left for other files.
+MOST = 700
+SPARE = 200
+#: Seconds that a connection is kept after an answer, and that a handshake of TLS may take.
+KEPT = 15.0
+HANDSHAKE = 5.0
+
+_NO_LOG = logging.getLogger(f"{__name__}.strangers")
+_NO_LOG.disabled = True
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def most() -> int:
+    """How many connections there may be, by the files that this process may have open."""
+    return max(2, min(MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE))
+
+
+async def serve(
+    app: web.Application, listener: socket.socket, stack: AsyncExitStack, tls: ssl.SSLContext | None = None
+) -> None:
+    """Serve until the stack is closed."""
+    entrance = _Entrance(most())
+
+    @web.middleware
+    async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await entrance.answer(request, handler)
+
+    app.middlewares.append(watched)
+    # ``handler_cancellation``: a reader that goes is forgotten at once, not at the next change.
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        logger=_NO_LOG,
+        handle_signals=False,
+        handler_cancellation=True,
+        keepalive_timeout=KEPT,
+        shutdown_timeout=0.5,
+    )
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    entrance.server = runner.server
+    timeout = None if tls is None else HANDSHAKE
+    server = await asyncio.get_running_loop().create_server(
+        entrance, sock=listener, ssl=tls, ssl_handshake_timeout=timeout
+    )
+    stack.callback(server.close)
+
+
+class _Entrance:
+    """Makes what answers a connection."""
+
+    def __init__(self, most: int) -> None:
+        self.server: web.Server | None = None
+        self._most = most
+        self._silent = dict[asyncio.BaseProtocol, None]()  # nothing is to be answered, the oldest first
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        assert self.server is not None
+        if len(self.server.connections) >= self._most and not self._make_room():
+            return _Refusal()
+        if len(self._silent) > 2 * self._most:  # most of them went without a word
+            self._silent = {each: None for each in self._silent if _transport(each) is not None}
+        made = self.server()
+        self._silent[made] = None
+        return made
+
+    async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer a request."""
+        self._silent.pop(request.protocol, None)
+        try:
+            return await handler(request)
+        finally:
+            self._silent[request.protocol] = None
+
+    def _make_room(self) -> bool:
+        """Cut off who was silent for the longest; whether there is one."""
+        while self._silent:
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            if (transport := _transport(oldest)) is not None:
+                transport.abort()
+                return True
+        return False
+
+
+def _transport(protocol: asyncio.BaseProtocol) -> asyncio.Transport | None:
+    """The connection that a protocol answers; None: it has none yet, or none any more."""
+    found: asyncio.Transport | None = getattr(protocol, "transport", None)
+    return found
+
+
+class _Refusal(asyncio.Protocol):
+    """Answers nothing."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Cut it off."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()

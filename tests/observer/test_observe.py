@@ -1,0 +1,58 @@
+"""An observer at work: whom it waits for, and what it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from elasticrun import follower
+from elasticrun.config import SecurityConfig
+from elasticrun.control import JobControl
+from elasticrun.errors import ElasticRunError, MasterUnreachableError, UsageError, WrongVersionError
+from elasticrun.observer.access import Reading
+from elasticrun.observer.observe import observe
+from elasticrun.observer.settings import ObserverSettings
+from tests.support.processes import DEADLINE
+
+SETTINGS = ObserverSettings(
+    job_id=None,
+    launcher=1,
+    endpoints=(),
+    security=SecurityConfig(),
+    timeout=1.0,
+    listener=-1,
+    host="",
+    reading=Reading.AUTO,
+    traces="",
+)
+
+
+def test_whatever_else_is_on_this_host_the_job_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another job of this user, of another version, is no reason to give up before the own master listens."""
+    troubles: list[ElasticRunError] = [
+        WrongVersionError("the job runs another version"),
+        UsageError("another job is on this host and gives no sensible answer"),
+        MasterUnreachableError("no job is on this host"),
+    ]
+    until = asyncio.Event()
+
+    async def on_this_host(*_: Any) -> JobControl:
+        if troubles:
+            raise troubles.pop(0)
+        until.set()
+        raise MasterUnreachableError("no job is on this host")
+
+    monkeypatch.setattr(follower, "RETRY", 0.0)
+    monkeypatch.setattr(JobControl, "on_this_host", on_this_host)
+    asyncio.run(asyncio.wait_for(observe(SETTINGS, None, until, lambda url: None), DEADLINE))
+    assert not troubles
+
+
+def test_traces_alone_need_no_aiohttp() -> None:
+    code = "import sys; sys.modules['aiohttp'] = None; import elasticrun.observer.main"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
