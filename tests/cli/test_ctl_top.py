@@ -62,6 +62,7 @@ def test_its_data_fit_the_schema(state: Path) -> None:
         (("top", "--log", "nowhere", "--once"), "there is no event log"),
         (("events", "STATE", "--why", "0", "--follow"), "--why and --follow exclude each other"),
         (("events", "STATE", "--pid", "1"), "--pid is for a job that is asked"),
+        (("top", "--log", "STATE", "--endpoint", "h:1", "--once"), "--endpoint is for a job that is asked"),
         (("events", "nowhere/events.jsonl", "--follow"), "cannot follow"),
     ],
 )

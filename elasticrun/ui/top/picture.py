@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
+from rich.console import Group
 from rich.text import Text
 
 from elasticrun.core.accounting.activities import Activity
@@ -18,6 +19,7 @@ from elasticrun.core.protocol.amounts import count, time_text
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.dataclass import dataclass
+from elasticrun.ui.printed import printed
 from elasticrun.ui.top import columns
 from elasticrun.ui.top.frame import FailedWorker, Frame, RecoveryRow, TimeSpent
 
@@ -80,6 +82,11 @@ def lines(frame: Frame, width: int, height: int | None, view: View) -> list[Text
     for each in (made := (made + bottom)[:height]):
         each.truncate(width, overflow="ellipsis" if not view.is_plain else "crop")
     return made
+
+
+def printed_lines(made: Iterable[Text], width: int, colour: bool) -> str:
+    """These lines as text, for what is no screen."""
+    return printed(Group(*made), width, colour, no_wrap=True, overflow="crop", highlight=False)
 
 
 def clock(time: float) -> str:
