@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.text import Text
 
 from elasticrun.core.accounting.activities import Activity
-from elasticrun.core.protocol.amounts import count, time_text
+from elasticrun.core.protocol.amounts import count, percent, time_text
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.dataclass import dataclass
@@ -108,8 +108,8 @@ def _head(frame: Frame, view: View) -> Iterator[Text]:
     rate = "" if frame.step_rate is None else f"  {_rate(frame.step_rate)}"
     yield Text.assemble(
         f"{step}{rate}",
-        *("  goodput ", (_percent(frame.goodput), "bold")),
-        *("  ETTR ", (_percent(frame.ettr), "bold")),
+        *("  goodput ", (percent(frame.goodput), "bold")),
+        *("  ETTR ", (percent(frame.ettr), "bold")),
         f"  {count(frame.failed_workers, 'failure')}" if frame.failed_workers else "",
         f"  {clock(frame.time)}" if view.keys else "",
     )
@@ -244,7 +244,7 @@ def _time(spent: Iterable[TimeSpent], width: int, view: View) -> Iterator[Text]:
     yield bar
     legend, hidden = Text(" "), 0
     for part in parts:
-        words = f" {part.activity.value} {_percent(part.share)} "
+        words = f" {part.activity.value} {percent(part.share)} "
         if legend.cell_len + len(words) + 2 > width - 12:
             hidden += 1
             continue
@@ -263,10 +263,6 @@ def _cells(shares: list[float], width: int) -> list[int]:
         total += each
         ends.append(round(min(1.0, total) * width))
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:.1f} %"
 
 
 def _rate(rate: float) -> str:
