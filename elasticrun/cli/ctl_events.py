@@ -126,12 +126,16 @@ def _ask(target: Target | Here, show: Show | None) -> list[Entry]:
     found: list[Entry] = []
 
     async def ask() -> None:
+        is_over = False
+
         def take(_: object, lines: Sequence[str]) -> None:
-            entries = [json.loads(line) for line in lines]
-            if show is None:
-                found.extend(entries)
-            else:
-                show(entries)
+            nonlocal is_over
+            for entry in map(json.loads, lines):
+                if show is None:
+                    found.append(entry)
+                elif not is_over:
+                    show([entry])
+                    is_over = entry["kind"] == "job_ended"
 
         follower = Follower(connector(target), take)
         await follower.catch_up()
