@@ -30,3 +30,15 @@ class MonotonicClock:
 
     def now(self) -> float:
         return time.monotonic() + self._offset
+
+
+async def pause(seconds: float) -> None:
+    """Space out attempts, or questions, where nothing tells when the next one will succeed."""
+    import asyncio  # which not all who need a clock do
+
+    over = asyncio.Event()  # no future: one cancelled at the moment of its timer could not be set
+    timer = asyncio.get_running_loop().call_later(seconds, over.set)
+    try:
+        await over.wait()
+    finally:
+        timer.cancel()

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+from elasticrun.clock import pause
 from elasticrun.control import JobControl, JobStatus
 from elasticrun.core.history.history import History
 from elasticrun.core.protocol.chronicle import LogEntry
@@ -113,7 +114,7 @@ class Follower:
                 gone_since = now if gone_since is None else gone_since
                 if now - gone_since >= self._patience:
                     raise
-                await _pause(RETRY)
+                await pause(RETRY)
                 continue
             gone_since, self.trouble = None, ""
 
@@ -174,13 +175,3 @@ def _mark(entry: LogEntry) -> tuple[int, int]:
 
 def _master(upto: str) -> str:
     return upto.partition(":")[0]
-
-
-async def _pause(seconds: float) -> None:
-    """Nothing tells when a master is back."""
-    over = asyncio.Event()
-    timer = asyncio.get_running_loop().call_later(seconds, over.set)
-    try:
-        await over.wait()
-    finally:
-        timer.cancel()

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from elasticrun.agent.logs.router import LogRouter
 from elasticrun.core.agent.state import AgentState
-from elasticrun.core.protocol.amounts import count, time_text
+from elasticrun.core.protocol.amounts import count, percent, time_text
 from elasticrun.core.protocol.messages import AgentPhase, Assignment
 from elasticrun.core.protocol.plain import one_line
 
@@ -162,7 +162,7 @@ class Words:
         if given.restart_count:
             parts.append(f"restart {given.restart_count} of {given.max_restarts}")
         worked, age = self._worked + now - self._since, max(now - self._began, 1e-9)
-        parts.append(f"at work {100 * worked / age:.1f} % of {time_text(age)}")
+        parts.append(f"at work {percent(worked / age)} of {time_text(age)}")
         return ", ".join(parts)
 
     def _rate(self, step: int, now: float) -> float | None:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from elasticrun.agent.master_host.hosting import MasterHost, SteppedDownError
+from elasticrun.clock import pause
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.agent.events import Broken, Directed, HelloSent, LinkDown, LinkUp
 from elasticrun.core.membership.quorum import TAKEOVER_DELAY
@@ -197,7 +198,7 @@ class Link:
                 await self._listen(stream)
                 since, delay, told = loop.time(), FIRST_DELAY, set[type[ElasticRunError]]()
                 self._turn_since = since
-            await _pause(delay)
+            await pause(delay)
             delay = min(2 * delay, LONGEST_DELAY)
 
     def _is_turn_over(self, error: ElasticRunError) -> bool:
@@ -318,14 +319,3 @@ class Link:
         self._used = self._usage()
         self.send(Heartbeat(self._incarnation, self._used, self._progress(), self._figures()))
         self._arm_heartbeat(interval)
-
-
-async def _pause(seconds: float) -> None:
-    """Space out attempts: a refused connection does not say when the next one will succeed."""
-    loop = asyncio.get_running_loop()
-    over = asyncio.Event()  # no future: one cancelled at the moment of its timer could not be set
-    timer = loop.call_later(seconds, over.set)
-    try:
-        await over.wait()
-    finally:
-        timer.cancel()

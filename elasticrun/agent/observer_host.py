@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from elasticrun.agent.master_host.process import MasterProcess, execute
-from elasticrun.clock import MonotonicClock
+from elasticrun.clock import MonotonicClock, pause
 from elasticrun.dataclass import dataclass
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class ObserverHost:
                 logger.warning("the observer ended %d times; the job goes on without its web page", MOST)
                 return
             logger.warning("the observer ended (status %s); it is started again", status)
-            await self._pause()
+            await pause(PAUSE)
 
     def _execute(self) -> MasterProcess:
         listener = self._command.listener
@@ -104,11 +104,3 @@ class ObserverHost:
             self._is_told = True
             self._tell(answer["url"])
         return False
-
-    async def _pause(self) -> None:
-        over = asyncio.Event()
-        timer = asyncio.get_running_loop().call_later(PAUSE, over.set)
-        try:
-            await over.wait()
-        finally:
-            timer.cancel()

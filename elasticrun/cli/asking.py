@@ -8,15 +8,15 @@ one job of this user on this host, which needs none (``rpc/nearby.py``). The exi
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from elasticrun.cli import values
-from elasticrun.cli.ctl_run import run_lean
+from elasticrun.cli.ctl_run import exit_on_errors, run_lean
 from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes, find_token, read_tls
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.protocol.plain import one_line, plain
@@ -25,7 +25,6 @@ from elasticrun.errors import (
     ElasticRunError,
     ExitCode,
     MasterUnreachableError,
-    OrderDeclinedError,
     UnauthenticatedError,
     UsageError,
 )
@@ -136,8 +135,7 @@ def answering(verb: str, as_json: bool, order: Order) -> Order:
     """The same order, with the answer as a document if that is wanted."""
 
     async def ask(job: JobControl) -> str:
-        from elasticrun.cli.documents import VERSION, OrderDocument
-        from elasticrun.cli.documents import as_json as text_of
+        from elasticrun.cli.documents import VERSION, OrderDocument, text_of
 
         return text_of(OrderDocument(VERSION, verb, await order(job)))
 
@@ -146,28 +144,61 @@ def answering(verb: str, as_json: bool, order: Order) -> Order:
 
 def carry_out(given: dict[str, Any], order: Callable[[], Order]) -> None:
     """Give the order that ``order`` makes to the job that the options mean, show its answer, and exit."""
-    target: Target | Here | None = None
-    try:
+    with exit_on_errors():
         target = find_target(given)
-        text = _give(target, order())
-    except OrderDeclinedError as error:
-        click.echo(plain(str(error)), err=True)
-        sys.exit(error.exit_code)
-    except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {one_line(str(error))}{advice_for(error, target)}", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+        give = order()
+
+        async def ask() -> str:
+            return await give(await connector(target, _try_next)())
+
+        with where_to_look(target):
+            text = run_lean(ask)
     if text:  # "": the order has shown what there is
         click.echo(plain(text))
     sys.exit(ExitCode.OK)
 
 
-def advice_for(error: ElasticRunError, target: Target | Here | None) -> str:
-    """What to add to an error: where to look."""
-    if isinstance(error, MasterUnreachableError) and isinstance(target, Target):
-        return "; look at --endpoint, and whether the job runs there"
-    return ""
+def connector(
+    target: Target | Here, on_silent: Callable[[ElasticRunError], None] = lambda _: None
+) -> Callable[[], Awaitable[JobControl]]:
+    """What makes a client of the job, as often as it is asked to.
+
+    ``on_silent``: hears why an endpoint is passed over for the next one.
+    """
+
+    async def connect() -> JobControl:
+        from elasticrun.control import JobControl
+
+        if isinstance(target, Here):
+            return await JobControl.on_this_host(target.job_id, target.launcher, target.timeout)
+        return JobControl(target.endpoints, target.job_id, target.security, target.timeout, on_silent)
+
+    return connect
+
+
+@contextmanager
+def where_to_look(target: Target | Here) -> Iterator[None]:
+    """Add to what goes wrong at an endpoint where the mistake may be."""
+    try:
+        yield
+    except MasterUnreachableError as error:
+        if isinstance(target, Here):
+            raise
+        raise MasterUnreachableError(f"{error}; look at --endpoint, and whether the job runs there") from None
+    except UnauthenticatedError as error:
+        if isinstance(target, Here) or "token" not in str(error):  # the certificate
+            raise
+        source = target.security.token_source
+        raise UnauthenticatedError(f"{error} (the token was read from {source})") from None
+
+
+def refuse_target(log: object, given: Mapping[str, Any]) -> None:
+    """Raises UsageError if options say which job is meant, as an event log is read in its place."""
+    named = next((name for name in ("endpoint", "rdzv_id", "pid") if given[name] is not None), None)
+    if named is not None:
+        raise UsageError(
+            f"--{named.replace('_', '-')} is for a job that is asked, and {str(log)!r} is a log: give one"
+        )
 
 
 def find_target(given: dict[str, Any]) -> Target | Here:
@@ -214,26 +245,6 @@ def _timeout(text: str) -> float:
         return values.some_seconds(text)
     except ValueError:
         raise UsageError(f"--timeout {text!r} is not valid: give a number of seconds above 0") from None
-
-
-def _give(target: Target | Here, order: Order) -> str:
-    async def ask() -> str:
-        from elasticrun.control import JobControl
-
-        if isinstance(target, Here):
-            job = await JobControl.on_this_host(target.job_id, target.launcher, target.timeout)
-        else:
-            job = JobControl(target.endpoints, target.job_id, target.security, target.timeout, _try_next)
-        return await order(job)
-
-    try:
-        return run_lean(ask)
-    except UnauthenticatedError as error:
-        if "token" in str(error) and isinstance(target, Target):  # not a certificate
-            raise UnauthenticatedError(
-                f"{error} (the token was read from {target.security.token_source})"
-            ) from None
-        raise
 
 
 def _try_next(error: ElasticRunError) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from elasticrun.cli.asking import EXIT_CODES, carry_out, order_options
-from elasticrun.core.protocol.plain import one_line, plain
-from elasticrun.errors import ElasticRunError, UsageError
+from elasticrun.cli.asking import EXIT_CODES, carry_out, order_options, refuse_target
+from elasticrun.cli.ctl_run import exit_on_errors
+from elasticrun.core.protocol.plain import plain
 
 if TYPE_CHECKING:
     from elasticrun.control import JobControl
     from elasticrun.core.advice.rules import Advice
 
 _NONE = "nothing that is known asks for a change"
-_MOST_ASKS = 1000  # answers of a master, until a job counts as one that never stops
 
 
 @click.command(epilog=EXIT_CODES)
@@ -33,44 +31,31 @@ def advice(log: Path | None, as_json: bool, **target: Any) -> None:
     if log is None:
         carry_out(target, lambda: lambda job: _live(job, as_json))
         return
-    from elasticrun.cli.ctl_report import log_file, review_of
+    from elasticrun.cli.ctl_report import review_of
     from elasticrun.core.advice.rules import advise
+    from elasticrun.master.event_reader import log_file
 
-    try:
-        if lonely := next((name for name in ("endpoint", "rdzv_id", "pid") if target[name]), None):
-            option = lonely.replace("_", "-")
-            raise UsageError(f"--{option} is for a job that runs: give either {option} or a LOG")
+    with exit_on_errors():
+        refuse_target(log, target)
         click.echo(plain(_told(advise(review_of(log_file(log)).history), as_json)))
-    except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {one_line(str(error))}", err=True)
-        sys.exit(error.exit_code)
 
 
 async def _live(job: JobControl, as_json: bool) -> str:
     from elasticrun.core.advice.rules import advise
-    from elasticrun.core.history.history import History
-    from elasticrun.rpc.event_lines import from_line
+    from elasticrun.follower import Follower
 
-    status, history, after = await job.status(), History(), ""
-    for _ in range(_MOST_ASKS):
-        watched = await job.watch(after, 0.0)
-        for line in watched.lines:
-            try:
-                entry = from_line(line)
-                if entry is not None:
-                    history.take(entry)
-            except (ValueError, OverflowError):
-                continue  # a damaged one
-        after = watched.upto
-        if not watched.more:
-            break
-    return _told(advise(history, status), as_json)
+    async def connect() -> JobControl:
+        return job
+
+    follower = Follower(connect)
+    status = await follower.refresh()
+    await follower.catch_up()
+    return _told(advise(follower.history, status), as_json)
 
 
 def _told(found: tuple[Advice, ...], as_json: bool) -> str:
     if as_json:
-        from elasticrun.cli.documents import VERSION, AdviceDocument
-        from elasticrun.cli.documents import as_json as text_of
+        from elasticrun.cli.documents import VERSION, AdviceDocument, text_of
 
         return text_of(AdviceDocument(VERSION, found))
     from elasticrun.ui.report.text import advice_lines

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elasticrun.core.protocol.plain import one_line, plain
-from elasticrun.errors import DataError, ElasticRunError, ExitCode, UsageError
+from elasticrun.cli.ctl_run import exit_on_errors
+from elasticrun.core.protocol.plain import plain
+from elasticrun.errors import DataError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from elasticrun.core.data.audit import Audit, Wrong
@@ -36,11 +37,8 @@ def audit(run_dir: Path, step: int | None, as_json: bool) -> None:
 
     Exit codes: 0: each sample exactly once; 1: not so, or it cannot be proven; 2: there are no records.
     """
-    try:
+    with exit_on_errors():
         found = _verdict(run_dir, step)
-    except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {one_line(str(error))}", err=True)
-        sys.exit(error.exit_code)
     click.echo(json.dumps(as_plain(found), indent=2) if as_json else "\n".join(map(plain, lines(found))))
     sys.exit(ExitCode.OK if found.is_exact else ExitCode.JOB_FAILED)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from elasticrun.cli import values
+from elasticrun.cli.ctl_run import exit_on_errors
 from elasticrun.cli.private_files import write_private
-from elasticrun.errors import ElasticRunError, UsageError
+from elasticrun.errors import UsageError
 
 if TYPE_CHECKING:
     from elasticrun.cli.authority import Pair
@@ -37,11 +37,8 @@ def certs(directory: str, hosts: str, days: str, force: bool) -> None:
     The first time this makes an authority too, ca.pem and ca.key; later it signs with that, so hosts can be
     added. Keep ca.key away from the hosts: anyone who has it can join the job.
     """
-    try:
+    with exit_on_errors():
         click.echo(_make(Path(directory), _hosts(hosts), _days(days), force))
-    except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {error}", err=True)
-        sys.exit(error.exit_code)
 
 
 def _hosts(text: str) -> list[list[str]]:

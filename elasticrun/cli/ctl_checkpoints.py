@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from elasticrun.core.protocol.plain import one_line, plain
-from elasticrun.errors import ElasticRunError, ExitCode, UsageError
+from elasticrun.cli.ctl_run import exit_on_errors, has_colours
+from elasticrun.core.protocol.plain import plain
+from elasticrun.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from elasticrun.storage.catalog import Listed
@@ -43,7 +43,7 @@ def checkpoints(context: click.Context, directory: str) -> None:
 @click.pass_obj
 def list_commits(directory: str, as_json: bool = False) -> None:
     """Show what DIR has, the newest last."""
-    with _errors():
+    with exit_on_errors():
         click.echo(_as_json(directory) if as_json else plain(_as_table(directory)))
 
 
@@ -57,7 +57,7 @@ def verify(directory: str, step: int | None, as_json: bool) -> None:
     Exit codes: 0 all is as it was written; 1 something is damaged, and is named, or DIR cannot be read;
     2 wrong usage.
     """
-    with _errors():
+    with exit_on_errors():
         found = _verified(directory, step, click.echo if not as_json else lambda _: None)
         if as_json:
             click.echo(json.dumps(found, indent=2))
@@ -74,7 +74,7 @@ def export(directory: str, step: int, out: Path) -> None:
 
     All of it is verified before, and it has to fit in memory. This needs torch.
     """
-    with _errors():
+    with exit_on_errors():
         store, marker = _chosen(directory, step)
         try:
             from elasticrun.checkpoint.stored import export as write
@@ -85,15 +85,6 @@ def export(directory: str, step: int, out: Path) -> None:
             ) from None
         write(store, marker, out)
         click.echo(plain(f"{marker.name} is in {out}"))
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    try:
-        yield
-    except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {one_line(str(error))}", err=True)
-        sys.exit(error.exit_code)
 
 
 def _open(directory: str) -> Store:
@@ -123,9 +114,8 @@ def _as_table(directory: str) -> str:
     ]
     if not rows:
         return f"there are no saved states in {directory}"
-    is_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if is_terminal else _WIDTH
-    return render_commits(rows, width)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+    return render_commits(rows, width, has_colours())
 
 
 def _as_json(directory: str) -> str:

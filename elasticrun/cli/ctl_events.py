@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,12 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elasticrun.cli.asking import EXIT_CODES, Here, Target, advice_for, find_target, order_options
-from elasticrun.cli.ctl_run import run_lean
+from elasticrun.cli.asking import (
+    EXIT_CODES,
+    Here,
+    Target,
+    connector,
+    find_target,
+    order_options,
+    refuse_target,
+    where_to_look,
+)
+from elasticrun.cli.ctl_run import exit_on_errors, run_lean
 from elasticrun.cli.moments import SinceStart, WallClock, moment
-from elasticrun.core.protocol.plain import one_line, plain
+from elasticrun.core.protocol.plain import plain
 from elasticrun.dataclass import dataclass
-from elasticrun.errors import ElasticRunError, ExitCode, UsageError
+from elasticrun.errors import UsageError
 
 if TYPE_CHECKING:
     Entry = dict[str, Any]
@@ -26,9 +34,6 @@ if TYPE_CHECKING:
 
 #: Kinds of entries by which the end of a round begins.
 _ENDS = frozenset({"worker_failed", "round_stopping"})
-#: The kind of the entry that tells the job's end.
-_END = "job_ended"
-_INTERRUPTED = 130  # 128 + SIGINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,32 +92,24 @@ def events(
     what its master has in memory. With --json each line is an object as
     elasticrun/manual/schemas/events.json describes it.
     """
-    found: Target | Here | None = None
-    try:
+    with exit_on_errors():
         if why is not None and follow:
             raise UsageError("--why and --follow exclude each other: what led to a round is over")
         wish = Wish(None if since is None else moment("--since", since, time.time()), all_kinds, as_json)
         if log is None:
-            found = find_target(target)
-            _from_job(found, follow, why, wish)
+            _from_job(find_target(target), follow, why, wish)
         else:
-            _refuse_target(log, target)
-            _from_log(_path(log), follow, why, wish)
-    except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {one_line(str(error))}{advice_for(error, found)}", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
-    sys.exit(ExitCode.OK)
+            refuse_target(log, target)
+            _from_log(log, follow, why, wish)
 
 
 def _from_log(log: Path, follow: bool, why: int | None, wish: Wish) -> None:
-    from elasticrun.master.event_log import read_events
+    from elasticrun.master.event_reader import log_file, read_events
 
     if follow:
-        _follow_log(log, wish.show)
+        _follow_log(log_file(log), wish.show)
         return
-    entries = read_events(log)
+    entries = read_events(log_file(log))
     wish.show(entries if why is None else led_to(entries, why))
 
 
@@ -122,59 +119,49 @@ def _from_job(target: Target | Here, follow: bool, why: int | None, wish: Wish) 
         wish.show(entries if why is None else led_to(entries, why))
 
 
-def _path(log: Path) -> Path:
-    from elasticrun.master.event_log import NAME
-
-    return log / NAME if log.is_dir() else log
-
-
-def _refuse_target(log: Path, target: dict[str, Any]) -> None:
-    given = next((name for name in ("endpoint", "rdzv_id", "pid") if target[name] is not None), None)
-    if given is not None:
-        raise UsageError(
-            f"--{given.replace('_', '-')} is for a job that is asked, and {str(log)!r} is a log: give one"
-        )
-
-
 def _ask(target: Target | Here, show: Show | None) -> list[Entry]:
     """What the job has in memory; with ``show`` that is shown as it comes, until the job ends."""
-    from elasticrun.cli.ctl_top import connector
     from elasticrun.follower import Follower
 
     found: list[Entry] = []
 
     async def ask() -> None:
+        is_over = False
+
         def take(_: object, lines: Sequence[str]) -> None:
-            entries = [json.loads(line) for line in lines]
-            if show is None:
-                found.extend(entries)
-            else:
-                show(_until_the_end(entries))
+            nonlocal is_over
+            for entry in map(json.loads, lines):
+                if show is None:
+                    found.append(entry)
+                elif not is_over:
+                    show([entry])
+                    is_over = entry["kind"] == "job_ended"
 
         follower = Follower(connector(target), take)
         await follower.catch_up()
         if show is not None:
             await follower.run()
 
-    run_lean(ask)
+    with where_to_look(target):
+        run_lean(ask)
     return found
 
 
 def _follow_log(path: Path, show: Show) -> None:
     """Show a log as it grows, until an entry tells the job's end."""
-    from elasticrun.master.event_log import files_of
+    from elasticrun.master.event_reader import files_of
     from elasticrun.ui.growing import GrowingLog
-    from elasticrun.ui.watching import FileNews
+    from elasticrun.ui.watching import LogNews
 
     async def follow() -> None:
-        news = FileNews(path)
+        news = LogNews(path)
         log = GrowingLog(path, files_of)
         try:
             while True:
                 for line in log.lines():
                     for entry in _entry(line):
                         show([entry])
-                        if entry["kind"] == _END:
+                        if entry["kind"] == "job_ended":
                             return
                 await news.wait()
         finally:
@@ -182,14 +169,6 @@ def _follow_log(path: Path, show: Show) -> None:
             log.close()
 
     run_lean(follow)
-
-
-def _until_the_end(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Those up to the end of the job: what its nodes do afterwards may come with it, or too late."""
-    for entry in entries:
-        yield entry
-        if entry["kind"] == _END:
-            return
 
 
 def _entry(line: bytes) -> Iterator[Entry]:

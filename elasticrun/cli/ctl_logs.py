@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 #: Ranks whose stacks are asked for at a time.
 _AT_A_TIME = 8
-_INTERRUPTED = 130  # 128 + SIGINT
 
 
 @click.command(epilog=EXIT_CODES)
@@ -67,10 +66,7 @@ def logs(
         await read_logs(job, rank, streams, lines, follow, show)
         return ""
 
-    try:
-        carry_out(target, lambda: read)
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
+    carry_out(target, lambda: read)
 
 
 @click.command(epilog=EXIT_CODES)
@@ -100,8 +96,7 @@ def stacks(rank: int | None, prints: bool, as_json: bool, **target: Any) -> None
 
 
 def _as_document(found: list[RankStacks]) -> str:
-    from elasticrun.cli.documents import VERSION, StacksDocument
-    from elasticrun.cli.documents import as_json as text_of
+    from elasticrun.cli.documents import VERSION, StacksDocument, text_of
 
     return text_of(StacksDocument(VERSION, tuple(found)))
 

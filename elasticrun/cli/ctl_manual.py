@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from elasticrun.cli.ctl_run import has_colours
+
 #: The pages, in the order in which somebody new reads them.
 TOPICS = (
     "nodes",
@@ -50,7 +52,7 @@ def manual(topic: str | None) -> None:
         return
     is_terminal = sys.stdout.isatty()
     width = min(shutil.get_terminal_size().columns, _WIDEST) if is_terminal else _WIDEST
-    colour = is_terminal and not os.environ.get("NO_COLOR")
+    colour = has_colours()
     text = render_page(_page(topic), width, colour)
     if is_terminal:
         os.environ.setdefault("LESS", "-RFX")  # colours; a page that fits the window is just printed

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from elasticrun.cli import values
-from elasticrun.cli.asking import EXIT_CODES, Here, Target, find_target, order_options
+from elasticrun.cli.asking import EXIT_CODES, Here, find_target, order_options, where_to_look
+from elasticrun.cli.ctl_run import exit_on_errors
 from elasticrun.cli.secrets import find_token
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.protocol.plain import one_line
-from elasticrun.errors import ElasticRunError, ExitCode, UsageError
+from elasticrun.errors import UsageError
 
 if TYPE_CHECKING:
     from elasticrun.observer.settings import ObserverSettings
@@ -35,12 +34,8 @@ if TYPE_CHECKING:
 @order_options
 def observe(web: str, web_read: str, traces: str | None, **given: Any) -> None:
     """Serve a web page that shows a job, until Ctrl-C."""
-    try:
+    with exit_on_errors():
         _observe(_address(web), web_read, traces or "", given)
-    except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {one_line(str(error))}", err=True)
-        sys.exit(error.exit_code)
-    sys.exit(ExitCode.OK)
 
 
 def _address(text: str) -> Endpoint:
@@ -58,13 +53,12 @@ def _observe(web: Endpoint, read: str, traces: str, given: dict[str, Any]) -> No
     if traces:
         check_installed("opentelemetry.sdk", "--traces", "traces")
     target = find_target(given)
-    security = target.security if isinstance(target, Target) else _own_security()
+    security = _own_security() if isinstance(target, Here) else target.security
     listener = open_listener(web, read, security)
-    is_here = isinstance(target, Here)
     settings = ObserverSettings(
         job_id=target.job_id,
         launcher=target.launcher if isinstance(target, Here) else None,
-        endpoints=() if is_here or not isinstance(target, Target) else target.endpoints,
+        endpoints=() if isinstance(target, Here) else target.endpoints,
         security=security,
         timeout=target.timeout,
         listener=listener.fileno(),
@@ -73,7 +67,8 @@ def _observe(web: Endpoint, read: str, traces: str, given: dict[str, Any]) -> No
         traces=traces,
     )
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    _run(settings, listener)
+    with where_to_look(target):
+        _run(settings, listener)
 
 
 def _own_security() -> SecurityConfig:

@@ -63,6 +63,6 @@ async def _shown_status(job: JobControl) -> str:
 
 
 async def _status_as_json(job: JobControl) -> str:
-    from elasticrun.cli.documents import VERSION, StatusDocument, as_json
+    from elasticrun.cli.documents import VERSION, StatusDocument, text_of
 
-    return as_json(StatusDocument(VERSION, await job.status()))
+    return text_of(StatusDocument(VERSION, await job.status()))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from elasticrun.cli.ctl_run import exit_on_errors, run_lean
 from elasticrun.core.protocol.plain import one_line, plain
 from elasticrun.errors import ElasticRunError
 
@@ -30,12 +31,10 @@ def ps(as_json: bool) -> None:
 
     Exit codes: 0 done, also if there is none; those of elastic-ctl status if a job gave no sensible answer.
     """
-    from elasticrun.cli.ctl_run import run_lean
-
-    found, troubles, status = run_lean(_jobs)
+    with exit_on_errors():
+        found, troubles, status = run_lean(_jobs)
     if as_json:
-        from elasticrun.cli.documents import VERSION, JobsDocument
-        from elasticrun.cli.documents import as_json as text_of
+        from elasticrun.cli.documents import VERSION, JobsDocument, text_of
 
         click.echo(text_of(JobsDocument(VERSION, tuple(found))))
     else:

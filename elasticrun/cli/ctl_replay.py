@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from elasticrun.core.protocol.plain import one_line, plain
-from elasticrun.errors import ElasticRunError, UsageError
+from elasticrun.cli.ctl_run import exit_on_errors
+from elasticrun.core.protocol.plain import plain
+from elasticrun.errors import UsageError
 
 if TYPE_CHECKING:
     from elasticrun.config import JobConfig
@@ -28,13 +28,10 @@ def replay(journal: Path) -> None:
     JOURNAL is the file journal.jsonl of a --state-dir, or that directory. The decisions are taken again, so
     only the version that wrote the journal explains it.
     """
-    try:
+    with exit_on_errors():
         config, entries = _read(journal)
         for line in explained(config, entries):
             click.echo(plain(line))
-    except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {one_line(str(error))}", err=True)
-        sys.exit(error.exit_code)
 
 
 def _read(path: Path) -> tuple[JobConfig, list[Entry]]:

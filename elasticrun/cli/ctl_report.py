@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from elasticrun.cli.ctl_run import exit_on_errors
 from elasticrun.core.protocol.plain import one_line, plain
-from elasticrun.errors import ElasticRunError, UsageError
+from elasticrun.errors import UsageError
 
 if TYPE_CHECKING:
     from elasticrun.core.review.document import Report
@@ -63,7 +63,9 @@ def report(
     LOG is the file events.jsonl of a --state-dir, or that directory; the job may still run. Without -o,
     --json and --trace it is told in a few lines.
     """
-    try:
+    from elasticrun.master.event_reader import log_file
+
+    with exit_on_errors():
         assumed, hourly = _assumed(assume), _cost(cost_per_node_hour)
         path = log_file(log)
         if trace is not None:
@@ -76,16 +78,6 @@ def report(
                 _print_json(found)
             elif output is None:
                 _print(found)
-    except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {one_line(str(error))}", err=True)
-        sys.exit(error.exit_code)
-
-
-def log_file(log: Path) -> Path:
-    """The newest file of the log that is meant."""
-    from elasticrun.master.event_reader import NAME
-
-    return log / NAME if log.is_dir() else log
 
 
 def review_of(path: Path) -> Review:
@@ -148,9 +140,9 @@ def _print(found: Report) -> None:
 
 
 def _print_json(found: Report) -> None:
-    from elasticrun.cli.documents import as_json
+    from elasticrun.cli.documents import text_of
 
-    click.echo(as_json(found))
+    click.echo(text_of(found))
 
 
 def _write_page(found: Report, output: Path, title: str) -> None:

@@ -207,7 +207,6 @@ async def _grow(job: JobControl, count: int, seconds: float, as_json: bool) -> s
         raise
     if not as_json:
         return ended
-    from elasticrun.cli.documents import VERSION, OrderDocument
-    from elasticrun.cli.documents import as_json as text_of
+    from elasticrun.cli.documents import VERSION, OrderDocument, text_of
 
     return text_of(OrderDocument(VERSION, "scale out", begun[0], ended))

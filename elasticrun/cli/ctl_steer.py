@@ -53,7 +53,7 @@ def uncordon(node: str, as_json: bool, **target: Any) -> None:
 def check(reason: str, as_json: bool, **target: Any) -> None:
     """Stop the round with grace, check the health of all nodes, and go on with those that are well.
 
-    It spends no restart, and the job need not have been started with --network-check.
+    It spends no restart, and the job need not have been started with --health-check.
     """
     carry_out(target, lambda: answering("check", as_json, lambda job: job.check(reason)))
 

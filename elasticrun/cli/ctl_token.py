@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable
 
 import click
 
+from elasticrun.cli.ctl_run import exit_on_errors
 from elasticrun.cli.private_files import NotPrivateError, private_directory, write_private
 from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes, Token, given_token
 from elasticrun.cli.strength import ENOUGH, is_weak
 from elasticrun.cli.tokens import home_token
-from elasticrun.errors import ElasticRunError, UsageError
+from elasticrun.errors import UsageError
 
 #: Enough to tell a team's tokens apart, too few to reveal one.
 FINGERPRINT_BITS = 48
@@ -34,7 +33,8 @@ def token() -> None:
 @click.option("--force", is_flag=True, help="Replace the token that is there; running jobs keep the old one.")
 def create(path: str | None, force: bool) -> None:
     """Make a random token of 256 bits in a file that only you can read."""
-    _run(lambda: _create(path, force))
+    with exit_on_errors():
+        click.echo(_create(path, force))
 
 
 @token.command(name="show-fingerprint")
@@ -45,7 +45,8 @@ def show_fingerprint(token_file: str | None) -> None:
     It has 48 bits and says nothing that helps to guess the token, which is why a token of less than 128 bits
     has none.
     """
-    _run(lambda: _show(token_file))
+    with exit_on_errors():
+        click.echo(_show(token_file))
 
 
 def fingerprint(text: str) -> str:
@@ -117,11 +118,3 @@ def _find(path: str | None, notes: Notes) -> Token:
             f"no token found: give --token-file or {TOKEN_VARIABLE}, or make one: elastic-ctl token create"
         )
     return found
-
-
-def _run(order: Callable[[], str]) -> None:
-    try:
-        click.echo(order())
-    except ElasticRunError as error:
-        click.echo(f"elastic-ctl: error: {error}", err=True)
-        sys.exit(error.exit_code)

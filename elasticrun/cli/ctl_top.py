@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from elasticrun.cli.asking import EXIT_CODES, Here, Target, advice_for, find_target, order_options
-from elasticrun.cli.ctl_run import run_lean
-from elasticrun.core.protocol.plain import one_line
-from elasticrun.errors import ElasticRunError, ExitCode, UsageError
+from elasticrun.cli.asking import (
+    EXIT_CODES,
+    Here,
+    Target,
+    connector,
+    find_target,
+    order_options,
+    refuse_target,
+    where_to_look,
+)
+from elasticrun.cli.ctl_run import exit_on_errors, has_colours, run_lean
+from elasticrun.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from elasticrun.control import JobControl
     from elasticrun.ui.top.frame import Frame
     from elasticrun.ui.top.past import Past
 
@@ -52,8 +58,7 @@ def top(log: Path | None, moment: str | None, once: bool, as_json: bool, **targe
     Keys: j, k or arrows select a node, d drains it, s saves stacks, q leaves, ? shows all of them. With
     --log, left and right step through what happened.
     """
-    found: Target | Here | None = None
-    try:
+    with exit_on_errors():
         if moment is not None and log is None:
             raise UsageError(f"--at {moment!r} needs the event log of the job: give --log DIR as well")
         if as_json and not once:
@@ -61,31 +66,11 @@ def top(log: Path | None, moment: str | None, once: bool, as_json: bool, **targe
         if not once and (kind := os.environ.get("TERM", "")) in ("dumb", "unknown"):
             raise UsageError(f"a terminal of the kind {kind!r} cannot show this: use --once for one picture")
         if log is not None:
+            refuse_target(log, target)
             status = _past(log, moment, once, as_json)
         else:
-            found = find_target(target)
-            status = _live(found, once, as_json)
-    except ElasticRunError as error:
-        _refuse(error, found)
+            status = _live(find_target(target), once, as_json)
     sys.exit(status)
-
-
-def _refuse(error: ElasticRunError, target: Target | Here | None) -> NoReturn:
-    click.echo(f"elastic-ctl: error: {one_line(str(error))}{advice_for(error, target)}", err=True)
-    sys.exit(error.exit_code)
-
-
-def connector(target: Target | Here) -> Callable[[], Awaitable[JobControl]]:
-    """What makes a client of the job, as often as it is asked to."""
-
-    async def connect() -> JobControl:
-        from elasticrun.control import JobControl
-
-        if isinstance(target, Here):
-            return await JobControl.on_this_host(target.job_id, target.launcher, target.timeout)
-        return JobControl(target.endpoints, target.job_id, target.security, target.timeout)
-
-    return connect
 
 
 def _live(target: Target | Here, once: bool, as_json: bool) -> int:
@@ -103,9 +88,8 @@ def _live(target: Target | Here, once: bool, as_json: bool) -> int:
 
         return await LiveTop(connector(target)).run()
 
-    if once:
-        return _print(run_lean(look), as_json)
-    return _status(run_lean(show))
+    with where_to_look(target):
+        return _print(run_lean(look), as_json) if once else _status(run_lean(show))
 
 
 def _past(log: Path, moment: str | None, once: bool, as_json: bool) -> int:
@@ -127,12 +111,10 @@ def _past(log: Path, moment: str | None, once: bool, as_json: bool) -> int:
 def read_past(log: Path, moment: str | None) -> Past:
     """The past of a log, at a moment. UsageError: there is none, or no such moment."""
     from elasticrun.cli import moments
-    from elasticrun.master.event_log import NAME, read_events
-    from elasticrun.rpc.event_lines import from_fields
+    from elasticrun.master.event_reader import log_file, stream_entries
     from elasticrun.ui.top.past import Past
 
-    fields = read_events(log / NAME if log.is_dir() else log)
-    past = Past([entry for each in fields if (entry := from_fields(each)) is not None])
+    past = Past(list(stream_entries(log_file(log))))
     match None if moment is None else moments.moment("--at", moment, past.entry.time):
         case moments.SinceStart(seconds):
             past.at(seconds)
@@ -143,19 +125,17 @@ def read_past(log: Path, moment: str | None) -> Past:
 
 def _print(frame: Frame, as_json: bool, moment: str = "") -> int:
     if as_json:
-        from elasticrun.cli.documents import as_json as text_of
+        from elasticrun.cli.documents import text_of
 
         click.echo(text_of(frame))
         return ExitCode.OK
-    from elasticrun.ui.top.picture import View, lines
-    from elasticrun.ui.top.print import printed
+    from elasticrun.ui.top.picture import View, lines, printed_lines
 
     is_utf = (sys.stdout.encoding or "").lower().startswith("utf")
-    is_terminal = sys.stdout.isatty()
-    colour = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    colour = has_colours()
     width = max(_NARROWEST, shutil.get_terminal_size((80, 24)).columns)
     view = View(moment=moment, is_plain=not (is_utf and colour))
-    click.echo(printed(lines(frame, width, None, view), width, colour))
+    click.echo(printed_lines(lines(frame, width, None, view), width, colour))
     return ExitCode.OK
 
 

@@ -153,7 +153,7 @@ def listed(job: NearbyJob) -> ListedJob:
     )
 
 
-def as_json(
+def text_of(
     document: StatusDocument
     | JobsDocument
     | AdviceDocument
@@ -166,7 +166,7 @@ def as_json(
     return json.dumps(to_json(document), indent=2)
 
 
-def as_json_line(document: LogLineDocument) -> str:
+def line_of(document: LogLineDocument) -> str:
     """The same in one line."""
     return json.dumps(to_json(document), separators=(",", ":"))
 

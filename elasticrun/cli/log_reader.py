@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import click
 
 from elasticrun.agent.logs.lines import LineSplitter, prefix_lines
-from elasticrun.cli.documents import VERSION, LineKind, LogLineDocument, as_json_line
+from elasticrun.cli.documents import VERSION, LineKind, LogLineDocument, line_of
 from elasticrun.control import JobControl, LogPiece, LogPlace, LogStream
 from elasticrun.core.protocol.orders import MAX_WAIT
 from elasticrun.core.protocol.plain import one_line, plain
@@ -103,7 +103,7 @@ class JsonLines:
 
 
 def _tell(document: LogLineDocument) -> None:
-    _write(as_json_line(document).encode() + b"\n")
+    _write(line_of(document).encode() + b"\n")
 
 
 def _write(data: bytes) -> None:

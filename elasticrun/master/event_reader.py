@@ -33,6 +33,11 @@ def older(path: Path, number: int) -> Path:
     return path.with_suffix(f".{number}{path.suffix}") if number else path
 
 
+def log_file(path: Path) -> Path:
+    """The newest file of the log that is meant: the path itself, or the log in this directory."""
+    return path / NAME if path.is_dir() else path
+
+
 def files_of(path: Path) -> list[Path]:
     """The files of a log, the oldest first."""
     return [each for number in range(KEPT, -1, -1) if (each := older(path, number)).exists()]

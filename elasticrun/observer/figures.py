@@ -1,11 +1,8 @@
-"""What a node uses, as a row of the page. A master of a version without figures tells of none."""
+"""What a node uses, as a row of the page."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from elasticrun.core.protocol.round_progress import NodeFigures
-from elasticrun.core.protocol.status import NodeStatus
 from elasticrun.dataclass import dataclass
 
 
@@ -25,14 +22,8 @@ class FigureRow:
     gpu_memory_limit: int
 
 
-def figures_of(said: NodeStatus | None) -> FigureRow | None:
-    """The figures in a node's status; None if it has none."""
-    found: Any = getattr(said, "figures", None)
-    return _row(found) if isinstance(found, NodeFigures) else None
-
-
-def _row(it: NodeFigures) -> FigureRow:
-    busy = [gpu.busy for gpu in it.gpus if gpu.busy is not None]
+def figures_of(it: NodeFigures) -> FigureRow:
+    """The row of these figures."""
     return FigureRow(
         round(it.cpu, 2),
         it.cpus,
@@ -41,7 +32,7 @@ def _row(it: NodeFigures) -> FigureRow:
         round(it.received),
         round(it.sent),
         len(it.gpus),
-        round(sum(busy) / len(busy), 2) if busy else None,
+        None if it.gpu_busy is None else round(it.gpu_busy, 2),
         sum(gpu.memory for gpu in it.gpus),
         sum(gpu.memory_limit for gpu in it.gpus),
     )

@@ -26,11 +26,11 @@ from elasticrun import __version__
 from elasticrun.core.accounting.activities import Activity
 from elasticrun.core.accounting.from_log import micros
 from elasticrun.core.accounting.summary import LOST
-from elasticrun.core.history.history import History, NodeView, RoundView
+from elasticrun.core.history.history import History
 from elasticrun.core.history.totals import BUCKETS, Durations, label
+from elasticrun.core.history.views import NodeView, RoundView
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.plain import one_line
-from elasticrun.core.protocol.round_progress import NodeFigures
 from elasticrun.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -225,9 +225,9 @@ def _of_nodes(history: History, status: JobStatus | None) -> Iterator[Family]:
 
 
 def _of_use(status: JobStatus | None) -> Iterator[Family]:
-    """What workers use, of all nodes whose status has figures together. Older masters tell of none."""
-    said = [] if status is None else [getattr(node, "figures", None) for node in status.nodes]
-    found = [it for it in said if isinstance(it, NodeFigures)]
+    """What workers use, of all nodes whose status has figures together."""
+    said = [] if status is None else [node.figures for node in status.nodes]
+    found = [it for it in said if it is not None]
     if not found:
         return
     yield Gauge("cpu_busy_cores", "Cores that are busy with workers.", _sum(it.cpu for it in found))
@@ -263,12 +263,11 @@ def _of_ends(history: History) -> Iterator[Family]:
 
 
 def _of_saves(history: History) -> Iterator[Family]:
-    totals = history.totals
-    count = {place.value: float(number) for place, number in totals.saves.items()}
+    count = {place.value: float(number) for place, number in history.totals.saves.items()}
     yield Count("saves_total", "States that were saved, by how safe the place is.", count, "place")
-    steps = {place.value: float(step) for place, (step, _) in totals.saved.items()}
+    steps = {place.value: float(saved.step) for place, saved in history.saved.items()}
     yield Gauge("saved_step", "The step of the newest saved state, by place.", steps, "place")
-    times = {place.value: when for place, (_, when) in totals.saved.items()}
+    times = {place.value: saved.time for place, saved in history.saved.items()}
     about = "When the newest saved state got there, by the clock of the master's host."
     yield Gauge("saved_timestamp_seconds", about, times, "place")
 

@@ -15,11 +15,12 @@ from itertools import islice
 from typing import TypeVar
 
 from elasticrun.core.accounting.activities import Activity, Spent
-from elasticrun.core.history.history import History, NodeView, Recovery, RoundView
+from elasticrun.core.history.history import History
+from elasticrun.core.history.views import SLOW, NodeView, Recovery, RoundView
 from elasticrun.core.protocol.chronicle import Place, WorkerFailed
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import AgentPhase
-from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus
+from elasticrun.core.protocol.status import JobStatus, NodeStatus
 from elasticrun.dataclass import dataclass
 from elasticrun.observer.figures import FigureRow, figures_of
 
@@ -29,8 +30,6 @@ VERSION = 1
 MAX_ROWS = 300
 MAX_SENTENCE = 500
 MAX_NODES = 4096
-#: From so many times the others' time on, a node is shown as slow.
-SLOW = 1.05
 _STATES = {
     AgentPhase.RUNNING.value: "running",
     AgentPhase.READY.value: "waiting",
@@ -216,7 +215,7 @@ def view(
         nodes,
         tuple(map(_round, _newest(history.rounds))),
         tuple(_failure(*each) for each in _newest(history.failures)),
-        tuple(_recovery(it, bool(history.steps)) for it in _newest(history.recoveries)),
+        tuple(map(_recovery, _newest(history.recoveries))),
         tuple(DecisionRow(_short(a), _short(t), _cut(text)) for a, t, text in _newest(history.decisions)),
         tuple(StepRow(_short(a), step, _maybe(rate)) for a, step, rate in _newest(history.steps)),
         _saves(history, status),
@@ -267,16 +266,9 @@ def _job(history: History, status: JobStatus | None, trouble: str, unlisted: int
 
 def _phase(history: History, status: JobStatus | None) -> str:
     """Where the job stands: entries come sooner than the status."""
-    current = history.current
-    if history.outcome:
-        return history.outcome
-    if history.is_checking:
-        return JobPhase.CHECKING.value
-    if current is None:
+    if history.current is None and not history.outcome and not history.is_checking:
         return status.phase.value if status else ""
-    if current.stopped is not None:
-        return JobPhase.GATHERING.value
-    return JobPhase.RUNNING.value if current.stopping is None else JobPhase.STOPPING.value
+    return history.phase
 
 
 def _spent(history: History, now: float) -> TimeView:
@@ -316,7 +308,7 @@ def _node(node: NodeView, said: NodeStatus | None) -> NodeRow:
         _short(node.since),
         round(node.slowness, 2),
         _cut(doubt),
-        figures_of(said),
+        figures_of(said.figures) if said and said.figures else None,
     )
 
 
@@ -367,13 +359,9 @@ def _failure(at: float, time: float, told: WorkerFailed) -> FailureRow:
     )
 
 
-def _recovery(it: Recovery, has_steps: bool) -> RecoveryRow:
-    """Without reports of steps a recovery is over when workers run."""
-    seconds = it.seconds
-    if seconds is None and it.running is not None and not has_steps:
-        seconds = it.running - it.began
+def _recovery(it: Recovery) -> RecoveryRow:
     return RecoveryRow(
-        it.round, _short(it.began), _cut(it.cause), _cut(it.reason), it.is_failure, _maybe(seconds)
+        it.round, _short(it.began), _cut(it.cause), _cut(it.reason), it.is_failure, _maybe(it.seconds)
     )
 
 
@@ -386,7 +374,7 @@ def _saves(history: History, status: JobStatus | None) -> tuple[SaveRow, ...]:
     for place in Place:
         known, commit = history.saved.get(place), said.get(place)
         if known is not None:
-            rows.append(SaveRow(place.value, known[1], _short(known[0])))
+            rows.append(SaveRow(place.value, known.step, _short(known.at)))
         elif commit is not None:
             rows.append(SaveRow(place.value, commit.step, None))
     return tuple(rows)

@@ -24,7 +24,8 @@ from urllib.parse import urlsplit
 
 from elasticrun import __version__
 from elasticrun.core.history.history import History
-from elasticrun.core.history.phases import PhaseSpan, Repair, Work
+from elasticrun.core.history.phases import PhaseSpan
+from elasticrun.core.history.views import Recovery, RoundView
 from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.chronicle import LogEntry
 from elasticrun.core.protocol.plain import plain
@@ -177,25 +178,25 @@ class Tracer:
             self._settled = totals.settled
             self._recovered(*totals.newest)
 
-    def _recovered(self, repair: Repair, work: Work, spans: Sequence[PhaseSpan]) -> None:
+    def _recovered(self, recovery: Recovery, after: RoundView, spans: Sequence[PhaseSpan]) -> None:
         from opentelemetry.trace import set_span_in_context
 
         values: Values = {
-            "cause": repair.cause,
-            "reason": repair.reason,
-            "is_failure": repair.is_failure,
-            "round": work.number,
-            "nodes": work.nodes,
-            "workers": work.workers,
+            "cause": recovery.cause,
+            "reason": recovery.reason,
+            "is_failure": recovery.is_failure,
+            "round": after.number,
+            "nodes": after.nodes,
+            "workers": after.workers,
         }
-        key = f"recovery {work.number}"
+        key = f"recovery {after.number}"
         whole = self._start(key, "recovery", spans[0].began, values)
         for each in spans:
             self._ids.next = f"{key} {each.phase.value}"
             self._tracer.start_span(
                 each.phase.value.replace("_", " "),
                 set_span_in_context(whole),
-                attributes=_attributes({"phase": each.phase.value, "round": work.number}),
+                attributes=_attributes({"phase": each.phase.value, "round": after.number}),
                 start_time=self._nanos(each.began),
             ).end(self._nanos(each.ended))
         whole.end(self._nanos(spans[-1].ended))

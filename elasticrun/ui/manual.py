@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable
 
-from rich.console import Console
 from rich.markdown import Markdown
+
+from elasticrun.ui.printed import printed
 
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _PAGE = re.compile(r"\[([^\]]+)\]\((?:\./)?([\w-]+)\.md(?:#[\w-]*)?\)")
@@ -18,17 +18,7 @@ _IMAGE = re.compile(r"^!\[[^\]]*\]\([^)]*\)\n", re.MULTILINE)
 
 def render_page(text: str, width: int, colour: bool = False) -> str:
     """A page, at most ``width`` columns wide unless a word is longer, without a newline at its end."""
-    out = io.StringIO()
-    # An empty environment: else rich would let variables override the caller.
-    console = Console(
-        file=out,
-        width=width,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        _environ={},
-    )
-    console.print(Markdown(_for_terminals(text), hyperlinks=False))
-    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().split("\n"))
+    return printed(Markdown(_for_terminals(text), hyperlinks=False), width, colour).rstrip()
 
 
 def render_topics(pages: Iterable[tuple[str, str]]) -> str:

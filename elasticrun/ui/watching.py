@@ -21,8 +21,8 @@ _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK
 _HEAD = 16  # bytes of an event before its name: descriptor, mask, cookie, length
 
 
-class FileNews:
-    """Tells when a file may have changed. Made inside the running loop."""
+class LogNews:
+    """Tells when a log may have changed. Made inside the running loop."""
 
     def __init__(self, path: Path) -> None:
         """UsageError: the kernel does not tell."""

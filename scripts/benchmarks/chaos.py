@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elasticrun.cli.ctl_report import review_of
-from elasticrun.core.history.tally import Kind
+from elasticrun.core.history.incidents import Kind
 from elasticrun.core.whatif.measured import Measured, measured
 from elasticrun.core.whatif.replay import torchrun
 from elasticrun.master.event_reader import NAME

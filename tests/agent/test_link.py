@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from elasticrun import __version__
+from elasticrun import __version__, clock
 from elasticrun.agent import link as module
 from elasticrun.agent.link import Link
 from elasticrun.agent.master_host.hosting import MasterHost, MasterRefusedError, SteppedDownError
@@ -622,7 +622,7 @@ def test_a_pause_that_is_cancelled_in_the_moment_of_its_end() -> None:
         loop = asyncio.get_running_loop()
         errors: list[object] = []
         loop.set_exception_handler(lambda _, context: errors.append(context))
-        task = asyncio.create_task(module._pause(0.0))
+        task = asyncio.create_task(clock.pause(0.0))
         # One turn later, so that the cancellation stands right before the timer in the loop's queue.
         loop.call_soon(lambda: loop.call_soon(task.cancel))
         with contextlib.suppress(asyncio.CancelledError):
@@ -665,13 +665,13 @@ def test_a_stream_that_always_breaks_at_once_is_not_opened_without_a_pause(
     async def main() -> None:
         stream = FakeStream()
         pauses: list[float] = []
-        real = module._pause
+        real = clock.pause
 
         async def pause(seconds: float) -> None:
             pauses.append(seconds)
             await real(seconds)
 
-        monkeypatch.setattr(module, "_pause", pause)
+        monkeypatch.setattr(module, "pause", pause)
         bench = Bench(monkeypatch, stream)
         for _ in range(10):
             stream.said.put_nowait(BROKEN)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from elasticrun.core.history.tally import Kind, Sums
+from elasticrun.core.history.incidents import Kind, Sums
 from elasticrun.core.whatif.measured import Measured
 from elasticrun.core.whatif.replay import FIGURES
 from scripts.benchmarks.chaos import Lived, foretold, schedule

@@ -15,9 +15,9 @@ from elasticrun.cli.documents import (
     VERSION,
     JobsDocument,
     StatusDocument,
-    as_json,
     listed,
     schema_text,
+    text_of,
 )
 from elasticrun.config import TaskRole
 from elasticrun.core.protocol.commits import CommitId
@@ -209,7 +209,7 @@ def test_a_schema_is_what_the_values_say(name: str) -> None:
 
 
 def test_a_status_fits_its_schema() -> None:
-    document = parsed(as_json(StatusDocument(VERSION, rich_status())))
+    document = parsed(text_of(StatusDocument(VERSION, rich_status())))
     assert misfits(document, schema("status")) == []
     assert document["job"]["nodes"][1]["rank"] is None
 
@@ -217,7 +217,7 @@ def test_a_status_fits_its_schema() -> None:
 def test_a_list_fits_its_schema() -> None:
     unknown = NearbyJob("n", rich_status(), Whereabouts("", None, 7))
     jobs = JobsDocument(VERSION, (listed(job("a", 1, "node0:29400")), listed(unknown)))
-    document = parsed(as_json(jobs))
+    document = parsed(text_of(jobs))
     assert misfits(document, schema("ps")) == []
     first, second = document["jobs"]
     assert (first["endpoint"], first["since"]) == ("node0:29400", "2017-07-14T02:40:00+00:00")
@@ -238,7 +238,7 @@ def test_a_list_fits_its_schema() -> None:
     ],
 )
 def test_a_schema_refuses_what_is_wrong(path: tuple[str | int, ...], value: object) -> None:
-    document = parsed(as_json(StatusDocument(VERSION, rich_status())))
+    document = parsed(text_of(StatusDocument(VERSION, rich_status())))
     inner = document
     for step in path[:-1]:
         inner = inner[step]

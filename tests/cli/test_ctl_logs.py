@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from elasticrun import control
-from elasticrun.cli import ctl_logs, log_reader
+from elasticrun.cli import asking, ctl_events, ctl_top, log_reader
 from elasticrun.cli.ctl import group
 from elasticrun.cli.documents import DOCUMENTS, FOLDER, schema_text
 from elasticrun.cli.log_reader import Plain
+from elasticrun.cli.secrets import TOKEN_VARIABLE
 from elasticrun.control import LogPiece, LogPlace, LogStream
 from elasticrun.core.protocol.orders import Watched
 from elasticrun.core.protocol.questions import MAX_LOG_WAIT, RankRange
-from elasticrun.errors import ElasticRunError, MasterUnreachableError, OrderDeclinedError
+from elasticrun.errors import (
+    ElasticRunError,
+    MasterUnreachableError,
+    OrderDeclinedError,
+    UnauthenticatedError,
+)
+from tests.support.orders import TOKEN
 from tests.support.schema import misfits
 
 OUT, ERR = LogStream
@@ -234,12 +242,31 @@ def test_what_is_no_rank_or_number_is_wrong_usage(job: FakeJob, arguments: tuple
     ctl(*arguments, code=2)
 
 
-def test_an_interrupt_ends_following_quietly(job: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [(asking, ("logs", "0", "-f")), (ctl_events, ("events", "-f")), (ctl_top, ("top", "--once"))],
+)
+def test_an_interrupt_ends_every_verb_quietly(
+    module: ModuleType, words: tuple[str, ...], job: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ctl_logs, "carry_out", interrupted)
-    assert ctl("logs", "0", "-f", code=130).output == ""
+    monkeypatch.setattr(module, "run_lean", interrupted)
+    assert ctl(*words, code=130).output == ""
+
+
+@pytest.mark.parametrize("words", [("logs", "0"), ("events",), ("top", "--once")])
+def test_every_verb_says_from_where_a_wrong_token_is(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuses(*_: object) -> None:
+        raise UnauthenticatedError("the token is wrong")
+
+    monkeypatch.setattr(control.JobControl, "_order", refuses)
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    said = ctl(*words, "--endpoint", "h:1", code=15).stderr
+    assert said.startswith("elastic-ctl: error: the token is wrong (the token was read from ")
 
 
 # -- stacks

@@ -122,7 +122,7 @@ def test_wrong_use_is_an_error_in_a_sentence(arguments: tuple[str, ...], words: 
 def test_advice_needs_a_log_or_a_job(job: Path, tmp_path: Path) -> None:
     result = run("advice", job, "--rdzv-id", "x")
     assert result.exit_code == 2
-    assert "give either rdzv-id or a LOG" in result.output
+    assert "--rdzv-id is for a job that is asked" in result.output
     calm = written(tmp_path / NAME, log(Settings(rounds=1, nodes=2, every=0)))
     assert run("advice", calm).output == "nothing that is known asks for a change\n"
 

@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from elasticrun import control
 from elasticrun.cli.ctl import group
 from elasticrun.cli.documents import FOLDER
-from elasticrun.core.protocol.chronicle import JobEnded
+from elasticrun.core.protocol.chronicle import JobEnded, LogEntry, NodeChanged
+from elasticrun.core.protocol.orders import Watched
 from elasticrun.master.event_log import EventLog
+from elasticrun.rpc.event_lines import to_line
 from tests.support.schema import misfits
 from tests.ui.top_build import BEGAN, story
 
@@ -62,6 +65,7 @@ def test_its_data_fit_the_schema(state: Path) -> None:
         (("top", "--log", "nowhere", "--once"), "there is no event log"),
         (("events", "STATE", "--why", "0", "--follow"), "--why and --follow exclude each other"),
         (("events", "STATE", "--pid", "1"), "--pid is for a job that is asked"),
+        (("top", "--log", "STATE", "--endpoint", "h:1", "--once"), "--endpoint is for a job that is asked"),
         (("events", "nowhere/events.jsonl", "--follow"), "cannot follow"),
     ],
 )
@@ -79,6 +83,23 @@ def test_events_since_a_wall_clock(state: Path) -> None:
     moment = datetime.fromtimestamp(BEGAN + 101.5).isoformat()
     found = [json.loads(line) for line in ctl("events", state, "--since", moment, "--json").splitlines()]
     assert [entry["kind"] for entry in found] == ["steps_done", "steps_done"]
+
+
+def test_a_job_is_followed_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its agents tell after that is no part of it, though it comes with the same answer."""
+    told = (END, NodeChanged("a", "finished", 0))
+
+    class Job:
+        async def watch(self, *_: object) -> Watched:
+            return Watched("1:2", tuple(to_line(LogEntry(it, 1.0, BEGAN, told[it])) for it in (0, 1)))
+
+    async def found(*_: object) -> Job:
+        return Job()
+
+    monkeypatch.setattr(control.JobControl, "on_this_host", found)
+    monkeypatch.delenv("ELASTICRUN_ENDPOINT", raising=False)
+    kinds = [json.loads(line)["kind"] for line in ctl("events", "--follow", "--json").splitlines()]
+    assert kinds == ["job_ended"]
 
 
 def test_a_log_is_followed_until_the_job_ends(state: Path) -> None:

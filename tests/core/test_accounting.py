@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Mapping
 from functools import partial
@@ -28,7 +27,7 @@ from elasticrun.core.accounting.facts import (
     Stop,
     StragglerFound,
 )
-from elasticrun.core.accounting.summary import Summary, as_json, in_words
+from elasticrun.core.accounting.summary import Summary, in_words
 from elasticrun.core.protocol.messages import AgentPhase
 from tests.core.lines import lines_of
 
@@ -77,7 +76,6 @@ def test_a_start_is_split_by_milestones(restores: int | None, last: dict[Activit
     expected = {START: begin, WAITING: 20, IMPORT: 7, RENDEZVOUS: 10, PRODUCTIVE: 20, **last}
     summary = books.summary(100)
     assert some(summary.nodes["a"]) == some(summary.job) == some(summary.total) == expected
-    assert summary.open == 20
 
 
 @pytest.mark.parametrize(
@@ -347,14 +345,11 @@ SUMMARY = Summary(
     },
     total=nothing() | {PRODUCTIVE: 14_000_000_000, START: 3_000_000_000, HUNG: 2_000_000_000},
     job=nothing() | {PRODUCTIVE: 9_000_000_000, HUNG: 1_000_000_000},
-    open=0,
 )
 
 
 def test_ratios() -> None:
     assert (SUMMARY.goodput, SUMMARY.ettr) == (14 / 19, 0.9)
-    assert some({each: int(10 * lost) for each, lost in SUMMARY.badput.items()}) == {HUNG: 1}
-    assert PRODUCTIVE not in SUMMARY.badput
     young = Books(17).summary(0)
     assert (young.at, young.start, young.goodput, young.ettr) == (17, 17, 0.0, 0.0)
 
@@ -371,14 +366,6 @@ def test_in_words() -> None:
         "nodes: no time yet",
         "job: no time yet",
     ]
-
-
-def test_as_json() -> None:
-    plain = json.loads(json.dumps(as_json(SUMMARY)))
-    assert plain["ettr"] == 0.9
-    assert plain["nodes"]["a"]["hung"] == plain["job"]["hung"] == 1_000_000_000
-    assert plain["total"].keys() == {each.value for each in Activity}
-    assert {"at", "start", "goodput", "ettr", "total", "job", "open", "nodes"} == plain.keys()
 
 
 def test_what_is_settled_never_falls() -> None:

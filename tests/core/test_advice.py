@@ -10,8 +10,9 @@ import pytest
 from elasticrun.core.accounting.activities import Activity, nothing
 from elasticrun.core.accounting.summary import Summary
 from elasticrun.core.advice.rules import RULES, Advice, View, advise
-from elasticrun.core.history.history import History, NodeView
-from elasticrun.core.history.tally import Kind, Slowness, Sums
+from elasticrun.core.history.history import History
+from elasticrun.core.history.incidents import Kind, Sums
+from elasticrun.core.history.views import NodeView
 from elasticrun.core.protocol.chronicle import Place
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.round_progress import GpuFigures, NodeFigures
@@ -30,14 +31,12 @@ def spent(**micros: int) -> dict[Activity, int]:
 
 
 def summary(job: Mapping[str, int] | None = None, total: Mapping[str, int] | None = None) -> Summary:
-    return Summary(
-        0, 0, {}, spent(**(total or {"productive": 100})), spent(**(job or {"productive": 100})), 0
-    )
+    return Summary(0, 0, {}, spent(**(total or {"productive": 100})), spent(**(job or {"productive": 100})))
 
 
 def history(
     failures: Mapping[tuple[str, int], int] | None = None,
-    slow: Mapping[str, Slowness] | None = None,
+    slow: Mapping[str, float] | None = None,
     saves: Mapping[Place, int] | None = None,
     nodes: int = 2,
     workers: int = 2,
@@ -45,11 +44,11 @@ def history(
     found = History(nodes={f"n{i}": NodeView(f"n{i}", HOSTS[i % 2], workers) for i in range(nodes)})
     for (host, rank), times in (failures or {}).items():
         found.failed += times
-        found.tally.hosts[host] += times
-        found.tally.ranks[rank] += times
-    found.tally.slow.update(slow or {})
-    found.tally.saves.update(saves or {})
-    found.tally.most_nodes = nodes
+        found.incidents.hosts[host] += times
+        found.incidents.ranks[rank] += times
+    found.incidents.slow.update(slow or {})
+    found.totals.saves.update(saves or {})
+    found.incidents.most_nodes = nodes
     return found
 
 
@@ -95,7 +94,7 @@ REDONE = with_incidents(Kind.FAILED, Sums(10, 1.0, redone=100.0))
 SAID = [
     (
         "straggler",
-        view(history(slow={"n1": Slowness(2, 1.8), "n0": Slowness(1, 1.1)}), SLOW),
+        view(history(slow={"n1": 1.8, "n0": 1.1}), SLOW),
         "n1 takes up to 1.8",
         0.1,
     ),
@@ -154,7 +153,7 @@ def test_a_rule_speaks(rule: str, seen: View, words: str, figure: float) -> None
 
 
 SILENT = [
-    ("straggler", view(history(slow={"n1": Slowness(1, 2.0)}))),
+    ("straggler", view(history(slow={"n1": 2.0}))),
     ("straggler", view(history(), SLOW)),
     ("memory", view()),
     ("memory", view(shown={"n0": figures(memory=0.89, gpus=(gpu(memory=50),))})),

@@ -19,7 +19,7 @@ from elasticrun.core.agent.events import (
     WorkersStarted,
 )
 from elasticrun.core.agent.recovery import describe_end
-from elasticrun.core.protocol.amounts import count, time_text
+from elasticrun.core.protocol.amounts import count, percent, time_text
 from elasticrun.core.protocol.messages import FailureKind, StartRound, StopRound
 from tests.core.build import Agent, failure, ready_agent, start
 
@@ -130,6 +130,10 @@ def test_the_end() -> None:
 )
 def test_lengths_of_time(seconds: float, text: str) -> None:
     assert time_text(seconds) == text
+
+
+def test_shares() -> None:
+    assert (percent(0.99349), percent(0.0), percent(None)) == ("99.3 %", "0.0 %", "-")
 
 
 def test_counts() -> None:

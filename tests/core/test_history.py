@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elasticrun.core.accounting.activities import Activity
-from elasticrun.core.history.history import ECHO, KEPT, History, RoundView
+from elasticrun.core.history.history import ECHO, KEPT, History
+from elasticrun.core.history.views import RoundView, SavedView
 from elasticrun.core.protocol.chronicle import (
     CheckEnded,
     CheckStarted,
@@ -177,6 +178,21 @@ def test_a_task_that_starts_again_alone_stops_no_round() -> None:
     assert recovery.began == later and recovery.cause == "resized"
 
 
+@pytest.mark.parametrize(
+    ("story", "phase"),
+    [
+        ((), "gathering"),
+        (((0, CheckStarted("the first round")),), "checking"),
+        (TRAINING, "running"),
+        ((*TRAINING, (9, RoundStopping(0, "hang", ""))), "stopping"),
+        ((*TRAINING, (9, RoundStopped(0))), "gathering"),
+        ((*TRAINING, (9, JobEnded("succeeded", ""))), "succeeded"),
+    ],
+)
+def test_the_phase_is_what_the_entries_say(story: Story, phase: str) -> None:
+    assert told(*story).phase == phase
+
+
 def test_a_job_that_ends_recovers_nothing() -> None:
     history = told(
         *TRAINING, (10, failed(0)), (10, RoundStopped(0)), (10, JobEnded("failed", "no restart is left"))
@@ -253,7 +269,7 @@ def test_what_else_is_told() -> None:
     )
     assert (history.is_checking, history.missed) == (True, False)
     assert list(history.decisions) == [(1, 1001.0, "2 nodes are checked")]
-    assert history.saved == {Place.MEMORY: (2, 12)}
+    assert history.saved == {Place.MEMORY: SavedView(12, 2, 1002.0)}
     history.take(LogEntry(9, 5, 5, CheckEnded()))
     history.take(LogEntry(9, 5, 5, EntriesLost(0)))
     assert (history.is_checking, history.missed) == (False, True)

@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from elasticrun.core.history.history import KEPT, History, Recovery, RoundView
+from elasticrun.core.history.history import KEPT, History
 from elasticrun.core.history.phases import PhaseSpan, phases
 from elasticrun.core.history.totals import BUCKETS, OTHER, SETTLE, TOTAL, Durations, label
+from elasticrun.core.history.views import Recovery, RoundView
 from elasticrun.core.protocol.chronicle import (
     EntriesLost,
     HangFound,
@@ -203,9 +204,11 @@ def test_the_rest_is_counted() -> None:
         EntriesLost(4),
         MilestoneReached("a", 0, "first_step"),
     ]
-    totals = told(joined(), [entry(number, each) for number, each in enumerate([*saved, *more])]).totals
+    history = told(joined(), [entry(number, each) for number, each in enumerate([*saved, *more])])
+    totals = history.totals
     assert totals.saves == {Place.MEMORY: 2, Place.HOSTS: 0, Place.STORAGE: 1}
-    assert totals.saved == {Place.MEMORY: (6, WALL + 1), Place.STORAGE: (5, WALL + 2)}
+    newest = {place: (each.step, each.time) for place, each in history.saved.items()}
+    assert newest == {Place.MEMORY: (6, WALL + 1), Place.STORAGE: (5, WALL + 2)}
     assert (totals.hangs, totals.lost, totals.step, totals.stepped) == (1, 5, -1, WALL + 6)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.core.history.history import History
-from elasticrun.core.history.tally import Kind, Sums
+from elasticrun.core.history.incidents import Kind, Sums
 from elasticrun.core.protocol.chronicle import LogEntry
 from elasticrun.core.state.interval import best_interval
 from elasticrun.core.whatif.measured import Measured, measured, sum_of
@@ -16,7 +16,6 @@ from elasticrun.core.whatif.replay import (
     MEANINGS,
     Cost,
     Costs,
-    Guess,
     as_measured,
     daly,
     intervals,
@@ -202,7 +201,6 @@ def test_a_job_never_saves_more_than_it_lost() -> None:
 def test_each_figure_has_a_meaning() -> None:
     assert set(FIGURES) | {"every"} == set(MEANINGS)
     assert all(it.least <= it.usual <= it.most for it in FIGURES.values())
-    assert Guess.exact(3.0).at(-1) == 3.0
 
 
 # -- intervals

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
-from types import SimpleNamespace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from elasticrun.core.history.history import History
 from elasticrun.core.protocol.chronicle import LogEntry, Place, StateSaved
+from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.round_progress import GpuFigures, NodeFigures
-from elasticrun.core.protocol.status import JobPhase, JobStatus
+from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus
 from elasticrun.follower import Follower
 from elasticrun.observer import metrics
 from tests.core.story import entry, story
@@ -76,12 +76,8 @@ USED = (
 
 def using(*figures: NodeFigures | None) -> JobStatus:
     """A status with what nodes use, as masters tell that know it."""
-    nodes = [SimpleNamespace(figures=each) for each in figures]
-    return cast(JobStatus, SimpleNamespace(**fields_of(status()), nodes=nodes))
-
-
-def fields_of(said: JobStatus) -> dict[str, object]:
-    return {it.name: getattr(said, it.name) for it in fields(said) if it.name != "nodes"}
+    nodes = [NodeStatus(f"n{rank}", rank, AgentPhase.RUNNING, figures=it) for rank, it in enumerate(figures)]
+    return replace(status(), nodes=tuple(nodes))
 
 
 def everything() -> Followed:

@@ -91,19 +91,11 @@ def test_saved_states_come_from_the_log_or_else_from_the_status() -> None:
     ]
 
 
-def test_figures_are_shown_where_a_master_tells_them() -> None:
+def test_figures_are_rounded_and_those_of_gpus_put_together() -> None:
     figures = NodeFigures(
         1.234, 8, 100, 200, 3.3, 4.4, (GpuFigures("a", 0.5, 1, 2), GpuFigures("b", None, 3, 4))
     )
-
-    class Said:
-        pass
-
-    said = Said()
-    said.figures = figures  # type: ignore[attr-defined]
-    expected = FigureRow(1.23, 8, 100, 200, 3, 4, 2, 0.5, 4, 6)
-    assert figures_of(said) == expected  # type: ignore[arg-type]
-    assert figures_of(None) is None
+    assert figures_of(figures) == FigureRow(1.23, 8, 100, 200, 3, 4, 2, 0.5, 4, 6)
 
 
 def test_changes_turn_each_state_into_the_next() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticrun.core.history.tally import Kind, Sums
+from elasticrun.core.history.incidents import Kind, Sums
 from elasticrun.core.whatif.measured import Measured
 from elasticrun.core.whatif.replay import (
     FIGURES,

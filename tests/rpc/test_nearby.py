@@ -427,6 +427,31 @@ def test_an_answer_that_makes_no_sense_is_an_error(answer: bytes, error: type[El
     run(main())
 
 
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_job_that_ends_before_it_answers_is_gone(has_ended: bool) -> None:
+    """One that lives and answers nothing may be the one that is meant, so it is told of."""
+
+    async def main() -> None:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(f"\0{nearby.new_name()}")
+
+        async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            if has_ended:
+                server.close()
+            writer.close()
+
+        server = await asyncio.start_unix_server(ends, sock=listener)
+        found, troubles = await nearby.jobs(30.0)
+        server.close()
+        assert found == []
+        said = [(type(each), str(each)) for each in troubles]
+        kept = [(MasterUnreachableError, "the job on this host ended before it answered")]
+        assert said == ([] if has_ended else kept)
+
+    run(main())
+
+
 def test_a_master_that_is_stopped_is_not_waited_for_too_long() -> None:
     async def main() -> None:
         with socket.socket(socket.AF_UNIX) as listener:

@@ -89,7 +89,7 @@ class Pretended:
         """The status that fits the history."""
         current = self.history.current
         places = self.history.saved
-        saved = {place: CommitId(0, places[place][1]) if place in places else None for place in Place}
+        saved = {place: CommitId(0, places[place].step) if place in places else None for place in Place}
         return JobStatus(
             "llm-pretrain",
             JobPhase.RUNNING,

@@ -11,7 +11,7 @@ import pytest
 from elasticrun.errors import UsageError
 from elasticrun.master.event_log import files_of
 from elasticrun.ui.growing import GrowingLog
-from elasticrun.ui.watching import FileNews
+from elasticrun.ui.watching import LogNews
 
 
 def rename(path: Path) -> None:
@@ -103,7 +103,7 @@ def test_what_is_no_log_is_refused(path: Path) -> None:
 
 def test_the_kernel_tells_of_changes(path: Path) -> None:
     async def watch() -> None:
-        news = FileNews(path)
+        news = LogNews(path)
         try:
             for _ in range(2):
                 add(path, "a\n")
@@ -124,6 +124,6 @@ def test_the_kernel_tells_of_changes(path: Path) -> None:
 def test_a_directory_that_is_not_there_cannot_be_watched(path: Path) -> None:
     async def watch() -> None:
         with pytest.raises(UsageError, match="cannot follow"):
-            FileNews(path.parent / "nowhere" / "events.jsonl")
+            LogNews(path.parent / "nowhere" / "events.jsonl")
 
     asyncio.run(watch())

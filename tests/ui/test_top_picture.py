@@ -13,8 +13,7 @@ from elasticrun.core.protocol.round_progress import GpuFigures, NodeFigures
 from elasticrun.ui.top import columns
 from elasticrun.ui.top.board import Board
 from elasticrun.ui.top.frame import Frame, NodeRow, frame_of
-from elasticrun.ui.top.picture import LIVE_KEYS, View, clock, lines
-from elasticrun.ui.top.print import printed
+from elasticrun.ui.top.picture import LIVE_KEYS, View, clock, lines, printed_lines
 from tests.ui.top_build import history, plain_lines, status
 
 NAMES = ("node-a/1", "node-b/2")
@@ -122,7 +121,7 @@ def test_nothing_that_others_say_steers_the_terminal() -> None:
         replace(LIVE, message=EVIL),
         replace(LIVE, question=EVIL),
     ):
-        text = printed(lines(evil, 200, 40, view), 200, colour=False)
+        text = printed_lines(lines(evil, 200, 40, view), 200, colour=False)
         assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text
         assert "[red]x[/red]" in text, "markup is text"
         assert len(text.splitlines()) <= 40
@@ -136,9 +135,9 @@ def test_a_job_whose_clock_is_absurd_is_shown_all_the_same() -> None:
 
 
 def test_without_colours_the_bar_is_of_letters() -> None:
-    text = printed(lines(frame(), 80, None, View(is_plain=True)), 80, colour=False)
+    text = printed_lines(lines(frame(), 80, None, View(is_plain=True)), 80, colour=False)
     assert text.isascii() and "# productive" in text
-    assert "\x1b" in printed(lines(frame(), 80, None, View()), 80, colour=True)
+    assert "\x1b" in printed_lines(lines(frame(), 80, None, View()), 80, colour=True)
 
 
 def test_a_job_that_waits_says_for_what() -> None:

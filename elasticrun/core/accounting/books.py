@@ -102,9 +102,7 @@ class Books:
         total = dict(self._left)
         for spent in nodes.values():
             add(total, spent)
-        training = self._round
-        open_ = training.open_at(now) if training is not None else 0
-        return Summary(now, self._start, self._past | nodes, total, self._job.until(now), open_)
+        return Summary(now, self._start, self._past | nodes, total, self._job.until(now))
 
     def settle(self, now: int) -> Spent:
         """What the job has spent until now, as far as it cannot be judged otherwise: no kind of it falls.

@@ -7,7 +7,7 @@ Three ratios of this field mean nearly the same:
 - *ByteRobust's ETTR*, the effective training time ratio: productive training time over the wall-clock time of
   the job ("Robust LLM Training Infrastructure at ByteDance", arXiv:2509.16293). It is ``ettr`` here.
 - *Goodput of Google's ml-goodput-measurement*: time of steps that completed and were not lost to a restart,
-  over the elapsed time of the job; the rest is badput by its kind. It is ``ettr`` and ``badput`` here. Google
+  over the elapsed time of the job; the rest is badput by its kind. It is ``ettr`` and ``LOST`` here. Google
   takes away the first time of a step that is made twice, this takes away the second; there are as many of
   either. Google also takes away the loading of data, which the launcher does not see: it is in the steps.
 
@@ -20,7 +20,7 @@ step of a round is counted as start.
 from __future__ import annotations
 
 from elasticrun.core.accounting.activities import Activity, Spent
-from elasticrun.core.protocol.amounts import time_text
+from elasticrun.core.protocol.amounts import percent, time_text
 from elasticrun.dataclass import dataclass
 
 #: How many of the nodes that lost the most are named.
@@ -36,7 +36,6 @@ class Summary:
     nodes: dict[str, Spent]  # that are here, and the newest of those that were
     total: Spent  # of all nodes
     job: Spent  # of the job: its critical path
-    open: int  # of the job's newest time: it counts as steps, but was none yet, and may still be lost
 
     @property
     def goodput(self) -> float:
@@ -47,11 +46,6 @@ class Summary:
     def ettr(self) -> float:
         """The share of the job's time in which its world made new steps."""
         return share(self.job[Activity.PRODUCTIVE], self.job)
-
-    @property
-    def badput(self) -> dict[Activity, float]:
-        """The shares of the job's time that were lost, by kind."""
-        return {each: share(micros, self.job) for each, micros in self.job.items() if each in LOST}
 
 
 #: All but work on new steps.
@@ -67,45 +61,27 @@ def share(micros: int, of: Spent) -> float:
 def in_words(summary: Summary) -> str:
     """A few lines for people."""
     lines = [
-        f"goodput {_percent(summary.goodput)} of {_time(summary.total)} of all nodes,"
-        f" ETTR {_percent(summary.ettr)} of {_time(summary.job)} of the job",
+        f"goodput {percent(summary.goodput)} of {_time(summary.total)} of all nodes,"
+        f" ETTR {percent(summary.ettr)} of {_time(summary.job)} of the job",
         f"nodes: {_split(summary.total)}",
         f"job: {_split(summary.job)}",
     ]
     losses = {name: sum(spent[each] for each in LOST) for name, spent in summary.nodes.items()}
     worst = sorted(losses, key=lambda name: (-losses[name], name))[:_WORST]
     if len(losses) > 1:
-        said = (f"{name} {_percent(share(losses[name], summary.nodes[name]))}" for name in worst)
+        said = (f"{name} {percent(share(losses[name], summary.nodes[name]))}" for name in worst)
         lines.append(f"most time was lost on {', '.join(said)}")
     return "\n".join(lines)
 
 
-def as_json(summary: Summary) -> dict[str, object]:
-    """The same as plain values. Keys are the activities in words; times are microseconds."""
-    return {
-        "at": summary.at,
-        "start": summary.start,
-        "goodput": summary.goodput,
-        "ettr": summary.ettr,
-        "total": _plain(summary.total),
-        "job": _plain(summary.job),
-        "open": summary.open,
-        "nodes": {name: _plain(spent) for name, spent in summary.nodes.items()},
-    }
-
-
-def _plain(spent: Spent) -> dict[str, int]:
-    return {each.value: micros for each, micros in spent.items()}
+def by_loss(spent: Spent) -> list[Activity]:
+    """What there was at all: work first, then the largest loss."""
+    return sorted((each for each in Activity if spent[each]), key=lambda each: (each in LOST, -spent[each]))
 
 
 def _split(spent: Spent) -> str:
-    """What there was at all, work first, then the largest loss."""
-    found = sorted((each for each in Activity if spent[each]), key=lambda each: (each in LOST, -spent[each]))
-    return ", ".join(f"{each.value} {_percent(share(spent[each], spent))}" for each in found) or "no time yet"
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:.1f} %"
+    parts = (f"{each.value} {percent(share(spent[each], spent))}" for each in by_loss(spent))
+    return ", ".join(parts) or "no time yet"
 
 
 def _time(spent: Spent) -> str:

@@ -131,11 +131,6 @@ class Training:
         metered = self._with(work if is_lost or self.step < self._high else 0, work)
         return metered._replace(hung=metered.hung + passed) if self._is_hung else metered
 
-    def open_at(self, now: int) -> int:
-        """How much of the time until now may still be judged otherwise."""
-        is_counted = self.begun is not None and self.is_open and not self._is_hung
-        return self._open + (now - self._upto if is_counted else 0)
-
     def _pass(self, now: int) -> None:
         """Time passes until now."""
         passed = now - self._upto if self.begun is not None else 0

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from elasticrun.core.accounting.activities import Activity
 from elasticrun.core.accounting.summary import Summary, share
 from elasticrun.core.history.history import History
-from elasticrun.core.history.tally import Kind
+from elasticrun.core.history.incidents import Kind
 from elasticrun.core.protocol.amounts import count, time_text
 from elasticrun.core.protocol.chronicle import Place
 from elasticrun.core.protocol.round_progress import NodeFigures
@@ -88,14 +88,14 @@ def _percent(part: float) -> str:
 def _straggler(view: View) -> Found:
     lost = view.summary.total[Activity.SLOW]
     part = share(lost, view.summary.total)
-    slow = view.history.tally.slow
+    slow = view.history.incidents.slow
     if part < WORTH or not slow:
         return
-    name = max(slow, key=lambda it: (slow[it].worst, it))
+    name = max(slow, key=lambda it: (slow[it], it))
     yield Advice(
         "straggler",
         f"{_percent(part)} of all time of nodes was spent waiting for stragglers; {name} takes up to"
-        f" {slow[name].worst:.1f} times as long as the others",
+        f" {slow[name]:.1f} times as long as the others",
         f"look at the clocks, temperature and neighbours of {name}, or drain it: elastic-ctl drain {name}",
         part,
         "share",
@@ -180,9 +180,8 @@ def _threads(view: View) -> Found:
 def _input(view: View) -> Found:
     """GPUs that wait while the cores are all busy: the data does not come fast enough."""
     for name, it in sorted(view.figures.items()):
-        busy = [gpu.busy for gpu in it.gpus if gpu.busy is not None]
-        if busy and sum(busy) / len(busy) < IDLE_DEVICE and it.cpus and it.cpu / it.cpus >= NEARLY:
-            part = sum(busy) / len(busy)
+        part = it.gpu_busy
+        if part is not None and part < IDLE_DEVICE and it.cpus and it.cpu / it.cpus >= NEARLY:
             yield Advice(
                 "input",
                 f"the GPUs of {name} are busy {_percent(part)} of the time, while its cores are"
@@ -196,9 +195,9 @@ def _input(view: View) -> Found:
 
 
 def _repeats(view: View) -> Found:
-    tally, failed = view.history.tally, view.history.failed
-    hosts = tally.hosts.most_common(1)
-    if len(tally.hosts) > 1 or len({node.host for node in view.history.nodes.values()}) > 1:
+    incidents, failed = view.history.incidents, view.history.failed
+    hosts = incidents.hosts.most_common(1)
+    if len(incidents.hosts) > 1 or len({node.host for node in view.history.nodes.values()}) > 1:
         for host, times in hosts:
             if times >= REPEATS and times >= PATTERN * failed:
                 yield Advice(
@@ -210,8 +209,8 @@ def _repeats(view: View) -> Found:
                     0.0,
                 )
                 return
-    for rank, times in tally.ranks.most_common(1):
-        if times >= REPEATS and times >= PATTERN * failed and len(tally.ranks) > 1:
+    for rank, times in incidents.ranks.most_common(1):
+        if times >= REPEATS and times >= PATTERN * failed and len(incidents.ranks) > 1:
             yield Advice(
                 "rank",
                 f"{times} of {count(failed, 'failure')} were of rank {rank}, wherever it was",
@@ -254,8 +253,8 @@ def _imports(view: View) -> Found:
 
 
 def _storage(view: View) -> Found:
-    tally = view.history.tally
-    if tally.most_nodes != 1 or tally.saves[Place.STORAGE] or not tally.saves[Place.MEMORY]:
+    saves = view.history.totals.saves
+    if view.history.incidents.most_nodes != 1 or saves[Place.STORAGE] or not saves[Place.MEMORY]:
         return
     yield Advice(
         "storage",
@@ -269,7 +268,7 @@ def _storage(view: View) -> Found:
 
 def _unsaved(view: View) -> Found:
     every = view.measured.all
-    if any(view.history.tally.saves.values()) or every.redone <= WORTH * view.measured.seconds:
+    if any(view.history.totals.saves.values()) or every.redone <= WORTH * view.measured.seconds:
         return
     yield Advice(
         "unsaved",
@@ -287,7 +286,7 @@ def _hangs(view: View) -> Found:
         part = share(lost, view.summary.job)
         yield Advice(
             "hangs",
-            f"{_percent(part)} of the time no step was made, in {count(view.history.tally.hangs, 'hang')}",
+            f"{_percent(part)} of the time no step was made, in {count(view.history.totals.hangs, 'hang')}",
             "read the stacks that were saved, and see elastic-ctl manual hangs for how soon it is found out",
             part,
             "share",

@@ -5,7 +5,9 @@ status line) shows a ``History``. So they agree, and the past can be shown as th
 
 Theory. A history is a fold over entries: it depends on them alone, in the order of the log, and on no clock.
 Each entry costs O(1), or O(nodes) where it names them all. Memory is bounded: of what is over, only the
-newest ``KEPT`` are known.
+newest ``KEPT`` are known. What has to be known of all that ever was is in two folds of their own: counts that
+never fall are in ``totals``, so a recovery is among them once it is settled; what each kind of incident cost
+is in ``incidents``, and is known only when the next one begins. They have no figure in common.
 
 A recovery is the time from the first failure, or stop, of a round until the first step of the next one is
 done, or until its workers run if nobody reports steps. Stops that change the world without a failure count
@@ -24,11 +26,13 @@ from elasticrun.core.accounting.books import Books
 from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.accounting.from_log import FAILURES, facts_of, micros
 from elasticrun.core.accounting.summary import Summary
-from elasticrun.core.history.tally import TOLD, Tally
+from elasticrun.core.history.incidents import TOLD, Incidents
 from elasticrun.core.history.totals import Totals
+from elasticrun.core.history.views import NodeView, Recovery, RoundView, SavedView
 from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.chronicle import LogEntry, Place
 from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
 
 #: How many rounds, failures, decisions and samples are known at most.
@@ -36,64 +40,6 @@ KEPT = 1000
 #: Seconds within which a failure and the stop that it causes are heard.
 ECHO = 5.0
 _STEPPED = Milestone.FIRST_STEP.name.lower()
-
-
-@mutable(slots=True)
-class NodeView:
-    """A node that is here, or was a moment ago. Instants are seconds of the job's clock."""
-
-    name: str
-    host: str = ""
-    workers: int = 0
-    phase: str = AgentPhase.PREPARING.value
-    round: int = -1  # that its agent speaks of
-    since: float = 0.0  # when it came
-    is_attached: bool = True
-    slowness: float = 1.0  # how many times as long as the others it takes
-
-
-@mutable(slots=True)
-class RoundView:
-    """One round."""
-
-    number: int
-    started: float
-    nodes: int
-    workers: int
-    names: tuple[str, ...]  # of the first nodes
-    restart: int  # how many restarts of the budget were used
-    restored_step: int | None
-    reason: str
-    running: float | None = None  # when all of its nodes had said that their workers run
-    milestones: dict[str, float] = field(default_factory=dict)  # when the last node got there; by name
-    first_step: float | None = None
-    step: int = -1  # the newest that is known
-    rate: float | None = None  # steps per second
-    stopping: float | None = None
-    cause: str = ""  # of the stop
-    stop_reason: str = ""
-    stopped: float | None = None
-    runs: set[str] = field(default_factory=set)  # nodes whose workers run, or ran; of the newest round only
-
-
-@mutable(slots=True)
-class Recovery:
-    """From the end of the work of one round to the first work of the next one."""
-
-    round: int  # that came to be
-    began: float  # the first failure of the round before, or its stop
-    cause: str  # see ``StopCause``
-    reason: str
-    is_failure: bool  # else nodes came or went, or somebody wanted it
-    started: float | None = None  # when the next round started: before that, workers were stopped
-    running: float | None = None  # when its workers ran
-    over: float | None = None  # when its first step was done; or, if nobody reports steps, as ``running``
-    sign: float = 0.0  # when its newest failure, or stop, was heard
-
-    @property
-    def seconds(self) -> float | None:
-        """How long it took; None: it is not over."""
-        return None if self.over is None else self.over - self.began
 
 
 @mutable(slots=True)
@@ -108,7 +54,7 @@ class History:
     decisions: deque[tuple[float, float, str]] = field(default_factory=lambda: deque(maxlen=KEPT))
     recoveries: deque[Recovery] = field(default_factory=lambda: deque(maxlen=KEPT))
     steps: deque[tuple[float, int, float | None]] = field(default_factory=lambda: deque(maxlen=KEPT))
-    saved: dict[Place, tuple[float, int]] = field(default_factory=dict)  # when, and which step
+    saved: dict[Place, SavedView] = field(default_factory=dict)
     epoch: int = 0  # of the master
     is_checking: bool = False
     restarts: int = 0  # rounds after the first one
@@ -120,8 +66,8 @@ class History:
     last: tuple[float, float] = (0.0, 0.0)  # the same of the newest
     missed: bool = False  # entries are missing in between
     books: Books = field(default_factory=Books)
-    totals: Totals = field(default_factory=Totals)  # of all that ever was, for metrics
-    tally: Tally = field(default_factory=Tally)  # of all that ever was
+    totals: Totals = field(default_factory=Totals)
+    incidents: Incidents = field(default_factory=Incidents)
 
     def take(self, entry: LogEntry) -> None:
         """Take in the next entry."""
@@ -133,9 +79,10 @@ class History:
         for fact in facts_of(entry):
             self.books.take(fact)
         self._see(entry)
-        self.totals.take(entry, self.rounds, self.recoveries[-1] if self.recoveries else None)
+        newest = self.recoveries[-1] if self.recoveries else None
+        self.totals.take(entry, self.rounds, newest)
         if spent is not None:
-            self.tally.take(entry, self.recoveries[-1] if self.recoveries else None, spent)
+            self.incidents.take(entry, newest, spent)
 
     def summary(self, now: float | None = None) -> Summary:
         """Where the time went until ``now`` by the job's clock; by default until the last entry."""
@@ -145,6 +92,18 @@ class History:
     def current(self) -> RoundView | None:
         """The newest round."""
         return self.rounds[-1] if self.rounds else None
+
+    @property
+    def phase(self) -> str:
+        """Where the job stands, as far as the log tells it: see ``JobPhase``."""
+        current = self.current
+        if self.outcome:
+            return self.outcome
+        if self.is_checking:
+            return JobPhase.CHECKING.value
+        if current is None or current.stopped is not None:
+            return JobPhase.GATHERING.value
+        return JobPhase.RUNNING.value if current.stopping is None else JobPhase.STOPPING.value
 
     def _see(self, entry: LogEntry) -> None:
         at, told = entry.at, entry.told
@@ -168,7 +127,7 @@ class History:
             case chronicle.CheckStarted() | chronicle.CheckEnded():
                 self.is_checking = isinstance(told, chronicle.CheckStarted)
             case chronicle.StateSaved():
-                self.saved[told.place] = at, told.step
+                self.saved[told.place] = SavedView(told.step, at, entry.time)
             case chronicle.Decision():
                 self.decisions.append((at, entry.time, told.text))
             case chronicle.JobEnded():

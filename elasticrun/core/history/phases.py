@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Protocol
 
 from elasticrun.core.accounting.facts import Milestone
+from elasticrun.core.history.views import Recovery, RoundView
 from elasticrun.dataclass import dataclass
 
 
@@ -52,43 +52,18 @@ class PhaseSpan:
         return self.ended - self.began
 
 
-class Repair(Protocol):
-    """What is asked of a recovery: see ``Recovery`` of history.py."""
-
-    round: int
-    began: float
-    cause: str
-    reason: str
-    is_failure: bool
-    running: float | None
-    over: float | None
-
-
-class Work(Protocol):
-    """What is asked of a round: see ``RoundView`` of history.py."""
-
-    number: int
-    stopping: float | None
-    stopped: float | None
-    cause: str
-    nodes: int
-    workers: int
-    milestones: dict[str, float]
-    first_step: float | None
-
-
-def phases(repair: Repair, before: Work | None, after: Work) -> tuple[PhaseSpan, ...]:
+def phases(recovery: Recovery, before: RoundView | None, after: RoundView) -> tuple[PhaseSpan, ...]:
     """The phases of a recovery between two rounds; none while it is not over.
 
     If no first step was seen it ends when the workers run. ``before``: None if nobody knows that round.
     """
     is_stepped = after.first_step is not None
-    end = repair.over if is_stepped else repair.running
+    end = recovery.over if is_stepped else recovery.running
     if end is None:
         return ()
-    moments = [*_before(before), *(_after(repair, after.milestones) if is_stepped else ())]
+    moments = [*_before(before), *(_after(recovery, after.milestones) if is_stepped else ())]
     found: list[PhaseSpan] = []
-    began = repair.began
+    began = recovery.began
     for phase, moment in (*moments, (Phase.FIRST_STEP if is_stepped else Phase.START, end)):
         if moment is not None:
             ended = min(max(began, moment), max(began, end))
@@ -97,15 +72,15 @@ def phases(repair: Repair, before: Work | None, after: Work) -> tuple[PhaseSpan,
     return tuple(found)
 
 
-def _before(work: Work | None) -> Iterator[tuple[Phase, float | None]]:
+def _before(view: RoundView | None) -> Iterator[tuple[Phase, float | None]]:
     """When the phases of the round before ended."""
-    if work is not None:
-        yield Phase.DETECT, work.stopping
-        yield Phase.STOP, work.stopped
+    if view is not None:
+        yield Phase.DETECT, view.stopping
+        yield Phase.STOP, view.stopped
 
 
-def _after(repair: Repair, reached: Mapping[str, float]) -> Iterator[tuple[Phase, float | None]]:
+def _after(recovery: Recovery, reached: Mapping[str, float]) -> Iterator[tuple[Phase, float | None]]:
     """When those of the next round ended, but for the last one."""
-    yield Phase.START, reached.get(Milestone.SPAWNED.name.lower(), repair.running)
+    yield Phase.START, reached.get(Milestone.SPAWNED.name.lower(), recovery.running)
     for phase, milestone in _MILESTONES:
         yield phase, reached.get(milestone.name.lower())

@@ -1,4 +1,4 @@
-"""Counts and sums over all of a job's life, which a history that forgets what is old could not tell.
+"""Counts over all of a job's life, which a history that forgets what is old could not tell.
 
 Theory. Metrics are counters: they never fall, and a new observer that reads the same log finds the same. So
 each is a fold over entries that only adds, and what may still be judged otherwise is not counted yet. A
@@ -18,7 +18,8 @@ from dataclasses import field
 from itertools import accumulate
 
 from elasticrun.core.accounting.facts import Milestone
-from elasticrun.core.history.phases import Phase, PhaseSpan, Repair, Work, phases
+from elasticrun.core.history.phases import Phase, PhaseSpan, phases
+from elasticrun.core.history.views import Recovery, RoundView
 from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.chronicle import LogEntry, Place
 from elasticrun.core.protocol.failure import FailureKind
@@ -72,16 +73,15 @@ class Totals:
     )
     hangs: int = 0
     saves: dict[Place, int] = field(default_factory=lambda: dict.fromkeys(Place, 0))
-    saved: dict[Place, tuple[int, float]] = field(default_factory=dict)  # step and wall clock of the newest
     step: int = -1  # the newest that was told
     stepped: float | None = None  # the wall clock when steps were told last
     lost: int = 0  # entries that are said to be missing
     settled: int = 0  # recoveries
-    newest: tuple[Repair, Work, tuple[PhaseSpan, ...]] | None = None  # that is settled, with its round
-    _open: Repair | None = None
+    newest: tuple[Recovery, RoundView, tuple[PhaseSpan, ...]] | None = None  # that is settled, with its round
+    _open: Recovery | None = None
     _has_steps: bool = False
 
-    def take(self, entry: LogEntry, rounds: Sequence[Work], newest: Repair | None) -> None:
+    def take(self, entry: LogEntry, rounds: Sequence[RoundView], newest: Recovery | None) -> None:
         """Take in an entry after the history has; ``rounds`` and ``newest``, a recovery, are its."""
         self._count(entry, rounds)
         if newest is not self._open:
@@ -90,7 +90,7 @@ class Totals:
         elif self._open is not None and rounds and _is_settled(entry, self._open, rounds[-1]):
             self._settle(rounds)
 
-    def _count(self, entry: LogEntry, rounds: Sequence[Work]) -> None:
+    def _count(self, entry: LogEntry, rounds: Sequence[RoundView]) -> None:
         match entry.told:
             case chronicle.RoundStarted() if len(rounds) > 1:
                 _add(self.restarts, label(rounds[-2].cause))
@@ -98,9 +98,8 @@ class Totals:
                 _add(self.failures, failed.how)
             case chronicle.HangFound():
                 self.hangs += 1
-            case chronicle.StateSaved(place, _, step):
+            case chronicle.StateSaved(place, _, _):
                 self.saves[place] += 1
-                self.saved[place] = step, entry.time
             case chronicle.StepsDone(_, step, _):
                 self.step, self.stepped, self._has_steps = step, entry.time, True
             case chronicle.MilestoneReached() as reached if reached.milestone == _STEPPED:
@@ -110,33 +109,33 @@ class Totals:
             case _:
                 pass
 
-    def _settle(self, rounds: Sequence[Work]) -> None:
+    def _settle(self, rounds: Sequence[RoundView]) -> None:
         """Count the open recovery if it is over, and only once."""
-        repair = self._open
-        if repair is None or not rounds or rounds[-1].number != repair.round:
+        recovery = self._open
+        if recovery is None or not rounds or rounds[-1].number != recovery.round:
             return
         if rounds[-1].first_step is None and self._has_steps:
             return
-        spans = phases(repair, rounds[-2] if len(rounds) > 1 else None, rounds[-1])
-        if not spans or (self.newest is not None and self.newest[0] is repair):
+        spans = phases(recovery, rounds[-2] if len(rounds) > 1 else None, rounds[-1])
+        if not spans or (self.newest is not None and self.newest[0] is recovery):
             return
         for span in spans:
             self.recoveries[span.phase.value].add(span.seconds)
         self.recoveries[TOTAL].add(spans[-1].ended - spans[0].began)
         self.settled += 1
-        self.newest = repair, rounds[-1], spans
+        self.newest = recovery, rounds[-1], spans
 
 
 _STEPPED = Milestone.FIRST_STEP.name.lower()
 _ENDS = chronicle.RoundStopping | chronicle.RoundStopped | chronicle.JobEnded
 
 
-def _is_settled(entry: LogEntry, repair: Repair, newest: Work) -> bool:
+def _is_settled(entry: LogEntry, recovery: Recovery, newest: RoundView) -> bool:
     """Whether nothing more of a recovery is expected after an entry."""
     if isinstance(entry.told, _ENDS):
         return True
-    is_over = newest.first_step is not None and repair.over is not None
-    return is_over and entry.at >= (repair.over or 0.0) + SETTLE
+    is_over = newest.first_step is not None and recovery.over is not None
+    return is_over and entry.at >= (recovery.over or 0.0) + SETTLE
 
 
 def _zeros(names: Iterable[str]) -> dict[str, int]:

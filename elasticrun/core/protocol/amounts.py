@@ -1,4 +1,4 @@
-"""Counts and lengths of time, as people say them."""
+"""Counts, shares and lengths of time, as people say them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from __future__ import annotations
 def count(number: int, noun: str) -> str:
     """``1 worker`` or ``2 workers``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def percent(share: float | None) -> str:
+    """``99.3 %`` of 0.993; a dash for what is not known."""
+    return "-" if share is None else f"{100 * share:.1f} %"
 
 
 def time_text(seconds: float) -> str:

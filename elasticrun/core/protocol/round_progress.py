@@ -65,3 +65,9 @@ class NodeFigures:
     received: Annotated[float, RATES]  # bytes per second, of all of the host
     sent: Annotated[float, RATES]
     gpus: Annotated[tuple[GpuFigures, ...], Length(MAX_GPUS)] = ()
+
+    @property
+    def gpu_busy(self) -> float | None:
+        """The share of the time that its GPUs are busy, on average; None: not known."""
+        known = [gpu.busy for gpu in self.gpus if gpu.busy is not None]
+        return sum(known) / len(known) if known else None

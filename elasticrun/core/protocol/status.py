@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Annotated
 
 from elasticrun.config import TaskRole
+from elasticrun.core.protocol.amounts import percent
 from elasticrun.core.protocol.bounds import (
     COUNTED_ROUNDS,
     MAX_MESSAGE_BYTES,
@@ -148,9 +149,7 @@ def status_in_words(status: JobStatus) -> str:
     if status.waiting_for:
         lines.append(status.waiting_for)
     if status.goodput is not None and status.ettr is not None:
-        lines.append(
-            f"  goodput {100 * status.goodput:.1f} %, ETTR {100 * status.ettr:.1f} %{_steps(status)}"
-        )
+        lines.append(f"  goodput {percent(status.goodput)}, ETTR {percent(status.ettr)}{_steps(status)}")
     if status.scaling:
         lines.append(f"  {status.scaling}")
     if saved := _saved(status):
@@ -192,8 +191,7 @@ def _figures(figures: NodeFigures | None) -> str:
     """What the node's workers use."""
     if figures is None:
         return ""
-    gpus = [gpu.busy for gpu in figures.gpus if gpu.busy is not None]
-    busy = f", GPUs {100 * sum(gpus) / len(gpus):.0f} %" if gpus else ""
+    busy = "" if figures.gpu_busy is None else f", GPUs {100 * figures.gpu_busy:.0f} %"
     room = f"{figures.memory / 2**30:.1f} of {figures.memory_limit / 2**30:.1f} GiB"
     return f"; {figures.cpu:.1f} of {figures.cpus} cores, {room}{busy}"
 

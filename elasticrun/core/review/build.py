@@ -7,10 +7,10 @@ from types import MappingProxyType
 
 from elasticrun.core.accounting.activities import Activity
 from elasticrun.core.accounting.activities import Spent as SpentTime
-from elasticrun.core.accounting.summary import LOST, Summary, share
+from elasticrun.core.accounting.summary import LOST, Summary, by_loss, share
 from elasticrun.core.advice.rules import advise
-from elasticrun.core.history.history import Recovery, RoundView
-from elasticrun.core.history.tally import FailureClass, Kind, kind_of
+from elasticrun.core.history.incidents import FailureClass, Kind
+from elasticrun.core.history.views import Recovery, RoundView
 from elasticrun.core.protocol.amounts import count
 from elasticrun.core.protocol.chronicle import Place
 from elasticrun.core.review.cases import HOUR, assumptions, cases
@@ -63,8 +63,8 @@ def report(
         nodes=_split(summary.total, known),
         ratios=tuple(_ratios(review)) if known else (),
         rounds=tuple(map(_round, history.rounds)),
-        rounds_before=history.tally.rounds - len(history.rounds),
-        failures=tuple(sorted(map(_class, history.tally.classes.values()), key=lambda it: -it.count)),
+        rounds_before=history.restarts - max(0, len(history.rounds) - 1),
+        failures=tuple(sorted(map(_class, history.incidents.classes.values()), key=lambda it: -it.count)),
         failed=history.failed,
         failures_at=tuple(
             FailureAt(at, it.round, it.node, it.rank, it.summary) for at, _, it in history.failures
@@ -108,9 +108,9 @@ def _notes(review: Review) -> Iterator[str]:
 
 
 def _split(spent: SpentTime, known: bool) -> tuple[Spent, ...]:
-    """What there was at all, work first, then the largest loss."""
-    found = sorted((each for each in Activity if spent[each]), key=lambda each: (each in LOST, -spent[each]))
-    return tuple(Spent(_word(each, known), spent[each] / 1e6, share(spent[each], spent)) for each in found)
+    return tuple(
+        Spent(_word(each, known), spent[each] / 1e6, share(spent[each], spent)) for each in by_loss(spent)
+    )
 
 
 def _ratios(review: Review) -> Iterator[Ratios]:
@@ -178,7 +178,7 @@ def _recovery(it: Recovery) -> RecoveryRow:
         it.round,
         it.began,
         it.cause,
-        kind_of(it.cause).value,
+        Kind.of(it.cause).value,
         since(it.started, it.began),
         since(it.running, it.started),
         since(it.over, it.running if it.running is not None else it.started),
@@ -191,7 +191,7 @@ def _recovery_sums(review: Review) -> Iterator[RecoverySums]:
     listed: dict[Kind, list[float]] = {kind: [] for kind in Kind}
     for row, it in zip(map(_recovery, history.recoveries), history.recoveries, strict=True):
         if row.seconds is not None:
-            listed[kind_of(it.cause)].append(row.seconds)
+            listed[Kind.of(it.cause)].append(row.seconds)
     for kind, sums in measured(history).incidents.items():
         if sums.count:
             times = sorted(listed[kind])
@@ -204,10 +204,10 @@ def _recovery_sums(review: Review) -> Iterator[RecoverySums]:
 
 def _slowest(review: Review, summary: Summary) -> Iterator[NodeRow]:
     """The nodes that took longest, then those that lost the largest share of their time."""
-    tally, known = review.history.tally, _sees_work(review)
+    incidents, known = review.history.incidents, _sees_work(review)
 
     def slowness(name: str) -> float:
-        return tally.slow[name].worst if name in tally.slow else 1.0
+        return incidents.slow.get(name, 1.0)
 
     def goodput(name: str) -> float:
         return share(summary.nodes[name][Activity.PRODUCTIVE], summary.nodes[name])
@@ -223,13 +223,12 @@ def _slowest(review: Review, summary: Summary) -> Iterator[NodeRow]:
             goodput(name),
             _word(max(lost, key=lambda each: lost[each]), known) if lost else "",
             slowness(name),
-            tally.losses[name],
+            incidents.losses[name],
         )
 
 
 def _saved(review: Review) -> Iterator[SavedRow]:
-    tally = review.history.tally
+    history = review.history
     for place in Place:
-        if tally.saves[place]:
-            at, step = review.history.saved[place]
-            yield SavedRow(place.value, tally.saves[place], step, at)
+        if newest := history.saved.get(place):
+            yield SavedRow(place.value, history.totals.saves[place], newest.step, newest.at)

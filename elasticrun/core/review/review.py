@@ -7,14 +7,13 @@ now, there are never more, and each costs O(nodes).
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass as mutable
 from dataclasses import field
 
 from elasticrun.core.accounting.activities import Activity
 from elasticrun.core.history.history import KEPT, History
 from elasticrun.core.protocol import chronicle
-from elasticrun.core.protocol.chronicle import LogEntry, Place
+from elasticrun.core.protocol.chronicle import LogEntry
 from elasticrun.dataclass import dataclass
 
 SAMPLES = 256
@@ -75,7 +74,6 @@ class Review:
     history: History = field(default_factory=History)
     series: Series = field(default_factory=Series)
     hosts: dict[str, str] = field(default_factory=dict)  # of the newest nodes that ever came
-    saved: deque[tuple[float, Place, int]] = field(default_factory=lambda: deque(maxlen=KEPT))
     entries: int = 0
     lost: int = 0  # entries that are known to be missing
     begins_late: bool = False  # the log does not begin with the job
@@ -93,8 +91,6 @@ class Review:
                 self.begins_late = True
             case chronicle.NodeJoined() as joined:
                 self._host(joined)
-            case chronicle.StateSaved() as saved:
-                self.saved.append((entry.at, saved.place, saved.step))
             case _:
                 pass
         self.history.take(entry)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from elasticrun.core.accounting.activities import Activity
 from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.history.history import History
-from elasticrun.core.history.tally import Kind, Sums
+from elasticrun.core.history.incidents import Kind, Sums
 from elasticrun.core.protocol.chronicle import Place
 from elasticrun.dataclass import dataclass
 
@@ -68,12 +68,12 @@ def measured(history: History, now: float | None = None) -> Measured:
     """What a history tells."""
     summary = history.summary(now)
     at = history.last[0] if now is None else now
-    job, tally = summary.job, history.tally
-    incidents, first_import = tally.sums(at, job), tally.first_import
+    job, saves = summary.job, history.totals.saves
+    incidents, first_import = history.incidents.sums(at, job), history.incidents.first_import
     if not any(_IMPORTED in round_.milestones for round_ in history.rounds):  # that time may be anything
         incidents = {kind: replace(sums, imports=0.0) for kind, sums in incidents.items()}
         first_import = 0.0
-    memory = max(tally.saves[Place.MEMORY], tally.saves[Place.HOSTS])
+    memory = max(saves[Place.MEMORY], saves[Place.HOSTS])
     return Measured(
         seconds=sum(job.values()) / 1e6,
         node_seconds=sum(summary.total.values()) / 1e6,
@@ -81,11 +81,11 @@ def measured(history: History, now: float | None = None) -> Measured:
         stalled=job[Activity.CHECKPOINT] / 1e6,
         trained=(job[Activity.PRODUCTIVE] + job[Activity.REDONE]) / 1e6,
         productive=job[Activity.PRODUCTIVE] / 1e6,
-        saves=memory or tally.saves[Place.STORAGE],
-        stored=tally.saves[Place.STORAGE],
+        saves=memory or saves[Place.STORAGE],
+        stored=saves[Place.STORAGE],
         setup=_setup(history),
         first_import=first_import,
-        most_nodes=max(1, tally.most_nodes),
+        most_nodes=max(1, history.incidents.most_nodes),
         sees_steps=history.reports_steps,
     )
 

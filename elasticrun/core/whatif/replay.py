@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from elasticrun.core.history.tally import Kind
+from elasticrun.core.history.incidents import Kind
 from elasticrun.core.state.interval import best_interval
 from elasticrun.core.whatif.measured import Measured
 from elasticrun.dataclass import dataclass
@@ -100,11 +100,6 @@ class Guess:
     least: float
     usual: float
     most: float
-
-    @classmethod
-    def exact(cls, value: float) -> Guess:
-        """One that somebody gave."""
-        return cls(value, value, value)
 
     def at(self, end: int) -> float:
         """The least for -1, the most for 1."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from elasticrun.core.protocol.amounts import time_text
+from elasticrun.core.protocol.amounts import percent, time_text
 from elasticrun.core.review.document import Ratios, Report, RoundRow, Spent
 from elasticrun.ui.report.html import Html, el, join
 from elasticrun.ui.report.scales import Scale, marks, short_time
@@ -114,7 +114,7 @@ def split(rows: Sequence[tuple[str, Sequence[Spent]]]) -> Html:
         for part in parts:
             start, end = across.at(done), across.at(done + part.share)
             done += part.share
-            about = f"{part.activity}: {time_text(part.seconds)}, {100 * part.share:.1f} %"
+            about = f"{part.activity}: {time_text(part.seconds)}, {percent(part.share)}"
             found.append(_box(start, y, end - start, 30, slug(part.activity), about))
             if end - start > 52:
                 found.append(_label((start + end) / 2, y + 20, f"{100 * part.share:.0f} %", "middle", "on"))

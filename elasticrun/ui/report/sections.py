@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from elasticrun.core.protocol.amounts import count, time_text
+from elasticrun.core.protocol.amounts import count, percent, time_text
 from elasticrun.core.review.document import Case, FailureRow, RecoveryRow, Report, Spent
 from elasticrun.ui.report.charts import distribution, ratios, split, timeline
 from elasticrun.ui.report.html import Child, Html, el, join
 from elasticrun.ui.report.scales import short_time
 from elasticrun.ui.report.style import slug
-from elasticrun.ui.report.words import difference, hours, money, money_difference, percent
+from elasticrun.ui.report.words import difference, hours, money, money_difference
 
 #: How many of the longest recoveries are listed.
 LONGEST = 10

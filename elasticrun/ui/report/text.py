@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from elasticrun.core.advice.rules import Advice
-from elasticrun.core.protocol.amounts import count, time_text
+from elasticrun.core.protocol.amounts import count, percent, time_text
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.core.review.document import Report, Spent
-from elasticrun.ui.report.words import difference, hours, money, money_difference, percent
+from elasticrun.ui.report.words import difference, hours, money, money_difference
 
 #: The most lines of a part.
 _MOST = 8

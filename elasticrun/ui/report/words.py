@@ -5,11 +5,6 @@ from __future__ import annotations
 from elasticrun.core.protocol.amounts import time_text
 
 
-def percent(share: float | None) -> str:
-    """``99.3 %``; a dash for what is not known."""
-    return "-" if share is None else f"{100 * share:.1f} %"
-
-
 def hours(seconds: float) -> str:
     """Time of nodes: ``75.7 h``."""
     amount = seconds / 3600

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from elasticrun.core.history.views import SLOW
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.core.protocol.round_progress import NodeFigures
@@ -29,7 +30,6 @@ _STYLES = {
     AgentPhase.FINISHED.value: "green",
     AgentPhase.FAILED.value: "bold red",
 }
-_SLOW = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _phase(row: NodeRow) -> Text:
 
 
 def _slowness(row: NodeRow) -> Text:
-    is_slow = row.slowness >= _SLOW
+    is_slow = row.slowness >= SLOW
     return Text(f"{row.slowness:.2f}x" if is_slow else UNKNOWN, style="yellow" if is_slow else "")
 
 
@@ -134,8 +134,7 @@ def _memory(figures: NodeFigures) -> Text:
 
 
 def _gpu(figures: NodeFigures) -> Text:
-    known = [gpu.busy for gpu in figures.gpus if gpu.busy is not None]
-    return Text(f"{100 * sum(known) / len(known):.0f} %" if known else UNKNOWN)
+    return Text(UNKNOWN if figures.gpu_busy is None else f"{100 * figures.gpu_busy:.0f} %")
 
 
 def _gpu_memory(figures: NodeFigures) -> Text:

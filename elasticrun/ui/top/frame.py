@@ -11,8 +11,9 @@ from itertools import islice
 from typing import Annotated
 
 from elasticrun.core.accounting.activities import Activity
-from elasticrun.core.accounting.summary import LOST, share
-from elasticrun.core.history.history import History, NodeView, RoundView
+from elasticrun.core.accounting.summary import by_loss, share
+from elasticrun.core.history.history import History
+from elasticrun.core.history.views import NodeView, RoundView
 from elasticrun.core.protocol.bounds import Counted, Range
 from elasticrun.core.protocol.round_progress import NodeFigures
 from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus
@@ -115,7 +116,7 @@ def frame_of(
     at = last if now is None else max(now, last)
     began = last if history.first is None else history.first[0]
     current, summary = history.current, history.summary(at)
-    phase = _phase(history) if status is None or history.outcome else status.phase.value
+    phase = history.phase if status is None or history.outcome else status.phase.value
     waits = status is not None and not history.outcome
     return Frame(
         version=VERSION,
@@ -144,20 +145,11 @@ def frame_of(
         nodes=_nodes(history, status),
         failures=_failures(history),
         recoveries=_recoveries(history),
-        spent=_spent(summary.total),
+        spent=tuple(
+            TimeSpent(each, summary.total[each] / 1e6, share(summary.total[each], summary.total))
+            for each in by_loss(summary.total)
+        ),
     )
-
-
-def _phase(history: History) -> str:
-    """The job's phase, as far as the log tells it."""
-    current = history.current
-    if history.outcome:
-        return history.outcome
-    if history.is_checking:
-        return JobPhase.CHECKING.value
-    if current is None or current.stopped is not None:
-        return JobPhase.GATHERING.value
-    return JobPhase.RUNNING.value if current.stopping is None else JobPhase.STOPPING.value
 
 
 def _restarts(current: RoundView | None) -> int:
@@ -193,7 +185,7 @@ def _live(node: NodeStatus, seen: NodeView | None) -> NodeRow:
         workers=0 if seen is None else seen.workers,
         slowness=1.0 if seen is None else seen.slowness,
         doubt=node.doubt,
-        figures=getattr(node, "figures", None),
+        figures=node.figures,
     )
 
 
@@ -225,8 +217,3 @@ def _recoveries(history: History) -> tuple[RecoveryRow, ...]:
             RecoveryRow(it.began, time, it.round, it.seconds, it.is_failure, is_open, it.cause, it.reason)
         )
     return tuple(rows)
-
-
-def _spent(total: dict[Activity, int]) -> tuple[TimeSpent, ...]:
-    found = sorted((each for each in total if total[each]), key=lambda each: (each in LOST, -total[each]))
-    return tuple(TimeSpent(each, total[each] / 1e6, share(total[each], total)) for each in found)

@@ -14,15 +14,11 @@ from elasticrun.core.history.history import History
 from elasticrun.core.protocol.chronicle import LogEntry
 from elasticrun.errors import UsageError
 from elasticrun.rpc.event_lines import kind_of
+from elasticrun.ui.events import TOLD
 
 EACH = 2000
-#: Kinds of entries at which a step stops, besides those that tell a story: see ``ui/events.py``.
-MARKS = frozenset(
-    {
-        *("decision", "worker_failed", "node_detached", "node_gone", "order_answered", "job_ended"),
-        *("round_started", "round_stopping", "hang_found", "straggler_found", "state_saved"),
-    }
-)
+#: Kinds of entries at which a step stops: those that tell a story, and these.
+MARKS = TOLD | {"round_started", "round_stopping", "hang_found", "straggler_found", "state_saved"}
 
 
 class Past:

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
+from rich.console import Group
 from rich.text import Text
 
 from elasticrun.core.accounting.activities import Activity
-from elasticrun.core.protocol.amounts import count, time_text
+from elasticrun.core.protocol.amounts import count, percent, time_text
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.dataclass import dataclass
+from elasticrun.ui.printed import printed
 from elasticrun.ui.top import columns
 from elasticrun.ui.top.frame import FailedWorker, Frame, RecoveryRow, TimeSpent
 
@@ -84,6 +86,11 @@ def lines(frame: Frame, width: int, height: int | None, view: View) -> list[Text
     return made
 
 
+def printed_lines(made: Iterable[Text], width: int, colour: bool) -> str:
+    """These lines as text, for what is no screen."""
+    return printed(Group(*made), width, colour, no_wrap=True, overflow="crop", highlight=False)
+
+
 def clock(time: float) -> str:
     """The time of day of this host."""
     return datetime.fromtimestamp(min(max(0.0, time), _LATEST)).astimezone().strftime("%H:%M:%S")
@@ -103,8 +110,8 @@ def _head(frame: Frame, view: View) -> Iterator[Text]:
     rate = "" if frame.step_rate is None else f"  {_rate(frame.step_rate)}"
     yield Text.assemble(
         f"{step}{rate}",
-        *("  goodput ", (_percent(frame.goodput), "bold")),
-        *("  ETTR ", (_percent(frame.ettr), "bold")),
+        *("  goodput ", (percent(frame.goodput), "bold")),
+        *("  ETTR ", (percent(frame.ettr), "bold")),
         f"  {count(frame.failed_workers, 'failure')}" if frame.failed_workers else "",
         f"  {clock(frame.time)}" if view.keys else "",
     )
@@ -239,7 +246,7 @@ def _time(spent: Iterable[TimeSpent], width: int, view: View) -> Iterator[Text]:
     yield bar
     legend, hidden = Text(" "), 0
     for part in parts:
-        words = f" {part.activity.value} {_percent(part.share)} "
+        words = f" {part.activity.value} {percent(part.share)} "
         if legend.cell_len + len(words) + 2 > width - 12:
             hidden += 1
             continue
@@ -258,10 +265,6 @@ def _cells(shares: list[float], width: int) -> list[int]:
         total += each
         ends.append(round(min(1.0, total) * width))
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:.1f} %"
 
 
 def _rate(rate: float) -> str:

@@ -13,6 +13,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from elasticrun.clock import pause
 from elasticrun.control import JobControl
 from elasticrun.errors import ElasticRunError
 from elasticrun.follower import Follower
@@ -107,7 +108,7 @@ class LiveTop:
                 self._picture.soon()
             except ElasticRunError:
                 pass  # the follower says what is wrong
-            await _pause(REFRESH)
+            await pause(REFRESH)
         await asyncio.Event().wait()
 
     def _draw(self) -> None:
@@ -217,13 +218,3 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-async def _pause(seconds: float) -> None:
-    """Space out questions: nothing tells when figures change."""
-    over = asyncio.Event()
-    timer = asyncio.get_running_loop().call_later(seconds, over.set)
-    try:
-        await over.wait()
-    finally:
-        timer.cancel()

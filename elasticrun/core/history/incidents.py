@@ -1,4 +1,4 @@
-"""Sums over all of a job's history, for its report, what-if and advice.
+"""What the incidents of a job cost, summed over all of its history, for its report, what-if and advice.
 
 Theory. A history keeps the newest of each thing; questions such as what a restart costs on average, or which
 host fails most, need all of them. So what is over is added up here, by kind: an incident is what a recovery
@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass as mutable
 from dataclasses import field, replace
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from elasticrun.core.accounting.activities import Activity, Spent, nothing
+from elasticrun.core.history.views import Recovery
 from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.chronicle import LogEntry, Place
 from elasticrun.core.recovery.budget import StopCause
@@ -41,10 +42,8 @@ TOLD = (
     chronicle.RoundStarted,
     chronicle.RoundStopping,
     chronicle.StateSaved,
-    chronicle.SaveStalled,
     chronicle.NodeGone,
     chronicle.StragglerFound,
-    chronicle.HangFound,
     chronicle.JobEnded,
 )
 
@@ -55,6 +54,11 @@ class Kind(Enum):
     FAILED = "worker failures"  # a worker, or the store of the workers; or the workers hung
     LOST = "lost nodes"
     CHANGED = "changes of the world"  # nodes came or left, or somebody ordered it
+
+    @classmethod
+    def of(cls, cause: str) -> Kind:
+        """That of a cause of a stop; what is not known is a failure."""
+        return _KINDS.get(cause, cls.FAILED)
 
 
 _KINDS = {StopCause.MEMBER_LOST.value: Kind.LOST} | dict.fromkeys(
@@ -67,22 +71,6 @@ _KINDS = {StopCause.MEMBER_LOST.value: Kind.LOST} | dict.fromkeys(
     ),
     Kind.CHANGED,
 )
-
-
-def kind_of(cause: str) -> Kind:
-    """The kind of incident that a cause of a stop is; what is not known is a failure."""
-    return _KINDS.get(cause, Kind.FAILED)
-
-
-class Repair(Protocol):
-    """What is asked of a recovery: see ``Recovery`` of history.py."""
-
-    round: int
-    began: float
-    cause: str
-    started: float | None
-    running: float | None
-    over: float | None
 
 
 @mutable(slots=True)
@@ -124,38 +112,25 @@ class FailureClass:
 
 
 @mutable(slots=True)
-class Slowness:
-    """What was found of one node."""
-
-    found: int = 0
-    worst: float = 1.0
-
-
-@mutable(slots=True)
-class Tally:
+class Incidents:
     """Takes what a history takes."""
 
     classes: dict[tuple[str, int, str], FailureClass] = field(default_factory=dict)
     hosts: Counter[str] = field(default_factory=Counter)  # failures of workers
     ranks: Counter[int] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)  # of nodes, by name
-    slow: dict[str, Slowness] = field(default_factory=dict)
-    saves: dict[Place, int] = field(default_factory=lambda: dict.fromkeys(Place, 0))
-    stalls: int = 0  # how often saves held up the training, as far as it was told
-    hangs: int = 0
-    rounds: int = 0
+    slow: dict[str, float] = field(default_factory=dict)  # how slow nodes were at worst
     most_nodes: int = 0  # in a round
-    restored: int = 0  # rounds that began with a saved state
     first_import: float = 0.0  # seconds of imports before the first incident
     _closed: dict[Kind, Sums] = field(default_factory=lambda: {kind: Sums() for kind in Kind})
-    _open: Repair | None = None
+    _open: Recovery | None = None
     _now: Sums = field(default_factory=Sums)  # of the open incident, as far as it is known
     _began: Spent = field(default_factory=nothing)  # what the job had spent then
     _gone: int = 0  # nodes, since the round began
     _made: dict[int, float] = field(default_factory=dict)  # saved step -> seconds of training until then
     _durable: float = 0.0  # seconds of training until the newest step that is in the storage
 
-    def take(self, entry: LogEntry, newest: Repair | None, spent: Spent) -> None:
+    def take(self, entry: LogEntry, newest: Recovery | None, spent: Spent) -> None:
         """Take in an entry of ``TOLD``. ``spent``: what the job had until then; ``newest`` is after it."""
         match entry.told:
             case chronicle.WorkerFailed() as failed:
@@ -164,15 +139,11 @@ class Tally:
                 self._started(started, newest, spent)
             case chronicle.StateSaved() as saved:
                 self._saved(saved, _trained(spent))
-            case chronicle.SaveStalled():
-                self.stalls += 1
             case chronicle.NodeGone():
                 self._gone += 1
                 _count(self.losses, entry.told.node)
             case chronicle.StragglerFound() as found:
                 self._slowed(found)
-            case chronicle.HangFound():
-                self.hangs += 1
             case _:
                 pass
         if isinstance(entry.told, chronicle.JobEnded):
@@ -185,13 +156,13 @@ class Tally:
         """Of all incidents until now, the open one included if the job works again."""
         found = {kind: replace(each) for kind, each in self._closed.items()}
         if self._open is not None and self._open.started is not None:
-            kind = kind_of(self._open.cause)
+            kind = Kind.of(self._open.cause)
             found[kind] = found[kind].plus(self._until(at, spent))
         return found
 
     # -- incidents
 
-    def _begin(self, newest: Repair | None, spent: Spent) -> None:
+    def _begin(self, newest: Recovery | None, spent: Spent) -> None:
         if self._open is None:
             self.first_import = spent[Activity.IMPORT] / _MICROS
         self._open, self._began = newest, dict(spent)
@@ -199,7 +170,7 @@ class Tally:
 
     def _close(self, at: float, spent: Spent) -> None:
         if self._open is not None:
-            kind = kind_of(self._open.cause)
+            kind = Kind.of(self._open.cause)
             self._closed[kind] = self._closed[kind].plus(self._until(at, spent))
 
     def _end(self) -> None:
@@ -222,10 +193,8 @@ class Tally:
     def _more(self, spent: Mapping[Activity, int], activity: Activity) -> float:
         return max(0, spent[activity] - self._began[activity]) / _MICROS
 
-    def _started(self, started: chronicle.RoundStarted, newest: Repair | None, spent: Spent) -> None:
-        self.rounds += 1
+    def _started(self, started: chronicle.RoundStarted, newest: Recovery | None, spent: Spent) -> None:
         self.most_nodes = max(self.most_nodes, started.nodes)
-        self.restored += started.restored_step is not None
         if newest is not None and newest is self._open and newest.round == started.round:
             waited = self._more(spent, Activity.WAITING)
             self._now.waiting, self._now.coverable = waited, waited if self._gone <= 1 else 0.0
@@ -246,7 +215,6 @@ class Tally:
             found.hosts.add(failed.host)
 
     def _saved(self, saved: chronicle.StateSaved, trained: float) -> None:
-        self.saves[saved.place] += 1
         if saved.place is Place.STORAGE:
             self._durable = self._made.get(saved.step, trained)
             self._made = {step: when for step, when in self._made.items() if step > saved.step}
@@ -257,9 +225,7 @@ class Tally:
 
     def _slowed(self, found: chronicle.StragglerFound) -> None:
         if found.factor > 1.0 and (found.node in self.slow or len(self.slow) < KNOWN):
-            known = self.slow.setdefault(found.node, Slowness())
-            known.found += 1
-            known.worst = max(known.worst, min(_SLOWEST, found.factor))
+            self.slow[found.node] = max(self.slow.get(found.node, 1.0), min(_SLOWEST, found.factor))
 
 
 def class_text(summary: str) -> str:

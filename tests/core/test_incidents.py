@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from elasticrun.core.history import tally as tally_module
+from elasticrun.core.history import incidents as module
 from elasticrun.core.history.history import History
-from elasticrun.core.history.tally import CLASSES, Kind, Sums, Tally, class_text, kind_of
+from elasticrun.core.history.incidents import CLASSES, Incidents, Kind, Sums, class_text
 from elasticrun.core.protocol.chronicle import (
-    HangFound,
     Happening,
     JobEnded,
     LogEntry,
@@ -23,7 +22,6 @@ from elasticrun.core.protocol.chronicle import (
     RoundStarted,
     RoundStopped,
     RoundStopping,
-    SaveStalled,
     StateSaved,
     StepsDone,
     StragglerFound,
@@ -40,7 +38,7 @@ def history(*told: tuple[float, Happening]) -> History:
 
 def sums(found: History) -> dict[Kind, Sums]:
     at = found.last[0]
-    return found.tally.sums(at, found.summary(at).job)
+    return found.incidents.sums(at, found.summary(at).job)
 
 
 def started(number: int, nodes: int = 1, restored: int | None = None) -> RoundStarted:
@@ -96,7 +94,7 @@ BEGIN: tuple[tuple[float, Happening], ...] = (
     ],
 )
 def test_a_cause_is_of_a_kind(cause: str, kind: Kind) -> None:
-    assert kind_of(cause) is kind
+    assert Kind.of(cause) is kind
 
 
 def test_an_incident_is_summed_up_when_the_next_begins() -> None:
@@ -166,7 +164,7 @@ def test_only_the_loss_of_one_node_can_be_covered_by_one_spare() -> None:
     found = history(*two)
     assert sums(found)[Kind.LOST].waiting == 2.5
     assert sums(found)[Kind.LOST].coverable == 0.0
-    assert found.tally.losses == {"b": 1, "c": 1}
+    assert found.incidents.losses == {"b": 1, "c": 1}
 
 
 def test_imports_of_the_first_round_are_known() -> None:
@@ -178,7 +176,7 @@ def test_imports_of_the_first_round_are_known() -> None:
         (7.0, MilestoneReached("a", 0, "first_step")),
         (9.0, failed()),
     )
-    assert history(*story).tally.first_import == 4.0
+    assert history(*story).incidents.first_import == 4.0
 
 
 def test_work_that_was_not_in_the_storage_is_counted_from_when_it_was_made() -> None:
@@ -193,8 +191,7 @@ def test_work_that_was_not_in_the_storage_is_counted_from_when_it_was_made() -> 
         *running(1, 13.0, 14.0),
     )
     assert sums(found)[Kind.FAILED].undone == 8.0
-    assert found.tally.saves == {Place.MEMORY: 1, Place.HOSTS: 1, Place.STORAGE: 1}
-    assert found.tally.restored == 1
+    assert found.totals.saves == {Place.MEMORY: 1, Place.HOSTS: 1, Place.STORAGE: 1}
 
 
 def test_a_save_straight_to_the_storage_counts_from_then() -> None:
@@ -208,9 +205,9 @@ def test_a_save_straight_to_the_storage_counts_from_then() -> None:
 
 
 def test_steps_that_never_get_to_the_storage_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally_module, "_UNDERWAY", 2)
+    monkeypatch.setattr(module, "_UNDERWAY", 2)
     found = history(*BEGIN, *((4.0 + step, StateSaved(Place.MEMORY, 0, step)) for step in range(5)))
-    assert len(found.tally._made) == 2
+    assert len(found.incidents._made) == 2
 
 
 def test_failures_that_differ_in_numbers_only_are_one_class() -> None:
@@ -219,7 +216,9 @@ def test_failures_that_differ_in_numbers_only_are_one_class() -> None:
         "rank 4 (local rank 2, pid 99, g) exited with 1: ValueError: step 812 at 0x1",
         "rank 4 (local rank 2, pid 99, g) exited with 1: KeyError: 'a'",
     )
-    found = history(*BEGIN, *((5.0 + i, failed(text, host=f"h{i}")) for i, text in enumerate(texts))).tally
+    found = history(
+        *BEGIN, *((5.0 + i, failed(text, host=f"h{i}")) for i, text in enumerate(texts))
+    ).incidents
     counts = [
         (it.count, it.first.summary, it.first_at, it.last_at, it.hosts) for it in found.classes.values()
     ]
@@ -228,30 +227,27 @@ def test_failures_that_differ_in_numbers_only_are_one_class() -> None:
 
 
 def test_classes_hosts_and_ranks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally_module, "KNOWN", 10)
+    monkeypatch.setattr(module, "KNOWN", 10)
     letters = [chr(ord("a") + i % 26) * (1 + i // 26) for i in range(CLASSES + 20)]
-    found = history(*BEGIN, *((5.0, failed(text, host=text, rank=i)) for i, text in enumerate(letters))).tally
+    found = history(
+        *BEGIN, *((5.0, failed(text, host=text, rank=i)) for i, text in enumerate(letters))
+    ).incidents
     assert len(found.classes) == CLASSES + 1
     others = found.classes["others", 0, ""]
     assert (others.count, others.how) == (20, "others")
     assert len(found.hosts) == len(found.ranks) == 10
-    same = history(*BEGIN, *((5.0, failed(host=str(i))) for i in range(CLASSES + 20))).tally
+    same = history(*BEGIN, *((5.0, failed(host=str(i))) for i in range(CLASSES + 20))).incidents
     assert [len(it.hosts) for it in same.classes.values()] == [CLASSES]
 
 
 def test_stragglers_are_known_by_their_worst(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally_module, "KNOWN", 1)
+    monkeypatch.setattr(module, "KNOWN", 1)
     factors = (1.5, 2.5, 1.0, float("nan"), float("inf"))
-    found = history(*BEGIN, *((5.0, StragglerFound(0, "a", it)) for it in factors)).tally
-    assert {name: (it.found, it.worst) for name, it in found.slow.items()} == {"a": (3, 1000.0)}
+    found = history(*BEGIN, *((5.0, StragglerFound(0, "a", it)) for it in factors)).incidents
+    assert found.slow == {"a": 1000.0}
     more = history(*BEGIN, (5.0, StragglerFound(0, "a", 2.0)), (5.0, StragglerFound(0, "b", 2.0)))
-    assert set(more.tally.slow) == {"a"}
-
-
-def test_stalls_and_hangs_are_counted() -> None:
-    found = history(*BEGIN, (5.0, SaveStalled(0, 0.5)), (6.0, SaveStalled(0, 0.5)), (20.0, HangFound(0, 9.0)))
-    assert (found.tally.stalls, found.tally.hangs, found.tally.rounds) == (2, 1, 1)
+    assert set(more.incidents.slow) == {"a"}
 
 
 def test_nothing_has_no_sums() -> None:
-    assert Tally().sums(0.0, History().summary().job) == {kind: Sums() for kind in Kind}
+    assert Incidents().sums(0.0, History().summary().job) == {kind: Sums() for kind in Kind}
