@@ -431,6 +431,23 @@ def test_the_beginning_of_a_name_is_enough(given: str) -> None:
     assert in_full(ScaleIn("why", 1), names) == ScaleIn("why", 1)
 
 
+@pytest.mark.parametrize(
+    ("given", "node"), [("gpu1", "gpu1"), ("gpu2", "gpu2/a"), ("gpu3", "gpu3"), ("gpu4", "gpu4/a")]
+)
+def test_a_cordon_of_a_node_that_has_gone_is_lifted_by_its_name(given: str, node: str) -> None:
+    """``gpu1`` begins only the name of gpu10 among the nodes that are here."""
+    names, cordoned = ["gpu10", "gpu2/b", "gpu4/a"], ["gpu1", "gpu10", "gpu2/a", "gpu3/a", "gpu3/b"]
+    assert in_full(UncordonNode(given), names, cordoned) == UncordonNode(node)
+    assert in_full(CordonNode("gpu1", ""), names, cordoned) == CordonNode("gpu10", "")
+
+
+def test_the_beginning_of_several_cordoned_names_lifts_nothing() -> None:
+    job = running("ab", min_nodes=1, max_nodes=2)
+    job.machine.state.cordoned |= dict.fromkeys(("c1", "c2"), "cordoned")
+    text = "'c' begins the names of 2 nodes; give more of one of: c1, c2"
+    assert refused(job, UncordonNode("c")) == text
+
+
 # -- checks
 
 

@@ -40,14 +40,17 @@ from elasticrun.core.recovery.budget import StopCause
 from elasticrun.core.tensorflow.scale import scale_promise, scale_refusal
 
 
-def in_full(request: Order, names: Collection[str]) -> Order:
+def in_full(request: Order, names: Collection[str], cordoned: Collection[str] = ()) -> Order:
     """An order with the whole name of the node that it is about, if it has the beginning of one name only.
 
-    To be asked before the order becomes an event: then the journal has the node that was meant, and a replay
-    does not depend on the rule for it.
+    ``cordoned``: a cordon is lifted from one of these, which need not be here. To be asked before the order
+    becomes an event: then the journal has the node that was meant, and a replay does not depend on the rule
+    for it.
     """
     match request:
-        case DrainNode(node) | CordonNode(node) | UncordonNode(node):
+        case UncordonNode(node):
+            return replace(request, node=_whole(node, _cordoned_or_here(node, cordoned, names)))
+        case DrainNode(node) | CordonNode(node):
             return replace(request, node=_whole(node, names))
         case ScaleIn(nodes=nodes) if nodes:
             return replace(request, nodes=tuple(_whole(node, names) for node in nodes))
@@ -61,6 +64,11 @@ def _whole(given: str, names: Collection[str]) -> str:
 
 def _begun_by(given: str, names: Collection[str]) -> list[str]:
     return [name for name in names if name.startswith(given)]
+
+
+def _cordoned_or_here(given: str, cordoned: Collection[str], names: Collection[str]) -> Collection[str]:
+    """The names among which a node is that has its cordon lifted."""
+    return cordoned if _begun_by(given, cordoned) else names
 
 
 def _unknown(given: str, names: Collection[str]) -> str:
@@ -119,7 +127,8 @@ class Orders:
 
     def _uncordon(self, event: UncordonNode) -> None:
         nodes, cordoned = self._state.members.nodes, self._state.cordoned
-        why = f"{event.node} is not cordoned" if event.node in nodes else _unknown(event.node, nodes)
+        among = _cordoned_or_here(event.node, cordoned, nodes)
+        why = f"{event.node} is not cordoned" if event.node in nodes else _unknown(event.node, among)
         if self._allows("" if event.node in cordoned else why):
             self._answer(self._cordons.uncordon(event.node))
 
