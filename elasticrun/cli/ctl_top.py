@@ -76,13 +76,17 @@ def _refuse(error: ElasticRunError, target: Target | Here | None) -> NoReturn:
 
 
 def connector(target: Target | Here) -> Callable[[], Awaitable[JobControl]]:
-    """What makes a client of the job, as often as it is asked to."""
+    """What makes a client of the job, as often as it is asked to: always of the one that it found first."""
+    found: list[JobControl] = []
 
     async def connect() -> JobControl:
         from elasticrun.control import JobControl
 
+        if found:
+            return found[0]
         if isinstance(target, Here):
-            return await JobControl.on_this_host(target.job_id, target.launcher, target.timeout)
+            found.append(await JobControl.on_this_host(target.job_id, target.launcher, target.timeout))
+            return found[0]
         return JobControl(target.endpoints, target.job_id, target.security, target.timeout)
 
     return connect
