@@ -26,6 +26,7 @@ from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.protocol.chronicle import OrderAnswered, ScaleEnded, ScaleStarted
 from elasticrun.core.protocol.orders import (
     MAX_WAIT,
+    CancelScale,
     CheckNodes,
     ControlReply,
     CordonNode,
@@ -217,16 +218,21 @@ class JobControl:
     ) -> str:
         """Wait until the world has so many nodes more. Returns how that ended.
 
-        ``on_begun`` hears what the master answers. If this wait is cancelled, the operation goes on.
+        ``on_begun`` hears what the master answers. If this wait is cancelled, the operation goes on:
+        ``scale_cancel`` ends it.
 
         Raises:
-            ScaleFailedError: they did not come within ``timeout`` seconds, and the job is as it was; or it is
-                not known any more how it ended.
+            ScaleFailedError: they did not come within ``timeout`` seconds, or somebody cancelled it, and the
+                job is as it was; or it is not known any more how it ended.
         """
         place = await _end_of_log(self)
         answer = (await self._line.give(ScaleOut(count, timeout))).text
         on_begun(answer)
         return await _ended(self, answer, place)
+
+    async def scale_cancel(self, reason: str) -> str:
+        """Wait no more for the nodes of a ``scale_out``: the bounds are as before. Returns what is over."""
+        return (await self._line.give(CancelScale(reason))).text
 
     async def cordon(self, node: str, reason: str) -> str:
         """Keep a node out of new worlds. Returns what the master does about it."""

@@ -267,6 +267,7 @@ def test_a_job_that_is_stopped_has_not_succeeded(cluster: Cluster, orders: Order
     [
         ("scale", "in", "--count", "1"),
         ("scale", "out", "--count", "1"),
+        ("scale", "cancel"),
         ("cordon", "n"),
         ("uncordon", "n"),
         ("check",),

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from elasticrun import __version__
 from elasticrun.config import TaskRole
 from elasticrun.core.protocol.orders import (
+    CancelScale,
     CheckNodes,
     ControlReply,
     ControlRequest,
@@ -149,6 +150,7 @@ async def say(name: str, data: bytes) -> bytes:
         UncordonNode("n0"),
         CheckNodes("slow"),
         StopJob("no money"),
+        CancelScale("no money"),
         ReadLog(3, (LogPlace(LogStream.OUT, "here"), LogPlace(LogStream.ERR)), 10, 1.5),
         ShowStacks(3),
         ListRanks(),

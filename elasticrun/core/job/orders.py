@@ -22,6 +22,7 @@ from elasticrun.core.job.tasks import SingleTasks, idle
 from elasticrun.core.membership.roster import name_some
 from elasticrun.core.protocol.messages import SaveStacks
 from elasticrun.core.protocol.orders import (
+    CancelScale,
     CheckNodes,
     CordonNode,
     DrainNode,
@@ -111,6 +112,7 @@ class Orders:
             UncordonNode: self._uncordon,
             CheckNodes: self._check,
             StopJob: self._stop,
+            CancelScale: self._cancel_scale,
         }
 
     def _drain(self, event: DrainNode) -> None:
@@ -145,6 +147,10 @@ class Orders:
     def _scale_out(self, event: ScaleOut) -> None:
         if self._allows(self._scaling.refuses_out(event)):
             self._answer(self._scaling.scale_out(event))
+
+    def _cancel_scale(self, event: CancelScale) -> None:
+        if self._allows(self._scaling.refuses_cancel()):
+            self._answer(self._scaling.cancel(event))
 
     def _scale_role(self, event: ScaleRole) -> None:
         state, role, count = self._state, event.role, event.count

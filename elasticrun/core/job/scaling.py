@@ -8,6 +8,9 @@ both. There is one at a time, because each is judged on the bounds that it found
 wait as spares; then the bounds grow and all of them join at once. So a job that they do not come to in time
 has not been disturbed. If too few are left when the world forms, the bounds fall back once the time is up.
 
+An operator may cancel it before; that ends it as the deadline does. What has begun of ``scale in`` cannot be
+called back: nodes that were asked to leave do.
+
 Invariants: the deadline of an operation is a timer exactly while it waits for nodes. Without an operation
 there is none, and the bounds are those of the last order that was carried out.
 """
@@ -28,7 +31,7 @@ from elasticrun.core.membership.scaling import (
     choose_leavers,
     pending,
 )
-from elasticrun.core.protocol.orders import ScaleIn, ScaleJob, ScaleOut
+from elasticrun.core.protocol.orders import CancelScale, ScaleIn, ScaleJob, ScaleOut
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
 
@@ -74,8 +77,11 @@ class Scaling:
             state.current.must_stop(StopCause.RESIZED, why)
 
     def _refuses_second(self) -> str:
-        text = pending_in_words(self._state)
-        return f"{text}; order this one after it" if text else ""
+        operation = self._state.scaling
+        if operation is None:
+            return ""
+        way_out = ", or elastic-ctl scale cancel first" if operation.direction is Direction.OUT else ""
+        return f"{pending_in_words(self._state)}; order this one after it{way_out}"
 
     def _refuses_idle(self) -> str:
         phase = self._state.phase
@@ -200,11 +206,32 @@ class Scaling:
         """Give up waiting for nodes: the bounds are as before."""
         operation = self._state.scaling
         assert operation is not None  # the timer ends with it
-        before = operation.before
         few = f"not enough nodes came within {operation.timeout:g} s for a world of {operation.goal}"
-        reason = f"{few}; the job wants {before.min_nodes} to {before.max_nodes} nodes as before"
+        self._give_up(operation, few)
+
+    def refuses_cancel(self) -> str:
+        """Why there is nothing to cancel, in a sentence; "" if there is."""
+        operation = self._state.scaling
+        if operation is None:
+            return "no scale out waits for nodes"
+        if operation.direction is Direction.IN:
+            return f"{pending_in_words(self._state)}: nodes that were asked to leave cannot be called back"
+        return ""
+
+    def cancel(self, event: CancelScale) -> str:
+        """Stop waiting for nodes, as an operator wants; returns the answer."""
+        operation = self._state.scaling
+        assert operation is not None  # else it is refused
+        why = f"cancelled: {event.reason}" if event.reason else "cancelled"
+        return f"operation {operation.number} is over: {self._give_up(operation, why)}"
+
+    def _give_up(self, operation: Operation, why: str) -> str:
+        """End the wait for nodes: the bounds are as before. Returns the reason in full."""
+        before = operation.before
+        reason = f"{why}; the job wants {before.min_nodes} to {before.max_nodes} nodes as before"
         self._limit(before, f"scale out failed: {reason}")
         self._end(operation, False, reason)
+        return reason
 
     # -- the end of an operation
 
