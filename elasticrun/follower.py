@@ -38,7 +38,8 @@ PATIENCE = 60.0
 WAIT = 20.0
 #: Of so many of the newest entries it is known that they were taken: no master's memory holds more.
 KNOWN = 8192
-_PASSING = (MasterUnreachableError, EndpointTakenError, TooManyError, ProtocolError)
+#: What may pass: its master is started again, or has much to do.
+PASSING = (MasterUnreachableError, EndpointTakenError, TooManyError, ProtocolError)
 
 
 class Follower:
@@ -102,7 +103,7 @@ class Follower:
         while not self.history.outcome:
             try:
                 await self._ask(WAIT)
-            except _PASSING as error:
+            except PASSING as error:
                 self._control, self.trouble = None, str(error)
                 now = self._loop.time()
                 gone_since = now if gone_since is None else gone_since

@@ -8,6 +8,7 @@ the worker wrote it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
@@ -17,16 +18,18 @@ import click
 from elasticrun.agent.logs.lines import LineSplitter, prefix_lines
 from elasticrun.cli.documents import VERSION, LineKind, LogLineDocument, as_json_line
 from elasticrun.control import JobControl, LogPiece, LogPlace, LogStream
-from elasticrun.core.protocol.orders import MAX_WAIT
 from elasticrun.core.protocol.plain import one_line, plain
 from elasticrun.core.protocol.questions import MAX_LOG_WAIT
-from elasticrun.errors import MasterUnreachableError, OrderDeclinedError, UsageError
+from elasticrun.errors import ElasticRunError, OrderDeclinedError, UsageError
+from elasticrun.follower import PASSING, PATIENCE, RETRY, Follower
 
 #: Most ranks that are followed at once, and that are read at a time.
 MOST_FOLLOWED = 32
 _AT_A_TIME = 16
 #: Most answers that are read for "what there is now".
 _MOST_READS = 100
+#: Seconds until a rank whose node is away is asked again, unless something happens before.
+AWAY = 5.0
 
 
 class Show(Protocol):
@@ -112,6 +115,58 @@ def _write(data: bytes) -> None:
         sys.stdout.buffer.flush()
 
 
+class JobWatch:
+    """Follows a job for all of its ranks whose logs are followed: whether it goes on, and what changes."""
+
+    def __init__(self, job: JobControl) -> None:
+        self.is_over = False  # the job is, or its master was away for too long
+        self._job = job
+        self._follower = Follower(self._connect, lambda _entries, _lines: self._wake(), PATIENCE)
+        self._news = asyncio.Event()
+        self._is_noted = False  # it was told that the master does not answer
+
+    async def run(self) -> None:
+        """Follow until it is over."""
+        try:
+            with contextlib.suppress(ElasticRunError):  # whoever asks the same master hears it as well
+                await self._follower.run()
+        finally:
+            self.is_over = True
+            self._wake()
+
+    async def next(self, seconds: float) -> None:
+        """Wait until something has happened, or for so many seconds."""
+        if not self.is_over:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), seconds)
+
+    def note_loss(self, why: str) -> None:
+        """Tell that a rank is not heard; once for all of them, until one is."""
+        if not self._is_noted:
+            text = f"{one_line(why)}; trying again for up to {PATIENCE:.0f} s"
+            click.echo(f"elastic-ctl: {text}", err=True)
+        self._is_noted = True
+
+    def note_contact(self) -> None:
+        """A rank is heard."""
+        self._is_noted = False
+
+    @property
+    def last_words(self) -> str:
+        """Why it is over."""
+        history = self._follower.history
+        if history.outcome:
+            return f"the job has ended: {one_line(history.end_reason)}"
+        return "the job answers no more: it has ended, or its master was lost"
+
+    async def _connect(self) -> JobControl:
+        return self._job
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
 class RankLog:
     """The log of one rank, read on and on."""
 
@@ -133,24 +188,30 @@ class RankLog:
                 return
             wait = 0.0
 
-    async def follow(self) -> None:
-        """Show what there is and what comes, until the job answers no more."""
+    async def follow(self, watch: JobWatch) -> None:
+        """Show what there is and what comes, until nothing more can come."""
         await self.read()
-        upto, told = "", ""
+        told, is_lost = "", False
         while True:
             try:
                 await self.read(MAX_LOG_WAIT)
-                told = ""
-            except MasterUnreachableError:
-                return
+            except PASSING as error:
+                if watch.is_over:
+                    return
+                if is_lost:  # not the first time: that is how the end of a job begins, too
+                    watch.note_loss(str(error))
+                is_lost = True
+                await watch.next(RETRY)
             except OrderDeclinedError as error:
+                if watch.is_over:
+                    return
                 if str(error) != told:
                     told = str(error)
                     self._show.note(self._rank, told)
-                try:
-                    upto = (await self._job.watch(upto, MAX_WAIT)).upto  # it may have changed then
-                except MasterUnreachableError:
-                    return
+                await watch.next(AWAY)  # it may have changed then
+            else:
+                told, is_lost = "", False
+                watch.note_contact()
 
     async def _read_once(self, wait: float) -> bool:
         """Show the next pieces; whether there is more already."""
@@ -192,9 +253,8 @@ async def read_logs(
         )
     logs = [RankLog(job, each, streams, lines, show) for each in ranks]
     if follow:
-        await _together([log.follow() for log in logs])
+        await _follow(job, logs)
         show.finish()
-        click.echo("elastic-ctl: the job answers no more: it has ended, or its master was lost", err=True)
         return
     turn = asyncio.Semaphore(_AT_A_TIME)
 
@@ -209,6 +269,18 @@ async def read_logs(
 
     await _together([read(each, log) for each, log in zip(ranks, logs, strict=True)])
     show.finish()
+
+
+async def _follow(job: JobControl, logs: Sequence[RankLog]) -> None:
+    """Show what comes until the job is over, or its master is away for too long."""
+    watch = JobWatch(job)
+    watching = asyncio.ensure_future(watch.run())
+    try:
+        await _together([log.follow(watch) for log in logs])
+        await watching
+    finally:
+        watching.cancel()
+    click.echo(f"elastic-ctl: {watch.last_words}", err=True)
 
 
 async def _all_ranks(job: JobControl) -> list[int]:

@@ -153,7 +153,7 @@ def test_following_survives_a_kill_and_a_restart(
     lines, notes = one.finish()
     assert lines == ["before", "last words", "after"]
     assert "rank 1: started again: from here on this is round 1" in notes
-    assert "the job answers no more" in notes
+    assert "the job has ended: all workers of round 1 ended with 0" in notes
     lines, _ = both.finish()
     assert [line for line in lines if "rank1" in line] == [
         f"[rank1] {line}" for line in ("before", "last words", "after")
