@@ -207,9 +207,12 @@ class Orders:
         self._answer(f"the job ends; its workers may save their state ({len(state.members.nodes)} nodes)")
 
     def _allows(self, refusal: str) -> bool:
-        """Whether to carry out an order; if not, answer with ``refusal``, or with the end of the job."""
-        state = self._state
-        why = f"the job has ended: {state.end_reason}" if state.ended else refusal
+        """Whether to carry out an order; if not, answer with ``refusal``, or with the job's end."""
+        state, why = self._state, refusal
+        if state.ended:
+            why = f"the job has ended: {state.end_reason}"
+        elif state.ending is not None:  # nothing starts any more, and who holds the state has to stay
+            why = f"the job ends once its state is stored: {state.ending[1]}"
         if why:
             self._outbox.decide(f"an order is refused: {why}")
             self._outbox.put(Answered(False, why))
