@@ -1,7 +1,8 @@
 """What the master asks this agent for an operator: output of its workers, and their stacks.
 
-Invariant: at most MOST questions are answered at a time, each within its wait and the time that stacks take,
-and what is answered in a second is bounded, so that reports to the master never wait behind it. What was
+Invariant: at most MOST questions are answered at a time, each within its wait and the time that stacks take;
+however many ask for the stacks of a worker, they are taken once at a time, as the watch for hangs wants them
+too. What is answered in a second is bounded, so that reports to the master never wait behind it. What was
 asked over a stream that is over is answered to nobody.
 
 An answer about output waits until there is some: the router tells what goes through the agent, the kernel
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from elasticrun.agent.logs.file_news import FileNews
     from elasticrun.agent.logs.kept import KeptOutput
     from elasticrun.agent.monitors.progress import HangWatch
+    from elasticrun.agent.monitors.stacks import Taken
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ class NodeAnswers:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._taking: dict[int, asyncio.Task[dict[int, Taken]]] = {}  # whose stacks, by local rank
         self._files: FileNews | None = None
         self._credit = float(BURST)
         self._since = self._loop.time()
@@ -86,7 +89,7 @@ class NodeAnswers:
         self._kept.tell()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=LAST_WORDS)
-        for task in self._tasks:
+        for task in (*self._tasks, *self._taking.values()):
             task.cancel()
         if self._files is not None:
             self._files.close()
@@ -119,12 +122,20 @@ class NodeAnswers:
     # -- stacks
 
     async def _stacks(self, local_rank: int) -> RankAnswer:
-        taken = {} if self._watch is None else await self._watch.take((local_rank,))
+        taken = {} if self._watch is None else await self._taken(self._watch, local_rank)
         if local_rank not in taken:
             raise _RefusedError("it does not run now, so it has no stacks")
         if not taken[local_rank].text:
             raise _RefusedError(f"no stack available: {taken[local_rank].problem}")
         return RankAnswer(stacks=taken[local_rank].text)
+
+    async def _taken(self, watch: HangWatch, local_rank: int) -> dict[int, Taken]:
+        """The stacks of a worker: those that are being taken now, if others have asked as well."""
+        taking = self._taking.get(local_rank)
+        if taking is None:
+            taking = self._taking[local_rank] = self._loop.create_task(watch.take((local_rank,)))
+            taking.add_done_callback(lambda _: self._taking.pop(local_rank))
+        return await asyncio.shield(taking)
 
     # -- output
 

@@ -232,6 +232,42 @@ def test_stacks_are_answered() -> None:
     run(main())
 
 
+def test_the_stacks_of_a_worker_are_taken_once_at_a_time() -> None:
+    class Slow(Watch):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[tuple[int, ...]] = []
+            self.go_on = asyncio.Event()
+
+        async def take(self, local_ranks: tuple[int, ...]) -> dict[int, Taken]:
+            self.asked.append(local_ranks)
+            await self.go_on.wait()
+            return await super().take(local_ranks)
+
+    async def main() -> None:
+        watch = Slow()
+        node = Node(watch)
+        for number in range(MOST):
+            node.answers.ask(AskNode(1, number, number % 2))
+        await node.turns()
+        assert watch.asked == [(0,), (1,)]
+        node.answers.attached()  # who asked is gone, and others ask over the new stream
+        await node.turns()
+        node.answers.ask(AskNode(1, MOST, 0))
+        await node.turns()
+        assert watch.asked == [(0,), (1,)]
+        watch.go_on.set()
+        answer = (await node.said.get()).answer
+        assert answer is not None and answer.stacks == "Thread 1"
+        await node.turns()
+        node.answers.ask(AskNode(1, MOST + 1, 0))
+        await node.said.get()
+        assert watch.asked == [(0,), (1,), (0,)]
+        await node.answers.close()
+
+    run(main())
+
+
 def test_a_bug_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         node = Node(object())
