@@ -109,7 +109,7 @@ class Follower:
                 gone_since = now if gone_since is None else gone_since
                 if now - gone_since >= self._patience:
                     raise
-                await _pause(RETRY)
+                await pause(RETRY)
                 continue
             gone_since, self.trouble = None, ""
 
@@ -167,8 +167,8 @@ def _master(upto: str) -> str:
     return upto.partition(":")[0]
 
 
-async def _pause(seconds: float) -> None:
-    """Nothing tells when a master is back."""
+async def pause(seconds: float) -> None:
+    """Wait for what nothing tells of, such as when a master is back."""
     over = asyncio.Event()
     timer = asyncio.get_running_loop().call_later(seconds, over.set)
     try:

@@ -21,13 +21,17 @@ from elasticrun.control import JobControl, LogPiece, LogPlace, LogStream
 from elasticrun.core.protocol.plain import one_line, plain
 from elasticrun.core.protocol.questions import MAX_LOG_WAIT
 from elasticrun.errors import ElasticRunError, OrderDeclinedError, UsageError
-from elasticrun.follower import PASSING, PATIENCE, RETRY, Follower
+from elasticrun.follower import PASSING, PATIENCE, RETRY, Follower, pause
 
 #: Most ranks that are followed at once, and that are read at a time.
 MOST_FOLLOWED = 32
 _AT_A_TIME = 16
 #: Most answers that are read for "what there is now".
 _MOST_READS = 100
+#: Questions at once, and in each second after that. A master takes at least 200 connections a second from an
+#: address, but its agents there may need some of them.
+QUESTIONS_AT_ONCE = 500.0
+QUESTIONS_PER_SECOND = 150.0
 #: Seconds until a rank whose node is away is asked again, unless something happens before.
 AWAY = 5.0
 
@@ -115,6 +119,22 @@ def _write(data: bytes) -> None:
         sys.stdout.buffer.flush()
 
 
+class Pace:
+    """How fast a master is asked by all readers of a command."""
+
+    def __init__(self, now: float) -> None:
+        """``now``: of any clock that does not run back, in seconds."""
+        self._credit = QUESTIONS_AT_ONCE
+        self._since = now
+
+    def delay(self, now: float) -> float:
+        """Count a question; the seconds until it may be asked."""
+        earned = (now - self._since) * QUESTIONS_PER_SECOND
+        self._credit = min(QUESTIONS_AT_ONCE, self._credit + earned) - 1
+        self._since = now
+        return max(0.0, -self._credit / QUESTIONS_PER_SECOND)
+
+
 class JobWatch:
     """Follows a job for all of its ranks whose logs are followed: whether it goes on, and what changes."""
 
@@ -171,9 +191,10 @@ class RankLog:
     """The log of one rank, read on and on."""
 
     def __init__(
-        self, job: JobControl, rank: int, streams: Sequence[LogStream], lines: int, show: Show
+        self, job: JobControl, rank: int, streams: Sequence[LogStream], lines: int, show: Show, pace: Pace
     ) -> None:
         self._job = job
+        self._pace = pace
         self._rank = rank
         self._places = dict.fromkeys(streams, "")
         self._lines = lines
@@ -215,6 +236,8 @@ class RankLog:
 
     async def _read_once(self, wait: float) -> bool:
         """Show the next pieces; whether there is more already."""
+        if delay := self._pace.delay(asyncio.get_running_loop().time()):
+            await pause(delay)
         places = [LogPlace(stream, after) for stream, after in self._places.items()]
         pieces = await self._job.log(self._rank, places, self._lines, wait)
         for piece in pieces:
@@ -251,7 +274,8 @@ async def read_logs(
         raise UsageError(
             f"{len(ranks)} ranks are too many to follow at once: name one, such as logs {ranks[0]} --follow"
         )
-    logs = [RankLog(job, each, streams, lines, show) for each in ranks]
+    pace = Pace(asyncio.get_running_loop().time())
+    logs = [RankLog(job, each, streams, lines, show, pace) for each in ranks]
     if follow:
         await _follow(job, logs)
         show.finish()

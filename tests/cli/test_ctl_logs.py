@@ -14,13 +14,14 @@ from elasticrun import control, follower
 from elasticrun.cli import ctl_logs, log_reader
 from elasticrun.cli.ctl import group
 from elasticrun.cli.documents import DOCUMENTS, FOLDER, schema_text
-from elasticrun.cli.log_reader import Plain
+from elasticrun.cli.log_reader import Pace, Plain
 from elasticrun.control import LogPiece, LogPlace, LogStream
 from elasticrun.core.protocol.chronicle import JobEnded, LogEntry
 from elasticrun.core.protocol.orders import Watched
 from elasticrun.core.protocol.questions import MAX_LOG_WAIT, RankRange
 from elasticrun.errors import ElasticRunError, MasterUnreachableError, OrderDeclinedError
 from elasticrun.rpc.event_lines import to_line
+from elasticrun.rpc.security.limits import Limits
 from tests.support.schema import misfits
 
 OUT, ERR = LogStream
@@ -211,6 +212,24 @@ def test_following_goes_on_until_the_job_ends(job: FakeJob) -> None:
     assert done.stdout == "one\ntwo\n"
     assert done.stderr.endswith("the job answers no more: it has ended, or its master was lost\n")
     assert [asked[3] for asked in job.asked][:4] == [0.0, MAX_LOG_WAIT, MAX_LOG_WAIT, MAX_LOG_WAIT]
+
+
+def test_many_chatty_ranks_leave_connections_for_agents_of_this_address() -> None:
+    """32 ranks that print all the time have news 320 times a second, and a master takes 200 connections."""
+    assert Limits().joins_per_second > log_reader.QUESTIONS_PER_SECOND
+    pace, now, asked = Pace(0.0), 0.0, 0
+    while now < 100.0:
+        for _ in range(32):
+            delay = pace.delay(now)
+            asked += 1
+        now += max(0.1, delay)
+    most = log_reader.QUESTIONS_AT_ONCE + 100 * log_reader.QUESTIONS_PER_SECOND
+    assert most - 100 < asked < most + 100
+
+
+def test_a_pause_makes_up_for_no_more_than_the_questions_at_once() -> None:
+    pace = Pace(0.0)
+    assert [pace.delay(1e6) for _ in range(501)] == [0.0] * 500 + [1 / 150]
 
 
 def test_following_says_why_the_job_has_ended(job: FakeJob) -> None:
