@@ -254,7 +254,8 @@ class Scaling:
         state = self._state
         if state.phase in _BUSY and state.round == operation.round:
             return True
-        here = {node.info.incarnation for node in state.members.nodes.values()}
+        nodes = state.members.nodes
+        here = {nodes[name].info.incarnation for name in state.leaving}  # who need not stay has gone already
         return not here.isdisjoint(operation.leavers)
 
     def _end(self, operation: Operation, reached: bool, reason: str) -> None:
