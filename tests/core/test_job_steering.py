@@ -543,6 +543,26 @@ def test_a_stopped_job_ends_with_grace() -> None:
     assert job.told("a", JobEnded)[0].outcome is Outcome.STOPPED
 
 
+@pytest.mark.parametrize(
+    "order",
+    [
+        ScaleIn("", 1),
+        ScaleOut(1, 9.0),
+        ScaleJob(1, 1),
+        CordonNode("b", ""),
+        CheckNodes(""),
+        RestartRound(""),
+        StopJob(""),
+    ],
+)
+def test_nothing_is_promised_of_a_world_that_a_stop_forbids(order: JobEvent) -> None:
+    job = running("ab", min_nodes=1, max_nodes=2)
+    obeyed(job, StopJob("no money"))
+    assert refused(job, order).startswith("the job is stopped by an operator: no money")
+    stopped(job, "ab")
+    assert job.phase() is JobPhase.STOPPED
+
+
 def test_workers_that_finish_first_have_succeeded() -> None:
     job = running("ab")
     obeyed(job, StopJob(""))

@@ -124,7 +124,7 @@ class Orders:
     def _cordon(self, event: CordonNode) -> None:
         nodes = self._state.members.nodes
         why = "" if event.node in nodes else _unknown(event.node, nodes)
-        if self._allows(why or self._cordons.refuses(event.node)):
+        if self._allows_later(why or self._cordons.refuses(event.node)):
             self._answer(self._cordons.cordon(event.node, event.reason))
 
     def _uncordon(self, event: UncordonNode) -> None:
@@ -135,17 +135,17 @@ class Orders:
             self._answer(self._cordons.uncordon(event.node))
 
     def _scale(self, event: ScaleJob) -> None:
-        if self._allows(self._scaling.refuses_bounds(event)):
+        if self._allows_later(self._scaling.refuses_bounds(event)):
             self._answer(self._scaling.bound(event))
 
     def _scale_in(self, event: ScaleIn) -> None:
         nodes = self._state.members.nodes
         unknown = [_unknown(name, nodes) for name in event.nodes if name not in nodes]
-        if self._allows(unknown[0] if unknown else self._scaling.refuses_in(event)):
+        if self._allows_later(unknown[0] if unknown else self._scaling.refuses_in(event)):
             self._answer(self._scaling.scale_in(event))
 
     def _scale_out(self, event: ScaleOut) -> None:
-        if self._allows(self._scaling.refuses_out(event)):
+        if self._allows_later(self._scaling.refuses_out(event)):
             self._answer(self._scaling.scale_out(event))
 
     def _cancel_scale(self, event: CancelScale) -> None:
@@ -175,7 +175,7 @@ class Orders:
     def _restart(self, event: RestartRound) -> None:
         state = self._state
         idle = f"no round runs: the job is {state.phase.value}; try again once one does"
-        if not self._allows("" if state.phase is JobPhase.RUNNING else idle):
+        if not self._allows_later("" if state.phase is JobPhase.RUNNING else idle):
             return
         state.current.must_stop(StopCause.ORDERED, f"restart ordered: {event.reason}")
         commit = state.ledger.newest_whole()
@@ -184,7 +184,7 @@ class Orders:
 
     def _check(self, event: CheckNodes) -> None:
         state, reason = self._state, f"check ordered: {event.reason}"
-        if not self._allows("the nodes are being checked" if state.phase is JobPhase.CHECKING else ""):
+        if not self._allows_later("the nodes are being checked" if state.phase is JobPhase.CHECKING else ""):
             return
         self._checking.order(reason)
         what = "their accelerators, and the links between them"
@@ -205,6 +205,11 @@ class Orders:
         if state.phase is JobPhase.RUNNING:
             state.current.must_stop(StopCause.ENDED, reason)
         self._answer(f"the job ends; its workers may save their state ({len(state.members.nodes)} nodes)")
+
+    def _allows_later(self, refusal: str) -> bool:
+        """As ``_allows``, for an order about a later world: after an order to stop there is none."""
+        stop = self._state.stop_ordered
+        return self._allows(f"the job is {stop}" if stop else refusal)
 
     def _allows(self, refusal: str) -> bool:
         """Whether to carry out an order; if not, answer with ``refusal``, or with the job's end."""
