@@ -52,7 +52,7 @@ class Scaling:
 
     def refuses_bounds(self, event: ScaleJob) -> str:
         """Why the bounds cannot be these, in a sentence; "" if they can."""
-        limits = self._bounds(event)
+        limits = _bounds(self._state, event)
         unit = limits.node_unit
         few = limits.largest < event.min_nodes
         misses = f"no multiple of {unit} (--node-unit) lies in {event.min_nodes}:{event.max_nodes}"
@@ -63,11 +63,8 @@ class Scaling:
         low, high = event.min_nodes, event.max_nodes
         text = f"scaled to {low}:{high} nodes"
         self._outbox.decide(text)
-        self._limit(self._bounds(event), text)
+        self._limit(_bounds(self._state, event), text)
         return f"the job now wants {low} to {high} nodes"
-
-    def _bounds(self, event: ScaleJob) -> WorldLimits:
-        return WorldLimits(event.min_nodes, event.max_nodes, self._state.limits.node_unit)
 
     def _limit(self, limits: WorldLimits, why: str) -> None:
         """Set the bounds; a world that is too large for them stops."""
@@ -101,7 +98,7 @@ class Scaling:
             if name not in members:
                 return f"{name} is no member of round {state.round}: elastic-ctl drain {name} sends it away"
         count = event.count or len(set(event.nodes))
-        limits, stay = self._shrunk(count), len(members) - count
+        limits, stay = _shrunk(state.limits, count), len(members) - count
         if limits.max_nodes < limits.min_nodes or limits.usable(stay) == 0:
             least = state.limits.smallest
             text = f"{max(0, stay)} of {len(members)} nodes would be left of {state.limits.min_nodes}"
@@ -115,9 +112,9 @@ class Scaling:
         names, words = tuple(dict.fromkeys(event.nodes)), name_some(list(dict.fromkeys(event.nodes)))
         if event.count:
             names, words = choose_leavers(
-                [self._judge(node) for node in self._members().values()], event.count
+                [_judge(state, node) for node in self._members().values()], event.count
             )
-        before, wanted = state.limits, self._shrunk(len(names))
+        before, wanted = state.limits, _shrunk(state.limits, len(names))
         state.scaling = operation = Operation(
             _number(state),
             Direction.IN,
@@ -141,21 +138,6 @@ class Scaling:
         state, nodes = self._state, self._state.members.nodes
         names = [name for name in state.current.assignments if name in nodes and name not in state.leaving]
         return {name: nodes[name] for name in names}
-
-    def _judge(self, node: Node) -> Member:
-        state, name = self._state, node.info.node
-        is_listed = state.config.endpoints > 1 and node.info.position >= 0
-        return Member(
-            name,
-            node.arrival,
-            name in state.health.doubtful or name in state.health.suspects,
-            name in state.cordoned,
-            is_listed or node.info.incarnation == state.seniority.host,
-        )
-
-    def _shrunk(self, count: int) -> WorldLimits:
-        limits = self._state.limits
-        return WorldLimits(limits.min_nodes, limits.max_nodes - count, limits.node_unit)
 
     # -- more nodes
 
@@ -275,6 +257,26 @@ class Scaling:
             or state.limits in (operation.before, operation.wanted),
         }
         return [rule for rule, holds in rules.items() if not holds]
+
+
+def _bounds(state: JobState, event: ScaleJob) -> WorldLimits:
+    return WorldLimits(event.min_nodes, event.max_nodes, state.limits.node_unit)
+
+
+def _shrunk(limits: WorldLimits, count: int) -> WorldLimits:
+    return WorldLimits(limits.min_nodes, limits.max_nodes - count, limits.node_unit)
+
+
+def _judge(state: JobState, node: Node) -> Member:
+    name = node.info.node
+    is_listed = state.config.endpoints > 1 and node.info.position >= 0
+    return Member(
+        name,
+        node.arrival,
+        name in state.health.doubtful or name in state.health.suspects,
+        name in state.cordoned,
+        is_listed or node.info.incarnation == state.seniority.host,
+    )
 
 
 def _number(state: JobState) -> int:
