@@ -63,6 +63,7 @@ class NodeAnswers:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waits: dict[_Wait, None] = {}  # those that wait for output, oldest first
         self._taking: dict[int, asyncio.Task[dict[int, Taken]]] = {}  # whose stacks, by local rank
         self._files: FileNews | None = None
         self._credit = float(BURST)
@@ -70,8 +71,16 @@ class NodeAnswers:
         self._ending = asyncio.Event()  # the agent ends: nobody waits any more
 
     def ask(self, question: AskNode) -> None:
-        """Answer a question, now or later."""
-        if len(self._tasks) >= MOST:
+        """Answer a question, now or later.
+
+        If as many wait as may, the one that has waited longest is over: nobody tells who has hung up. A
+        master asks no more at a time than may wait, so of those that somebody waits for few are disturbed.
+        """
+        if len(self._tasks) >= MOST and self._waits:
+            longest = next(iter(self._waits))
+            del self._waits[longest]
+            longest.end()
+        elif len(self._tasks) >= MOST:
             self._refuse(question, f"it answers {MOST} questions already: try again")
             return
         task = self._loop.create_task(self._answer(question))
@@ -145,26 +154,27 @@ class NodeAnswers:
         pieces = self._read(local_rank, question)
         if _is_news(pieces) or not question.wait:
             return pieces
-        news = asyncio.Event()
-        self._kept.listen(news.set)
-        watched, wait = self._watched(local_rank, question)
+        watched, seconds = self._watched(local_rank, question)
+        wait = _Wait(self._loop.time() + seconds)
+        self._waits[wait] = None
+        self._kept.listen(wait.news.set)
         try:
-            await self._until(news, wait, lambda: _is_news(self._read(local_rank, question)))
+            await self._until(wait, lambda: _is_news(self._read(local_rank, question)))
         finally:
-            self._kept.unlisten(news.set)
+            self._waits.pop(wait, None)
+            self._kept.unlisten(wait.news.set)
             for path in watched:
                 assert self._files is not None
                 self._files.unwatch(path)
         return self._read(local_rank, question)
 
-    async def _until(self, news: asyncio.Event, wait: float, is_there: Callable[[], bool]) -> None:
-        """Wait until something is there, for so many seconds at most."""
-        over = self._loop.time() + wait
+    async def _until(self, wait: _Wait, is_there: Callable[[], bool]) -> None:
+        """Wait until something is there, or the wait is over."""
         while not is_there() and not self._ending.is_set():
-            if (left := over - self._loop.time()) <= 0:
+            if (left := wait.until - self._loop.time()) <= 0:
                 return
-            await _within(news, left)
-            news.clear()
+            await _within(wait.news, left)
+            wait.news.clear()
         await _within(self._ending, GATHER)
 
     def _read(self, local_rank: int, question: LogQuestion) -> tuple[LogPiece, ...]:
@@ -182,6 +192,19 @@ class NodeAnswers:
         watched = [path for path in paths if self._files is not None and self._files.watch(path)]
         wait = min(question.wait, MAX_LOG_WAIT)
         return watched, wait if len(watched) == len(paths) else min(wait, BLIND_WAIT)
+
+
+class _Wait:
+    """A wait for output."""
+
+    def __init__(self, until: float) -> None:
+        self.until = until  # of the loop's clock
+        self.news = asyncio.Event()  # there may be some
+
+    def end(self) -> None:
+        """Wait no longer."""
+        self.until = 0.0
+        self.news.set()
 
 
 class _RefusedError(Exception):

@@ -290,6 +290,14 @@ def test_only_so_many_questions_wait() -> None:
             node.ask(number, after=place)
         refused = await node.said.get()
         assert (refused.id, refused.refused) == (MOST, f"it answers {MOST} questions already: try again")
+        await node.turns()
+        for number in (0, 1):  # those who asked first may have hung up since
+            node.ask(MOST + number, after=place)
+            ended = await node.said.get()
+            assert ended.id == number and ended.answer is not None
+            assert [piece.data for piece in ended.answer.pieces] == [b""]
+        await node.turns()
+        assert node.said.empty() and len(node.answers._tasks) == MOST
         node.answers.attached()  # a new stream: nobody waits for those any more
         await node.turns()
         node.print(b"y")
