@@ -6,8 +6,8 @@ too. What is answered in a second is bounded, so that reports to the master neve
 asked over a stream that is over is answered to nobody.
 
 An answer about output waits until there is some: the router tells what goes through the agent, the kernel
-what a worker writes to its file by itself. It leaves GATHER seconds after the first news, so a worker that
-prints line by line causes few answers.
+what a worker writes to its file by itself. Somebody looks GATHER seconds after the first news, so a worker
+that prints line by line causes few answers, and costs those that wait for another one few looks.
 """
 
 from __future__ import annotations
@@ -174,8 +174,9 @@ class NodeAnswers:
             if (left := wait.until - self._loop.time()) <= 0:
                 return
             await _within(wait.news, left)
-            wait.news.clear()
-        await _within(self._ending, GATHER)
+            if wait.news.is_set():
+                wait.news.clear()
+                await _within(self._ending, GATHER)
 
     def _read(self, local_rank: int, question: LogQuestion) -> tuple[LogPiece, ...]:
         read = self._kept.read

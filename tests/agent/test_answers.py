@@ -123,6 +123,26 @@ def test_many_lines_at_once_are_one_answer() -> None:
     run(main())
 
 
+def test_news_of_others_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GATHER", LONG)
+    looks = []
+
+    async def main() -> None:
+        node = Node()
+        node.ask(wait=0.0)
+        place = (await node.piece()).place
+        read = node.kept.read
+        monkeypatch.setattr(node.kept, "read", lambda *asked: looks.append(asked) or read(*asked))
+        node.ask(after=place)
+        for _ in range(50):
+            await node.turns()
+            node.kept.tell()
+        assert len(looks) == 2, "once before it waits, and once it does"
+        await node.answers.close()
+
+    run(main())
+
+
 def test_a_wait_without_output_ends() -> None:
     async def main() -> None:
         node = Node()
