@@ -140,6 +140,7 @@ class JobWatch:
 
     def __init__(self, job: JobControl) -> None:
         self.is_over = False  # the job is, or its master was away for too long
+        self.lost: ElasticRunError | None = None  # why nobody knows whether it is over
         self._job = job
         self._follower = Follower(self._connect, lambda _entries, _lines: self._wake(), PATIENCE)
         self._news = asyncio.Event()
@@ -148,8 +149,9 @@ class JobWatch:
     async def run(self) -> None:
         """Follow until it is over."""
         try:
-            with contextlib.suppress(ElasticRunError):  # whoever asks the same master hears it as well
-                await self._follower.run()
+            await self._follower.run()
+        except ElasticRunError as error:
+            self.lost = error
         finally:
             self.is_over = True
             self._wake()
@@ -174,10 +176,7 @@ class JobWatch:
     @property
     def last_words(self) -> str:
         """Why it is over."""
-        history = self._follower.history
-        if history.outcome:
-            return f"the job has ended: {one_line(history.end_reason)}"
-        return "the job answers no more: it has ended, or its master was lost"
+        return f"the job has ended: {one_line(self._follower.history.end_reason)}"
 
     async def _connect(self) -> JobControl:
         return self._job
@@ -277,8 +276,10 @@ async def read_logs(
     pace = Pace(asyncio.get_running_loop().time())
     logs = [RankLog(job, each, streams, lines, show, pace) for each in ranks]
     if follow:
-        await _follow(job, logs)
-        show.finish()
+        try:
+            await _follow(job, logs)
+        finally:
+            show.finish()
         return
     turn = asyncio.Semaphore(_AT_A_TIME)
 
@@ -296,7 +297,7 @@ async def read_logs(
 
 
 async def _follow(job: JobControl, logs: Sequence[RankLog]) -> None:
-    """Show what comes until the job is over, or its master is away for too long."""
+    """Show what comes until the job is over. Raises ElasticRunError if its master is away for too long."""
     watch = JobWatch(job)
     watching = asyncio.ensure_future(watch.run())
     try:
@@ -304,6 +305,8 @@ async def _follow(job: JobControl, logs: Sequence[RankLog]) -> None:
         await watching
     finally:
         watching.cancel()
+    if watch.lost is not None:
+        raise watch.lost
     click.echo(f"elastic-ctl: {watch.last_words}", err=True)
 
 

@@ -206,11 +206,11 @@ def test_an_unfinished_line_is_shown_at_the_end(job: FakeJob) -> None:
     assert ctl("logs").stdout == "[rank0] no end\n"
 
 
-def test_following_goes_on_until_the_job_ends(job: FakeJob) -> None:
+def test_following_goes_on_until_the_job_is_lost(job: FakeJob) -> None:
     job.pieces[0] = [[piece(b"one\n")], [piece()], [piece(b"two\n", round=1, begins=True)]]
-    done = ctl("logs", "0", "--follow", "--stdout")
+    done = ctl("logs", "0", "--follow", "--stdout", code=4)
     assert done.stdout == "one\ntwo\n"
-    assert done.stderr.endswith("the job answers no more: it has ended, or its master was lost\n")
+    assert done.stderr.endswith("elastic-ctl: error: the job on this host has ended\n")
     assert [asked[3] for asked in job.asked][:4] == [0.0, MAX_LOG_WAIT, MAX_LOG_WAIT, MAX_LOG_WAIT]
 
 
@@ -255,7 +255,7 @@ def test_following_goes_on_with_the_next_master(job: FakeJob, monkeypatch: pytes
 
 def test_following_goes_on_while_a_rank_is_away(job: FakeJob) -> None:
     gone = OrderDeclinedError("rank 0 is on n: gone")
-    job.pieces[0] = [[piece(b"one\n")], gone, gone, [piece(b"two\n")]]
+    job.pieces[0], job.last = [[piece(b"one\n")], gone, gone, [piece(b"two\n")]], OVER
     done = ctl("logs", "0", "-f")
     assert (done.stdout, done.stderr.count("gone")) == ("one\ntwo\n", 1)
 
