@@ -17,6 +17,7 @@ from elasticrun.agent.logs.kept import FileOutput, KeptOutput, MemoryTail
 from elasticrun.agent.monitors.stacks import Taken
 from elasticrun.core.protocol.questions import (
     AskNode,
+    LogPiece,
     LogPlace,
     LogQuestion,
     LogStream,
@@ -125,14 +126,19 @@ def test_many_lines_at_once_are_one_answer() -> None:
 
 def test_news_of_others_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GATHER", LONG)
-    looks = []
+    looks: list[object] = []
 
     async def main() -> None:
         node = Node()
         node.ask(wait=0.0)
         place = (await node.piece()).place
         read = node.kept.read
-        monkeypatch.setattr(node.kept, "read", lambda *asked: looks.append(asked) or read(*asked))
+
+        def look(*asked: Any) -> LogPiece:
+            looks.append(asked)
+            return read(*asked)
+
+        monkeypatch.setattr(node.kept, "read", look)
         node.ask(after=place)
         for _ in range(50):
             await node.turns()
