@@ -1,7 +1,8 @@
 """The way to a job's master, for whoever asks it again and again: its endpoints, or its socket on this host.
 
-A master that is started again has the same endpoints, but another socket. It is looked for there under the
-same launcher, which no other job has: who follows one job is never led to another one of the same name.
+A master that is started again has the same endpoints, but another socket. It is known by its launcher, which
+no other job has. If another launcher on this host started it, it says that it took the job up, at the same
+endpoint. So who follows one job is not led to another one of the same name.
 """
 
 from __future__ import annotations
@@ -70,15 +71,20 @@ class JobLine:
             return (await nearby.give(self._here.name, request, self.timeout + wait))[0]
         except nearby.GoneError:  # nothing was heard there
             found, _ = await nearby.jobs(self.timeout)
-            again = [job for job in found if _is_same(job, self._here)]
+            again = [job for job in found if _goes_on(job, self._here)]
             if len(again) != 1:
                 raise
         self._here = again[0]
         return (await nearby.give(self._here.name, request, self.timeout + wait))[0]
 
 
-def _is_same(one: nearby.NearbyJob, other: nearby.NearbyJob) -> bool:
-    return (one.status.job_id, one.about.launcher) == (other.status.job_id, other.about.launcher)
+def _goes_on(job: nearby.NearbyJob, before: nearby.NearbyJob) -> bool:
+    """Whether a job is the same, under another master."""
+    if job.status.job_id != before.status.job_id:
+        return False
+    if job.about.launcher == before.about.launcher:
+        return True
+    return job.about.since is None and job.about.endpoint == before.about.endpoint != ""
 
 
 async def find_nearby(job_id: str | None, launcher: int | None, timeout: float) -> nearby.NearbyJob:

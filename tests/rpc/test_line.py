@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,9 @@ def prefix(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def master(said: str, launcher: int = 7, job_id: str = "job") -> AsyncIterator[None]:
+async def master(
+    said: str, launcher: int = 7, job_id: str = "job", endpoint: str = "here:1", since: float | None = 1e9
+) -> AsyncIterator[None]:
     """A master on this host that answers so."""
 
     async def answer(request: ControlRequest) -> ControlReply:
@@ -36,7 +39,7 @@ async def master(said: str, launcher: int = 7, job_id: str = "job") -> AsyncIter
             return ControlReply(True, "", status=JobStatus(job_id, JobPhase.RUNNING, 3, 1, 2, 0, 1))
         return ControlReply(True, said)
 
-    server = NearbyServer(answer, Whereabouts("", 1e9, launcher))
+    server = NearbyServer(answer, Whereabouts(endpoint, since, launcher))
     await server.start()
     try:
         yield
@@ -65,14 +68,32 @@ def test_the_next_master_of_the_same_launcher_is_found() -> None:
     run(main())
 
 
-@pytest.mark.parametrize(("launcher", "job_id"), [(8, "job"), (7, "other")])
-def test_nobody_is_led_to_another_job(launcher: int, job_id: str) -> None:
+def test_another_launcher_may_take_the_job_up() -> None:
+    async def main() -> None:
+        async with master("the first"):
+            way = await line()
+        async with master("the second", launcher=8, since=None):
+            assert await told(way) == "the second"
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"launcher": 8},
+        {"job_id": "other"},
+        {"launcher": 8, "endpoint": "here:2", "since": None},
+        {"launcher": 8, "job_id": "other", "since": None},
+    ],
+)
+def test_nobody_is_led_to_another_job(other: dict[str, Any]) -> None:
     """The new one may even have the same name: most have the default."""
 
     async def main() -> None:
         async with master("the first"):
             way = await line()
-        async with master("another one", launcher, job_id):
+        async with master("another one", **other):
             with pytest.raises(MasterUnreachableError, match="has ended"):
                 await told(way)
 
