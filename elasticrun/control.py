@@ -27,9 +27,9 @@ from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.protocol.chronicle import LogEntry, OrderAnswered, ScaleEnded, ScaleStarted
 from elasticrun.core.protocol.orders import (
     MAX_WAIT,
+    CancelScale,
     CheckNodes,
     ControlReply,
-    ControlRequest,
     CordonNode,
     DrainNode,
     ListRanks,
@@ -59,15 +59,13 @@ from elasticrun.core.protocol.questions import (
 from elasticrun.core.protocol.status import JobStatus, NodeStatus, TaskStatus
 from elasticrun.errors import (
     ElasticRunError,
-    EndpointTakenError,
     MasterUnreachableError,
-    OrderDeclinedError,
     ProtocolError,
     ScaleFailedError,
-    UsageError,
+    TooManyError,
 )
-from elasticrun.rpc import nearby
 from elasticrun.rpc.event_lines import from_line
+from elasticrun.rpc.line import JobLine, find_nearby
 
 __all__ = ["JobControl", "JobStatus", "LogPiece", "LogPlace", "LogStream", "NodeStatus", "TaskStatus"]
 
@@ -77,6 +75,10 @@ _ALL_STREAMS = (LogPlace(LogStream.OUT), LogPlace(LogStream.ERR))
 
 #: Seconds between two tries to reach a master that is being started again.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+_LOST = (
+    "nobody knows how the operation ended, as the master that had begun it was lost: elastic-ctl status shows"
+    " the job"
+)
 T = TypeVar("T")
 
 
@@ -112,12 +114,7 @@ class JobControl:
             timeout: Seconds to try each endpoint.
             on_silent: Called with the reason when an endpoint is passed over for the next one.
         """
-        self._endpoints = tuple(endpoints)
-        self._job_id = job_id
-        self._security = security or SecurityConfig()
-        self._timeout = timeout
-        self._on_silent = on_silent
-        self._nearby = ""  # the name of the job's socket on this host; "": through the endpoints
+        self._line = JobLine(endpoints, job_id, security or SecurityConfig(), timeout, on_silent)
 
     @classmethod
     async def connect(
@@ -142,30 +139,14 @@ class JobControl:
         Raises MasterUnreachableError if there is none, UsageError if there are several, or may be: of those
         that give no sensible answer nobody knows which job they are.
         """
-        found, troubles = await nearby.jobs(timeout)
-        meant = [job for job in found if job_id in (None, job.status.job_id)]
-        meant = [job for job in meant if launcher in (None, job.about.launcher)]
-        if not meant and troubles:
-            raise troubles[0]
-        if not meant:
-            raise MasterUnreachableError(_none_of(found, job_id, launcher))
-        if len(meant) > 1:
-            raise UsageError(
-                f"{len(meant)} jobs of this user are on this host: name one of {nearby.several(meant)}"
-            )
-        unknown = [each for each in troubles if not isinstance(each, nearby.BusyError)]
-        if unknown and job_id is None and launcher is None:
-            raise UsageError(
-                f"another job of this user is on this host and gives no sensible answer ({unknown[0]}): name"
-                f" the one that is meant, such as {nearby.several(meant)}"
-            )
-        control = cls((), meant[0].status.job_id, timeout=timeout)
-        control._nearby = meant[0].name
+        here = await find_nearby(job_id, launcher, timeout)
+        control = cls((), here.status.job_id, timeout=timeout)
+        control._line = JobLine((), here.status.job_id, SecurityConfig(), timeout, lambda _: None, here)
         return control
 
     async def status(self) -> JobStatus:
         """The job's nodes and state."""
-        reply = await self._order(ShowStatus())
+        reply = await self._line.give(ShowStatus())
         if reply.status is None:
             raise ProtocolError("the master's answer to a question for its status holds none")
         return reply.status
@@ -176,14 +157,14 @@ class JobControl:
         Waits up to ``wait`` seconds, at most ``MAX_WAIT``, for a first one. The client's timeout begins after
         that.
         """
-        reply = await self._order(WatchEvents(after, min(wait, MAX_WAIT)), wait)
+        reply = await self._line.give(WatchEvents(after, min(wait, MAX_WAIT)), wait)
         if reply.watched is None:
             raise ProtocolError("the master's answer to a question for its events holds none")
         return reply.watched
 
     async def ranks(self) -> tuple[RankRange, ...]:
         """The ranks that there are, as far as their nodes are here."""
-        return _found_in(await self._order(ListRanks())).ranks
+        return _found_in(await self._line.give(ListRanks())).ranks
 
     async def log(
         self, rank: int, places: Sequence[LogPlace] = _ALL_STREAMS, lines: int = 10, wait: float = 0.0
@@ -195,34 +176,34 @@ class JobControl:
         """
         wait = min(wait, MAX_LOG_WAIT)
         question = ReadLog(rank, tuple(places), lines, wait)
-        return _rank_in(await self._order(question, wait + _AGENTS_TIME)).pieces
+        return _rank_in(await self._line.give(question, wait + _AGENTS_TIME)).pieces
 
     async def stacks_of(self, rank: int) -> str:
         """The Python stacks of a rank's threads, as text."""
-        return _rank_in(await self._order(ShowStacks(rank), _AGENTS_TIME)).stacks
+        return _rank_in(await self._line.give(ShowStacks(rank), _AGENTS_TIME)).stacks
 
     async def drain(self, node: str, reason: str) -> str:
         """Let a node leave with grace. Returns, before it has left, what the master does about it."""
-        return (await self._order(DrainNode(node, reason))).text
+        return (await self._line.give(DrainNode(node, reason))).text
 
     async def scale(self, min_nodes: int, max_nodes: int) -> str:
         """Change the bounds for the number of nodes. Returns what the master does about it."""
-        return (await self._order(ScaleJob(min_nodes, max_nodes))).text
+        return (await self._line.give(ScaleJob(min_nodes, max_nodes))).text
 
     async def scale_role(self, role: TaskRole, count: int) -> str:
         """Change the number of a TensorFlow job's ps or workers. Returns what the master does about it."""
-        return (await self._order(ScaleRole(role, count))).text
+        return (await self._line.give(ScaleRole(role, count))).text
 
     async def stacks(self) -> str:
         """Have every node save the stacks of its workers beside their logs. Returns how many nodes do."""
-        return (await self._order(SaveAllStacks())).text
+        return (await self._line.give(SaveAllStacks())).text
 
     async def restart(self, reason: str) -> str:
         """Stop all workers and start them again, from the newest saved state. Returns what the master does.
 
         Spends no restart. A script that was edited meanwhile starts as it is now.
         """
-        return (await self._order(RestartRound(reason))).text
+        return (await self._line.give(RestartRound(reason))).text
 
     async def scale_in(self, which: int | Sequence[str], reason: str) -> str:
         """Let so many nodes, or those named, leave with grace; nothing replaces them.
@@ -230,75 +211,45 @@ class JobControl:
         Returns, before they have left, which ones it is.
         """
         if isinstance(which, int):
-            return (await self._order(ScaleIn(reason, which))).text
-        return (await self._order(ScaleIn(reason, nodes=tuple(which)))).text
+            return (await self._line.give(ScaleIn(reason, which))).text
+        return (await self._line.give(ScaleIn(reason, nodes=tuple(which)))).text
 
     async def scale_out(
         self, count: int, timeout: float, on_begun: Callable[[str], None] = lambda _: None
     ) -> str:
         """Wait until the world has so many nodes more. Returns how that ended.
 
-        ``on_begun`` hears what the master answers. If this wait is cancelled, the operation goes on.
+        ``on_begun`` hears what the master answers. If this wait is cancelled, the operation goes on:
+        ``scale_cancel`` ends it.
 
         Raises:
-            ScaleFailedError: they did not come within ``timeout`` seconds, and the job is as it was.
+            ScaleFailedError: they did not come within ``timeout`` seconds, or somebody cancelled it, and the
+                job is as it was; or it is not known any more how it ended.
         """
         place = await _end_of_log(self)
-        answer = (await self._order(ScaleOut(count, timeout))).text
+        answer = (await self._line.give(ScaleOut(count, timeout))).text
         on_begun(answer)
-        number, is_ours = 0, False
-        while True:
-            news = await _patiently(self, partial(self.watch, place, MAX_WAIT))
-            place = news.upto
-            for entry in filter(None, map(_entry, news.lines)):
-                match entry.told:
-                    case OrderAnswered(answer=told):
-                        is_ours = told == answer
-                    case ScaleStarted(order) if is_ours:
-                        number = order
-                    case ScaleEnded(order, reached, reason) if order == number:
-                        return _reached(reached, reason)
-            if news.missed:  # the master was restarted, or very much happened
-                status = await _patiently(self, self.status)
-                if (end := status.scaled) is not None and (end.order == number or not status.scaling):
-                    return _reached(end.reached, end.reason)
+        return await _ended(self, answer, place)
+
+    async def scale_cancel(self, reason: str) -> str:
+        """Wait no more for the nodes of a ``scale_out``: the bounds are as before. Returns what is over."""
+        return (await self._line.give(CancelScale(reason))).text
 
     async def cordon(self, node: str, reason: str) -> str:
         """Keep a node out of new worlds. Returns what the master does about it."""
-        return (await self._order(CordonNode(node, reason))).text
+        return (await self._line.give(CordonNode(node, reason))).text
 
     async def uncordon(self, node: str) -> str:
         """Let a node be chosen for new worlds again. Returns what the master does about it."""
-        return (await self._order(UncordonNode(node))).text
+        return (await self._line.give(UncordonNode(node))).text
 
     async def check(self, reason: str) -> str:
         """Stop the round with grace, and check all nodes before the next one. Returns what is checked."""
-        return (await self._order(CheckNodes(reason))).text
+        return (await self._line.give(CheckNodes(reason))).text
 
     async def stop(self, reason: str) -> str:
         """End the job with grace. Returns, before it has ended, what the master does about it."""
-        return (await self._order(StopJob(reason))).text
-
-    async def _order(self, request: ControlRequest, wait: float = 0.0) -> ControlReply:
-        """Try the endpoints in turn: only the host that has the master listens."""
-        if self._nearby:
-            return _obeyed((await nearby.give(self._nearby, request, self._timeout + wait))[0])
-        from elasticrun.rpc.control import give_order  # imports gRPC, which a job on this host does not need
-
-        endpoints = self._endpoints
-        for endpoint in endpoints:
-            try:
-                reply = await give_order(
-                    endpoint, self._job_id, request, self._security, self._timeout + wait
-                )
-            except (MasterUnreachableError, EndpointTakenError) as error:
-                if endpoint is endpoints[-1]:
-                    raise
-                self._on_silent(error)
-            else:
-                self._endpoints = (endpoint, *(each for each in endpoints if each != endpoint))
-                return _obeyed(reply)
-        raise UsageError("a job is asked at one endpoint at least, and none is given")
+        return (await self._line.give(StopJob(reason))).text
 
 
 def _entry(line: str) -> LogEntry | None:
@@ -316,25 +267,51 @@ async def _end_of_log(job: JobControl) -> str:
     return news.upto
 
 
-async def _patiently(job: JobControl, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What is answered, by the next master too if the one that is asked dies; tries for a while."""
+async def _ended(job: JobControl, answer: str, place: str) -> str:
+    """How the operation ended that began with this answer, after this place in the event log."""
+    number, is_ours = 0, False
+    while True:
+        news = await patiently(job, partial(job.watch, place, MAX_WAIT))
+        place = news.upto
+        for entry in filter(None, map(_entry, news.lines)):
+            match entry.told:
+                case OrderAnswered(answer=told):
+                    is_ours = told == answer
+                case ScaleStarted(order) if is_ours:
+                    number = order
+                case ScaleEnded(order, reached, reason) if order == number:
+                    return _reached(reached, reason)
+        if news.missed:  # the master was restarted, or very much happened
+            status = await patiently(job, job.status)
+            end, last = status.scaled, 0 if status.scaled is None else status.scaled.order
+            if end is not None and (end.order == number or not (number or status.scaling)):
+                return _reached(end.reached, end.reason)
+            if not status.scaling or number not in (0, last + 1):
+                raise ScaleFailedError(_LOST)
+            number = last + 1  # they are numbered one by one
+
+
+async def patiently(job: JobControl, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What is answered, by the next master too if the one that is asked dies.
+
+    Tries for the client's timeout, from the first failure on: the answer before may have been long in coming.
+    """
     import asyncio
 
-    loop = asyncio.get_running_loop()
-    until, pause = loop.time() + job._timeout, FIRST_PAUSE
+    loop, pause = asyncio.get_running_loop(), FIRST_PAUSE
+    until: float | None = None
     while True:
         try:
             return await ask()
-        except MasterUnreachableError:
-            if loop.time() > until:
+        except (MasterUnreachableError, TooManyError):
+            now = loop.time()
+            until = now + job._line.timeout if until is None else until
+            if now > until:
                 raise
         over = asyncio.Event()
         loop.call_later(pause, over.set)
         await over.wait()
         pause = min(2 * pause, LONGEST_PAUSE)
-        if job._nearby:
-            with suppress(ElasticRunError):  # the socket of each master has a name of its own
-                job._nearby = (await JobControl.on_this_host(job._job_id))._nearby
 
 
 def _reached(reached: bool, reason: str) -> str:
@@ -354,20 +331,3 @@ def _rank_in(reply: ControlReply) -> RankAnswer:
     if found.answer is None:
         raise ProtocolError("the master's answer to a question about a rank holds none")
     return found.answer
-
-
-def _obeyed(reply: ControlReply) -> ControlReply:
-    if not reply.ok:
-        raise OrderDeclinedError(reply.text)
-    return reply
-
-
-def _none_of(found: Sequence[nearby.NearbyJob], job_id: str | None, launcher: int | None) -> str:
-    """That no job of this host is meant, and what to do."""
-    if found:
-        name = f"of the id {job_id!r}" if launcher is None else f"of the launcher {launcher}"
-        return f"no job {name} is on this host; this user's are {nearby.several(found)}"
-    return (
-        "no job of this user has its master on this host: start one, run this on the master's host, or give"
-        " --endpoint HOST:PORT or ELASTICRUN_ENDPOINT"
-    )

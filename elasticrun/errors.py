@@ -90,8 +90,8 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.UNAUTHENTICATED: "the job's token or certificate is missing or wrong",
     ExitCode.UNHEALTHY: "the health check left too few nodes, or `--health-check-only` found a fault",
     ExitCode.TOO_MANY: "this address opens too many connections to the master",
-    ExitCode.SCALE_FAILED: "of `elastic-ctl scale out` only: not enough nodes came in time; the job is as it"
-    " was",
+    ExitCode.SCALE_FAILED: "of `elastic-ctl scale out` only: not enough nodes came in time, or it was"
+    " cancelled; the job is as it was",
     ExitCode.INTERNAL: "a bug in elasticrun; please report the traceback",
 }
 

@@ -42,7 +42,8 @@ PATIENCE = 60.0
 WAIT = 20.0
 #: Of so many of the newest entries it is known that they were taken: no master's memory holds more.
 KNOWN = 8192
-_PASSING = (MasterUnreachableError, EndpointTakenError, TooManyError, ProtocolError)
+#: What may pass: its master is started again, or has much to do.
+PASSING = (MasterUnreachableError, EndpointTakenError, TooManyError, ProtocolError)
 
 
 class Follower:
@@ -121,7 +122,7 @@ class Follower:
     def _may_pass(self, error: ElasticRunError) -> bool:
         """Whether it is worth asking again. What the job itself declines, it declines."""
         was_heard = bool(self._upto) and not isinstance(error, OrderDeclinedError)
-        return was_heard or isinstance(error, _PASSING)
+        return was_heard or isinstance(error, PASSING)
 
     async def _ask(self, wait: float) -> bool:
         """Take the next lines; whether there are more already."""

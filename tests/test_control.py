@@ -33,6 +33,7 @@ from elasticrun.errors import (
 from elasticrun.rpc.codec import MAX_MESSAGE_BYTES
 from elasticrun.rpc.codec.control import encode_reply
 from elasticrun.rpc.event_lines import to_line
+from elasticrun.rpc.line import JobLine
 from elasticrun.rpc.server import Orders
 from tests.rpc.harness import DEADLINE, LOCKED, Obedient, run, serving
 from tests.rpc.process import Master, master_process
@@ -168,6 +169,16 @@ def line(event: int, told: Happening) -> str:
     return to_line(LogEntry(event, 0.0, 0.0, told))
 
 
+class Obeying(JobLine):
+    """The way to a master that begins an operation, whatever it is told."""
+
+    def __init__(self, timeout: float = DEADLINE) -> None:
+        super().__init__((), "job", SECURITY, timeout, lambda _: None)
+
+    async def give(self, request: ControlRequest, wait: float = 0.0) -> ControlReply:
+        return ControlReply(True, "operation 2: 2 -> 3 nodes")
+
+
 class Told(JobControl):
     """A client whose master answers from a list: pages of the event log, or an error."""
 
@@ -175,6 +186,7 @@ class Told(JobControl):
         self, *pages: Watched | Exception, scaled: ScaleEnd | None = None, scaling: str = ""
     ) -> None:
         super().__init__([NOWHERE], timeout=DEADLINE)
+        self._line = Obeying()
         self.pages = [Watched("1:0", more=True), Watched("1:0"), *pages]
         self.shown = JobStatus("job", JobPhase.RUNNING, 0, 1, 2, 0, 0, scaled=scaled, scaling=scaling)
 
@@ -186,9 +198,6 @@ class Told(JobControl):
 
     async def status(self) -> JobStatus:
         return self.shown
-
-    async def _order(self, request: ControlRequest, wait: float = 0.0) -> ControlReply:
-        return ControlReply(True, "operation 2: 2 -> 3 nodes")
 
 
 BEGUN = (
@@ -206,14 +215,19 @@ DONE = Watched("1:9", (line(12, ScaleEnded(2, True, "the world has 3 nodes")),))
     [
         Told(Watched("1:5", BEGUN), DONE),
         Told(Watched("1:5", BEGUN), MasterUnreachableError("it starts again"), DONE),
-        Told(Watched("1:5", BEGUN), Watched("2:0", missed=True), DONE, scaling="it goes on"),
+        Told(
+            *(Watched("1:5", BEGUN), Watched("2:0", missed=True), DONE),
+            scaled=ScaleEnd(1, False, "another one"),
+            scaling="it goes on",
+        ),
+        Told(Watched("2:0", missed=True), DONE, scaled=ScaleEnd(1, True, "before"), scaling="it goes on"),
         Told(
             Watched("1:5", BEGUN),
             Watched("2:0", missed=True),
             scaled=ScaleEnd(2, True, "the world has 3 nodes"),
         ),
     ],
-    ids=["at once", "after a restart", "after a gap", "in the gap"],
+    ids=["at once", "after a restart", "after a gap", "begun in the gap", "in the gap"],
 )
 def test_the_end_of_an_operation_is_found(job: Told) -> None:
     heard: list[str] = []
@@ -225,3 +239,27 @@ def test_an_operation_that_fails_is_an_error() -> None:
     job = Told(Watched("1:5", (*BEGUN, line(12, ScaleEnded(2, False, "nobody came")))))
     with pytest.raises(ScaleFailedError, match="nobody came"):
         asyncio.run(job.scale_out(1, 9.0))
+
+
+@pytest.mark.parametrize(
+    ("scaled", "scaling"),
+    [
+        (None, ""),
+        (ScaleEnd(1, True, "the one before"), ""),
+        (ScaleEnd(2 + 1, True, "the one after"), ""),
+        (ScaleEnd(2 + 1, True, "the one after"), "another one goes on"),
+    ],
+)
+def test_an_operation_that_a_lost_master_took_with_it_is_not_waited_for(
+    scaled: ScaleEnd | None, scaling: str
+) -> None:
+    job = Told(Watched("1:5", BEGUN), Watched("2:0", missed=True), scaled=scaled, scaling=scaling)
+    with pytest.raises(ScaleFailedError, match="nobody knows how the operation ended"):
+        asyncio.run(job.scale_out(1, 9.0))
+
+
+def test_patience_begins_when_the_master_is_lost() -> None:
+    """A question may have waited for news for longer than that before."""
+    job = Told(Watched("1:5", BEGUN), MasterUnreachableError("it starts again"), DONE)
+    job._line = Obeying(timeout=1e-9)
+    assert asyncio.run(job.scale_out(1, 9.0)) == "the world has 3 nodes"

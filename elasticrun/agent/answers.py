@@ -1,12 +1,13 @@
 """What the master asks this agent for an operator: output of its workers, and their stacks.
 
-Invariant: at most MOST questions are answered at a time, each within its wait and the time that stacks take,
-and what is answered in a second is bounded, so that reports to the master never wait behind it. What was
+Invariant: at most MOST questions are answered at a time, each within its wait and the time that stacks take;
+however many ask for the stacks of a worker, they are taken once at a time, as the watch for hangs wants them
+too. What is answered in a second is bounded, so that reports to the master never wait behind it. What was
 asked over a stream that is over is answered to nobody.
 
 An answer about output waits until there is some: the router tells what goes through the agent, the kernel
-what a worker writes to its file by itself. It leaves GATHER seconds after the first news, so a worker that
-prints line by line causes few answers.
+what a worker writes to its file by itself. Somebody looks GATHER seconds after the first news, so a worker
+that prints line by line causes few answers, and costs those that wait for another one few looks.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from elasticrun.agent.logs.file_news import FileNews
     from elasticrun.agent.logs.kept import KeptOutput
     from elasticrun.agent.monitors.progress import HangWatch
+    from elasticrun.agent.monitors.stacks import Taken
 
 logger = logging.getLogger(__name__)
 
@@ -61,14 +63,24 @@ class NodeAnswers:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waits: dict[_Wait, None] = {}  # those that wait for output, oldest first
+        self._taking: dict[int, asyncio.Task[dict[int, Taken]]] = {}  # whose stacks, by local rank
         self._files: FileNews | None = None
         self._credit = float(BURST)
         self._since = self._loop.time()
         self._ending = asyncio.Event()  # the agent ends: nobody waits any more
 
     def ask(self, question: AskNode) -> None:
-        """Answer a question, now or later."""
-        if len(self._tasks) >= MOST:
+        """Answer a question, now or later.
+
+        If as many wait as may, the one that has waited longest is over: nobody tells who has hung up. A
+        master asks no more at a time than may wait, so of those that somebody waits for few are disturbed.
+        """
+        if len(self._tasks) >= MOST and self._waits:
+            longest = next(iter(self._waits))
+            del self._waits[longest]
+            longest.end()
+        elif len(self._tasks) >= MOST:
             self._refuse(question, f"it answers {MOST} questions already: try again")
             return
         task = self._loop.create_task(self._answer(question))
@@ -86,7 +98,7 @@ class NodeAnswers:
         self._kept.tell()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=LAST_WORDS)
-        for task in self._tasks:
+        for task in (*self._tasks, *self._taking.values()):
             task.cancel()
         if self._files is not None:
             self._files.close()
@@ -119,12 +131,20 @@ class NodeAnswers:
     # -- stacks
 
     async def _stacks(self, local_rank: int) -> RankAnswer:
-        taken = {} if self._watch is None else await self._watch.take((local_rank,))
+        taken = {} if self._watch is None else await self._taken(self._watch, local_rank)
         if local_rank not in taken:
             raise _RefusedError("it does not run now, so it has no stacks")
         if not taken[local_rank].text:
             raise _RefusedError(f"no stack available: {taken[local_rank].problem}")
         return RankAnswer(stacks=taken[local_rank].text)
+
+    async def _taken(self, watch: HangWatch, local_rank: int) -> dict[int, Taken]:
+        """The stacks of a worker: those that are being taken now, if others have asked as well."""
+        taking = self._taking.get(local_rank)
+        if taking is None:
+            taking = self._taking[local_rank] = self._loop.create_task(watch.take((local_rank,)))
+            taking.add_done_callback(lambda _: self._taking.pop(local_rank))
+        return await asyncio.shield(taking)
 
     # -- output
 
@@ -134,27 +154,29 @@ class NodeAnswers:
         pieces = self._read(local_rank, question)
         if _is_news(pieces) or not question.wait:
             return pieces
-        news = asyncio.Event()
-        self._kept.listen(news.set)
-        watched, wait = self._watched(local_rank, question)
+        watched, seconds = self._watched(local_rank, question)
+        wait = _Wait(self._loop.time() + seconds)
+        self._waits[wait] = None
+        self._kept.listen(wait.news.set)
         try:
-            await self._until(news, wait, lambda: _is_news(self._read(local_rank, question)))
+            await self._until(wait, lambda: _is_news(self._read(local_rank, question)))
         finally:
-            self._kept.unlisten(news.set)
+            self._waits.pop(wait, None)
+            self._kept.unlisten(wait.news.set)
             for path in watched:
                 assert self._files is not None
                 self._files.unwatch(path)
         return self._read(local_rank, question)
 
-    async def _until(self, news: asyncio.Event, wait: float, is_there: Callable[[], bool]) -> None:
-        """Wait until something is there, for so many seconds at most."""
-        over = self._loop.time() + wait
+    async def _until(self, wait: _Wait, is_there: Callable[[], bool]) -> None:
+        """Wait until something is there, or the wait is over."""
         while not is_there() and not self._ending.is_set():
-            if (left := over - self._loop.time()) <= 0:
+            if (left := wait.until - self._loop.time()) <= 0:
                 return
-            await _within(news, left)
-            news.clear()
-        await _within(self._ending, GATHER)
+            await _within(wait.news, left)
+            if wait.news.is_set():
+                wait.news.clear()
+                await _within(self._ending, GATHER)
 
     def _read(self, local_rank: int, question: LogQuestion) -> tuple[LogPiece, ...]:
         read = self._kept.read
@@ -171,6 +193,19 @@ class NodeAnswers:
         watched = [path for path in paths if self._files is not None and self._files.watch(path)]
         wait = min(question.wait, MAX_LOG_WAIT)
         return watched, wait if len(watched) == len(paths) else min(wait, BLIND_WAIT)
+
+
+class _Wait:
+    """A wait for output."""
+
+    def __init__(self, until: float) -> None:
+        self.until = until  # of the loop's clock
+        self.news = asyncio.Event()  # there may be some
+
+    def end(self) -> None:
+        """Wait no longer."""
+        self.until = 0.0
+        self.news.set()
 
 
 class _RefusedError(Exception):

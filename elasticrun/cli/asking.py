@@ -161,16 +161,20 @@ def carry_out(given: dict[str, Any], order: Callable[[], Order]) -> None:
 def connector(
     target: Target | Here, on_silent: Callable[[ElasticRunError], None] = lambda _: None
 ) -> Callable[[], Awaitable[JobControl]]:
-    """What makes a client of the job, as often as it is asked to.
+    """What makes a client of the job, as often as it is asked to: always of the one that it found first.
 
     ``on_silent``: hears why an endpoint is passed over for the next one.
     """
+    found: list[JobControl] = []
 
     async def connect() -> JobControl:
         from elasticrun.control import JobControl
 
+        if found:
+            return found[0]
         if isinstance(target, Here):
-            return await JobControl.on_this_host(target.job_id, target.launcher, target.timeout)
+            found.append(await JobControl.on_this_host(target.job_id, target.launcher, target.timeout))
+            return found[0]
         return JobControl(target.endpoints, target.job_id, target.security, target.timeout, on_silent)
 
     return connect

@@ -1,4 +1,4 @@
-"""``elastic-ctl scale``: other bounds, fewer nodes, or more.
+"""``elastic-ctl scale``: other bounds, fewer nodes, or more, and the end of a wait for these.
 
 ``scale 2:4`` has no verb of its own, so what is no subcommand goes to a hidden one.
 """
@@ -57,7 +57,9 @@ class _Scale(click.Group):
         return [*super().shell_complete(ctx, incomplete), *bounds.shell_complete(ctx, incomplete)]
 
 
-@click.group(cls=_Scale, epilog=EXIT_CODES, subcommand_metavar="[N|MIN:MAX|--role ROLE=N|in|out] [OPTIONS]")
+@click.group(
+    cls=_Scale, epilog=EXIT_CODES, subcommand_metavar="[N|MIN:MAX|--role ROLE=N|in|out|cancel] [OPTIONS]"
+)
 def scale() -> None:
     r"""Change the number of nodes: to N, or to at least MIN and at most MAX, or by some.
 
@@ -66,6 +68,7 @@ def scale() -> None:
     elastic-ctl scale --role ps=3    in a TensorFlow job with parameter servers
     elastic-ctl scale in --count 1   one node leaves, and nothing replaces it
     elastic-ctl scale out --count 1 --timeout 600
+    elastic-ctl scale cancel         wait no more for nodes of scale out
     """
 
 
@@ -122,9 +125,22 @@ def scale_in(count: int | None, names: tuple[str, ...], reason: str, as_json: bo
 def scale_out(count: int, wait: str, as_json: bool, **target: Any) -> None:
     """Wait until the world has K nodes more, which others start; MAX grows by as many.
 
-    If they do not come in time, the job is as it was. Ctrl-C ends the wait, not the operation.
+    If they do not come in time, the job is as it was. Ctrl-C ends the wait, not the operation; that ends with
+    elastic-ctl scale cancel.
     """
     carry_out({**target, "timeout": CONNECT_TIMEOUT}, lambda: _out_order(count, wait, as_json))
+
+
+@scale.command("cancel", epilog=EXIT_CODES)
+@reason_option
+@json_option
+@order_options
+def scale_cancel(reason: str, as_json: bool, **target: Any) -> None:
+    """Wait no more for the nodes of scale out: the bounds are as before.
+
+    Whoever waits for it hears that it has failed. A scale in cannot be cancelled.
+    """
+    carry_out(target, lambda: answering("scale cancel", as_json, lambda job: job.scale_cancel(reason)))
 
 
 def _bounds_order(nodes: str | None, roles: Sequence[str]) -> Order:
@@ -203,7 +219,8 @@ async def _grow(job: JobControl, count: int, seconds: float, as_json: bool) -> s
         ended = await job.scale_out(count, seconds, tell)
     except CancelledError:
         if begun:
-            click.echo(f"elastic-ctl: the operation goes on without this wait: {begun[0]}", err=True)
+            text = "the operation goes on without this wait, until elastic-ctl scale cancel"
+            click.echo(f"elastic-ctl: {text}: {begun[0]}", err=True)
         raise
     if not as_json:
         return ended

@@ -8,6 +8,7 @@ the worker wrote it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
@@ -16,17 +17,24 @@ import click
 
 from elasticrun.agent.logs.lines import LineSplitter, prefix_lines
 from elasticrun.cli.documents import VERSION, LineKind, LogLineDocument, line_of
+from elasticrun.clock import pause
 from elasticrun.control import JobControl, LogPiece, LogPlace, LogStream
-from elasticrun.core.protocol.orders import MAX_WAIT
 from elasticrun.core.protocol.plain import one_line, plain
 from elasticrun.core.protocol.questions import MAX_LOG_WAIT
-from elasticrun.errors import MasterUnreachableError, OrderDeclinedError, UsageError
+from elasticrun.errors import ElasticRunError, OrderDeclinedError, UsageError
+from elasticrun.follower import PASSING, PATIENCE, RETRY, Follower
 
 #: Most ranks that are followed at once, and that are read at a time.
 MOST_FOLLOWED = 32
 _AT_A_TIME = 16
 #: Most answers that are read for "what there is now".
 _MOST_READS = 100
+#: Questions at once, and in each second after that. A master takes at least 200 connections a second from an
+#: address, but its agents there may need some of them.
+QUESTIONS_AT_ONCE = 500.0
+QUESTIONS_PER_SECOND = 150.0
+#: Seconds until a rank whose node is away is asked again, unless something happens before.
+AWAY = 5.0
 
 
 class Show(Protocol):
@@ -112,13 +120,81 @@ def _write(data: bytes) -> None:
         sys.stdout.buffer.flush()
 
 
+class Pace:
+    """How fast a master is asked by all readers of a command."""
+
+    def __init__(self, now: float) -> None:
+        """``now``: of any clock that does not run back, in seconds."""
+        self._credit = QUESTIONS_AT_ONCE
+        self._since = now
+
+    def delay(self, now: float) -> float:
+        """Count a question; the seconds until it may be asked."""
+        earned = (now - self._since) * QUESTIONS_PER_SECOND
+        self._credit = min(QUESTIONS_AT_ONCE, self._credit + earned) - 1
+        self._since = now
+        return max(0.0, -self._credit / QUESTIONS_PER_SECOND)
+
+
+class JobWatch:
+    """Follows a job for all of its ranks whose logs are followed: whether it goes on, and what changes."""
+
+    def __init__(self, job: JobControl) -> None:
+        self.is_over = False  # the job is, or its master was away for too long
+        self.lost: ElasticRunError | None = None  # why nobody knows whether it is over
+        self._job = job
+        self._follower = Follower(self._connect, lambda _entries, _lines: self._wake(), PATIENCE)
+        self._news = asyncio.Event()
+        self._is_noted = False  # it was told that the master does not answer
+
+    async def run(self) -> None:
+        """Follow until it is over."""
+        try:
+            await self._follower.run()
+        except ElasticRunError as error:
+            self.lost = error
+        finally:
+            self.is_over = True
+            self._wake()
+
+    async def next(self, seconds: float) -> None:
+        """Wait until something has happened, or for so many seconds."""
+        if not self.is_over:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), seconds)
+
+    def note_loss(self, why: str) -> None:
+        """Tell that a rank is not heard; once for all of them, until one is."""
+        if not self._is_noted:
+            text = f"{one_line(why)}; trying again for up to {PATIENCE:.0f} s"
+            click.echo(f"elastic-ctl: {text}", err=True)
+        self._is_noted = True
+
+    def note_contact(self) -> None:
+        """A rank is heard."""
+        self._is_noted = False
+
+    @property
+    def last_words(self) -> str:
+        """Why it is over."""
+        return f"the job has ended: {one_line(self._follower.history.end_reason)}"
+
+    async def _connect(self) -> JobControl:
+        return self._job
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
 class RankLog:
     """The log of one rank, read on and on."""
 
     def __init__(
-        self, job: JobControl, rank: int, streams: Sequence[LogStream], lines: int, show: Show
+        self, job: JobControl, rank: int, streams: Sequence[LogStream], lines: int, show: Show, pace: Pace
     ) -> None:
         self._job = job
+        self._pace = pace
         self._rank = rank
         self._places = dict.fromkeys(streams, "")
         self._lines = lines
@@ -133,27 +209,35 @@ class RankLog:
                 return
             wait = 0.0
 
-    async def follow(self) -> None:
-        """Show what there is and what comes, until the job answers no more."""
+    async def follow(self, watch: JobWatch) -> None:
+        """Show what there is and what comes, until nothing more can come."""
         await self.read()
-        upto, told = "", ""
+        told, is_lost = "", False
         while True:
             try:
                 await self.read(MAX_LOG_WAIT)
-                told = ""
-            except MasterUnreachableError:
-                return
+            except PASSING as error:
+                if watch.is_over:
+                    return
+                if is_lost:  # not the first time: that is how the end of a job begins, too
+                    watch.note_loss(str(error))
+                is_lost = True
+                await watch.next(RETRY)
             except OrderDeclinedError as error:
+                if watch.is_over:
+                    return
                 if str(error) != told:
                     told = str(error)
                     self._show.note(self._rank, told)
-                try:
-                    upto = (await self._job.watch(upto, MAX_WAIT)).upto  # it may have changed then
-                except MasterUnreachableError:
-                    return
+                await watch.next(AWAY)  # it may have changed then
+            else:
+                told, is_lost = "", False
+                watch.note_contact()
 
     async def _read_once(self, wait: float) -> bool:
         """Show the next pieces; whether there is more already."""
+        if delay := self._pace.delay(asyncio.get_running_loop().time()):
+            await pause(delay)
         places = [LogPlace(stream, after) for stream, after in self._places.items()]
         pieces = await self._job.log(self._rank, places, self._lines, wait)
         for piece in pieces:
@@ -190,11 +274,13 @@ async def read_logs(
         raise UsageError(
             f"{len(ranks)} ranks are too many to follow at once: name one, such as logs {ranks[0]} --follow"
         )
-    logs = [RankLog(job, each, streams, lines, show) for each in ranks]
+    pace = Pace(asyncio.get_running_loop().time())
+    logs = [RankLog(job, each, streams, lines, show, pace) for each in ranks]
     if follow:
-        await _together([log.follow() for log in logs])
-        show.finish()
-        click.echo("elastic-ctl: the job answers no more: it has ended, or its master was lost", err=True)
+        try:
+            await _follow(job, logs)
+        finally:
+            show.finish()
         return
     turn = asyncio.Semaphore(_AT_A_TIME)
 
@@ -209,6 +295,20 @@ async def read_logs(
 
     await _together([read(each, log) for each, log in zip(ranks, logs, strict=True)])
     show.finish()
+
+
+async def _follow(job: JobControl, logs: Sequence[RankLog]) -> None:
+    """Show what comes until the job is over. Raises ElasticRunError if its master is away for too long."""
+    watch = JobWatch(job)
+    watching = asyncio.ensure_future(watch.run())
+    try:
+        await _together([log.follow(watch) for log in logs])
+        await watching
+    finally:
+        watching.cancel()
+    if watch.lost is not None:
+        raise watch.lost
+    click.echo(f"elastic-ctl: {watch.last_words}", err=True)
 
 
 async def _all_ranks(job: JobControl) -> list[int]:

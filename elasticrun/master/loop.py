@@ -228,7 +228,8 @@ class MasterLoop:
             if self._chronicle is not None:
                 status = self._chronicle.accounted(status, self._clock.now())
             return ControlReply(True, "", status=status)
-        self._handle(in_full(request, self._machine.state.members.nodes))
+        state = self._machine.state
+        self._handle(in_full(request, state.members.nodes, state.cordoned))
         self.flush()  # the answer is an effect, too
         answer = self._answers.pop()  # each order has one
         return ControlReply(answer.ok, answer.text)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from elasticrun.core.job.ranks import RankPlace, find_rank, no_rank, rank_ranges
+from elasticrun.core.job.ranks import RankIndex, RankPlace, no_rank, rank_ranges
 from elasticrun.core.job.state import JobState
 from elasticrun.core.protocol.questions import (
     AskNode,
@@ -57,6 +57,7 @@ class Questions:
     def __init__(self, state: JobState, sessions: Mapping[int, Session]) -> None:
         """``sessions``: the agents that are attached, by number; the caller keeps it up to date."""
         self._state = state
+        self._ranks = RankIndex(state)
         self._sessions = sessions
         self._pending: dict[int, _Pending] = {}
         # Random, so that a late answer to an earlier master's question is none to one of ours.
@@ -87,7 +88,7 @@ class Questions:
                 _settle(pending, "its agent is gone, or its connection to the master is lost")
 
     async def _ask(self, rank: int, log: LogQuestion | None, patience: float) -> ControlReply:
-        place = find_rank(self._state, rank)
+        place = self._ranks.find(rank)
         if place is None:
             return _declined(no_rank(self._state, rank))
         session = self._session_of(place)

@@ -1017,7 +1017,7 @@ class JobEnded(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., checkup: _Optional[_Iterable[_Union[NodeCheck, _Mapping]]] = ..., other_program: _Optional[str] = ...) -> None: ...
 
 class ControlMessage(_message.Message):
-    __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks", "scale_role", "restart_round", "watch_events", "scale_in", "scale_out", "cordon_node", "uncordon_node", "check_nodes", "stop_job", "read_log", "show_stacks", "list_ranks")
+    __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks", "scale_role", "restart_round", "watch_events", "scale_in", "scale_out", "cordon_node", "uncordon_node", "check_nodes", "stop_job", "cancel_scale", "read_log", "show_stacks", "list_ranks")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SHOW_STATUS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -1032,6 +1032,7 @@ class ControlMessage(_message.Message):
     UNCORDON_NODE_FIELD_NUMBER: _ClassVar[int]
     CHECK_NODES_FIELD_NUMBER: _ClassVar[int]
     STOP_JOB_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_SCALE_FIELD_NUMBER: _ClassVar[int]
     READ_LOG_FIELD_NUMBER: _ClassVar[int]
     SHOW_STACKS_FIELD_NUMBER: _ClassVar[int]
     LIST_RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -1049,10 +1050,11 @@ class ControlMessage(_message.Message):
     uncordon_node: UncordonNode
     check_nodes: CheckNodes
     stop_job: StopJob
+    cancel_scale: CancelScale
     read_log: ReadLog
     show_stacks: ShowStacks
     list_ranks: ListRanks
-    def __init__(self, hello: _Optional[_Union[ControlHello, _Mapping]] = ..., show_status: _Optional[_Union[ShowStatus, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., scale_job: _Optional[_Union[ScaleJob, _Mapping]] = ..., save_all_stacks: _Optional[_Union[SaveAllStacks, _Mapping]] = ..., scale_role: _Optional[_Union[ScaleRole, _Mapping]] = ..., restart_round: _Optional[_Union[RestartRound, _Mapping]] = ..., watch_events: _Optional[_Union[WatchEvents, _Mapping]] = ..., scale_in: _Optional[_Union[ScaleIn, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., cordon_node: _Optional[_Union[CordonNode, _Mapping]] = ..., uncordon_node: _Optional[_Union[UncordonNode, _Mapping]] = ..., check_nodes: _Optional[_Union[CheckNodes, _Mapping]] = ..., stop_job: _Optional[_Union[StopJob, _Mapping]] = ..., read_log: _Optional[_Union[ReadLog, _Mapping]] = ..., show_stacks: _Optional[_Union[ShowStacks, _Mapping]] = ..., list_ranks: _Optional[_Union[ListRanks, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[ControlHello, _Mapping]] = ..., show_status: _Optional[_Union[ShowStatus, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., scale_job: _Optional[_Union[ScaleJob, _Mapping]] = ..., save_all_stacks: _Optional[_Union[SaveAllStacks, _Mapping]] = ..., scale_role: _Optional[_Union[ScaleRole, _Mapping]] = ..., restart_round: _Optional[_Union[RestartRound, _Mapping]] = ..., watch_events: _Optional[_Union[WatchEvents, _Mapping]] = ..., scale_in: _Optional[_Union[ScaleIn, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., cordon_node: _Optional[_Union[CordonNode, _Mapping]] = ..., uncordon_node: _Optional[_Union[UncordonNode, _Mapping]] = ..., check_nodes: _Optional[_Union[CheckNodes, _Mapping]] = ..., stop_job: _Optional[_Union[StopJob, _Mapping]] = ..., cancel_scale: _Optional[_Union[CancelScale, _Mapping]] = ..., read_log: _Optional[_Union[ReadLog, _Mapping]] = ..., show_stacks: _Optional[_Union[ShowStacks, _Mapping]] = ..., list_ranks: _Optional[_Union[ListRanks, _Mapping]] = ...) -> None: ...
 
 class ControlHello(_message.Message):
     __slots__ = ("job_id", "version", "nonce", "proof")
@@ -1143,6 +1145,12 @@ class CheckNodes(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class StopJob(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class CancelScale(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str

@@ -28,7 +28,8 @@ whose listener passes the checks above. One that takes no connection cannot be c
 counts for nothing. They cannot take a name: it is random.
 
 What a peer that passes can cost a master: at most MAX_GUESTS connections, each of MAX_ORDER bytes and
-``TIMEOUT`` seconds to say all, and as many to read the answer.
+``TIMEOUT`` seconds to say all, and as many to read the answer. MAX_WAITING of them may wait for news, as who
+follows a job does, so that these never keep an order out; who hangs up meanwhile counts no more.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ PREFIX = "elasticrun-job-"
 MAX_ORDER = 1 << 17
 #: Most bytes of an answer: several times the longest status.
 MAX_ANSWER = 16 << 20
-#: Connections of this user that a master serves at a time.
-MAX_GUESTS = 64
+#: Connections of this user that a master serves at a time, and those of them that may wait for news.
+MAX_GUESTS = 80
+MAX_WAITING = 64
 #: Seconds that a master waits for an order, and for its answer to be read.
 TIMEOUT = 5.0
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import select
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from elasticrun import __version__
@@ -20,6 +22,7 @@ from elasticrun.core.protocol.questions import QUESTIONS
 from elasticrun.rpc.nearby import (
     MAX_GUESTS,
     MAX_ORDER,
+    MAX_WAITING,
     TIMEOUT,
     Peer,
     Whereabouts,
@@ -54,6 +57,7 @@ class NearbyServer:
         self._order = order
         self._about = about
         self._tasks: set[asyncio.Task[object]] = set()  # one for each connection, until its answer is read
+        self._hang_ups = _HangUps()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -72,13 +76,14 @@ class NearbyServer:
             self._server.close()
         for task in self._tasks:
             task.cancel()
+        self._hang_ups.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         try:
-            answer = await self._answer_to(reader, *peer_of(writer.get_extra_info("socket")))
+            answer = await self._answer_to(reader, writer.get_extra_info("socket"))
             writer.write(answer)
             await asyncio.wait_for(writer.drain(), TIMEOUT)
         except (OSError, asyncio.TimeoutError, asyncio.CancelledError):  # it, or we, go; or it is silent
@@ -91,7 +96,8 @@ class NearbyServer:
             writer.close()
             asyncio.get_running_loop().call_later(TIMEOUT, writer.transport.abort)
 
-    async def _answer_to(self, reader: asyncio.StreamReader, peer: Peer, pid: int) -> bytes:
+    async def _answer_to(self, reader: asyncio.StreamReader, channel: socket.socket) -> bytes:
+        peer, pid = peer_of(channel)
         if peer is Peer.OTHER_USER:
             return b""
         if peer is Peer.APART:
@@ -100,20 +106,69 @@ class NearbyServer:
             text = f"{MAX_GUESTS} orders are being given here already: try again"
             return encode_refusal(Rejected(RejectCode.TOO_MANY, text))
         try:
-            return await self._obey(reader, pid)
+            return await self._obey(reader, channel.fileno(), pid)
         except asyncio.TimeoutError:
             text = f"no whole order came within {TIMEOUT:g} s"
             return encode_refusal(Rejected(RejectCode.OUT_OF_ORDER, text))
         except ValueError as error:
             return encode_refusal(Rejected(RejectCode.MALFORMED, str(error)[:200]))
 
-    async def _obey(self, reader: asyncio.StreamReader, pid: int) -> bytes:
+    async def _obey(self, reader: asyncio.StreamReader, fd: int, pid: int) -> bytes:
         request = read_order(await asyncio.wait_for(_all_of(reader), TIMEOUT))
         if isinstance(request, Rejected):
             return encode_refusal(request)
         if not isinstance(request, QUESTIONS):  # who follows a log asks again and again
             logger.info("process %d of this user orders %s", pid, request)
-        return encode_answer(await self._order(request), self._about)
+        if not getattr(request, "wait", 0.0):
+            return encode_answer(await self._order(request), self._about)
+        if len(self._hang_ups) >= MAX_WAITING:
+            text = f"{MAX_WAITING} others wait for news of this job here already: try again"
+            return encode_refusal(Rejected(RejectCode.TOO_MANY, text))
+        with self._hang_ups.watched(fd):
+            return encode_answer(await self._order(request), self._about)
+
+
+class _HangUps:
+    """Cancels the tasks of peers that hang up. Made inside the running loop.
+
+    asyncio does not look at a connection any more once its other end has said all, and that it then goes
+    altogether is no byte to read. The kernel tells that of any descriptor in an epoll, asked for or not.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._tasks: dict[int, asyncio.Task[object]] = {}
+        asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._on_news)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @contextmanager
+    def watched(self, fd: int) -> Iterator[None]:
+        """Cancel the current task if the other end of this connection goes meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._epoll.register(fd, 0)
+        self._tasks[fd] = task
+        try:
+            yield
+        finally:
+            self._forget(fd)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        if not self._epoll.closed:
+            asyncio.get_running_loop().remove_reader(self._epoll.fileno())
+            self._epoll.close()
+
+    def _on_news(self) -> None:
+        for fd, _ in self._epoll.poll(0):
+            self._tasks[fd].cancel()
+            self._forget(fd)
+
+    def _forget(self, fd: int) -> None:
+        if self._tasks.pop(fd, None) is not None and not self._epoll.closed:
+            self._epoll.unregister(fd)
 
 
 async def _all_of(reader: asyncio.StreamReader) -> bytes:

@@ -17,6 +17,7 @@ from elasticrun.agent.logs.kept import FileOutput, KeptOutput, MemoryTail
 from elasticrun.agent.monitors.stacks import Taken
 from elasticrun.core.protocol.questions import (
     AskNode,
+    LogPiece,
     LogPlace,
     LogQuestion,
     LogStream,
@@ -118,6 +119,31 @@ def test_many_lines_at_once_are_one_answer() -> None:
             node.print(b"line\n")
             await node.turns()
         assert (await node.piece()).data == b"line\n" * 3
+        await node.answers.close()
+
+    run(main())
+
+
+def test_news_of_others_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GATHER", LONG)
+    looks: list[object] = []
+
+    async def main() -> None:
+        node = Node()
+        node.ask(wait=0.0)
+        place = (await node.piece()).place
+        read = node.kept.read
+
+        def look(*asked: Any) -> LogPiece:
+            looks.append(asked)
+            return read(*asked)
+
+        monkeypatch.setattr(node.kept, "read", look)
+        node.ask(after=place)
+        for _ in range(50):
+            await node.turns()
+            node.kept.tell()
+        assert len(looks) == 2, "once before it waits, and once it does"
         await node.answers.close()
 
     run(main())
@@ -232,6 +258,42 @@ def test_stacks_are_answered() -> None:
     run(main())
 
 
+def test_the_stacks_of_a_worker_are_taken_once_at_a_time() -> None:
+    class Slow(Watch):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[tuple[int, ...]] = []
+            self.go_on = asyncio.Event()
+
+        async def take(self, local_ranks: tuple[int, ...]) -> dict[int, Taken]:
+            self.asked.append(local_ranks)
+            await self.go_on.wait()
+            return await super().take(local_ranks)
+
+    async def main() -> None:
+        watch = Slow()
+        node = Node(watch)
+        for number in range(MOST):
+            node.answers.ask(AskNode(1, number, number % 2))
+        await node.turns()
+        assert watch.asked == [(0,), (1,)]
+        node.answers.attached()  # who asked is gone, and others ask over the new stream
+        await node.turns()
+        node.answers.ask(AskNode(1, MOST, 0))
+        await node.turns()
+        assert watch.asked == [(0,), (1,)]
+        watch.go_on.set()
+        answer = (await node.said.get()).answer
+        assert answer is not None and answer.stacks == "Thread 1"
+        await node.turns()
+        node.answers.ask(AskNode(1, MOST + 1, 0))
+        await node.said.get()
+        assert watch.asked == [(0,), (1,), (0,)]
+        await node.answers.close()
+
+    run(main())
+
+
 def test_a_bug_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         node = Node(object())
@@ -254,6 +316,14 @@ def test_only_so_many_questions_wait() -> None:
             node.ask(number, after=place)
         refused = await node.said.get()
         assert (refused.id, refused.refused) == (MOST, f"it answers {MOST} questions already: try again")
+        await node.turns()
+        for number in (0, 1):  # those who asked first may have hung up since
+            node.ask(MOST + number, after=place)
+            ended = await node.said.get()
+            assert ended.id == number and ended.answer is not None
+            assert [piece.data for piece in ended.answer.pieces] == [b""]
+        await node.turns()
+        assert node.said.empty() and len(node.answers._tasks) == MOST
         node.answers.attached()  # a new stream: nobody waits for those any more
         await node.turns()
         node.print(b"y")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -123,6 +125,43 @@ def test_an_answer_that_came_too_late_is_not_taken_for_the_next(
     worker.process.send_signal(signal.SIGCONT)
     assert functions(take_one(worker.target).text)[-2:] == IN_SOMEWHERE
     assert asks_and_answers(worker) == 1
+
+
+def test_a_worker_that_does_not_answer_keeps_no_other_one_waiting(start: Callable[..., Worker]) -> None:
+    stopped, well = start(), start()
+    stopped.process.send_signal(signal.SIGSTOP)
+
+    async def main() -> None:
+        taker = StackTaker(None)
+        silent = asyncio.ensure_future(taker.take([stopped.target]))
+        taken = await asyncio.wait_for(taker.take([well.target]), DEADLINE)
+        assert functions(taken[1].text)[-2:] == IN_SOMEWHERE
+        assert not silent.done()
+        await silent
+
+    asyncio.run(main())
+
+
+def test_an_answer_without_end_is_cut() -> None:
+    """A worker writes what it likes."""
+    reader, writer = stacks.open_pipe()
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError):
+            while True:
+                os.write(writer, b"x" * 65536)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    endless = threading.Thread(target=write)
+    endless.start()
+    try:
+        taken = take_one(Target(0, os.getpid(), signal.SIGUSR1, reader))
+    finally:
+        os.close(reader)
+        endless.join(DEADLINE)
+        os.close(writer)
+        signal.signal(signal.SIGUSR1, before)
+    assert (4 << 20) <= len(taken.text) < (5 << 20)
 
 
 UNARMED = {

@@ -60,6 +60,7 @@ def in_bash(line: str, path: Path) -> list[str]:
         ("elastic-run train.py --nnod", []),
         ("elastic-ctl dr", ["drain"]),
         ("elastic-ctl scale o", ["out"]),
+        ("elastic-ctl scale c", ["cancel"]),
         ("elastic-ctl scale --ro", ["--role"]),
         ("elastic-ctl scale in --co", ["--count"]),
         ("elastic-ctl cordon nobody-is-here", []),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from types import ModuleType
@@ -10,13 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from elasticrun import control
+from elasticrun import control, follower
 from elasticrun.cli import asking, ctl_events, ctl_top, log_reader
 from elasticrun.cli.ctl import group
 from elasticrun.cli.documents import DOCUMENTS, FOLDER, schema_text
-from elasticrun.cli.log_reader import Plain
+from elasticrun.cli.log_reader import Pace, Plain
 from elasticrun.cli.secrets import TOKEN_VARIABLE
 from elasticrun.control import LogPiece, LogPlace, LogStream
+from elasticrun.core.protocol.chronicle import JobEnded, LogEntry
 from elasticrun.core.protocol.orders import Watched
 from elasticrun.core.protocol.questions import MAX_LOG_WAIT, RankRange
 from elasticrun.errors import (
@@ -25,11 +27,14 @@ from elasticrun.errors import (
     OrderDeclinedError,
     UnauthenticatedError,
 )
+from elasticrun.rpc.event_lines import to_line
+from elasticrun.rpc.security.limits import Limits
 from tests.support.orders import TOKEN
 from tests.support.schema import misfits
 
 OUT, ERR = LogStream
 ENDED = MasterUnreachableError("the job on this host has ended")
+OVER = Watched("1:9", (to_line(LogEntry(9, 9.0, 9.0, JobEnded("succeeded", "all workers ended with 0"))),))
 
 
 class FakeJob:
@@ -41,6 +46,10 @@ class FakeJob:
         self.texts: dict[int, str | ElasticRunError] = {}
         self.asked: list[tuple[int, tuple[LogPlace, ...], int, float]] = []
         self.watched: list[str] = []
+        self.news: list[Watched | ElasticRunError] = []
+        self.last: Watched | ElasticRunError = ENDED
+        self.is_over = asyncio.Event()
+        self.ends_at = 0  # when it was asked so often; 0: when it has no more answers
         self.saved = 0
 
     async def ranks(self) -> tuple[RankRange, ...]:
@@ -50,7 +59,10 @@ class FakeJob:
         self, rank: int, places: Sequence[LogPlace], lines: int, wait: float
     ) -> tuple[LogPiece, ...]:
         self.asked.append((rank, tuple(places), lines, wait))
+        if len(self.asked) == self.ends_at:
+            self.is_over.set()
         if not (found := self.pieces.get(rank)):
+            self.is_over.set()
             raise ENDED
         if isinstance(answer := found.pop(0), ElasticRunError):
             raise answer
@@ -67,9 +79,12 @@ class FakeJob:
 
     async def watch(self, after: str, wait: float) -> Watched:
         self.watched.append(after)
-        if len(self.watched) > 5:
-            raise ENDED
-        return Watched(f"1:{len(self.watched)}")
+        if not self.news:
+            await self.is_over.wait()
+        found = self.news.pop(0) if self.news else self.last
+        if isinstance(found, ElasticRunError):
+            raise found
+        return found
 
 
 @pytest.fixture
@@ -80,6 +95,8 @@ def job(monkeypatch: pytest.MonkeyPatch) -> FakeJob:
         return made
 
     monkeypatch.setattr(control.JobControl, "on_this_host", found)
+    for name in ("AWAY", "RETRY", "PATIENCE"):
+        monkeypatch.setattr(log_reader, name, 0.0)
     monkeypatch.delenv("ELASTICRUN_ENDPOINT", raising=False)
     return made
 
@@ -197,26 +214,64 @@ def test_an_unfinished_line_is_shown_at_the_end(job: FakeJob) -> None:
     assert ctl("logs").stdout == "[rank0] no end\n"
 
 
-def test_following_goes_on_until_the_job_ends(job: FakeJob) -> None:
+def test_following_goes_on_until_the_job_is_lost(job: FakeJob) -> None:
     job.pieces[0] = [[piece(b"one\n")], [piece()], [piece(b"two\n", round=1, begins=True)]]
-    done = ctl("logs", "0", "--follow", "--stdout")
+    done = ctl("logs", "0", "--follow", "--stdout", code=4)
     assert done.stdout == "one\ntwo\n"
-    assert done.stderr.endswith("the job answers no more: it has ended, or its master was lost\n")
-    assert [asked[3] for asked in job.asked] == [0.0, MAX_LOG_WAIT, MAX_LOG_WAIT, MAX_LOG_WAIT]
+    assert done.stderr.endswith("elastic-ctl: error: the job on this host has ended\n")
+    assert [asked[3] for asked in job.asked][:4] == [0.0, MAX_LOG_WAIT, MAX_LOG_WAIT, MAX_LOG_WAIT]
 
 
-def test_following_waits_for_an_event_while_a_rank_is_away(job: FakeJob) -> None:
+def test_many_chatty_ranks_leave_connections_for_agents_of_this_address() -> None:
+    """32 ranks that print all the time have news 320 times a second, and a master takes 200 connections."""
+    assert Limits().joins_per_second > log_reader.QUESTIONS_PER_SECOND
+    pace, now, asked = Pace(0.0), 0.0, 0
+    while now < 100.0:
+        for _ in range(32):
+            delay = pace.delay(now)
+            asked += 1
+        now += max(0.1, delay)
+    most = log_reader.QUESTIONS_AT_ONCE + 100 * log_reader.QUESTIONS_PER_SECOND
+    assert most - 100 < asked < most + 100
+
+
+def test_a_pause_makes_up_for_no_more_than_the_questions_at_once() -> None:
+    pace = Pace(0.0)
+    assert [pace.delay(1e6) for _ in range(501)] == [0.0] * 500 + [1 / 150]
+
+
+def test_following_says_why_the_job_has_ended(job: FakeJob) -> None:
+    job.pieces[0], job.last = [[piece(b"one\n")]], OVER
+    done = ctl("logs", "0", "--follow", "--stdout")
+    assert done.stdout == "one\n"
+    assert done.stderr == "elastic-ctl: the job has ended: all workers ended with 0\n"
+
+
+def test_following_goes_on_with_the_next_master(job: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says once that it waits, though both streams and the events are lost."""
+    monkeypatch.setattr(log_reader, "PATIENCE", 60.0)
+    monkeypatch.setattr(follower, "RETRY", 0.0)
+    lost = MasterUnreachableError("the job on this host ended before it answered")
+    job.pieces = {0: [[piece(b"one\n")], *[lost] * 4, [piece(b"two\n")], lost], 1: [[piece()], *[lost] * 5]}
+    job.news, job.last = [lost, Watched("1:1"), lost, Watched("2:0")], OVER
+    done = ctl("logs", "-f", "--stdout")
+    assert done.stdout == "[rank0] one\n[rank0] two\n"
+    told = f"elastic-ctl: {lost}; trying again for up to 60 s"
+    assert told in done.stderr.splitlines()
+    assert done.stderr.endswith("the job has ended: all workers ended with 0\n")
+
+
+def test_following_goes_on_while_a_rank_is_away(job: FakeJob) -> None:
     gone = OrderDeclinedError("rank 0 is on n: gone")
-    job.pieces[0] = [[piece(b"one\n")], gone, gone, [piece(b"two\n")]]
+    job.pieces[0], job.last = [[piece(b"one\n")], gone, gone, [piece(b"two\n")]], OVER
     done = ctl("logs", "0", "-f")
     assert (done.stdout, done.stderr.count("gone")) == ("one\ntwo\n", 1)
-    assert job.watched == ["", "1:1"]
 
 
 def test_following_ends_if_the_job_does_while_a_rank_is_away(job: FakeJob) -> None:
     gone = OrderDeclinedError("rank 0 is on n: gone")
-    job.pieces[0] = [[piece(b"one\n")], *[gone] * 9]
-    assert "the job answers no more" in ctl("logs", "0", "-f").stderr
+    job.pieces[0], job.last, job.ends_at = [[piece(b"one\n")], *[gone] * 99], OVER, 3
+    assert "the job has ended" in ctl("logs", "0", "-f").stderr
 
 
 def test_what_is_wrong_from_the_start_is_an_error(job: FakeJob) -> None:

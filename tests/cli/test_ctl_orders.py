@@ -259,6 +259,7 @@ def test_options_stand_after_the_subcommand(master: Master, token: str) -> None:
     [
         (["scale", "in", "--count", "1"], "no round runs: the job is gathering"),
         (["scale", "out", "--count", "1"], "no round runs: the job is gathering"),
+        (["scale", "cancel"], "no scale out waits for nodes"),
         (["cordon", "nobody"], "there is no node 'nobody'"),
         (["uncordon", "nobody"], "there is no node 'nobody'"),
     ],
@@ -274,7 +275,19 @@ def test_what_the_master_declines_is_a_sentence(
 
 @pytest.mark.parametrize(
     "verb",
-    ["status", "drain", "scale", "scale in", "scale out", "stacks", "cordon", "uncordon", "check", "stop"],
+    [
+        "status",
+        "drain",
+        "scale",
+        "scale in",
+        "scale out",
+        "scale cancel",
+        "stacks",
+        "cordon",
+        "uncordon",
+        "check",
+        "stop",
+    ],
 )
 def test_every_verb_tells_its_exit_codes(verb: str) -> None:
     done = ctl(*verb.split(), "--help")

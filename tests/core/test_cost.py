@@ -34,6 +34,7 @@ from elasticrun.core.protocol.messages import (
     Vote,
     World,
 )
+from elasticrun.core.protocol.orders import ScaleIn
 from elasticrun.core.protocol.status import JobPhase
 from tests.core.build import Job, failure
 from tests.core.lines import lines_of
@@ -84,6 +85,23 @@ class Crowd(Job):
             self.votes[node] = with_vote(self.votes.get(node, ()), given.proposal)
             self.report(node, RUNNING, given.round)
         assert self.phase() is JobPhase.RUNNING
+
+
+def test_nodes_that_are_slow_to_leave_cost_the_others_nothing() -> None:
+    """Whether one that was scaled in is still here is asked after each event."""
+
+    def cost(nodes: int) -> int:
+        crowd = Crowd(1, False, min_nodes=2, max_nodes=nodes, state_storage="/disk", last_call_timeout=1.0)
+        crowd.come_all(nodes)
+        crowd.run_all()
+        crowd.do(ScaleIn("night", 1))
+        crowd.machine.state.round += 1  # as if another round ran while it is still here
+        assert crowd.machine.state.leaving
+        lines = lines_of(lambda: crowd.do(Beat(crowd.sessions["n1"])))
+        assert crowd.machine.state.scaling is not None
+        return lines
+
+    assert cost(MANY) == cost(FEW)
 
 
 Action = Callable[[Crowd], object]

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticrun.core.job.ranks import RankPlace, find_rank, no_rank, rank_ranges
+from elasticrun.core.job.events import Detached
+from elasticrun.core.job.ranks import RankIndex, RankPlace, no_rank, rank_ranges
+from elasticrun.core.job.ranks import find_rank as scan
 from elasticrun.core.job.state import JobState
 from elasticrun.core.protocol.messages import AgentPhase, Assignment
 from elasticrun.core.protocol.questions import MAX_RANGES, RankRange
 from elasticrun.core.protocol.ranks import global_rank
 from tests.core.build import Job, running
+from tests.core.lines import lines_of
 from tests.core.tf_build import SERVED, TfJob
+
+
+def find_rank(job: JobState, rank: int) -> RankPlace | None:
+    """Where it runs, whether one looks through all nodes or in an index, and that again."""
+    index = RankIndex(job)
+    (found,) = {scan(job, rank), index.find(rank), index.find(rank)}
+    return found
 
 
 def of(sizes: dict[str, int]) -> JobState:
@@ -37,6 +47,28 @@ def test_ranks_of_a_node_that_has_gone_are_nowhere() -> None:
     assert find_rank(state, 1) is None
     assert rank_ranges(state) == (RankRange(0, 1), RankRange(3, 1))
     assert no_rank(state, 1) == "there is no rank 1 now; there are ranks 0, 3"
+
+
+def test_the_index_is_of_the_round_that_runs() -> None:
+    job = running("ab")
+    index = RankIndex(job.machine.state)
+    assert index.find(1) == RankPlace("b", 0)
+    job.do(Detached(job.sessions["a"], "reset"))
+    assert index.find(0) is None
+    job.attach("c")
+    job.report("b", AgentPhase.READY, 0)
+    assert job.machine.state.round == 1
+    assert [index.find(rank) for rank in range(3)] == [RankPlace("b", 0), RankPlace("c", 0), None]
+
+
+def test_a_rank_is_found_as_fast_among_many_nodes() -> None:
+    def cost(nodes: int) -> int:
+        state = of({f"n{number}": 1 for number in range(nodes)})
+        index = RankIndex(state)
+        assert index.find(nodes - 1) is not None
+        return lines_of(lambda: index.find(nodes - 1))
+
+    assert cost(300) == cost(30)
 
 
 def test_before_the_first_round_there_are_none() -> None:

@@ -26,6 +26,7 @@ from elasticrun.core.protocol.messages import (
     StopRound,
 )
 from elasticrun.core.protocol.orders import (
+    CancelScale,
     CheckNodes,
     CordonNode,
     DrainNode,
@@ -206,7 +207,8 @@ def test_there_is_one_operation_at_a_time() -> None:
     stopped(job, "ab")
     pending = "scale out by 1 (operation 2) waits for a world of 3 nodes for at most 9 s more"
     assert obeyed(job, ScaleOut(1, 9.0)) == "operation 2: 2 -> 3 nodes, once they come, within 9 s"
-    assert refused(job, ScaleOut(1, 9.0)).startswith(pending)
+    first = "; order this one after it, or elastic-ctl scale cancel first"
+    assert refused(job, ScaleOut(1, 9.0)) == pending + first
     assert describe(job.machine.state).scaling == pending
     assert f"\n  {pending}\n" in words(job)
 
@@ -298,6 +300,45 @@ def test_a_world_that_grew_by_a_part_shrinks_again() -> None:
     assert bounds(job) == (1, 2)
     stopped(job, "abc", 1)
     assert world(job) == ("a", "b")
+
+
+def test_a_wait_for_nodes_is_cancelled() -> None:
+    job = running("ab", min_nodes=1, max_nodes=2)
+    obeyed(job, ScaleOut(2, 3600.0))
+    job.attach("c")
+    why = "cancelled: no money; the job wants 1 to 2 nodes as before"
+    assert obeyed(job, CancelScale("no money")) == f"operation 1 is over: {why}"
+    assert (bounds(job), world(job)) == ((1, 2), ("a", "b"))
+    assert describe(job.machine.state).scaled == ScaleEnd(1, False, why)
+    assert refused(job, CancelScale("")) == "no scale out waits for nodes"
+    assert obeyed(job, ScaleOut(1, 9.0)).startswith("operation 2: 2 -> 3 nodes")
+    assert bounds(job) == (1, 3), "c is there already"
+    assert "operation 2 is over: cancelled; the job" in obeyed(job, CancelScale(""))
+    stopped(job, "ab")
+    assert world(job) == ("a", "b")
+
+
+def test_a_cancelled_operation_lets_a_world_shrink_that_grew_by_a_part() -> None:
+    job = running("ab", min_nodes=1, max_nodes=2)
+    obeyed(job, ScaleOut(2, 60.0))
+    job.attach("c")
+    job.attach("d")
+    lose(job, "d")
+    stopped(job, "ab")
+    obeyed(job, CancelScale(""))
+    assert job.machine.state.current.stop is not None
+    assert job.machine.state.current.stop[0] is StopCause.RESIZED
+    stopped(job, "abc", 1)
+    assert (world(job), bounds(job)) == (("a", "b"), (1, 2))
+
+
+def test_nodes_that_were_asked_to_leave_are_not_called_back() -> None:
+    job = running("ab", min_nodes=1, max_nodes=2)
+    obeyed(job, ScaleIn("", 1))
+    text = "nodes that were asked to leave cannot be called back"
+    assert refused(job, CancelScale("")).endswith(text)
+    stopped(job, "a")
+    assert world(job) == ("a",)
 
 
 def test_an_operation_ends_with_the_job() -> None:
@@ -431,6 +472,23 @@ def test_the_beginning_of_a_name_is_enough(given: str) -> None:
     assert in_full(ScaleIn("why", 1), names) == ScaleIn("why", 1)
 
 
+@pytest.mark.parametrize(
+    ("given", "node"), [("gpu1", "gpu1"), ("gpu2", "gpu2/a"), ("gpu3", "gpu3"), ("gpu4", "gpu4/a")]
+)
+def test_a_cordon_of_a_node_that_has_gone_is_lifted_by_its_name(given: str, node: str) -> None:
+    """``gpu1`` begins only the name of gpu10 among the nodes that are here."""
+    names, cordoned = ["gpu10", "gpu2/b", "gpu4/a"], ["gpu1", "gpu10", "gpu2/a", "gpu3/a", "gpu3/b"]
+    assert in_full(UncordonNode(given), names, cordoned) == UncordonNode(node)
+    assert in_full(CordonNode("gpu1", ""), names, cordoned) == CordonNode("gpu10", "")
+
+
+def test_the_beginning_of_several_cordoned_names_lifts_nothing() -> None:
+    job = running("ab", min_nodes=1, max_nodes=2)
+    job.machine.state.cordoned |= dict.fromkeys(("c1", "c2"), "cordoned")
+    text = "'c' begins the names of 2 nodes; give more of one of: c1, c2"
+    assert refused(job, UncordonNode("c")) == text
+
+
 # -- checks
 
 
@@ -485,6 +543,26 @@ def test_a_stopped_job_ends_with_grace() -> None:
     assert job.told("a", JobEnded)[0].outcome is Outcome.STOPPED
 
 
+@pytest.mark.parametrize(
+    "order",
+    [
+        ScaleIn("", 1),
+        ScaleOut(1, 9.0),
+        ScaleJob(1, 1),
+        CordonNode("b", ""),
+        CheckNodes(""),
+        RestartRound(""),
+        StopJob(""),
+    ],
+)
+def test_nothing_is_promised_of_a_world_that_a_stop_forbids(order: JobEvent) -> None:
+    job = running("ab", min_nodes=1, max_nodes=2)
+    obeyed(job, StopJob("no money"))
+    assert refused(job, order).startswith("the job is stopped by an operator: no money")
+    stopped(job, "ab")
+    assert job.phase() is JobPhase.STOPPED
+
+
 def test_workers_that_finish_first_have_succeeded() -> None:
     job = running("ab")
     obeyed(job, StopJob(""))
@@ -520,7 +598,15 @@ def test_a_job_that_is_checked_stops_at_once() -> None:
 
 @pytest.mark.parametrize(
     "order",
-    [ScaleIn("", 1), ScaleOut(1, 9.0), CordonNode("a", ""), UncordonNode("a"), CheckNodes(""), StopJob("")],
+    [
+        ScaleIn("", 1),
+        ScaleOut(1, 9.0),
+        CordonNode("a", ""),
+        UncordonNode("a"),
+        CheckNodes(""),
+        StopJob(""),
+        CancelScale(""),
+    ],
 )
 def test_after_the_end_every_order_is_refused(order: JobEvent) -> None:
     job = running("a")

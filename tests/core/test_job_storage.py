@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from elasticrun.core.job.events import Attached, Detached, Left, MasterStarted, Reported
+from elasticrun.core.job.events import Answered, Attached, Detached, Left, MasterStarted, Reported
 from elasticrun.core.protocol.commits import CommitId, Holding, Part
 from elasticrun.core.protocol.messages import (
     AgentPhase,
@@ -17,6 +17,17 @@ from elasticrun.core.protocol.messages import (
     StopRound,
     Waiting,
     WriteState,
+)
+from elasticrun.core.protocol.orders import (
+    CheckNodes,
+    CordonNode,
+    DrainNode,
+    Order,
+    RestartRound,
+    ScaleIn,
+    ScaleJob,
+    ScaleOut,
+    StopJob,
 )
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.protocol.storing import StoreOrder, StoreReport, StoreStage
@@ -560,6 +571,33 @@ def test_nodes_that_are_lost_after_a_good_end_start_nothing_anew() -> None:
         job.say(node)
     job.do(Detached(job.sessions["b"], "gone"))  # with its part, so nothing can be written any more
     assert (job.phase(), job.machine.state.newest) == (JobPhase.SUCCEEDED, 0)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        RestartRound("edited"),
+        ScaleIn("night", 1),
+        ScaleOut(1, 9.0),
+        ScaleJob(1, 1),
+        CheckNodes("slow"),
+        CordonNode("b", "loud"),
+        DrainNode("b", "a new disk"),
+        StopJob("no money"),
+    ],
+)
+def test_while_a_good_end_waits_no_order_starts_or_stops_anything(order: Order) -> None:
+    job = Team(min_nodes=1, max_nodes=2)
+    job.hold(FIRST)
+    for node in "ab":
+        job.phases[node] = AgentPhase.FINISHED
+        job.say(node)
+    job.do(order)
+    text = "the job ends once its state is stored: all workers of round 0 ended with 0"
+    assert job.of(Answered) == [Answered(False, text)]
+    assert job.machine.check() == []
+    job.write()
+    assert (job.durable, job.phase()) == (FIRST, JobPhase.SUCCEEDED)
 
 
 def test_a_job_that_gives_up_waiting_for_nodes_writes_first() -> None:

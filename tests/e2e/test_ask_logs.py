@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -153,11 +154,25 @@ def test_following_survives_a_kill_and_a_restart(
     lines, notes = one.finish()
     assert lines == ["before", "last words", "after"]
     assert "rank 1: started again: from here on this is round 1" in notes
-    assert "the job answers no more" in notes
+    assert "the job has ended: all workers of round 1 ended with 0" in notes
     lines, _ = both.finish()
     assert [line for line in lines if "rank1" in line] == [
         f"[rank1] {line}" for line in ("before", "last words", "after")
     ]
+
+
+def test_following_survives_the_master(cluster: Cluster, followers: list[Follower]) -> None:
+    workers = two_nodes(cluster, "--rank-prefix")
+    workers[1].ask("out before")
+    followers.append(one := Follower(cluster, "1", "--stdout"))
+    one.wait("before")
+    os.kill(cluster.master_of(cluster.host()), signal.SIGKILL)
+    workers[1].ask("out after")
+    one.wait("after")
+    end(cluster)
+    lines, notes = one.finish()
+    assert lines == ["before", "after"]
+    assert "the job has ended: all workers of round 0 ended with 0" in notes
 
 
 def test_stacks_of_a_rank_that_hangs(cluster: Cluster) -> None:

@@ -171,8 +171,22 @@ def test_a_wait_that_is_broken_off_leaves_the_operation(cluster: Cluster, orders
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, out) == (128 + signal.SIGINT, "")
-    assert "the operation goes on" in err and "Traceback" not in err
+    assert "the operation goes on" in err and "elastic-ctl scale cancel" in err and "Traceback" not in err
     assert "waits for a world of 3 nodes" in status(orders)["scaling"]
+    answer = document(orders, "scale", "cancel", "--reason", "it is late")["answer"]
+    assert answer == "operation 1 is over: cancelled: it is late; the job wants 1 to 2 nodes as before"
+    assert status(orders)["scaling"] == ""
+    end_well(before, nodes)
+
+
+def test_who_waits_for_an_operation_hears_that_it_is_cancelled(cluster: Cluster, orders: Orders) -> None:
+    nodes = [start(cluster, "1:2", rank) for rank in range(2)]
+    before = cluster.director.round(0, 2)
+    process = waiting(cluster, orders, "scale", "out", "--count", "1", "--timeout", LONG)
+    orders.done("scale", "cancel", "--reason", "it is late")
+    out, err = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, out) == (ExitCode.SCALE_FAILED, "")
+    assert "cancelled: it is late; the job wants 1 to 2 nodes as before" in err
     end_well(before, nodes)
 
 
@@ -267,6 +281,7 @@ def test_a_job_that_is_stopped_has_not_succeeded(cluster: Cluster, orders: Order
     [
         ("scale", "in", "--count", "1"),
         ("scale", "out", "--count", "1"),
+        ("scale", "cancel"),
         ("cordon", "n"),
         ("uncordon", "n"),
         ("check",),

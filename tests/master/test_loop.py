@@ -58,6 +58,7 @@ from elasticrun.core.protocol.orders import (
     ScaleJob,
     ScaleRole,
     ShowStatus,
+    UncordonNode,
 )
 from elasticrun.core.protocol.status import status_in_words
 from elasticrun.core.protocol.tasks import Task, TaskReport
@@ -725,6 +726,18 @@ def test_an_order_that_cannot_be_obeyed_changes_nothing(tmp_path: Path) -> None:
             assert not reply.ok and reply.text == words
         assert difference(before, fingerprint(bench.machine.state)) == ""
         assert bench.journaled[-2:] == [DrainNode("b", ""), ScaleJob(3, 3)]
+
+    run(main())
+
+
+def test_a_cordon_is_lifted_from_the_node_that_was_named_though_it_is_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, JobConfig(job_id="job", max_nodes=4))
+        bench.attach("gpu10")
+        bench.machine.state.cordoned |= dict.fromkeys(("gpu1", "gpu10"), "cordoned")
+        reply = bench.loop.order(UncordonNode("gpu1"))
+        assert reply == ControlReply(True, "gpu1 may be chosen for the next world again")
+        assert list(bench.machine.state.cordoned) == ["gpu10"]
 
     run(main())
 

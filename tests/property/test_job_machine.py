@@ -65,6 +65,7 @@ from elasticrun.core.protocol.messages import (
     World,
 )
 from elasticrun.core.protocol.orders import (
+    CancelScale,
     CheckNodes,
     CordonNode,
     DrainNode,
@@ -405,6 +406,10 @@ class JobRules(RuleBasedStateMachine):
     @rule(count=st.integers(1, 3), timeout=st.sampled_from([0.0, 5.0, 50.0]))
     def scale_out(self, count: int, timeout: float) -> None:
         self.feed(ScaleOut(count, timeout))
+
+    @rule()
+    def cancel_scale(self) -> None:
+        self.feed(CancelScale("an order"))
 
     @rule(name=st.sampled_from(NAMES), is_lifted=st.booleans())
     def cordon(self, name: str, is_lifted: bool) -> None:

@@ -15,6 +15,7 @@ from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.protocol.bounds import MAX_FAILURE_TEXT, MAX_NAME, MAX_REPLY
 from elasticrun.core.protocol.messages import RejectCode
 from elasticrun.core.protocol.orders import (
+    CancelScale,
     CheckNodes,
     ControlHello,
     ControlReply,
@@ -86,6 +87,7 @@ EVERY_ORDER: tuple[ControlRequest, ...] = (
     UncordonNode("n0"),
     CheckNodes("slow"),
     StopJob("no money"),
+    CancelScale("no money"),
     ReadLog(3, (LogPlace(LogStream.OUT, "here"), LogPlace(LogStream.ERR)), 10, 1.5),
     ShowStacks(3),
     ListRanks(),

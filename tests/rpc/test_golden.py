@@ -83,6 +83,7 @@ from elasticrun.core.protocol.messages import (
     WriteState,
 )
 from elasticrun.core.protocol.orders import (
+    CancelScale,
     CheckNodes,
     ControlHello,
     ControlReply,
@@ -243,6 +244,7 @@ CONTROL: list[ControlHello | ControlRequest] = [
     UncordonNode("n0"),
     CheckNodes("slow"),
     StopJob("no money"),
+    CancelScale("no money"),
     ReadLog(3, (LogPlace(LogStream.ERR, "ab:0.1:7"),), 10, 2.5),
     ShowStacks(3),
     ListRanks(),
@@ -379,6 +381,7 @@ CONTROL_BYTES = [
     "ba01040a026e30",
     "c201060a04736c6f77",
     "ca010a0a086e6f206d6f6e6579",
+    "d2010a0a086e6f206d6f6e6579",
     "f2011b0803120c0802120861623a302e313a37180a210000000000000440",
     "fa01020803",
     "820200",

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from elasticrun import __version__
 from elasticrun.config import TaskRole
 from elasticrun.core.protocol.orders import (
+    CancelScale,
     CheckNodes,
     ControlReply,
     ControlRequest,
@@ -36,6 +37,7 @@ from elasticrun.core.protocol.orders import (
     ShowStatus,
     StopJob,
     UncordonNode,
+    WatchEvents,
 )
 from elasticrun.core.protocol.questions import ListRanks, LogPlace, LogStream, ReadLog, ShowStacks
 from elasticrun.core.protocol.status import JobPhase, JobStatus
@@ -101,9 +103,9 @@ class Answering:
 
 
 @asynccontextmanager
-async def master() -> AsyncIterator[tuple[Answering, str]]:
+async def master(handler: Answering | None = None) -> AsyncIterator[tuple[Answering, str]]:
     """A master of this test, and the name of its socket."""
-    handler, before = Answering(), set(nearby.names())
+    handler, before = handler or Answering(), set(nearby.names())
     server = NearbyServer(handler.answer, ABOUT)
     await server.start()
     (name,) = set(nearby.names()) - before
@@ -149,6 +151,7 @@ async def say(name: str, data: bytes) -> bytes:
         UncordonNode("n0"),
         CheckNodes("slow"),
         StopJob("no money"),
+        CancelScale("no money"),
         ReadLog(3, (LogPlace(LogStream.OUT, "here"), LogPlace(LogStream.ERR)), 10, 1.5),
         ShowStacks(3),
         ListRanks(),
@@ -290,6 +293,64 @@ def test_an_answer_that_nobody_reads_counts_until_it_is_cut_off(monkeypatch: pyt
                 await reader.read(1)  # it is being answered
             with pytest.raises(TooManyError, match="try again"):
                 await nearby.give(name, ShowStatus(), 30.0)
+            writer.close()
+
+    run(main())
+
+
+class Waiting(Answering):
+    """Has no news for anybody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came, self.left = asyncio.Event(), asyncio.Event()
+
+    async def answer(self, request: ControlRequest) -> ControlReply:
+        if not isinstance(request, WatchEvents):
+            return await super().answer(request)
+        self.came.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.left.set()
+        raise AssertionError("nobody wakes it")
+
+
+async def waiting(name: str, handler: Waiting) -> asyncio.StreamWriter:
+    """One who waits for news."""
+    _, writer = await opened(name)
+    writer.write(nearby.encode_order(WatchEvents("", 20.0)))
+    writer.write_eof()
+    await handler.came.wait()
+    return writer
+
+
+def test_who_hangs_up_is_not_waited_for() -> None:
+    async def main() -> None:
+        handler = Waiting()
+        async with master(handler) as (_, name):
+            for _ in range(2):  # the second one has the same descriptor
+                writer = await waiting(name, handler)
+                assert not handler.left.is_set(), "it has said all, and is still there"
+                writer.close()
+                await handler.left.wait()
+                handler.came.clear()
+                handler.left.clear()
+            assert (await nearby.give(name, ShowStatus(), 30.0))[0].ok
+
+    run(main())
+
+
+def test_those_who_wait_for_news_keep_no_order_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearby_server, "MAX_WAITING", 1)
+
+    async def main() -> None:
+        handler = Waiting()
+        async with master(handler) as (_, name):
+            writer = await waiting(name, handler)
+            with pytest.raises(TooManyError, match="1 others wait for news of this job here already"):
+                await nearby.give(name, WatchEvents("", 20.0), 30.0)
+            assert (await nearby.give(name, RestartRound("why not"), 30.0))[0].ok
             writer.close()
 
     run(main())

@@ -17,6 +17,7 @@ import fcntl
 import logging
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from elasticrun.dataclass import dataclass
@@ -29,6 +30,8 @@ SETTLED = 0.25  # seconds without another line
 _READ_BYTES = 65536
 _PIPE_BYTES = 1 << 20  # room for a hundred deep threads
 _MOST_READS = 20_000  # of one answer, which comes in small pieces
+_MOST_BYTES = 4 << 20  # of one answer
+_LATE_READS = 4 * _PIPE_BYTES // _READ_BYTES  # of an answer that came too late
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class StackTaker:
     def __init__(self, search_path: str | None) -> None:
         """``search_path``: the value of PATH where py-spy may lie; None: do without."""
         self._py_spy = shutil.which("py-spy", path=search_path) if search_path else None
-        self._turn = asyncio.Lock()  # a pipe carries one answer at a time
+        self._turns = defaultdict[int, asyncio.Lock](asyncio.Lock)  # a pipe carries one answer at a time
         self._directories: Mapping[int, str] = {}
         self._saved = 0
 
@@ -69,8 +72,7 @@ class StackTaker:
     async def take(self, targets: Iterable[Target]) -> dict[int, Taken]:
         """The stacks of all targets, by local rank, within ``PY_SPY_TIMEOUT + SIGNAL_TIMEOUT`` or so."""
         targets = tuple(targets)
-        async with self._turn:
-            taken = await asyncio.gather(*(self._take(target) for target in targets))
+        taken = await asyncio.gather(*(self._take_in_turn(target) for target in targets))
         return {target.local_rank: each for target, each in zip(targets, taken, strict=True)}
 
     def save(self, taken: Mapping[int, Taken]) -> list[str]:
@@ -84,6 +86,10 @@ class StackTaker:
             if directory and _write(path, each.text or f"no stack available: {each.problem}\n"):
                 paths.append(path)
         return paths
+
+    async def _take_in_turn(self, target: Target) -> Taken:
+        async with self._turns[target.local_rank]:
+            return await self._take(target)
 
     async def _take(self, target: Target) -> Taken:
         if self._py_spy is None:
@@ -129,18 +135,20 @@ async def ask_by_signal(target: Target) -> Taken:
         return Taken("", "the worker does not answer a signal with its stacks")
     loop = asyncio.get_running_loop()
     chunks: list[bytes] = []
+    size = 0
     done: asyncio.Future[None] = loop.create_future()
     timer = loop.call_later(SIGNAL_TIMEOUT, _finish, done)
 
     def readable() -> None:
-        nonlocal timer
+        nonlocal timer, size
         chunks.append(_read(target.pipe))
+        size += len(chunks[-1])
         timer.cancel()
         timer = loop.call_later(SETTLED, _finish, done)
-        if len(chunks) >= _MOST_READS:
+        if len(chunks) >= _MOST_READS or size >= _MOST_BYTES:
             _finish(done)
 
-    for _ in range(_MOST_READS):
+    for _ in range(_LATE_READS):
         if not _read(target.pipe):  # otherwise the rest of an answer that came too late
             break
     loop.add_reader(target.pipe, readable)

@@ -22,6 +22,7 @@ from elasticrun.core.job.tasks import SingleTasks, idle
 from elasticrun.core.membership.roster import name_some
 from elasticrun.core.protocol.messages import SaveStacks
 from elasticrun.core.protocol.orders import (
+    CancelScale,
     CheckNodes,
     CordonNode,
     DrainNode,
@@ -40,14 +41,17 @@ from elasticrun.core.recovery.budget import StopCause
 from elasticrun.core.tensorflow.scale import scale_promise, scale_refusal
 
 
-def in_full(request: Order, names: Collection[str]) -> Order:
+def in_full(request: Order, names: Collection[str], cordoned: Collection[str] = ()) -> Order:
     """An order with the whole name of the node that it is about, if it has the beginning of one name only.
 
-    To be asked before the order becomes an event: then the journal has the node that was meant, and a replay
-    does not depend on the rule for it.
+    ``cordoned``: a cordon is lifted from one of these, which need not be here. To be asked before the order
+    becomes an event: then the journal has the node that was meant, and a replay does not depend on the rule
+    for it.
     """
     match request:
-        case DrainNode(node) | CordonNode(node) | UncordonNode(node):
+        case UncordonNode(node):
+            return replace(request, node=_whole(node, _cordoned_or_here(node, cordoned, names)))
+        case DrainNode(node) | CordonNode(node):
             return replace(request, node=_whole(node, names))
         case ScaleIn(nodes=nodes) if nodes:
             return replace(request, nodes=tuple(_whole(node, names) for node in nodes))
@@ -61,6 +65,11 @@ def _whole(given: str, names: Collection[str]) -> str:
 
 def _begun_by(given: str, names: Collection[str]) -> list[str]:
     return [name for name in names if name.startswith(given)]
+
+
+def _cordoned_or_here(given: str, cordoned: Collection[str], names: Collection[str]) -> Collection[str]:
+    """The names among which a node is that has its cordon lifted."""
+    return cordoned if _begun_by(given, cordoned) else names
 
 
 def _unknown(given: str, names: Collection[str]) -> str:
@@ -103,6 +112,7 @@ class Orders:
             UncordonNode: self._uncordon,
             CheckNodes: self._check,
             StopJob: self._stop,
+            CancelScale: self._cancel_scale,
         }
 
     def _drain(self, event: DrainNode) -> None:
@@ -114,28 +124,33 @@ class Orders:
     def _cordon(self, event: CordonNode) -> None:
         nodes = self._state.members.nodes
         why = "" if event.node in nodes else _unknown(event.node, nodes)
-        if self._allows(why or self._cordons.refuses(event.node)):
+        if self._allows_later(why or self._cordons.refuses(event.node)):
             self._answer(self._cordons.cordon(event.node, event.reason))
 
     def _uncordon(self, event: UncordonNode) -> None:
         nodes, cordoned = self._state.members.nodes, self._state.cordoned
-        why = f"{event.node} is not cordoned" if event.node in nodes else _unknown(event.node, nodes)
+        among = _cordoned_or_here(event.node, cordoned, nodes)
+        why = f"{event.node} is not cordoned" if event.node in nodes else _unknown(event.node, among)
         if self._allows("" if event.node in cordoned else why):
             self._answer(self._cordons.uncordon(event.node))
 
     def _scale(self, event: ScaleJob) -> None:
-        if self._allows(self._scaling.refuses_bounds(event)):
+        if self._allows_later(self._scaling.refuses_bounds(event)):
             self._answer(self._scaling.bound(event))
 
     def _scale_in(self, event: ScaleIn) -> None:
         nodes = self._state.members.nodes
         unknown = [_unknown(name, nodes) for name in event.nodes if name not in nodes]
-        if self._allows(unknown[0] if unknown else self._scaling.refuses_in(event)):
+        if self._allows_later(unknown[0] if unknown else self._scaling.refuses_in(event)):
             self._answer(self._scaling.scale_in(event))
 
     def _scale_out(self, event: ScaleOut) -> None:
-        if self._allows(self._scaling.refuses_out(event)):
+        if self._allows_later(self._scaling.refuses_out(event)):
             self._answer(self._scaling.scale_out(event))
+
+    def _cancel_scale(self, event: CancelScale) -> None:
+        if self._allows(self._scaling.refuses_cancel()):
+            self._answer(self._scaling.cancel(event))
 
     def _scale_role(self, event: ScaleRole) -> None:
         state, role, count = self._state, event.role, event.count
@@ -160,7 +175,7 @@ class Orders:
     def _restart(self, event: RestartRound) -> None:
         state = self._state
         idle = f"no round runs: the job is {state.phase.value}; try again once one does"
-        if not self._allows("" if state.phase is JobPhase.RUNNING else idle):
+        if not self._allows_later("" if state.phase is JobPhase.RUNNING else idle):
             return
         state.current.must_stop(StopCause.ORDERED, f"restart ordered: {event.reason}")
         commit = state.ledger.newest_whole()
@@ -169,7 +184,7 @@ class Orders:
 
     def _check(self, event: CheckNodes) -> None:
         state, reason = self._state, f"check ordered: {event.reason}"
-        if not self._allows("the nodes are being checked" if state.phase is JobPhase.CHECKING else ""):
+        if not self._allows_later("the nodes are being checked" if state.phase is JobPhase.CHECKING else ""):
             return
         self._checking.order(reason)
         what = "their accelerators, and the links between them"
@@ -191,10 +206,18 @@ class Orders:
             state.current.must_stop(StopCause.ENDED, reason)
         self._answer(f"the job ends; its workers may save their state ({len(state.members.nodes)} nodes)")
 
+    def _allows_later(self, refusal: str) -> bool:
+        """As ``_allows``, for an order about a later world: after an order to stop there is none."""
+        stop = self._state.stop_ordered
+        return self._allows(f"the job is {stop}" if stop else refusal)
+
     def _allows(self, refusal: str) -> bool:
-        """Whether to carry out an order; if not, answer with ``refusal``, or with the end of the job."""
-        state = self._state
-        why = f"the job has ended: {state.end_reason}" if state.ended else refusal
+        """Whether to carry out an order; if not, answer with ``refusal``, or with the job's end."""
+        state, why = self._state, refusal
+        if state.ended:
+            why = f"the job has ended: {state.end_reason}"
+        elif state.ending is not None:  # nothing starts any more, and who holds the state has to stay
+            why = f"the job ends once its state is stored: {state.ending[1]}"
         if why:
             self._outbox.decide(f"an order is refused: {why}")
             self._outbox.put(Answered(False, why))

@@ -5,9 +5,11 @@ Between two rounds the newest one still counts: its workers have ended, but thei
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from elasticrun.core.job.round import Round
 from elasticrun.core.job.state import JobState
 from elasticrun.core.protocol.messages import Assignment
 from elasticrun.core.protocol.questions import MAX_RANGES, RankRange
@@ -19,6 +21,31 @@ class RankPlace(NamedTuple):
 
     node: str
     local_rank: int
+
+
+class RankIndex:
+    """Finds where ranks run. Who follows logs asks again and again, so it goes through a round once only."""
+
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+        self._round: Round | None = None  # of which we know
+        self._firsts: list[int] = []  # the first rank of each node, in order
+        self._names: list[str] = []
+
+    def find(self, rank: int) -> RankPlace | None:
+        """As ``find_rank``."""
+        current = self._job.current
+        if current is not self._round:
+            found = sorted((given.first_rank, name) for name, given in current.assignments.items())
+            self._firsts, self._names = [first for first, _ in found], [name for _, name in found]
+            self._round = current
+        at = bisect_right(self._firsts, rank) - 1
+        node = self._job.members.nodes.get(self._names[at]) if at >= 0 else None
+        if node is not None and rank - self._firsts[at] < node.info.local_world_size:
+            given = current.assignments[node.info.node]
+            if not given.cluster:
+                return RankPlace(node.info.node, rank - self._firsts[at])
+        return find_rank(self._job, rank)
 
 
 def find_rank(job: JobState, rank: int) -> RankPlace | None:

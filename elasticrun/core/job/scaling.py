@@ -8,6 +8,9 @@ both. There is one at a time, because each is judged on the bounds that it found
 wait as spares; then the bounds grow and all of them join at once. So a job that they do not come to in time
 has not been disturbed. If too few are left when the world forms, the bounds fall back once the time is up.
 
+An operator may cancel it before; that ends it as the deadline does. What has begun of ``scale in`` cannot be
+called back: nodes that were asked to leave do.
+
 Invariants: the deadline of an operation is a timer exactly while it waits for nodes. Without an operation
 there is none, and the bounds are those of the last order that was carried out.
 """
@@ -28,7 +31,7 @@ from elasticrun.core.membership.scaling import (
     choose_leavers,
     pending,
 )
-from elasticrun.core.protocol.orders import ScaleIn, ScaleJob, ScaleOut
+from elasticrun.core.protocol.orders import CancelScale, ScaleIn, ScaleJob, ScaleOut
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
 
@@ -49,7 +52,7 @@ class Scaling:
 
     def refuses_bounds(self, event: ScaleJob) -> str:
         """Why the bounds cannot be these, in a sentence; "" if they can."""
-        limits = self._bounds(event)
+        limits = _bounds(self._state, event)
         unit = limits.node_unit
         few = limits.largest < event.min_nodes
         misses = f"no multiple of {unit} (--node-unit) lies in {event.min_nodes}:{event.max_nodes}"
@@ -60,11 +63,8 @@ class Scaling:
         low, high = event.min_nodes, event.max_nodes
         text = f"scaled to {low}:{high} nodes"
         self._outbox.decide(text)
-        self._limit(self._bounds(event), text)
+        self._limit(_bounds(self._state, event), text)
         return f"the job now wants {low} to {high} nodes"
-
-    def _bounds(self, event: ScaleJob) -> WorldLimits:
-        return WorldLimits(event.min_nodes, event.max_nodes, self._state.limits.node_unit)
 
     def _limit(self, limits: WorldLimits, why: str) -> None:
         """Set the bounds; a world that is too large for them stops."""
@@ -74,8 +74,11 @@ class Scaling:
             state.current.must_stop(StopCause.RESIZED, why)
 
     def _refuses_second(self) -> str:
-        text = pending_in_words(self._state)
-        return f"{text}; order this one after it" if text else ""
+        operation = self._state.scaling
+        if operation is None:
+            return ""
+        way_out = ", or elastic-ctl scale cancel first" if operation.direction is Direction.OUT else ""
+        return f"{pending_in_words(self._state)}; order this one after it{way_out}"
 
     def _refuses_idle(self) -> str:
         phase = self._state.phase
@@ -95,7 +98,7 @@ class Scaling:
             if name not in members:
                 return f"{name} is no member of round {state.round}: elastic-ctl drain {name} sends it away"
         count = event.count or len(set(event.nodes))
-        limits, stay = self._shrunk(count), len(members) - count
+        limits, stay = _shrunk(state.limits, count), len(members) - count
         if limits.max_nodes < limits.min_nodes or limits.usable(stay) == 0:
             least = state.limits.smallest
             text = f"{max(0, stay)} of {len(members)} nodes would be left of {state.limits.min_nodes}"
@@ -109,9 +112,9 @@ class Scaling:
         names, words = tuple(dict.fromkeys(event.nodes)), name_some(list(dict.fromkeys(event.nodes)))
         if event.count:
             names, words = choose_leavers(
-                [self._judge(node) for node in self._members().values()], event.count
+                [_judge(state, node) for node in self._members().values()], event.count
             )
-        before, wanted = state.limits, self._shrunk(len(names))
+        before, wanted = state.limits, _shrunk(state.limits, len(names))
         state.scaling = operation = Operation(
             _number(state),
             Direction.IN,
@@ -135,21 +138,6 @@ class Scaling:
         state, nodes = self._state, self._state.members.nodes
         names = [name for name in state.current.assignments if name in nodes and name not in state.leaving]
         return {name: nodes[name] for name in names}
-
-    def _judge(self, node: Node) -> Member:
-        state, name = self._state, node.info.node
-        is_listed = state.config.endpoints > 1 and node.info.position >= 0
-        return Member(
-            name,
-            node.arrival,
-            name in state.health.doubtful or name in state.health.suspects,
-            name in state.cordoned,
-            is_listed or node.info.incarnation == state.seniority.host,
-        )
-
-    def _shrunk(self, count: int) -> WorldLimits:
-        limits = self._state.limits
-        return WorldLimits(limits.min_nodes, limits.max_nodes - count, limits.node_unit)
 
     # -- more nodes
 
@@ -200,11 +188,32 @@ class Scaling:
         """Give up waiting for nodes: the bounds are as before."""
         operation = self._state.scaling
         assert operation is not None  # the timer ends with it
-        before = operation.before
         few = f"not enough nodes came within {operation.timeout:g} s for a world of {operation.goal}"
-        reason = f"{few}; the job wants {before.min_nodes} to {before.max_nodes} nodes as before"
+        self._give_up(operation, few)
+
+    def refuses_cancel(self) -> str:
+        """Why there is nothing to cancel, in a sentence; "" if there is."""
+        operation = self._state.scaling
+        if operation is None:
+            return "no scale out waits for nodes"
+        if operation.direction is Direction.IN:
+            return f"{pending_in_words(self._state)}: nodes that were asked to leave cannot be called back"
+        return ""
+
+    def cancel(self, event: CancelScale) -> str:
+        """Stop waiting for nodes, as an operator wants; returns the answer."""
+        operation = self._state.scaling
+        assert operation is not None  # else it is refused
+        why = f"cancelled: {event.reason}" if event.reason else "cancelled"
+        return f"operation {operation.number} is over: {self._give_up(operation, why)}"
+
+    def _give_up(self, operation: Operation, why: str) -> str:
+        """End the wait for nodes: the bounds are as before. Returns the reason in full."""
+        before = operation.before
+        reason = f"{why}; the job wants {before.min_nodes} to {before.max_nodes} nodes as before"
         self._limit(before, f"scale out failed: {reason}")
         self._end(operation, False, reason)
+        return reason
 
     # -- the end of an operation
 
@@ -227,7 +236,8 @@ class Scaling:
         state = self._state
         if state.phase in _BUSY and state.round == operation.round:
             return True
-        here = {node.info.incarnation for node in state.members.nodes.values()}
+        nodes = state.members.nodes
+        here = {nodes[name].info.incarnation for name in state.leaving}  # who need not stay has gone already
         return not here.isdisjoint(operation.leavers)
 
     def _end(self, operation: Operation, reached: bool, reason: str) -> None:
@@ -247,6 +257,26 @@ class Scaling:
             or state.limits in (operation.before, operation.wanted),
         }
         return [rule for rule, holds in rules.items() if not holds]
+
+
+def _bounds(state: JobState, event: ScaleJob) -> WorldLimits:
+    return WorldLimits(event.min_nodes, event.max_nodes, state.limits.node_unit)
+
+
+def _shrunk(limits: WorldLimits, count: int) -> WorldLimits:
+    return WorldLimits(limits.min_nodes, limits.max_nodes - count, limits.node_unit)
+
+
+def _judge(state: JobState, node: Node) -> Member:
+    name = node.info.node
+    is_listed = state.config.endpoints > 1 and node.info.position >= 0
+    return Member(
+        name,
+        node.arrival,
+        name in state.health.doubtful or name in state.health.suspects,
+        name in state.cordoned,
+        is_listed or node.info.incarnation == state.seniority.host,
+    )
 
 
 def _number(state: JobState) -> int:

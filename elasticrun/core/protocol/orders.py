@@ -163,6 +163,13 @@ class StopJob:
     reason: Text
 
 
+@dataclass(frozen=True, slots=True)
+class CancelScale:
+    """Wait no more for the nodes of a ``ScaleOut``; the bounds are as before."""
+
+    reason: Text
+
+
 #: Requests that change something or need nodes: the job's machine decides on them.
 Order = (
     DrainNode
@@ -176,6 +183,7 @@ Order = (
     | UncordonNode
     | CheckNodes
     | StopJob
+    | CancelScale
 )
 ORDERS: tuple[type[Order], ...] = get_args(Order)
 ControlRequest = ShowStatus | WatchEvents | Question | Order
