@@ -9,6 +9,8 @@ stands for them. Each event leads from the difference between the two to effects
 * A host that fails is left out for a time that doubles with each failure in a row, up to a bound. One that
   ran for long has no failures behind it.
 * The first host has the master. It is never drained, and the launch ends if it fails too often.
+* A host that was told to leave by somebody else is not wanted any more. If the first host was, and nothing
+  runs, the job has been stopped: without its master no other host could go on.
 * A launcher that says how the job ended ends the launch: the others get the time to end by themselves.
 
 Invariants. A host has at most one process at a time. Only a host that is gone is drained. Once the launch
@@ -74,6 +76,7 @@ class Entry:
     up_since: float | None = None
     failures: int = 0  # in a row
     out: str = ""  # why it is left out until its deadline, or, without one, until it leaves the list
+    dismissed: int = 0  # the exit status with which it was told to leave by somebody else; 0: it was not
 
 
 class Hosts:
@@ -110,6 +113,7 @@ class Hosts:
                 self._up(self.hosts[name], now)
             case Ended():
                 self._ended(self.hosts[event.name], event, now)
+                self._end_if_stopped(now)
             case NotDrained(name=name, reason=reason):
                 self._not_drained(self.hosts[name], reason, now)
             case Interrupted(signum=signum):
@@ -200,7 +204,7 @@ class Hosts:
             case Fate.HOPELESS:
                 self._finish(event.code, f"{name} {text}", now)
             case Fate.DISMISSED:
-                entry.out = text
+                entry.out, entry.dismissed = text, event.code
                 self._tell(f"{name} {text}; it is left out until the list lacks it")
             case _:
                 self._failed(entry, event, text, now)
@@ -219,6 +223,12 @@ class Hosts:
         if self._terms.is_fixed and left < self._terms.min_nodes:
             why = f"only {left} of {self._terms.min_nodes} hosts that the job needs can be started"
             self._finish(ExitCode.RENDEZVOUS_TIMEOUT, f"{why}: {name} {text}", now)
+
+    def _end_if_stopped(self, now: float) -> None:
+        first = next(entry for entry in self.hosts.values() if entry.rank == 0)
+        if self._end is None and first.dismissed and not self._running():
+            why = f"{first.host.name}, which has the job's master, {first.out}"
+            self._finish(first.dismissed, f"{why}, and no other host runs", now)
 
     def _not_drained(self, entry: Entry, reason: str, now: float) -> None:
         if entry.state is State.DRAINING:
