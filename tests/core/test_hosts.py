@@ -282,6 +282,16 @@ def test_others_go_on_when_the_host_of_the_master_was_told_to_leave() -> None:
     assert machine.handle(Ended("b", 0), 3.0) == [Finish(0)], "the job's own end counts"
 
 
+def test_late_news_of_a_host_that_is_forgotten_change_nothing() -> None:
+    machine = running(A, B)
+    for now in (1.0, 11.0):
+        machine.handle(Listed((A,)), now)
+    machine.handle(Ended("b", LOST), 12.0)
+    machine.handle(Listed((A,)), 13.0)
+    assert "b" not in machine.hosts
+    assert machine.handle(NotDrained("b", "no answer within 15 s"), 14.0) == []
+
+
 def test_a_host_that_does_not_start_is_killed_and_has_failed() -> None:
     machine = Hosts(TERMS)
     machine.handle(Listed((A, B)), 0.0)

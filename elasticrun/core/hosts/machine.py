@@ -115,7 +115,7 @@ class Hosts:
                 self._ended(self.hosts[event.name], event, now)
                 self._end_if_stopped(now)
             case NotDrained(name=name, reason=reason):
-                self._not_drained(self.hosts[name], reason, now)
+                self._not_drained(name, reason, now)
             case Interrupted(signum=signum):
                 self._interrupted(signum, now)
         for name in self._timers.pop_due(now):
@@ -230,9 +230,10 @@ class Hosts:
             why = f"{first.host.name}, which has the job's master, {first.out}"
             self._finish(first.dismissed, f"{why}, and no other host runs", now)
 
-    def _not_drained(self, entry: Entry, reason: str, now: float) -> None:
-        if entry.state is State.DRAINING:
-            self._tell(f"{entry.host.name} cannot be drained ({reason}): it is told to stop")
+    def _not_drained(self, name: str, reason: str, now: float) -> None:
+        entry = self.hosts.get(name)  # it may have left by itself meanwhile, and be forgotten
+        if entry is not None and entry.state is State.DRAINING:
+            self._tell(f"{name} cannot be drained ({reason}): it is told to stop")
             self._stop(entry, SIGTERM, now)
 
     # -- time
