@@ -120,7 +120,7 @@ class Hosts:
                 self._interrupted(signum, now)
         for name in self._timers.pop_due(now):
             self._due(name, now)
-        if self._end is not None and not self._running():
+        if self._end is not None and not _running(self.hosts):
             self._effects.append(Finish(*self._end))
         effects, self._effects = self._effects, []
         return effects
@@ -226,7 +226,7 @@ class Hosts:
 
     def _end_if_stopped(self, now: float) -> None:
         first = next(entry for entry in self.hosts.values() if entry.rank == 0)
-        if self._end is None and first.dismissed and not self._running():
+        if self._end is None and first.dismissed and not _running(self.hosts):
             why = f"{first.host.name}, which has the job's master, {first.out}"
             self._finish(first.dismissed, f"{why}, and no other host runs", now)
 
@@ -269,9 +269,6 @@ class Hosts:
 
     # -- the end
 
-    def _running(self) -> list[Entry]:
-        return [entry for entry in self.hosts.values() if entry.state is not State.ABSENT]
-
     def _finish(self, status: int, reason: str, now: float) -> None:
         """The launch ends once nothing runs; what was decided first stands."""
         self._end = (status, reason)
@@ -282,7 +279,7 @@ class Hosts:
         self._timers.set(_END, now + (0.0 if reason else self._terms.over_timeout))
 
     def _interrupted(self, signum: int, now: float) -> None:
-        running = self._running()
+        running = _running(self.hosts)
         if self._signum:
             self._tell(f"asked to stop again: killing {_them(len(running))} now")
             for entry in running:
@@ -306,6 +303,10 @@ class Hosts:
 
     def _tell(self, text: str) -> None:
         self._effects.append(Tell(text))
+
+
+def _running(hosts: dict[str, Entry]) -> list[Entry]:
+    return [entry for entry in hosts.values() if entry.state is not State.ABSENT]
 
 
 def _them(count: int) -> str:
