@@ -96,6 +96,50 @@ def test_nothing_is_lost_when_output_is_read_late(monkeypatch: pytest.MonkeyPatc
     assert seen.out.count(b"x") == 120000
 
 
+def test_nothing_is_lost_if_somebody_makes_our_output_non_blocking() -> None:
+    """As any program may that shares the terminal; a write that would block is no end."""
+
+    end, fd = os.pipe()
+    os.set_blocking(fd, False)
+    read = list[bytes]()
+
+    def drain() -> None:
+        with os.fdopen(end, "rb") as pipe:
+            read.append(pipe.read())
+
+    async def write() -> None:
+        sink = Sink(fd)
+        writing = asyncio.ensure_future(sink.write(b"x" * 300_000))
+        await asyncio.wait([writing], timeout=0.1)  # nobody reads yet, so the pipe is full by now
+        thread = threading.Thread(target=drain)
+        thread.start()
+        await asyncio.wait_for(writing, DEADLINE)
+        os.close(fd)
+        thread.join(DEADLINE)
+
+    asyncio.run(write())
+    assert len(read[0]) == 300_000
+
+
+def test_output_goes_on_after_an_error_that_passes() -> None:
+    """As a disk that is full for a while."""
+
+    async def write() -> bytes:
+        fd = os.open("/dev/full", os.O_WRONLY)
+        sink = Sink(fd)
+        await asyncio.wait_for(sink.write(b"lost"), DEADLINE)
+        end, pipe = os.pipe()
+        os.set_blocking(end, False)
+        os.dup2(pipe, fd)
+        await asyncio.wait_for(sink.write(b"next"), DEADLINE)
+        read = os.read(end, 9)
+        for each in (fd, end, pipe):
+            os.close(each)
+        return read
+
+    assert asyncio.run(write()) == b"next"
+
+
 def test_a_program_that_is_not_there_is_an_end() -> None:
     assert start("a", ["/nowhere/ssh"]) == Ended(
         "a", 127, "/nowhere/ssh cannot be executed: No such file or directory"
