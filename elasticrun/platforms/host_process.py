@@ -45,7 +45,7 @@ class HostProcess:
         def take_hello(line: bytes) -> bool:
             if self._is_up:
                 return False
-            if line.startswith(HELLO):
+            if HELLO in line:  # a login may print a line without an end before it
                 self._is_up = True
                 on_up()
             elif text := line.strip():

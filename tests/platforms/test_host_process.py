@@ -60,6 +60,13 @@ def test_lines_have_the_host_in_front_and_hello_is_not_shown() -> None:
     assert (seen.ups, seen.out, seen.err) == (1, b"[a] a\n[a] b\n", b"[a] c\n")
 
 
+def test_hello_is_found_behind_a_banner_without_an_end() -> None:
+    """As a login prints one; else the host would never be up, and be killed."""
+    seen = Seen(f"printf welcome >&2; {HELLO}; echo c >&2; exit 0")
+    assert asyncio.run(seen.run()) == Ended("a", 0)
+    assert (seen.ups, seen.err) == (1, b"[a] c\n")
+
+
 def test_the_last_word_of_one_that_never_was_up_is_kept_and_made_harmless() -> None:
     seen = Seen("printf 'first\\nda\\033[2Jmn\\n\\n' >&2; exit 255")
     assert asyncio.run(seen.run()) == Ended("a", LOST, "da?[2Jmn")
