@@ -14,7 +14,7 @@ from elasticrun.core.hosts.fates import LOST
 from elasticrun.platforms import host_process
 from elasticrun.platforms.host_process import HostProcess, start
 from elasticrun.platforms.output import Sink
-from tests.support.processes import DEADLINE
+from tests.support.processes import DEADLINE, nobody_left
 
 HELLO = "printf '\\036elastic-run is up 1\\n' >&2"
 
@@ -80,6 +80,15 @@ def test_one_that_is_killed_here_is_lost() -> None:
 def test_kill_ends_what_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_process, "_LAST_WORDS", 0.1)
     assert asyncio.run(Seen("trap '' 15; exec tail -f /dev/null").run(kill=True)).code == LOST
+
+
+def test_kill_reaches_what_it_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the ProxyCommand of an ssh that hangs."""
+    monkeypatch.setattr(host_process, "_LAST_WORDS", 0.1)
+    mark = f"ELASTICRUN_TEST_LAUNCH=proxy{os.getpid()}"
+    seen = Seen(f"trap '' 15; export {mark}; tail -f /dev/null & wait; wait")
+    assert asyncio.run(seen.run(kill=True)).code == LOST
+    nobody_left(mark)
 
 
 def test_what_it_leaves_behind_may_hold_its_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
