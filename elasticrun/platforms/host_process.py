@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ from elasticrun.platforms.remote import BEAT, HELLO, signal_line
 _LAST_WORDS = 5.0
 _SHOWN = 300  # characters
 _NOT_EXECUTED = 127
+#: Descriptors of one host process, and of everything else in this launch.
+_EACH, _OTHERS = 4, 64
 
 
 class HostProcess:
@@ -117,3 +120,14 @@ def start(name: str, words: Sequence[str]) -> HostProcess | Ended:
         with process:
             process.kill()
         return Ended(name, _NOT_EXECUTED, f"{words[0]} cannot be watched: {error.strerror}")
+
+
+def allow_descriptors(processes: int) -> None:
+    """Raise this process's limit of descriptors if so many host processes may need more, and it may rise."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OTHERS + processes * _EACH
+    if soft == resource.RLIM_INFINITY or wanted <= soft:
+        return
+    wanted = 2 * wanted if hard == resource.RLIM_INFINITY else min(2 * wanted, hard)
+    if wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

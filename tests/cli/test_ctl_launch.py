@@ -115,6 +115,30 @@ def test_ssh_that_is_not_there_is_said(tmp_path: Path) -> None:
     assert f"{nowhere} cannot be executed: {os.strerror(2)}" in done.err.splitlines()[-1]
 
 
+STAND_IN = """\
+#!/bin/sh
+printf '\\036elastic-run is up 1\\n' >&2
+echo here
+while read word rest; do [ "$word" = signal ] && exit 143; done
+"""
+
+
+def test_many_hosts_need_no_higher_limit_of_descriptors(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(STAND_IN)
+    ssh.chmod(0o755)
+    hosts = ",".join(f"n{number}" for number in range(30))
+    command = ("sh", "-c", 'ulimit -S -n 64 && exec "$@"', "sh", *CTL)
+    launcher = Launcher("-H", hosts, "--ssh", ssh, "--", "x.py", cwd=tmp_path, command=command)
+    try:
+        launcher.wait_lines("^\\[n[0-9]+\\] here$", 30, "out")
+        launcher.signal(signal.SIGTERM)
+        assert launcher.wait() == 128 + signal.SIGTERM, launcher.story()
+        assert len(launcher.err.splitlines()) == 1, launcher.story()
+    finally:
+        launcher.finish()
+
+
 def test_ctrl_c_ends_the_wait_for_a_first_answer(tmp_path: Path) -> None:
     script, pipe = tmp_path / "discover", tmp_path / "pipe"
     os.mkfifo(pipe)
