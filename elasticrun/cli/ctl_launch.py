@@ -32,7 +32,13 @@ _FILE = click.Path(dir_okay=False)
 _SECONDS = click.FloatRange(0, min_open=True, max=1e6)
 _NODES = click.IntRange(1, values.MAX_COUNT)
 _OPTIONS = (
-    click.option("-H", "--hosts", metavar="HOST[:SLOTS],...", help="The hosts, and workers on each."),
+    click.option(
+        "-H",
+        "--hosts",
+        multiple=True,
+        metavar="HOST[:SLOTS],...",
+        help="The hosts, and workers on each; may be repeated.",
+    ),
     click.option("--hostfile", metavar="FILE", help="A file with a host on each line; read again and again."),
     click.option(
         "--host-discovery-script",
@@ -228,7 +234,7 @@ def _terms(
 def _source(given: dict[str, Any]) -> Source:
     from elasticrun.platforms.discovery import Source
 
-    found = [given[name] or "" for name in ("hosts", "hostfile", "host_discovery_script")]
+    found = [",".join(given["hosts"]), given["hostfile"] or "", given["host_discovery_script"] or ""]
     if sum(map(bool, found)) != 1:
         how = "none" if not any(found) else "several"
         raise UsageError(

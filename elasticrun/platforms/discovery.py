@@ -112,7 +112,7 @@ def _text(data: bytes, source: str) -> str:
     if len(data) > _MOST_BYTES:
         raise UsageError(f"{source} gives more than {_MOST_BYTES} bytes: give a host on each line")
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(f"{source} gives no text in UTF-8: give a host on each line") from None
 

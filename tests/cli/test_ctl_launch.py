@@ -79,6 +79,7 @@ def test_words_that_the_launch_cannot_use(words: tuple[str, ...], reason: str) -
     [
         ((), "none of -H, --hostfile and --host-discovery-script given"),
         (("-H", "a", "--hostfile", "f"), "several of -H"),
+        (("-H", "a", "-H", "b c"), "-H, host 2: 'b c' is not valid"),
         (("-H", "a b"), "-H, host 1: 'a b' is not valid"),
         (("--hostfile", "/nowhere"), "/nowhere cannot be read: No such file"),
         (("-H", "a", "--min-nodes", "2"), "more than the 1 hosts of -H"),

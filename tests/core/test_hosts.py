@@ -43,6 +43,8 @@ TERMS = Terms(1, grace=10.0, cooldown=(5.0, 30.0))
         ("me@node-1.example.org:auto", Host("node-1.example.org", "auto", "me")),
         ("10.0.0.1 slots=2", Host("10.0.0.1", "2")),
         ("10.0.0.1 slots = 2", Host("10.0.0.1", "2")),
+        ("10.0.0.1\tslots=2 max_slots=4", Host("10.0.0.1", "2")),
+        ("a max-slots=4", Host("a")),
         ("[fe80::1%eth0]:3", Host("fe80::1%eth0", "3")),
         ("me@[::1]", Host("::1", "", "me")),
     ],

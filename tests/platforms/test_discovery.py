@@ -47,6 +47,12 @@ def test_a_file_names_hosts(tmp_path: Path) -> None:
     assert ask(Source(file=str(path))) == (Host("a", "2"), Host("b", "3"))
 
 
+def test_a_file_from_another_system_names_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_bytes(b"\xef\xbb\xbfa:2\r\n\r\nb slots=3\r\n")
+    assert ask(Source(file=str(path))) == (Host("a", "2"), Host("b", "3"))
+
+
 def test_files_that_are_no_lists_are_refused(tmp_path: Path) -> None:
     assert "No such file" in refusal(Source(file=str(tmp_path / "none")))
     os.mkfifo(tmp_path / "pipe")
