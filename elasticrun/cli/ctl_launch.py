@@ -181,7 +181,7 @@ async def _launch(
     hosts = await _first_answer(source, inbox)
     nodes = _nodes(given, source, len(hosts))
     endpoint = _endpoint(given["rdzv_endpoint"], hosts)
-    python, directory = given["python"] or sys.executable, given["directory"] or os.getcwd()  # noqa: PTH109
+    python, directory = given["python"] or sys.executable, given["directory"] or _directory()
     ssh = SshConfig(given["ssh_program"], given["ssh_option"], python, given["local_without_ssh"])
     assert security.token is not None
     environment[TOKEN_VARIABLE] = security.token
@@ -214,6 +214,13 @@ async def _first_answer(source: Source, inbox: SignalInbox) -> tuple[Host, ...]:
         raise SystemExit(128 + signals[0]) from None
     finally:
         inbox.detach()
+
+
+def _directory() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except OSError as error:
+        raise UsageError(f"there is no working directory here ({error.strerror}): give --directory") from None
 
 
 def _terms(

@@ -103,6 +103,13 @@ def test_wrong_use_is_one_sentence(tmp_path: Path, words: tuple[str, ...], reaso
     assert line.startswith("elastic-ctl: error: ") and reason in line
 
 
+def test_a_working_directory_that_is_gone_is_said(tmp_path: Path) -> None:
+    command = ("sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh", *CTL)
+    done = run("-H", "a", "--", "x.py", cwd=tmp_path, command=command)
+    assert done.process.returncode == ExitCode.USAGE, done.story()
+    assert "there is no working directory here" in done.err and "give --directory" in done.err
+
+
 def test_a_weak_token_is_refused(tmp_path: Path) -> None:
     env = {"ELASTICRUN_TOKEN": "secret"}
     done = run("-H", "a", "--", "x.py", cwd=tmp_path, command=CTL, env=env)
