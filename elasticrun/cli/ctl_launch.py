@@ -177,6 +177,7 @@ async def _launch(
     line = read_words(words, f"launch-{os.urandom(4).hex()}")
     source = _source(given)
     environment, security = _exported(given["export"], environ), _security(given, line, environ)
+    _warn_of_tls(security, line, environment, source.is_fixed)
     cooldown = _cooldown(given["cooldown"])
     hosts = await _first_answer(source, inbox)
     nodes = _nodes(given, source, len(hosts))
@@ -307,10 +308,35 @@ def _security(given: dict[str, Any], line: LaunchWords, environ: Mapping[str, st
     tls = read_tls(given["tls_ca"], given["tls_cert"], given["tls_key"], notes)
     for level, sentence in notes:
         if level == "warning":
-            click.echo(f"elastic-ctl: {sentence}", err=True)
+            _warn(sentence)
     if token is None:
         return SecurityConfig(os.urandom(32).hex(), tls, "this launch")
     return SecurityConfig(token.text, tls, token.source)
+
+
+def _warn_of_tls(
+    security: SecurityConfig, line: LaunchWords, exported: Mapping[str, str], is_fixed: bool
+) -> None:
+    """Hosts that leave are drained on a connection of this launch, which needs TLS if the job has it."""
+    from elasticrun.cli import options
+
+    flags = "--tls-ca, --tls-cert and --tls-key"
+    rows = (options.TLS_CA, options.TLS_CERT, options.TLS_KEY)
+    has_job = any(line.given.has(option) or option.env in exported for option in rows)
+    if has_job and security.tls is None and not is_fixed:
+        _warn(
+            f"the job uses TLS and this launch does not, so hosts are stopped, not drained: give {flags}"
+            " before the -- too"
+        )
+    elif security.tls is not None and not has_job:
+        _warn(
+            f"{flags} stand only before the --: the job has TLS only if they stand behind it too, or in the"
+            " environment on each host"
+        )
+
+
+def _warn(sentence: str) -> None:
+    click.echo(f"elastic-ctl: {sentence}", err=True)
 
 
 def _cooldown(text: str) -> tuple[float, float]:

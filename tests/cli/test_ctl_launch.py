@@ -103,6 +103,25 @@ def test_wrong_use_is_one_sentence(tmp_path: Path, words: tuple[str, ...], reaso
     assert line.startswith("elastic-ctl: error: ") and reason in line
 
 
+def test_tls_is_for_the_job_and_for_this_launch(tmp_path: Path) -> None:
+    """Each of the two has a certificate of its own, and one alone is hardly meant."""
+    pem = tmp_path / "pem"
+    pem.write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n")
+    pem.chmod(0o600)
+    tls = [f"--tls-{part}={pem}" for part in ("ca", "cert", "key")]
+    (tmp_path / "hosts").write_text("a\n")
+    here = ("--hostfile", "hosts", "--cooldown", "0.1", "--ssh", tmp_path / "none")
+    for words, told in (
+        ((*tls, "--", "x.py"), "stand only before the --"),
+        (("--", *tls, "x.py"), "so hosts are stopped, not drained"),
+        ((f"--export=PET_TLS_CERT={pem}", "--", "x.py"), "so hosts are stopped, not drained"),
+        ((*tls, "--", *tls, "x.py"), ""),
+    ):
+        done = run(*here, *words, cwd=tmp_path, command=CTL)
+        assert done.process.returncode == ExitCode.MASTER_UNREACHABLE, done.story()
+        assert told in done.err and ("--tls" in done.err) == bool(told), done.story()
+
+
 def test_a_working_directory_that_is_gone_is_said(tmp_path: Path) -> None:
     command = ("sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh", *CTL)
     done = run("-H", "a", "--", "x.py", cwd=tmp_path, command=command)
