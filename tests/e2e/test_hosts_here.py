@@ -154,3 +154,12 @@ def test_a_user_who_is_not_root_launches() -> None:
     assert launcher.process.returncode == 0, launcher.story()
     printed = [f"[{host}] {NOBODY}" for host in (FIRST, SECOND)]
     assert sorted(line.replace("[default0]:", "") for line in launcher.out.splitlines()) == printed
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_nothing_is_left_of_a_launch_that_is_told_to_end(here: Here, signum: signal.Signals) -> None:
+    launcher = here.launch("-H", f"{FIRST},{SECOND}")
+    here.world(2)
+    launcher.signal(signum)
+    assert launcher.wait() == (128 + signum if signum != signal.SIGKILL else -signum), launcher.story()
+    nobody_left(launcher.mark)
