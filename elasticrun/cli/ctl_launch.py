@@ -32,7 +32,13 @@ _FILE = click.Path(dir_okay=False)
 _SECONDS = click.FloatRange(0, min_open=True, max=1e6)
 _NODES = click.IntRange(1, values.MAX_COUNT)
 _OPTIONS = (
-    click.option("-H", "--hosts", metavar="HOST[:SLOTS],...", help="The hosts, and workers on each."),
+    click.option(
+        "-H",
+        "--hosts",
+        multiple=True,
+        metavar="HOST[:SLOTS],...",
+        help="The hosts, and workers on each; may be repeated.",
+    ),
     click.option("--hostfile", metavar="FILE", help="A file with a host on each line; read again and again."),
     click.option(
         "--host-discovery-script",
@@ -171,11 +177,12 @@ async def _launch(
     line = read_words(words, f"launch-{os.urandom(4).hex()}")
     source = _source(given)
     environment, security = _exported(given["export"], environ), _security(given, line, environ)
+    _warn_of_tls(security, line, environment, source.is_fixed)
     cooldown = _cooldown(given["cooldown"])
     hosts = await _first_answer(source, inbox)
     nodes = _nodes(given, source, len(hosts))
     endpoint = _endpoint(given["rdzv_endpoint"], hosts)
-    python, directory = given["python"] or sys.executable, given["directory"] or os.getcwd()  # noqa: PTH109
+    python, directory = given["python"] or sys.executable, given["directory"] or _directory()
     ssh = SshConfig(given["ssh_program"], given["ssh_option"], python, given["local_without_ssh"])
     assert security.token is not None
     environment[TOKEN_VARIABLE] = security.token
@@ -210,6 +217,13 @@ async def _first_answer(source: Source, inbox: SignalInbox) -> tuple[Host, ...]:
         inbox.detach()
 
 
+def _directory() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except OSError as error:
+        raise UsageError(f"there is no working directory here ({error.strerror}): give --directory") from None
+
+
 def _terms(
     given: dict[str, Any], source: Source, min_nodes: int, line: LaunchWords, cooldown: tuple[float, float]
 ) -> Terms:
@@ -228,7 +242,7 @@ def _terms(
 def _source(given: dict[str, Any]) -> Source:
     from elasticrun.platforms.discovery import Source
 
-    found = [given[name] or "" for name in ("hosts", "hostfile", "host_discovery_script")]
+    found = [",".join(given["hosts"]), given["hostfile"] or "", given["host_discovery_script"] or ""]
     if sum(map(bool, found)) != 1:
         how = "none" if not any(found) else "several"
         raise UsageError(
@@ -294,10 +308,35 @@ def _security(given: dict[str, Any], line: LaunchWords, environ: Mapping[str, st
     tls = read_tls(given["tls_ca"], given["tls_cert"], given["tls_key"], notes)
     for level, sentence in notes:
         if level == "warning":
-            click.echo(f"elastic-ctl: {sentence}", err=True)
+            _warn(sentence)
     if token is None:
         return SecurityConfig(os.urandom(32).hex(), tls, "this launch")
     return SecurityConfig(token.text, tls, token.source)
+
+
+def _warn_of_tls(
+    security: SecurityConfig, line: LaunchWords, exported: Mapping[str, str], is_fixed: bool
+) -> None:
+    """Hosts that leave are drained on a connection of this launch, which needs TLS if the job has it."""
+    from elasticrun.cli import options
+
+    flags = "--tls-ca, --tls-cert and --tls-key"
+    rows = (options.TLS_CA, options.TLS_CERT, options.TLS_KEY)
+    has_job = any(line.given.has(option) or option.env in exported for option in rows)
+    if has_job and security.tls is None and not is_fixed:
+        _warn(
+            f"the job uses TLS and this launch does not, so hosts are stopped, not drained: give {flags}"
+            " before the -- too"
+        )
+    elif security.tls is not None and not has_job:
+        _warn(
+            f"{flags} stand only before the --: the job has TLS only if they stand behind it too, or in the"
+            " environment on each host"
+        )
+
+
+def _warn(sentence: str) -> None:
+    click.echo(f"elastic-ctl: {sentence}", err=True)
 
 
 def _cooldown(text: str) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from elasticrun.core.hosts.events import Ended
 from elasticrun.core.hosts.fates import LOST
 from elasticrun.core.protocol.plain import one_line
+from elasticrun.platforms.children import kill_group, open_reader, wait_end
 from elasticrun.platforms.output import Sink, copy_lines
 from elasticrun.platforms.remote import BEAT, HELLO, signal_line
 
@@ -22,14 +24,17 @@ from elasticrun.platforms.remote import BEAT, HELLO, signal_line
 _LAST_WORDS = 5.0
 _SHOWN = 300  # characters
 _NOT_EXECUTED = 127
+#: Descriptors of one host process, and of everything else in this launch.
+_EACH, _OTHERS = 4, 64
 
 
 class HostProcess:
     """A started process. ``signal``, ``kill`` and ``beat`` may be called at any time."""
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, name: str, process: subprocess.Popen[bytes], pidfd: int) -> None:
         self.name = name
         self._process = process
+        self._pidfd = pidfd
         self._is_up = self._killed = False
         self._said = b""  # the last line before it was up
         self._stdin: asyncio.WriteTransport | None = None
@@ -45,7 +50,7 @@ class HostProcess:
         def take_hello(line: bytes) -> bool:
             if self._is_up:
                 return False
-            if line.startswith(HELLO):
+            if HELLO in line:  # a login may print a line without an end before it
                 self._is_up = True
                 on_up()
             elif text := line.strip():
@@ -53,7 +58,8 @@ class HostProcess:
             return True
 
         prefix = f"[{self.name}] ".encode()
-        (out_pipe, printed), (err_pipe, said) = await _reader(process.stdout), await _reader(process.stderr)
+        out_pipe, printed = await open_reader(process.stdout)
+        err_pipe, said = await open_reader(process.stderr)
         copies = [
             asyncio.create_task(copy_lines(printed, out, prefix, lambda _: False)),
             asyncio.create_task(copy_lines(said, err, prefix, take_hello)),
@@ -70,14 +76,10 @@ class HostProcess:
         return Ended(self.name, code, one_line(self._said.decode(errors="replace"))[:_SHOWN])
 
     async def _ended(self) -> int:
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        fd = os.pidfd_open(self._process.pid)
-        loop.add_reader(fd, ended.set)
         try:
-            await ended.wait()
+            await wait_end(self._pidfd)
         finally:
-            loop.remove_reader(fd)
-            os.close(fd)
+            os.close(self._pidfd)
         if self._killing is not None:
             self._killing.cancel()
         if self._stdin is not None and not self._stdin.is_closing():
@@ -94,11 +96,11 @@ class HostProcess:
         self._write(signal_line(signum))
 
     def kill(self) -> None:
-        """Kill the launcher on the host, and soon whatever stands for it here."""
+        """Kill the launcher on the host, and soon whatever stands for it here, such as ssh and its proxy."""
         self._killed = True
         self.signal(signal.SIGKILL)
         if self._killing is None:
-            self._killing = asyncio.get_running_loop().call_later(_LAST_WORDS, self._process.kill)
+            self._killing = asyncio.get_running_loop().call_later(_LAST_WORDS, kill_group, self._process)
 
     def _write(self, data: bytes) -> None:
         if self._stdin is not None and not self._stdin.is_closing():
@@ -112,11 +114,20 @@ def start(name: str, words: Sequence[str]) -> HostProcess | Ended:
         process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
     except OSError as error:
         return Ended(name, _NOT_EXECUTED, f"{words[0]} cannot be executed: {error.strerror}")
-    return HostProcess(name, process)
+    try:
+        return HostProcess(name, process, os.pidfd_open(process.pid))
+    except OSError as error:
+        with process:
+            process.kill()
+        return Ended(name, _NOT_EXECUTED, f"{words[0]} cannot be watched: {error.strerror}")
 
 
-async def _reader(pipe: object) -> tuple[asyncio.ReadTransport, asyncio.StreamReader]:
-    reader = asyncio.StreamReader()
-    protocol = asyncio.StreamReaderProtocol(reader)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
-    return transport, reader
+def allow_descriptors(processes: int) -> None:
+    """Raise this process's limit of descriptors if so many host processes may need more, and it may rise."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OTHERS + processes * _EACH
+    if soft == resource.RLIM_INFINITY or wanted <= soft:
+        return
+    wanted = 2 * wanted if hard == resource.RLIM_INFINITY else min(2 * wanted, hard)
+    if wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -33,7 +33,7 @@ from elasticrun.core.hosts.names import Host
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.errors import ElasticRunError, UsageError
 from elasticrun.platforms.discovery import Source
-from elasticrun.platforms.host_process import HostProcess, start
+from elasticrun.platforms.host_process import HostProcess, allow_descriptors, start
 from elasticrun.platforms.output import Sink
 from elasticrun.platforms.remote import Request, encode
 from elasticrun.platforms.ssh import SshConfig, command
@@ -149,6 +149,7 @@ class Launch:
                 self._end.set_result(effect)
 
     def _start(self, host: Host, rank: int) -> None:
+        allow_descriptors(len(self._processes) + 1)
         made = start(host.name, command(host, self._ssh))
         if isinstance(made, Ended):
             asyncio.get_running_loop().call_soon(self._handle, made)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import queue
+import select
 import threading
 from collections.abc import Callable
 
@@ -19,7 +20,7 @@ LONGEST = 1 << 16
 
 
 class Sink:
-    """A stream that others write whole lines to. Output that nobody takes any more is dropped."""
+    """A stream that others write whole lines to. Output that cannot be written is dropped."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -50,11 +51,8 @@ class Sink:
     def _write(self) -> None:
         while True:
             data, written = self._queue.get()
-            try:
-                while data:
-                    data = data[os.write(self._fd, data) :]
-            except OSError:
-                self._fd = -1  # nobody reads it
+            with contextlib.suppress(OSError):  # nobody reads it, or a disk is full, which may pass
+                _write_all(self._fd, data)
             if written is not None:
                 self._report(written)
 
@@ -65,6 +63,17 @@ class Sink:
 
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(done)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    """Write, and wait as long as it takes, even if somebody who shares the stream made it non-blocking."""
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            poll.poll()
 
 
 async def copy_lines(

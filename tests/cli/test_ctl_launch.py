@@ -79,6 +79,7 @@ def test_words_that_the_launch_cannot_use(words: tuple[str, ...], reason: str) -
     [
         ((), "none of -H, --hostfile and --host-discovery-script given"),
         (("-H", "a", "--hostfile", "f"), "several of -H"),
+        (("-H", "a", "-H", "b c"), "-H, host 2: 'b c' is not valid"),
         (("-H", "a b"), "-H, host 1: 'a b' is not valid"),
         (("--hostfile", "/nowhere"), "/nowhere cannot be read: No such file"),
         (("-H", "a", "--min-nodes", "2"), "more than the 1 hosts of -H"),
@@ -102,6 +103,32 @@ def test_wrong_use_is_one_sentence(tmp_path: Path, words: tuple[str, ...], reaso
     assert line.startswith("elastic-ctl: error: ") and reason in line
 
 
+def test_tls_is_for_the_job_and_for_this_launch(tmp_path: Path) -> None:
+    """Each of the two has a certificate of its own, and one alone is hardly meant."""
+    pem = tmp_path / "pem"
+    pem.write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n")
+    pem.chmod(0o600)
+    tls = [f"--tls-{part}={pem}" for part in ("ca", "cert", "key")]
+    (tmp_path / "hosts").write_text("a\n")
+    here = ("--hostfile", "hosts", "--cooldown", "0.1", "--ssh", tmp_path / "none")
+    for words, told in (
+        ((*tls, "--", "x.py"), "stand only before the --"),
+        (("--", *tls, "x.py"), "so hosts are stopped, not drained"),
+        ((f"--export=PET_TLS_CERT={pem}", "--", "x.py"), "so hosts are stopped, not drained"),
+        ((*tls, "--", *tls, "x.py"), ""),
+    ):
+        done = run(*here, *words, cwd=tmp_path, command=CTL)
+        assert done.process.returncode == ExitCode.MASTER_UNREACHABLE, done.story()
+        assert told in done.err and ("--tls" in done.err) == bool(told), done.story()
+
+
+def test_a_working_directory_that_is_gone_is_said(tmp_path: Path) -> None:
+    command = ("sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh", *CTL)
+    done = run("-H", "a", "--", "x.py", cwd=tmp_path, command=command)
+    assert done.process.returncode == ExitCode.USAGE, done.story()
+    assert "there is no working directory here" in done.err and "give --directory" in done.err
+
+
 def test_a_weak_token_is_refused(tmp_path: Path) -> None:
     env = {"ELASTICRUN_TOKEN": "secret"}
     done = run("-H", "a", "--", "x.py", cwd=tmp_path, command=CTL, env=env)
@@ -113,6 +140,30 @@ def test_ssh_that_is_not_there_is_said(tmp_path: Path) -> None:
     done = run("-H", "a", "--cooldown", "0.1", "--ssh", nowhere, "--", "x.py", cwd=tmp_path, command=CTL)
     assert done.process.returncode == ExitCode.MASTER_UNREACHABLE, done.story()
     assert f"{nowhere} cannot be executed: {os.strerror(2)}" in done.err.splitlines()[-1]
+
+
+STAND_IN = """\
+#!/bin/sh
+printf '\\036elastic-run is up 1\\n' >&2
+echo here
+while read word rest; do [ "$word" = signal ] && exit 143; done
+"""
+
+
+def test_many_hosts_need_no_higher_limit_of_descriptors(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(STAND_IN)
+    ssh.chmod(0o755)
+    hosts = ",".join(f"n{number}" for number in range(30))
+    command = ("sh", "-c", 'ulimit -S -n 64 && exec "$@"', "sh", *CTL)
+    launcher = Launcher("-H", hosts, "--ssh", ssh, "--", "x.py", cwd=tmp_path, command=command)
+    try:
+        launcher.wait_lines("^\\[n[0-9]+\\] here$", 30, "out")
+        launcher.signal(signal.SIGTERM)
+        assert launcher.wait() == 128 + signal.SIGTERM, launcher.story()
+        assert len(launcher.err.splitlines()) == 1, launcher.story()
+    finally:
+        launcher.finish()
 
 
 def test_ctrl_c_ends_the_wait_for_a_first_answer(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ TERMS = Terms(1, grace=10.0, cooldown=(5.0, 30.0))
         ("me@node-1.example.org:auto", Host("node-1.example.org", "auto", "me")),
         ("10.0.0.1 slots=2", Host("10.0.0.1", "2")),
         ("10.0.0.1 slots = 2", Host("10.0.0.1", "2")),
+        ("10.0.0.1\tslots=2 max_slots=4", Host("10.0.0.1", "2")),
+        ("a max-slots=4", Host("a")),
         ("[fe80::1%eth0]:3", Host("fe80::1%eth0", "3")),
         ("me@[::1]", Host("::1", "", "me")),
     ],
@@ -240,7 +242,10 @@ def test_a_host_that_is_missing_is_not_started_after_its_pause() -> None:
 
 @pytest.mark.parametrize(
     ("code", "why"),
-    [(ExitCode.DRAINED, "was drained by somebody else"), (ExitCode.EXCLUDED, "was excluded from the job")],
+    [
+        (ExitCode.DRAINED, "was told to leave by somebody else"),
+        (ExitCode.EXCLUDED, "was excluded from the job"),
+    ],
 )
 def test_a_host_that_the_job_dismissed_stays_away(code: int, why: str) -> None:
     machine = running(A, B)
@@ -250,6 +255,43 @@ def test_a_host_that_the_job_dismissed_stays_away(code: int, why: str) -> None:
     for now in (1001.0, 1011.0):
         machine.handle(Listed((A,)), now)
     assert machine.handle(Listed((A, B)), 1012.0) == [Start(B, 2)]
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_job_that_is_stopped_ends_the_launch(order: str) -> None:
+    """As by elastic-ctl stop: each launcher says that it was told to leave."""
+    machine = running(A, B)
+    assert texts(machine.handle(Ended(order[0], ExitCode.DRAINED), 1.0))
+    *_, finish = machine.handle(Ended(order[1], ExitCode.DRAINED), 2.0)
+    reason = "a, which has the job's master, was told to leave by somebody else, and no other host runs"
+    assert finish == Finish(ExitCode.DRAINED, reason)
+
+
+def test_hosts_that_fail_are_not_waited_for_without_the_host_of_the_master() -> None:
+    machine = running(A, B)
+    machine.handle(Ended("b", LOST), 1.0)
+    *_, finish = machine.handle(Ended("a", ExitCode.EXCLUDED), 2.0)
+    assert isinstance(finish, Finish) and finish.status == ExitCode.EXCLUDED
+    machine = running(A, B)
+    machine.handle(Ended("a", ExitCode.DRAINED), 1.0)
+    assert isinstance(machine.handle(Ended("b", LOST), 2.0)[-1], Finish)
+
+
+def test_others_go_on_when_the_host_of_the_master_was_told_to_leave() -> None:
+    machine = running(A, B)
+    machine.handle(Ended("a", ExitCode.DRAINED), 1.0)
+    machine.handle(Listed((A, B)), 2.0)
+    assert machine.handle(Ended("b", 0), 3.0) == [Finish(0)], "the job's own end counts"
+
+
+def test_late_news_of_a_host_that_is_forgotten_change_nothing() -> None:
+    machine = running(A, B)
+    for now in (1.0, 11.0):
+        machine.handle(Listed((A,)), now)
+    machine.handle(Ended("b", LOST), 12.0)
+    machine.handle(Listed((A,)), 13.0)
+    assert "b" not in machine.hosts
+    assert machine.handle(NotDrained("b", "no answer within 15 s"), 14.0) == []
 
 
 def test_a_host_that_does_not_start_is_killed_and_has_failed() -> None:

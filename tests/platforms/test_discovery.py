@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from elasticrun.core.hosts.names import Host
 from elasticrun.errors import UsageError
+from elasticrun.platforms import discovery
 from elasticrun.platforms.discovery import Source
 from tests.support.processes import DEADLINE, marked, nobody_left
 
@@ -40,6 +44,12 @@ def test_an_option_names_hosts() -> None:
 def test_a_file_names_hosts(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("# two\na:2\nb slots=3\n")
+    assert ask(Source(file=str(path))) == (Host("a", "2"), Host("b", "3"))
+
+
+def test_a_file_from_another_system_names_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_bytes(b"\xef\xbb\xbfa:2\r\n\r\nb slots=3\r\n")
     assert ask(Source(file=str(path))) == (Host("a", "2"), Host("b", "3"))
 
 
@@ -79,6 +89,11 @@ def test_a_script_that_cannot_be_started_is_said(tmp_path: Path) -> None:
     path = tmp_path / "plain"
     path.write_text("#!/bin/sh\n")
     assert "chmod +x it" in refusal(Source(script=str(path), timeout=1.0))
+    path.write_text("echo a\n")
+    path.chmod(0o755)
+    assert "begin it with a line such as #!/bin/sh" in refusal(Source(script=str(path)))
+    assert "put arguments into a script" in refusal(Source(script="python3 discover.py"))
+    assert "give its path, such as ./discover-none" in refusal(Source(script="discover-none"))
 
 
 def test_a_script_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
@@ -87,3 +102,38 @@ def test_a_script_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None
     assert "did not end within 0.5 s" in refusal(source)
     nobody_left(mark)
     assert not marked(mark)
+
+
+@pytest.mark.parametrize("held", ["", "2>&1 >/dev/null", ">/dev/null"])
+def test_a_script_that_has_ended_has_answered(tmp_path: Path, held: str) -> None:
+    """Even if what it left behind holds its output, as the background ssh of ControlPersist does."""
+    code = f"echo a; setsid tail --pid={os.getpid()} -f /dev/null {held} & echo $! >{tmp_path}/pid; echo b"
+    try:
+        assert ask(script(tmp_path, code)) == (Host("a"), Host("b"))
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def test_a_file_that_hangs_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one on a server that is away. Only one thread waits for it, and its late answer counts."""
+    goes_on, reads = threading.Event(), list[str]()
+
+    def read(path: str) -> bytes:
+        reads.append(path)
+        assert goes_on.wait(DEADLINE)
+        return b"a\n"
+
+    monkeypatch.setattr(discovery, "_read", read)
+
+    async def ask_thrice() -> tuple[Host, ...]:
+        source = Source(file="hosts", timeout=0.05)
+        for _ in range(2):
+            with pytest.raises(UsageError, match=r"hosts cannot be read within 0\.05 s"):
+                await source.ask()
+        goes_on.set()
+        while True:
+            with contextlib.suppress(UsageError):
+                return await source.ask()
+
+    assert asyncio.run(asyncio.wait_for(ask_thrice(), DEADLINE)) == (Host("a"),)
+    assert reads == ["hosts"]

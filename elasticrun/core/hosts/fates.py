@@ -78,7 +78,7 @@ def judge(event: Ended, was_up: bool, is_first: bool) -> tuple[Fate, str]:
     if code in _OF_JOB:
         return Fate.JOB_OVER, ""
     if code == ExitCode.DRAINED:
-        return Fate.DISMISSED, "was drained by somebody else"
+        return Fate.DISMISSED, "was told to leave by somebody else"
     if code == ExitCode.EXCLUDED:
         return Fate.DISMISSED, "was excluded from the job, as it is faulty"
     if is_first and code in _HOPELESS:

@@ -9,6 +9,8 @@ stands for them. Each event leads from the difference between the two to effects
 * A host that fails is left out for a time that doubles with each failure in a row, up to a bound. One that
   ran for long has no failures behind it.
 * The first host has the master. It is never drained, and the launch ends if it fails too often.
+* A host that was told to leave by somebody else is not wanted any more. If the first host was, and nothing
+  runs, the job has been stopped: without its master no other host could go on.
 * A launcher that says how the job ended ends the launch: the others get the time to end by themselves.
 
 Invariants. A host has at most one process at a time. Only a host that is gone is drained. Once the launch
@@ -74,6 +76,7 @@ class Entry:
     up_since: float | None = None
     failures: int = 0  # in a row
     out: str = ""  # why it is left out until its deadline, or, without one, until it leaves the list
+    dismissed: int = 0  # the exit status with which it was told to leave by somebody else; 0: it was not
 
 
 class Hosts:
@@ -110,13 +113,14 @@ class Hosts:
                 self._up(self.hosts[name], now)
             case Ended():
                 self._ended(self.hosts[event.name], event, now)
+                self._end_if_stopped(now)
             case NotDrained(name=name, reason=reason):
-                self._not_drained(self.hosts[name], reason, now)
+                self._not_drained(name, reason, now)
             case Interrupted(signum=signum):
                 self._interrupted(signum, now)
         for name in self._timers.pop_due(now):
             self._due(name, now)
-        if self._end is not None and not self._running():
+        if self._end is not None and not _running(self.hosts):
             self._effects.append(Finish(*self._end))
         effects, self._effects = self._effects, []
         return effects
@@ -200,7 +204,7 @@ class Hosts:
             case Fate.HOPELESS:
                 self._finish(event.code, f"{name} {text}", now)
             case Fate.DISMISSED:
-                entry.out = text
+                entry.out, entry.dismissed = text, event.code
                 self._tell(f"{name} {text}; it is left out until the list lacks it")
             case _:
                 self._failed(entry, event, text, now)
@@ -220,9 +224,16 @@ class Hosts:
             why = f"only {left} of {self._terms.min_nodes} hosts that the job needs can be started"
             self._finish(ExitCode.RENDEZVOUS_TIMEOUT, f"{why}: {name} {text}", now)
 
-    def _not_drained(self, entry: Entry, reason: str, now: float) -> None:
-        if entry.state is State.DRAINING:
-            self._tell(f"{entry.host.name} cannot be drained ({reason}): it is told to stop")
+    def _end_if_stopped(self, now: float) -> None:
+        first = next(entry for entry in self.hosts.values() if entry.rank == 0)
+        if self._end is None and first.dismissed and not _running(self.hosts):
+            why = f"{first.host.name}, which has the job's master, {first.out}"
+            self._finish(first.dismissed, f"{why}, and no other host runs", now)
+
+    def _not_drained(self, name: str, reason: str, now: float) -> None:
+        entry = self.hosts.get(name)  # it may have left by itself meanwhile, and be forgotten
+        if entry is not None and entry.state is State.DRAINING:
+            self._tell(f"{name} cannot be drained ({reason}): it is told to stop")
             self._stop(entry, SIGTERM, now)
 
     # -- time
@@ -258,9 +269,6 @@ class Hosts:
 
     # -- the end
 
-    def _running(self) -> list[Entry]:
-        return [entry for entry in self.hosts.values() if entry.state is not State.ABSENT]
-
     def _finish(self, status: int, reason: str, now: float) -> None:
         """The launch ends once nothing runs; what was decided first stands."""
         self._end = (status, reason)
@@ -271,7 +279,7 @@ class Hosts:
         self._timers.set(_END, now + (0.0 if reason else self._terms.over_timeout))
 
     def _interrupted(self, signum: int, now: float) -> None:
-        running = self._running()
+        running = _running(self.hosts)
         if self._signum:
             self._tell(f"asked to stop again: killing {_them(len(running))} now")
             for entry in running:
@@ -295,6 +303,10 @@ class Hosts:
 
     def _tell(self, text: str) -> None:
         self._effects.append(Tell(text))
+
+
+def _running(hosts: dict[str, Entry]) -> list[Entry]:
+    return [entry for entry in hosts.values() if entry.state is not State.ABSENT]
 
 
 def _them(count: int) -> str:

@@ -1,7 +1,8 @@
 """Lines that name hosts: of ``-H``, of a hostfile, and of what a discovery script prints.
 
-A line is ``[USER@]HOST[:SLOTS]``, or ``[USER@]HOST slots=SLOTS`` as MPI writes it. HOST is a name, an IPv4
-address, or an IPv6 address in brackets. SLOTS is a number of workers, or ``auto``.
+A line is ``[USER@]HOST[:SLOTS]``, or ``[USER@]HOST slots=SLOTS [max_slots=N]`` as MPI writes it. HOST is a
+name, an IPv4 address, or an IPv6 address in brackets. SLOTS is a number of workers, or ``auto``. There are
+never more workers than slots, so ``max_slots`` changes nothing.
 
 Theory. Such a name becomes a word of an ssh command line, and comes from a program that may be wrong. So only
 what a name can consist of is taken: nothing that begins with a dash, no spaces, no character that a terminal
@@ -24,11 +25,11 @@ MAX_SLOTS = 4096
 AUTO = "auto"
 _LONGEST = 500  # characters of a line
 _SHOWN = 80
-_ALLOWED = "[USER@]HOST[:SLOTS], such as node1, node1:4, node1:auto, user@node1:4 or [fe80::1]:4"
+_ALLOWED = "[USER@]HOST[:SLOTS], such as node1, node1:4, node1 slots=4, node1:auto, me@node1 or [fe80::1]:4"
 _LINE = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_][\w.+-]*)@)?"
     r"(?:\[(?P<v6>[0-9A-Fa-f]*:[0-9A-Fa-f:.]+(?:%\w[\w.-]*)?)\]|(?P<name>\w[\w.-]*))"
-    r"(?:(?::|\s+slots\s*=\s*)(?P<slots>\w+))?",
+    r"(?:(?::|\s+slots\s*=\s*)(?P<slots>\w+))?(?:\s+max[_-]slots\s*=\s*\d+)?",
     re.ASCII,
 )
 
