@@ -414,6 +414,19 @@ def test_who_goes_in_a_check_is_not_called_faulty(how: str) -> None:
     assert job.started() == {"a", "c", "d"}
 
 
+def test_who_is_lost_between_two_probes_is_not_asked_to_help() -> None:
+    """Else each suspect would wait for it in vain, and have one witness less."""
+    job = Clinic("abcd", min_nodes=2)
+    job.answer("d")
+    job.do(Detached(job.sessions["d"], "reset"))
+    job.hear()
+    job.answer_all(dead="a")  # only for a while
+    asked = [group.nodes for start in job.asked.values() for group in start.groups]
+    assert set(asked) == {("b", "a"), ("a", "c"), ("b", "c")}
+    job.answer_all()
+    assert job.started() == set("abc")
+
+
 def test_a_job_does_not_end_for_a_doubt_that_is_there_because_a_node_left() -> None:
     job = Clinic("ab")
     job.do(Left(job.sessions["b"], "stopped"))

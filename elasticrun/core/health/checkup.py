@@ -88,12 +88,12 @@ class Checkup:
         ``ratio`` is how many times slower than the median a straggler is; ``trusted`` nodes may help.
         """
         self._evidence = self._evidence.after(self.step, self._reports)
-        step = second_step(self._evidence, ratio, trusted)
+        step = second_step(self._evidence, ratio, trusted, self.gone)
         if step is None:
             return False
         self.step = step
         self.number = number
-        self.pending = set(step.nodes) - self.gone
+        self.pending = set(step.nodes)
         self._reports = {}
         return True
 
