@@ -25,6 +25,7 @@ from elasticrun.core.membership.quorum import Quorum, longest_stay, walk
 from elasticrun.core.membership.seniority import Seniority
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import Outcome
+from elasticrun.core.state.ledger import CommitLedger
 from elasticrun.core.state.placement import Transfer, plan_gathering
 from elasticrun.sim import ills, run, scenario
 from elasticrun.sim.draw import generate, generate_shrinking
@@ -37,6 +38,8 @@ from elasticrun.sim.scenario import (
     AgentStarts,
     Fault,
     HostCrash,
+    MasterCrash,
+    Memory,
     Network,
     NodeSpec,
     Scenario,
@@ -122,6 +125,17 @@ def test_what_could_not_be_sent_once_is_tried_in_other_ways(monkeypatch: pytest.
 
     monkeypatch.setattr("elasticrun.core.job.commits.plan_gathering", once)
     assert violated(cases) == {GIVEN_UP}
+
+
+def test_a_master_that_lost_its_journal_would_forget_what_nodes_have_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = (NodeSpec("a"), NodeSpec("b"))
+    lost = MasterCrash(20.0, memory=Memory.LOST)
+    case = Scenario(0, nodes, 2, 2, quiet_from=40.0, step=0.5, faults=(lost,))
+    assert violated([case]) == set()
+    monkeypatch.setattr(CommitLedger, "_adopts", lambda *_: False)
+    assert violated([case]) == {"what all hold is restored"}
 
 
 def test_without_seniority_a_late_node_would_be_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
