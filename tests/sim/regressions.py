@@ -625,4 +625,18 @@ REGRESSIONS: dict[str, Scenario] = {
         step=1.05,
         storage=StorageSpec(every=5.0, flush=5.0, away=((4.69, 10.45),)),
     ),
+    "a link is broken, and the second helper is frozen while it should meet the node": Scenario(
+        seed=1,
+        nodes=_nodes(6),
+        min_nodes=2,
+        max_nodes=6,
+        last_call=5.0,
+        quiet_from=60.0,
+        health=CHECKED,
+        faults=(
+            FallsIll(0.0, "n0", Illness.NETWORK),
+            LinkBreaks(0.0, ("n1", "n3")),
+            Freeze(3.0, "n5", until=15.0),
+        ),
+    ),
 }

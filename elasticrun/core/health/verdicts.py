@@ -14,7 +14,8 @@ says who meets whom). The rules, by what they need to be right:
   therefore never condemned unless at least two of its own links are broken; faults elsewhere, however many,
   do not add up against it. One broken link can make one witness only, and a group of three none, because it
   may have failed for the link between the two others. Nor is a node a witness of what failed before it proved
-  good: it may have come late itself, as one that was frozen for a while does.
+  good: it may have come late itself, as one that was frozen for a while does. A helper that proved good and
+  is frozen only then counts like a broken link.
 - *A link is bad* if a group of only good nodes failed; nobody is excluded for it. Of a group of three one of
   the three links is bad, and it is named if its pair was tried as well.
 - Every other node is *undecided*. If both nodes of a job of two pass their self tests but do not reach each
