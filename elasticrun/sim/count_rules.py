@@ -59,14 +59,31 @@ def _candidates_are_exact(machine: JobMachine) -> None:
     _same("who is held back imports", {name for name in held if not nodes[name].status.warming}, set())
     checked = machine.state.checkup.pending if machine.state.checkup is not None else set[str]()
     _same("who is held back is not checked", held.keys() & checked, set())
-    # A world of those that are there may wait for a back-off, or for what a node that leaves has saved.
-    waits = any((timer, "") in machine.state.timers for timer in (BACKOFF, COLLECTING, FLUSH))
-    is_free = machine.state.members.detached == 0 and not waits
-    if machine.state.round < 0 or (machine.state.phase is JobPhase.GATHERING and is_free):
+    if held and _are_held_needed(machine):
         _same("nobody is held back who is needed", set(held), set())
     if not machine.state.ended:
         deadline = next(iter(held.values())) + WARMING_LIMIT if held else None
         _same("the wait for who is held back", machine.state.timers._due.get((WARMING, "")), deadline)
+
+
+def _are_held_needed(machine: JobMachine) -> bool:
+    """Whether nodes that are held back would have to be candidates now.
+
+    Not during a back-off, nor while an end waits for the storage: no world is formed then. While saved states
+    are collected or flushed, a world waits; that one must be possible without those held back.
+    """
+    state = machine.state
+    if state.round < 0:
+        return True
+    is_off = state.members.detached > 0 or state.ending is not None or (BACKOFF, "") in state.timers
+    if state.phase is not JobPhase.GATHERING or is_off:
+        return False
+    waits = any((timer, "") in state.timers for timer in (COLLECTING, FLUSH))
+    able = {n: state.members.nodes[n] for n in state.ready if n not in state.health.doubtful}
+    is_possible = state.limits.usable(len(able)) > 0
+    if state.quorum.is_needed:
+        is_possible = is_possible and not _obstacle(machine, able, more_may_come=False)
+    return not (waits and is_possible)
 
 
 def _same(what: str, kept: object, counted: object) -> None:

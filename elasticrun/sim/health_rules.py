@@ -63,6 +63,7 @@ class HealthRules:
         self._here: set[str] = set()  # incarnations that the master knows
         self._gone: dict[str, None] = {}  # incarnations that this master must not take again
         self._began = 0.0  # when the newest check began
+        self._probe, self._probed = 0, 0.0  # the number of its newest probe, and when that began
         # By incarnation: when its last check began, and whether that had all-gathers.
         self._checked: dict[str, tuple[float, bool]] = {}
         self._doubted: dict[str, str] = {}  # suspect or doubtful nodes, and their hosts
@@ -78,9 +79,11 @@ class HealthRules:
                 case Decided(text, phase, _):
                     self.phases_follow_the_table(phase)
                     self.accusations_are_of_those_present(text, machine)
-                case Send(session, StartProbe(groups=groups)):
+                case Send(session, StartProbe(check=check, groups=groups)):
                     node = machine.state.members.node_of(session)
                     assert node is not None
+                    if check != self._probe:
+                        self._probe, self._probed = check, self.sim.kernel.now
                     self._checked[node.info.incarnation] = self._began, bool(groups)
         self.phases_follow_the_table(machine.state.phase)
         for who in list(machine.state.members._retired)[len(self._gone) :]:
@@ -143,16 +146,26 @@ class HealthRules:
         return [who for who, told in retired if told is not None and told.code is RejectCode.EXCLUDED]
 
     def exclusion_is_just(self, machine: JobMachine, agent: SimAgent) -> None:
-        """An excluded node is ill, has broken links, or was away and could not answer."""
+        """An excluded node is ill, has broken links, or was away and could not answer.
+
+        Two all-gathers speak against it, each with a node that had proved good: that one may have been frozen
+        only since the newest probe began.
+        """
         clinic, name = self.sim.clinic, agent.name
         ill = clinic.suffers(name, *GRAVE)
         slow = machine.state.config.health.exclude_stragglers and clinic.suffers(name, Illness.SLOW)
         # A node that proved good, and whose network then fell ill during the check, makes others look faulty.
         network = (since for illness, since in clinic.ill.values() if illness is Illness.NETWORK)
-        cut = sum(name in link for link in clinic.broken) + sum(it >= self._began for it in network) > 1
+        cut = sum(name in link for link in clinic.broken) + sum(it >= self._began for it in network)
+        cut += sum(other is not agent and self._was_late(other) for other in self.sim.agents)
         away = agent.over or agent.frozen > 0 or agent.disturbed >= self._began
-        if not (ill or slow or cut or away):
+        if not (ill or slow or cut > 1 or away):
             raise Violation("no good node is excluded", f"{agent.incarnation} in {machine.state.phase}")
+
+    def _was_late(self, agent: SimAgent) -> bool:
+        """Whether a node that was checked may have missed an all-gather of the newest probe."""
+        began, _ = self._checked.get(agent.incarnation, (-1.0, False))
+        return began == self._began and (agent.frozen > 0 or agent.disturbed >= self._probed)
 
     def only_the_sound_are_trusted(self, machine: JobMachine) -> None:
         for name in machine.state.health.trusted:

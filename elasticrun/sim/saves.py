@@ -3,6 +3,10 @@
 The rules: whatever is restored was saved by every rank of one round after one step, and nobody has written
 over it since. What all ranks have saved is not lost while each agent that held a part of it is here, and is
 not given up before all was tried (``sim/gathering_rules.py``).
+
+A master without a journal adopts commits of rounds before its first one only: it may give the number of any
+later round again, so what was saved under that number before is no older state of this job. Nobody asks it
+to restore that.
 """
 
 from __future__ import annotations
@@ -49,6 +53,8 @@ class Saves:
         #: By round: each member's group rank and incarnation.
         self._places: dict[int, dict[str, tuple[int, str]]] = {}
         self._held: set[CommitId] = set()  # which all members told in time that they hold it
+        self._generation = 0  # of the newest world: how often a master has lost its journal before
+        self._first = 0  # the first round of that generation
 
     # -- workers
 
@@ -90,7 +96,10 @@ class Saves:
             return
         commit = CommitId(group.round, step)
         memory.contents[buffer] = commit, rank
-        self._saved.setdefault(commit, set()).add(rank)
+        world = self.sim.rules.world_of(agent.name, group.assignment)
+        assert world is not None
+        if world.generation == self._generation or commit.round < self._first:
+            self._saved.setdefault(commit, set()).add(rank)
         memory.handle(SaveEnds(rank, step, 10, f"{commit.round}.{commit.step}.{rank}", self.own))
 
     def answered(self, agent: SimAgent, rank: int, step: int) -> None:
@@ -112,6 +121,8 @@ class Saves:
         restored = {given.restore for given in world.assignments.values()}
         require("all members restore the same", len(restored) == 1, str(restored))
         (restore,) = restored
+        if world.generation != self._generation:
+            self._forget_from(world)
         if restore is not None:
             saved, size = self._saved.get(restore, set()), self._ranks[restore.round]
             require("what is restored was saved by all", len(saved) == size, f"{restore}: {saved} of {size}")
@@ -124,6 +135,14 @@ class Saves:
             name: (given.group_rank, nodes[name].info.incarnation)
             for name, given in world.assignments.items()
         }
+
+    def _forget_from(self, first: World) -> None:
+        """Forget what no master adopts after it lost its journal, and formed this world."""
+        self._generation, self._first = first.generation, first.number
+        for commit in [each for each in self._saved if each.round >= first.number]:
+            del self._saved[commit]
+            self._held.discard(commit)
+            self._safe.pop(commit, None)
 
     def after_master(self, machine: JobMachine, effects: Sequence[JobEffect]) -> None:
         """Note which commits of the round that runs all its members hold, and which one is safe."""

@@ -104,24 +104,24 @@ def test_a_step_knows_the_groups_of_a_node() -> None:
         ("a", "abcdefgh", "", ["ac bd", "ae bf"]),  # no helper serves twice if there are enough
         ("d", "abcde", "", ["ca db", "ea cb", "da eb"]),  # three suspects, two helpers
         ("ac", "abcdef", "", ["ae bf", "ce df", "af be", "cf de"]),
-        ("ac", "abcd", "", ["ad bc", "ac db"]),  # nobody is known good: everybody meets
-        ("bdf", "abcdef", "", ["ad bf ce", "af de bc", "ae fc db", "ac eb fd"]),
+        ("ac", "abcd", "", ["ba dc", "ad bc", "ac db"]),  # nobody is known good: everybody meets
+        ("bdf", "abcdef", "", ["ba dc fe", "ad bf ce", "af de bc", "ae fc db", "ac eb fd"]),
         (
             "abcdefghi",
             "abcdefghi",
             "",
-            ["gh", "ad bc eh gi", "ac db hi fg", "ei hf", "eg if"],
+            ["ba dc fe gh", "ad bc eh gi", "ac db hi fg", "ei hf", "eg if"],
         ),  # blocks: 4, 5
         (
             "abcdefghij",
             "abcdefghij",
             "",
-            ["ad bf ce gj hi", "af de bc gi jh", "ae fc db", "ac eb fd"],
+            ["ba dc fe hg ji", "ad bf ce gj hi", "af de bc gi jh", "ae fc db", "ac eb fd"],
         ),  # 6, 4
         ("a", "a", "x", ["xa"]),
         ("a", "ab", "xyzw", ["ab xy", "ay xb"]),  # who is known good now is asked first
-        ("a", "a", "xyzw", ["yz", "az xy", "ay zx"]),  # else two who were good earlier, and one another
-        ("ab", "ab", "xy", ["ay xb", "ab yx"]),
+        ("a", "a", "xyzw", ["xa yz", "az xy", "ay zx"]),  # else two who were good earlier, and one another
+        ("ab", "ab", "xy", ["xa yb", "ay xb", "ab yx"]),
     ],
 )
 def test_second_step(faulty: str, suspects: str, trusted: str, slots: list[str]) -> None:
@@ -132,12 +132,12 @@ def test_a_faulty_node_that_shows_itself_is_not_probed_again() -> None:
     assert plan(Fleet(silent=frozenset("a")), "ab") == []
     assert plan(Fleet(silent=frozenset("ac")), "abcd") == ["bd"]
     assert plan(Fleet(broken=frozenset("a")), "abcd") == ["bc", "bd"]
-    assert plan(Fleet(silent=frozenset("ac"), dead=frozenset("e")), "abcdef") == ["bd", "ed fb", "eb df"]
+    assert plan(Fleet(silent=frozenset("ac"), dead=frozenset("e")), "abcdef") == ["fe bd", "ed fb", "eb df"]
 
 
 def test_one_node_known_good_is_not_enough_and_joins_the_suspects() -> None:
     fleet = Fleet(dead=frozenset("a"), crooked=frozenset("c"))  # c and d reach each other, but c is faulty
-    assert plan(fleet, "abcd") == ["bd", "ad"]
+    assert plan(fleet, "abcd") == ["ba", "bd", "ad"]
     assert blamed(fleet.verdict("abcd")) == {"a", "c"}
 
 
@@ -258,9 +258,7 @@ def test_two_nodes_that_reach_each_other_the_second_time() -> None:
 def test_a_condemned_node() -> None:
     verdict = Fleet(dead=frozenset("a")).verdict("abcd")
     assert verdict.faulty == (
-        NodeFinding(
-            "a", "no all-gather with it worked, also not with b, c, d, which are good: a saw no answer"
-        ),
+        NodeFinding("a", "no all-gather with it worked, also not with c, d, which are good: a saw no answer"),
     )
     assert verdict.summary == "3 of 4 checked nodes are good; faulty: a"
 
@@ -271,7 +269,7 @@ def test_one_witness_is_too_few() -> None:
     assert verdict.undecided == (
         NodeFinding(
             "a",
-            "its all-gather with b, which is good, failed, and no second good node tried: "
+            "its all-gather with b, which is good, failed, and no second node known to be good tried: "
             "it is at fault, or its link to b (a saw no answer)",
         ),
     )
@@ -387,8 +385,44 @@ def test_a_helper_that_is_lost_in_the_second_step_is_no_witness() -> None:
     second = second_step(evidence, RATIO)
     assert second is not None
     verdict = judge(evidence.after(second, Fleet(dead=frozenset("a"), silent=frozenset("c")).reports(second)))
-    assert blamed(verdict) == {"a", "c"}  # b and d speak against a
+    assert blamed(verdict) == {"c"}  # only d speaks against a: b was not known to be good when they met
     assert verdict.good == ("b", "d")
+    assert [found.node for found in verdict.undecided] == ["a"]
+
+
+def test_a_helper_that_is_gone_is_not_asked_and_who_came_late_is_asked_again() -> None:
+    """Node a was frozen in the first step, d is lost before the second, and the link of b and c is broken."""
+    first = first_step("abcd")
+    evidence = Evidence().after(first, Fleet(dead=frozenset("a")).reports(first))
+    second = second_step(evidence, RATIO, gone="d")
+    assert second == Step(("b", "a", "c"), ((("b", "a"),), (("b", "c"),), (("a", "c"),)))
+    verdict = judge(evidence.after(second, Fleet(cut=frozenset([link("b", "c")])).reports(second)), gone="d")
+    assert (verdict.good, blamed(verdict), verdict.undecided) == (("a", "b", "c"), set(), ())
+    assert [found.nodes for found in verdict.bad_links] == [("a", "b"), ("b", "c")]
+
+
+def test_a_node_is_no_witness_of_what_failed_before_it_proved_good() -> None:
+    """As above, but d is lost in the second step: nobody can tell b and its link to c apart."""
+    first = first_step("abcd")
+    evidence = Evidence().after(first, Fleet(dead=frozenset("a")).reports(first))
+    second = second_step(evidence, RATIO)
+    assert second is not None
+    fleet = Fleet(silent=frozenset("d"), cut=frozenset([link("b", "c")]))
+    verdict = judge(evidence.after(second, fleet.reports(second)), gone="d")
+    assert (verdict.good, blamed(verdict), verdict.gone) == (("a", "c"), set(), ("d",))
+    [found] = verdict.undecided
+    assert found.node == "b"
+    assert found.reason.startswith("its all-gather with c, which is good, failed, and no second node known")
+
+
+def test_pairs_stay_together_in_the_second_step_when_others_are_gone() -> None:
+    nodes = names(20)
+    evidence = Evidence().after(first_step(nodes), dead(*range(0, 20, 2)).reports(first_step(nodes)))
+    step = second_step(evidence, RATIO, gone=("n0", "n4"))
+    assert step is not None
+    assert {"n0", "n4"}.isdisjoint(step.nodes)
+    met = {frozenset(group) for slot in step.slots for group in slot}
+    assert all(link(f"n{it}", f"n{it + 1}") in met for it in range(0, 20, 2) if it not in (0, 4))
 
 
 # Slow nodes and links

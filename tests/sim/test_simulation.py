@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -19,14 +20,18 @@ from elasticrun.core.job import growing
 from elasticrun.core.job.attendance import Attendance
 from elasticrun.core.job.commits import Commits
 from elasticrun.core.job.formation import Formation
+from elasticrun.core.job.machine import JobMachine
+from elasticrun.core.job.state import COLLECTING, FLUSH
 from elasticrun.core.job.world import Decision, Step
 from elasticrun.core.membership import rendezvous
 from elasticrun.core.membership.quorum import Quorum, longest_stay, walk
 from elasticrun.core.membership.seniority import Seniority
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import Outcome
+from elasticrun.core.state.ledger import CommitLedger
 from elasticrun.core.state.placement import Transfer, plan_gathering
 from elasticrun.sim import ills, run, scenario
+from elasticrun.sim.count_rules import counts_are_exact
 from elasticrun.sim.draw import generate, generate_shrinking
 from elasticrun.sim.failover import simulator
 from elasticrun.sim.kernel import Violation
@@ -37,6 +42,8 @@ from elasticrun.sim.scenario import (
     AgentStarts,
     Fault,
     HostCrash,
+    MasterCrash,
+    Memory,
     Network,
     NodeSpec,
     Scenario,
@@ -122,6 +129,17 @@ def test_what_could_not_be_sent_once_is_tried_in_other_ways(monkeypatch: pytest.
 
     monkeypatch.setattr("elasticrun.core.job.commits.plan_gathering", once)
     assert violated(cases) == {GIVEN_UP}
+
+
+def test_a_master_that_lost_its_journal_would_forget_what_nodes_have_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = (NodeSpec("a"), NodeSpec("b"))
+    lost = MasterCrash(20.0, memory=Memory.LOST)
+    case = Scenario(0, nodes, 2, 2, quiet_from=40.0, step=0.5, faults=(lost,))
+    assert violated([case]) == set()
+    monkeypatch.setattr(CommitLedger, "_adopts", lambda *_: False)
+    assert violated([case]) == {"what all hold is restored"}
 
 
 def test_without_seniority_a_late_node_would_be_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,6 +279,29 @@ def test_without_holding_back_a_world_would_wait_for_imports(monkeypatch: pytest
 def test_a_joiner_that_waited_for_others_without_bound_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growing, "SETTLE", 5.0)
     assert violated([joiners(2.0, 20.0)]) == {"who could join does"}
+
+
+@pytest.mark.parametrize("timer", [COLLECTING, FLUSH])
+def test_a_node_that_is_needed_while_states_are_collected_would_be_seen(timer: str) -> None:
+    """A world may wait for saved states, and nodes may be held back meanwhile, but none that it needs."""
+    sim = simulator(REGRESSIONS["a node imports while the others collect what one that leaves has saved"])
+    seen: list[str] = []
+
+    def look(*_: Any) -> None:
+        state = copy.deepcopy(sim.master.machine.state)
+        if not state.held or (COLLECTING, "") not in state.timers:
+            return
+        state.timers.cancel((COLLECTING, ""))
+        state.timers.set((timer, ""), state.now + 5.0)
+        counts_are_exact(JobMachine(sim.config, state))
+        state.limits = replace(state.limits, min_nodes=len(state.ready) + 1)
+        with pytest.raises(Violation, match="nobody is held back who is needed"):
+            counts_are_exact(JobMachine(sim.config, state))
+        seen.extend(state.held.since)
+
+    sim.observers.append(look)
+    sim.run()
+    assert set(seen) == {"n0"}
 
 
 def test_a_world_that_waited_for_an_import_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,10 @@ good, all suspects are in blocks, together with helpers that were good earlier (
 block as far as they go. A block needs at most BLOCK - 1 slots and is resolved if two of its nodes are good:
 they meet, and both then are witnesses against the others. No plan with as many slots does better against the
 worst case: of n nodes that meet at most d others each, n/(d + 1) can always be chosen of which no two meet
-(Turán).
+(Turán). A pair that failed in step 1 meets once more, and now the other one listens: one of the two may
+only have been late, and was known to be good by nobody.
+
+Nodes that are gone by then take no part in step 2.
 
 *What step 2 settles.* Let f of N nodes be faulty, each failing every group it is in, and all links be sound.
 Then every faulty node is condemned and every other one proven good if
@@ -35,13 +38,13 @@ waits meanwhile. So a group must be given up at a time that depends on its slot 
 and counted from the start of the step, and not after so many seconds of its own: else a good
 node that comes late from a faulty one fails with the next one as well.
 
-With N = 2 there is no third node to ask. If both self tests are fine and the group failed, step 2 repeats it
-with the roles of the two ends swapped, which acquits both if the failure was temporary.
+With N = 2 there is no third node to ask. If both self tests are fine and the group failed, step 2 only
+repeats it, which acquits both if the failure was temporary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, zip_longest
@@ -168,11 +171,15 @@ class Evidence:
 
     @cached_property
     def suspects(self) -> Group:
-        """The nodes that were in groups, none of which worked, and that show no fault of their own.
+        """The nodes that were in groups, none of which worked, and that show no fault of their own."""
+        return self.suspects_without(())
+
+    def suspects_without(self, gone: Collection[str]) -> Group:
+        """The suspects that are not ``gone``.
 
         Nodes whose whole group is suspect come first, side by side with the rest of it.
         """
-        cleared = {*self.proven, *self.own_faults}
+        cleared = {*self.proven, *self.own_faults, *gone}
         first: dict[str, None] = {}
         rest: dict[str, None] = {}
         for meeting in self.meetings:
@@ -196,34 +203,39 @@ def first_step(suspects: Sequence[str], trusted: Sequence[str] = ()) -> Step:
     return Step((*names, *helpers), (tuple(groups),) if groups else ())
 
 
-def second_step(evidence: Evidence, ratio: float, trusted: Sequence[str] = ()) -> Step | None:
+def second_step(
+    evidence: Evidence, ratio: float, trusted: Sequence[str] = (), gone: Collection[str] = ()
+) -> Step | None:
     """The second step, or None if it would not tell anything.
 
     ``ratio`` is how many times slower than the median a straggler is.
     ``trusted`` are nodes that an earlier check found good. They are asked only if fewer than two nodes have
-    proven good in this check, and only those that have not taken part.
+    proven good in this check, and only those that have not taken part. ``gone`` nodes take no part.
     """
     if len(evidence.steps) != STEPS - 1:
         return None
+    suspects, proven = evidence.suspects_without(gone), _without(evidence.proven, gone)
     slots: tuple[Slot, ...] = ()
-    if evidence.suspects:
-        slots = _plan(evidence, _without(trusted, evidence.nodes)) or _again(evidence.suspects)
+    if suspects:
+        met = {meeting.nodes for meeting in evidence.meetings}
+        slots = _plan(suspects, proven, _without(trusted, evidence.nodes), met)
     members = [node for slot in slots for group in slot for node in group]
-    sound = {node: report for node, report in evidence.computed.items() if node not in evidence.own_faults}
+    unfit = {*evidence.own_faults, *gone}
+    sound = {node: report for node, report in evidence.computed.items() if node not in unfit}
     nodes = tuple(dict.fromkeys([*members, *to_measure_again(sound, ratio)]))
     return Step(nodes, slots) if nodes else None
 
 
-def _plan(evidence: Evidence, trusted: list[str]) -> tuple[Slot, ...]:
-    """Slots in which suspects meet helpers, or one another."""
-    suspects, proven = evidence.suspects, evidence.proven
+def _plan(
+    suspects: Sequence[str], proven: Sequence[str], trusted: Sequence[str], met: set[Group]
+) -> tuple[Slot, ...]:
+    """Slots in which suspects meet helpers, or one another; ``met`` are the groups of step 1."""
     if len(proven) < WITNESSES:
         blocks = _blocks(suspects, [*proven, *trusted])
         served = 0
     else:
         served = len(proven) * MAX_SLOTS // WITNESSES
         blocks = _blocks(suspects[served:], [])
-    met = {frozenset(meeting.nodes) for meeting in evidence.meetings}
     visits = _visits(suspects[:served], proven)
     return _merge([visits, *(_tournament(block, met) for block in blocks)])
 
@@ -263,8 +275,10 @@ def _blocks(suspects: Sequence[str], helpers: Sequence[str]) -> list[list[str]]:
     ]
 
 
-def _tournament(players: Sequence[str], met: set[frozenset[str]]) -> Iterator[list[Group]]:
-    """Slots in which each player meets every other one once, except pairs that ``met`` already.
+def _tournament(players: Sequence[str], met: set[Group]) -> Iterator[list[Group]]:
+    """Slots in which each player meets every other one once.
+
+    Of a pair that ``met`` in step 1, now the other one listens.
 
     The usual circle: one seat is fixed, the others move by one place. The first slot pairs the players that
     stand side by side.
@@ -274,7 +288,7 @@ def _tournament(players: Sequence[str], met: set[frozenset[str]]) -> Iterator[li
     for _ in range(len(ring) - 1):
         half = len(ring) // 2
         pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
-        yield [(a, b) for a, b in pairs if a is not None and b is not None and frozenset((a, b)) not in met]
+        yield [(b, a) if (a, b) in met else (a, b) for a, b in pairs if a is not None and b is not None]
         ring = [ring[0], ring[-1], *ring[1:-1]]
 
 
@@ -282,11 +296,6 @@ def _merge(plans: Sequence[Iterator[list[Group]] | list[list[Group]]]) -> tuple[
     """The plans of disjoint sets of nodes, side by side; slots that are empty are left out."""
     slots = (tuple(chain.from_iterable(slot)) for slot in zip_longest(*plans, fillvalue=()))
     return tuple(slot for slot in slots if slot)
-
-
-def _again(suspects: Group) -> tuple[Slot, ...]:
-    """A second try of two suspects that have no other node to meet; now the other one listens."""
-    return ((suspects[::-1],),) if len(suspects) == 2 else ()
 
 
 def _meetings(step: Step, reports: Reports) -> Iterator[Meeting]:
@@ -310,7 +319,7 @@ def _told(node: str, report: ProbeReport | None, index: int) -> GroupReport:
     return report.groups[index]
 
 
-def _without(names: Sequence[str], taken: Sequence[str]) -> list[str]:
+def _without(names: Sequence[str], taken: Collection[str]) -> list[str]:
     """``names`` in order, each once, without those of ``taken``."""
     excluded = set(taken)
     return [name for name in dict.fromkeys(names) if name not in excluded]

@@ -10,9 +10,12 @@ says who meets whom). The rules, by what they need to be right:
   communicate, or whose link to a member is broken, cannot have been among them. A node that was alone is good
   if its self test is.
 - *A node is condemned* if every group it was in failed, and at least two of these were pairs with different
-  nodes that are good: its *witnesses*. A good node is therefore never condemned unless at least two of its
-  own links are broken; faults elsewhere, however many, do not add up against it. One broken link can make one
-  witness only, and a group of three none, because it may have failed for the link between the two others.
+  nodes that are good, and were known to be by the end of the pair's step: its *witnesses*. A good node is
+  therefore never condemned unless at least two of its own links are broken; faults elsewhere, however many,
+  do not add up against it. One broken link can make one witness only, and a group of three none, because it
+  may have failed for the link between the two others. Nor is a node a witness of what failed before it proved
+  good: it may have come late itself, as one that was frozen for a while does. A helper that proved good and
+  is frozen only then counts like a broken link.
 - *A link is bad* if a group of only good nodes failed; nobody is excluded for it. Of a group of three one of
   the three links is bad, and it is named if its pair was tried as well.
 - Every other node is *undecided*. If both nodes of a job of two pass their self tests but do not reach each
@@ -120,13 +123,16 @@ def judge(evidence: Evidence, ratio: float = 2.0, gone: Collection[str] = ()) ->
 
 def _testimonies(evidence: Evidence) -> dict[str, dict[str, str]]:
     """For each suspect, its witnesses and the error of its all-gather with each."""
-    proven, suspects = set(evidence.proven), set(evidence.suspects)
+    suspects, heard = set(evidence.suspects), 0
     found: dict[str, dict[str, str]] = {}
-    for meeting in evidence.meetings:
-        for node in meeting.nodes:
-            others = meeting.others(node)
-            if node in suspects and len(others) == 1 and others[0] in proven:
-                found.setdefault(node, {})[others[0]] = meeting.error
+    for until in (*(Evidence(evidence.steps[:number]) for number in range(1, len(evidence.steps))), evidence):
+        proven = {*evidence.proven} & {*until.proven}
+        for meeting in until.meetings[heard:]:
+            for node in meeting.nodes:
+                others = meeting.others(node)
+                if node in suspects and len(others) == 1 and others[0] in proven:
+                    found.setdefault(node, {})[others[0]] = meeting.error
+        heard = len(until.meetings)
     return found
 
 
@@ -166,8 +172,8 @@ def _doubt(witnesses: Mapping[str, str], failed_with: Mapping[str, str], some_ar
     if witnesses:
         witness = next(iter(witnesses))
         return (
-            f"its all-gather with {witness}, which is good, failed, and no second good node tried: "
-            f"it is at fault, or its link to {witness} ({error})"
+            f"its all-gather with {witness}, which is good, failed, and no second node known to be good "
+            f"tried: it is at fault, or its link to {witness} ({error})"
         )
     names = name_some(list(failed_with))
     if len(failed_with) == 1:
