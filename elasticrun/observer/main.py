@@ -1,4 +1,7 @@
-"""The observer below a launcher: a child that is told by its stdin what to do, and ends with it."""
+"""The observer below a launcher: a child that is told by its stdin what to do, and ends with it.
+
+One that is stopped goes on when that ends.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import signal
 import socket
 import sys
 
+from elasticrun.agent.spawner.resuming import resume_with_end_of
 from elasticrun.errors import ElasticRunError, ExitCode
 from elasticrun.observer.observe import observe
 from elasticrun.observer.settings import ObserverSettings
@@ -23,6 +27,7 @@ def main() -> int:
     """Run an observer; returns the exit status. It answers on stdout, once: a URL, or an error."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)  # they are meant for the launcher, whose end is ours
+    resume_with_end_of(STDIN)
     os.nice(NICE)
     line = sys.stdin.buffer.readline()
     if not line:
