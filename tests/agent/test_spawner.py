@@ -685,7 +685,7 @@ signal.pause()
 """
 
 
-@pytest.mark.parametrize("mode", ["waits"])
+@pytest.mark.parametrize("mode", ["waits", "sweeps"])
 @pytest.mark.parametrize("program", [HIDING, WITH_CHILD], ids=["hiding", "child"])
 def test_death_of_the_agent_of_a_stopped_spawner_leaves_nobody(program: str, mode: str, pipe: Pipe) -> None:
     argv = [sys.executable, "-c", STOPPED, program, mode]

@@ -375,6 +375,7 @@ class SpawnerLoop:
         self._sweeping = True
         self._reaped = 0
         self._warm.stop(for_good=self._agent_gone)
+        spare = () if self._agent_gone else spare  # what was just reported may have shown that it is gone
         self._spared = {pid for worker, pid in self._pids.items() if worker in spare}
         for worker in [worker for worker in self._pids if worker not in spare]:
             self.signal(worker, signal.SIGKILL)
