@@ -45,7 +45,12 @@ def main() -> int:
 async def _run(settings: ObserverSettings, listener: socket.socket | None) -> None:
     until = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_reader(STDIN, until.set)  # its end: the launcher is gone
+
+    def ended() -> None:
+        loop.remove_reader(STDIN)  # it stays readable
+        until.set()
+
+    loop.add_reader(STDIN, ended)  # its end: the launcher is gone
     if listener is None:
         _answer("url", "")
     try:
