@@ -4,7 +4,7 @@
     stdout   one JSON line: {"port": N}, or {"taken": sentence}, or {"error": sentence}
     stderr   the log
 
-The death of the agent closes stdin, so nothing has to be polled.
+The death of the agent closes stdin, so nothing has to be polled. A master that is stopped goes on then.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import sys
 
 from elasticrun.agent.logs.console import Console
 from elasticrun.agent.spawner.proctitle import set_title
+from elasticrun.agent.spawner.resuming import resume_with_end_of
 from elasticrun.cli.import_trimming import import_hmac_without_openssl
 from elasticrun.cli.logs import ConsoleHandler
 from elasticrun.errors import ElasticRunError, EndpointTakenError, ExitCode
@@ -42,6 +43,7 @@ def main() -> int:
     # Signals to the whole process group are meant for agents; the master ends when they are gone.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
+    resume_with_end_of(STDIN)
     with open(STDIN, "rb", closefd=False) as stdin:
         line = stdin.readline()
     if not line:

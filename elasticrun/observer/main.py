@@ -1,4 +1,7 @@
-"""The observer below a launcher: a child that is told by its stdin what to do, and ends with it."""
+"""The observer below a launcher: a child that is told by its stdin what to do, and ends with it.
+
+One that is stopped goes on when that ends.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from elasticrun.agent.spawner.resuming import resume_with_end_of
 from elasticrun.errors import ElasticRunError, ExitCode
 from elasticrun.observer.observe import observe
 from elasticrun.observer.settings import ObserverSettings
@@ -27,6 +31,7 @@ def main() -> int:
     """Run an observer; returns the exit status. It answers on stdout, once: a URL, or an error."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)  # they are meant for the launcher, whose end is ours
+    resume_with_end_of(STDIN)
     os.nice(NICE)
     with suppress(OSError):  # where memory is short, it goes before any worker does
         Path("/proc/self/oom_score_adj").write_text(str(EXPENDABLE))
@@ -46,7 +51,12 @@ def main() -> int:
 async def _run(settings: ObserverSettings, listener: socket.socket | None) -> None:
     until = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_reader(STDIN, until.set)  # its end: the launcher is gone
+
+    def ended() -> None:
+        loop.remove_reader(STDIN)  # it stays readable
+        until.set()
+
+    loop.add_reader(STDIN, ended)  # its end: the launcher is gone
     if listener is None:
         _answer("url", "")
     try:

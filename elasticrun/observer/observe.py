@@ -21,6 +21,9 @@ from elasticrun.observer.listening import url_of
 from elasticrun.observer.live import Live
 from elasticrun.observer.settings import ObserverSettings
 
+#: Seconds that a task has to end before it is cancelled again.
+CANCEL_TIME = 0.1
+
 Taker = Callable[[Sequence[LogEntry], Sequence[str]], None]
 
 
@@ -67,8 +70,12 @@ async def _work(follower: Follower, live: Live, until: asyncio.Event) -> None:
             for each in done:
                 each.result()
     finally:
-        for each in (stop, follow, publish):
-            each.cancel()
+        # Repeated, as asyncio.wait_for loses a cancellation that comes together with its result: the follower
+        # would go on for good if the master ends at the moment at which we are told to.
+        while left := [each for each in (stop, follow, publish) if not each.done()]:
+            for each in left:
+                each.cancel()
+            await asyncio.wait(left, timeout=CANCEL_TIME)
         await asyncio.gather(stop, follow, publish, return_exceptions=True)
 
 

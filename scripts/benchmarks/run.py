@@ -27,7 +27,7 @@ from scripts.benchmarks.launchers import LAUNCHERS, Launcher
 from scripts.benchmarks.usage import cpu_seconds
 from tests.support.launcher import FOREIGN
 from tests.support.ports import free_port
-from tests.support.processes import kill_all, kill_marked, listener, marked
+from tests.support.processes import kill_all, kill_marked, listener, marked, undisturbed
 
 WORKERS = Path(__file__).parent / "workers"
 LINE = str(WORKERS / "line.py")
@@ -176,7 +176,7 @@ class Run:
         if host:
             command = ["unshare", "--uts", "sh", "-ec", _NAMED, "sh", host, *command]
             env["GLOO_SOCKET_IFNAME"] = "lo"  # nobody knows the address of such a name
-        with _undisturbed():
+        with undisturbed():  # a child has no mark, and would be left, before its exec
             node = Node(command, self.folder, f"node{self._started}", env)
             self._started += 1
             self.nodes.append(node)
@@ -308,28 +308,11 @@ class Run:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold back the signals that end the bench: a child has no mark, and would be left, before its exec."""
-    come: list[int] = []
-    handlers = {}
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if callable(handler := signal.getsignal(signum)):
-            handlers[signum] = handler
-            signal.signal(signum, lambda number, frame: come.append(number))
-    try:
-        yield
-    finally:
-        for signum, handler in handlers.items():
-            signal.signal(signum, handler)
-        for held in come:
-            signal.raise_signal(held)
-
-
-@contextlib.contextmanager
 def opened(launcher: Launcher, folder: Path, number: int) -> Iterator[Run]:
     """A run that is closed in the end, whatever happens."""
     run = Run(launcher, folder, number)
     try:
         yield run
     finally:
-        run.close()
+        with undisturbed():  # a second signal must not leave half of it
+            run.close()

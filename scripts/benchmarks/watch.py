@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from elasticrun.agent.spawner.exec import PR_SET_PDEATHSIG, load_prctl
 from scripts.benchmarks.launchers import LAUNCHERS, OURS
 from scripts.benchmarks.run import TRAIN, Event, Run, opened
 from scripts.benchmarks.usage import cpu_seconds, memory
@@ -112,16 +114,25 @@ def watched(master: int, readers: int) -> Iterator[int]:
         "--pid",
         str(launcher),
     )
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as observer:
-        assert observer.stdout is not None and "web page" in observer.stdout.readline()
-        reading = (sys.executable, "-m", "scripts.benchmarks.watch", str(port), str(readers))
-        with subprocess.Popen(reading, stdout=subprocess.PIPE, text=True) as crowd:
-            assert crowd.stdout is not None and "reading" in crowd.stdout.readline()
-            try:
-                yield observer.pid
-            finally:
-                crowd.kill()
-                observer.terminate()
+    reading = (sys.executable, "-m", "scripts.benchmarks.watch", str(port), str(readers))
+    with saying("web page", command) as observer, saying("reading", reading):
+        yield observer
+
+
+@contextlib.contextmanager
+def saying(words: str, command: Sequence[str]) -> Iterator[int]:
+    """A child of the bench once it has said something; its pid. It ends with the block, or with the bench."""
+    prctl = load_prctl()
+
+    def die_with_bench() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_bench) as child:
+        try:
+            assert child.stdout is not None and words in child.stdout.readline()
+            yield child.pid
+        finally:
+            child.kill()
 
 
 def _parent(pid: int) -> int:

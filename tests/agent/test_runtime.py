@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
@@ -67,7 +68,8 @@ from elasticrun.errors import ExitCode
 from elasticrun.rpc.server import MasterServer, Session
 
 DEADLINE = 60.0
-NODE = NodeInfo("box/0", "i", "box", "127.0.0.1", 1)
+#: The incarnation chooses the ports: with the same one, tests that run at once would take one another's.
+NODE = NodeInfo("box/0", uuid.uuid4().hex, "box", "127.0.0.1", 1)
 
 
 MASTER_PID = 99

@@ -655,6 +655,52 @@ def test_death_of_the_agent_leaves_nobody(mode: str, signum: int, pipe: Pipe) ->
             os.killpg(agent.pid, signal.SIGKILL)  # the holder
 
 
+STOPPED = """
+import asyncio, os, signal, sys
+from elasticrun.agent.spawner.client import Command, Spawner, WarmRecipe, fork_spawner, start_warm_parents
+
+handle = fork_spawner()
+print(handle.pid, flush=True)
+start_warm_parents(handle, [WarmRecipe("key", ["sleep", "1000"], {"PATH": os.defpath}, None, "")], 0)
+
+async def main():
+    spawner = Spawner(handle, lambda event: None)
+    spawner.spawn(0, Command(["true"], {}, None, 0, 1, 2, warm="key"))  # it waits for the warm parent
+    spawner.spawn(-5, Command([sys.executable, "-c", sys.argv[1]], {}, None, 0, 1, 2))
+    await asyncio.to_thread(sys.stdin.readline)
+    os.kill(handle.pid, signal.SIGSTOP)
+    if sys.argv[2] == "sweeps":
+        spawner.sweep(spare=[-5])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+WITH_CHILD = """
+import signal, subprocess
+subprocess.Popen(["sleep", "1000"])
+print("hidden", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("mode", ["waits", "sweeps"])
+@pytest.mark.parametrize("program", [HIDING, WITH_CHILD], ids=["hiding", "child"])
+def test_death_of_the_agent_of_a_stopped_spawner_leaves_nobody(program: str, mode: str, pipe: Pipe) -> None:
+    argv = [sys.executable, "-c", STOPPED, program, mode]
+    agent = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=pipe.write_end, stderr=pipe.write_end)
+    spawner = int(pipe.read_line())
+    try:
+        assert pipe.read_line() == b"hidden\n"
+        agent.communicate(b"\n", DEADLINE)
+        assert agent.returncode == -signal.SIGKILL
+        assert pipe.read_all() == b""
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(spawner, signal.SIGCONT)
+
+
 HEIR = """
 import asyncio, sys
 from elasticrun.agent.spawner.client import Command, Spawner, fork_spawner

@@ -23,7 +23,8 @@ from scripts.benchmarks.report import read_json
 from scripts.benchmarks.run import Event, Run, RunFailed, opened
 from scripts.benchmarks.stages import STAGES, agent_marks, split
 from scripts.benchmarks.usage import Memory, parsed
-from tests.support.processes import DEADLINE, Hung, kill_marked, marked
+from scripts.benchmarks.watch import saying
+from tests.support.processes import DEADLINE, Hung, kill_all, kill_marked, marked, wait_end
 
 
 def steps(since: float, until: float, apart: float) -> list[Event]:
@@ -141,6 +142,56 @@ def test_a_node_that_cannot_be_ended_spares_none_of_the_others(
         run.close()
     assert first.process.returncode is not None
     assert second.process.returncode is not None
+
+
+def test_a_second_signal_does_not_keep_a_run_from_being_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disturbed(mark: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+        kill_marked(mark)
+
+    monkeypatch.setattr("scripts.benchmarks.run.kill_marked", disturbed)
+    with pytest.raises(KeyboardInterrupt), opened(LAUNCHERS[OURS], tmp_path, 0) as run:
+        node = run.alone("--version")
+    assert node.process.returncode is not None
+
+
+def test_what_is_killed_at_one_moment_is_not_left_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    kill = os.kill
+
+    def disturbed(pid: int, signum: int) -> None:
+        kill(pid, signum)
+        if signum == signal.SIGSTOP:
+            signal.raise_signal(signal.SIGINT)
+
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            monkeypatch.setattr(os, "kill", disturbed)
+            with pytest.raises(KeyboardInterrupt):
+                kill_all([process.pid])
+            assert process.wait(DEADLINE) == -signal.SIGKILL
+        finally:
+            process.kill()
+
+
+def test_a_helper_of_the_bench_that_does_not_get_ready_is_ended() -> None:
+    code = "import signal\nprint('something else', flush=True)\nsignal.pause()"
+    with pytest.raises(AssertionError), saying("ready", (sys.executable, "-c", code)):
+        raise RuntimeError("it is not ready")
+
+
+def test_a_helper_of_the_bench_dies_with_it() -> None:
+    code = """
+import os, signal, sys
+from scripts.benchmarks.watch import saying
+with saying("ready", ("sh", "-c", "echo ready; exec sleep 1000")) as pid:
+    print(pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    told = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    assert told.returncode == -signal.SIGKILL
+    wait_end(int(told.stdout))
 
 
 def _hung(finish: Callable[[], None]) -> Callable[[], None]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 
@@ -13,10 +14,13 @@ from elasticrun import follower
 from elasticrun.config import SecurityConfig
 from elasticrun.control import JobControl
 from elasticrun.errors import ElasticRunError, MasterUnreachableError, UsageError, WrongVersionError
+from elasticrun.follower import Follower
 from elasticrun.observer.access import Reading
-from elasticrun.observer.observe import observe
+from elasticrun.observer.live import Live
+from elasticrun.observer.observe import _work, observe
 from elasticrun.observer.settings import ObserverSettings
 from tests.support.processes import DEADLINE
+from tests.support.watched import Pretended
 
 SETTINGS = ObserverSettings(
     job_id=None,
@@ -56,3 +60,24 @@ def test_traces_alone_need_no_aiohttp() -> None:
     code = "import sys; sys.modules['aiohttp'] = None; import elasticrun.observer.main"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
+
+
+class Deaf:
+    """A follower that loses the first cancellation, as one whose master ends at that moment."""
+
+    async def run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+
+def test_an_observer_ends_though_its_follower_loses_a_cancellation() -> None:
+    async def watch() -> None:
+        until = asyncio.Event()
+        work = asyncio.ensure_future(_work(cast("Follower", Deaf()), Live(Pretended(2, 1)), until))
+        asyncio.get_running_loop().call_soon(until.set)
+        await asyncio.wait({work}, timeout=DEADLINE)
+        assert work.done()
+        await work
+
+    asyncio.run(watch())

@@ -10,8 +10,9 @@ import contextlib
 import os
 import select
 import signal
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 #: Seconds; only a hang takes that long, however busy the machine is.
@@ -119,13 +120,33 @@ def nobody_left(mark: str, deadline: float = DEADLINE) -> None:
             raise Hung(f"processes are left: {left}") from None
 
 
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold back what ends this program, or a test: it comes afterwards. Only the main thread is disturbed."""
+    come: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+            if callable(handler := signal.getsignal(signum)):
+                handlers[signum] = handler
+                signal.signal(signum, lambda number, frame: come.append(number))
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+        for held in come:
+            signal.raise_signal(held)
+
+
 def kill_all(pids: Iterable[int]) -> None:
     """SIGKILL all of them as if at one moment: none can see another one's end."""
     pids = list(pids)
-    for signum in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signum)
+    with undisturbed():  # else some could stay, stopped for good
+        for signum in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signum)
 
 
 def kill_marked(mark: str) -> None:

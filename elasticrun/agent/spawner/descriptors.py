@@ -26,3 +26,11 @@ def is_open(number: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def open_null(number: int) -> None:
+    """Have a descriptor that is closed, or may be, read nothing and write nowhere."""
+    null = os.open(os.devnull, os.O_RDWR)
+    if null != number:
+        os.dup2(null, number)
+        os.close(null)

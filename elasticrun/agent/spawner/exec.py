@@ -18,8 +18,8 @@ from typing import NoReturn
 
 from elasticrun.agent.spawner.wire import Message
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-_PR_SET_PDEATHSIG = 1
 _NOT_EXECUTED = 127  # the shell's "cannot run"; not reported, as the error pipe tells more
 
 Prctl = Callable[[int, int], None]
@@ -79,7 +79,7 @@ def _exec(request: Message, fds: list[int], spawner: int, prctl: Prctl) -> Messa
     step = "cannot set up the process"
     try:
         os.setsid()
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != spawner:  # it died before the line above took effect
             os._exit(_NOT_EXECUTED)
         for number, fd in enumerate(fds):

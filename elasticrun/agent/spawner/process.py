@@ -16,8 +16,8 @@ Invariants.
   pid, and its end triggers the next look; nothing is polled.
 - Every sweep but the last one spares warm parents that are not forking, and what the agent named.
 - After a good end, what workers have left behind is spared (``detached.py``).
-- The agent's end (end of file on the control socket, or its pidfd) causes a last sweep, then exit. The
-  spawner's own end kills the workers by their parent-death signal.
+- The agent's end (end of file on the control socket, or its pidfd) causes a last sweep, then exit, even if
+  the spawner was stopped (``resuming.py``). Its own end kills the workers by their parent-death signal.
 - An agent that ends in good order closes one direction of the control socket and waits for that exit. If
   it was killed, both are closed; then the spawner clears its temporary directories, as nobody else will.
 """
@@ -38,13 +38,14 @@ from collections import deque
 from collections.abc import Collection
 from typing import NoReturn
 
-from elasticrun.agent.spawner.descriptors import close_files, is_open
+from elasticrun.agent.spawner.descriptors import close_files, is_open, open_null
 from elasticrun.agent.spawner.detached import Detached
 from elasticrun.agent.spawner.exec import PR_SET_CHILD_SUBREAPER, Prctl, fork_program, load_prctl
 from elasticrun.agent.spawner.groups import GroupEnds, Rest, kill_group
 from elasticrun.agent.spawner.poll import Poller
 from elasticrun.agent.spawner.process_tree import children_of
 from elasticrun.agent.spawner.proctitle import set_title
+from elasticrun.agent.spawner.resuming import resume_with_death_of_parent
 from elasticrun.agent.spawner.warm_parents import WarmParents
 from elasticrun.agent.spawner.wire import STD_FDS, Frames, Message, encode, receive
 
@@ -114,15 +115,8 @@ def _isolate(control: socket.socket) -> socket.socket:
     close_files(keep=(2, moved.fileno()))  # stderr is for the spawner's own errors
     for number in range(STD_FDS):
         if number != 2 or not is_open(2):
-            _open_null(number)
+            open_null(number)
     return moved
-
-
-def _open_null(number: int) -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    if null != number:
-        os.dup2(null, number)
-        os.close(null)
 
 
 def _kill(pid: int, signum: int) -> bool:
@@ -179,6 +173,7 @@ class SpawnerLoop:
         self._forbidden: set[int] = set()  # another user's: we may not kill them
         self._detached = Detached()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
+        resume_with_death_of_parent(prctl)
         self._listen(agent_pid)
 
     def run(self) -> None:
@@ -380,6 +375,7 @@ class SpawnerLoop:
         self._sweeping = True
         self._reaped = 0
         self._warm.stop(for_good=self._agent_gone)
+        spare = () if self._agent_gone else spare  # what was just reported may have shown that it is gone
         self._spared = {pid for worker, pid in self._pids.items() if worker in spare}
         for worker in [worker for worker in self._pids if worker not in spare]:
             self.signal(worker, signal.SIGKILL)
