@@ -73,7 +73,7 @@ from elasticrun.core.protocol.questions import (
     NodeAnswer,
     RankAnswer,
 )
-from elasticrun.core.protocol.round_progress import GpuFigures, NodeFigures, Reached, RoundProgress
+from elasticrun.core.protocol.round_progress import GpuFigures, NodeFigures, Reached, RoundProgress, StepTimes
 from elasticrun.core.protocol.storing import MAX_RUN, StorePart, StoreStage
 from elasticrun.core.protocol.tasks import MAX_PORTS, MAX_TASKS, Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
@@ -384,6 +384,10 @@ progresses = st.builds(
     step_rate=_rates,
     stalled=_seconds,
     step_ago=_seconds,
+    times=st.none()
+    | st.builds(
+        StepTimes, local_rank=st.integers(0, 100), steps=st.integers(0, 2**30), own=_seconds, whole=_seconds
+    ),
 )
 gpus = st.builds(
     GpuFigures, name=names, busy=_rates, memory=st.integers(0, 2**60), memory_limit=st.integers(0, 2**60)

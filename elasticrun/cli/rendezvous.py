@@ -132,7 +132,9 @@ def _note_unused_checks(given: Given, only: bool, max_nodes: int, notes: Notes) 
         notes.append(("info", sentence))
     if only or mode not in (HealthCheckMode.OFF, HealthCheckMode.AUTO):
         return
-    details = (options.HEALTH_CHECK_TIMEOUT, options.STRAGGLER_RATIO, options.EXCLUDE_STRAGGLERS)
+    details = [options.HEALTH_CHECK_TIMEOUT, options.EXCLUDE_STRAGGLERS]
+    if max_nodes == 1:
+        details.insert(1, options.STRAGGLER_RATIO)  # several nodes are compared while they train, too
     unused = [option.flag for option in details if given.has(option)]
     flags = f"{', '.join(unused)} without effect"
     if unused and mode is HealthCheckMode.OFF:

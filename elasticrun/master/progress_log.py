@@ -5,8 +5,10 @@ It is no fact of the job: the journal does not need it, and a master that replay
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from elasticrun.core.health.stragglers import Stragglers
 from elasticrun.core.job.events import DataAsked, DataOpened, JobEvent
 from elasticrun.core.job.progress_notes import ProgressNotes
 from elasticrun.core.job.state import JobState
@@ -16,22 +18,33 @@ if TYPE_CHECKING:
     from elasticrun.core.protocol.round_progress import RoundProgress
     from elasticrun.master.event_log import Chronicle
 
+logger = logging.getLogger(__name__)
+
 
 class ProgressLog:
     """The progress of one job's rounds."""
 
     def __init__(self, state: JobState, chronicle: Chronicle | None) -> None:
-        """``chronicle``: where it goes; None: nowhere."""
+        """``chronicle``: where it goes; None: nowhere, but stragglers are logged all the same."""
         self._state = state
         self._chronicle = chronicle
         self._notes = ProgressNotes()
+        self._stragglers = Stragglers(state.config.health.straggler_ratio)
 
     def take(self, node: str, progress: RoundProgress, now: float) -> None:
-        """Write down how far a node is."""
+        """Write down how far a node is, and whether it makes others wait."""
         state = self._state
-        if self._chronicle is None or state.phase is not JobPhase.RUNNING or progress.round != state.round:
+        if state.phase is not JobPhase.RUNNING or progress.round != state.round:
             return
-        self._chronicle.note_all(self._notes.take(node, progress, now))
+        if self._chronicle is not None:
+            self._chronicle.note_all(self._notes.take(node, progress, now))
+        times = progress.times
+        judged = None if times is None else self._stragglers.take(node, progress.round, times)
+        if judged is None:
+            return
+        logger.warning("round %d: %s", judged.found.round, judged.why)
+        if self._chronicle is not None:
+            self._chronicle.note_all([(now, judged.found)])
 
     def before(self, event: JobEvent) -> None:
         """Write down the newest steps before an event that may end their round."""

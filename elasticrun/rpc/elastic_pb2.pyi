@@ -260,21 +260,35 @@ class Reached(_message.Message):
     ago: float
     def __init__(self, milestone: _Optional[int] = ..., ago: _Optional[float] = ...) -> None: ...
 
+class StepTimes(_message.Message):
+    __slots__ = ("local_rank", "steps", "own", "whole")
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    local_rank: int
+    steps: int
+    own: float
+    whole: float
+    def __init__(self, local_rank: _Optional[int] = ..., steps: _Optional[int] = ..., own: _Optional[float] = ..., whole: _Optional[float] = ...) -> None: ...
+
 class RoundProgress(_message.Message):
-    __slots__ = ("round", "reached", "step", "step_rate", "stalled", "step_ago")
+    __slots__ = ("round", "reached", "step", "step_rate", "stalled", "step_ago", "times")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     REACHED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     STEP_RATE_FIELD_NUMBER: _ClassVar[int]
     STALLED_FIELD_NUMBER: _ClassVar[int]
     STEP_AGO_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
     round: int
     reached: _containers.RepeatedCompositeFieldContainer[Reached]
     step: int
     step_rate: float
     stalled: float
     step_ago: float
-    def __init__(self, round: _Optional[int] = ..., reached: _Optional[_Iterable[_Union[Reached, _Mapping]]] = ..., step: _Optional[int] = ..., step_rate: _Optional[float] = ..., stalled: _Optional[float] = ..., step_ago: _Optional[float] = ...) -> None: ...
+    times: StepTimes
+    def __init__(self, round: _Optional[int] = ..., reached: _Optional[_Iterable[_Union[Reached, _Mapping]]] = ..., step: _Optional[int] = ..., step_rate: _Optional[float] = ..., stalled: _Optional[float] = ..., step_ago: _Optional[float] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ...) -> None: ...
 
 class GpuFigures(_message.Message):
     __slots__ = ("name", "busy", "memory", "memory_limit")

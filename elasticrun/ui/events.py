@@ -38,7 +38,16 @@ _WORDS = {
 }
 #: What tells a story by itself: decisions have the rest in their words.
 TOLD = frozenset(
-    {"decision", "worker_failed", "node_detached", "node_gone", "order_answered", "entries_lost", "job_ended"}
+    {
+        "decision",
+        "straggler_found",
+        "worker_failed",
+        "node_detached",
+        "node_gone",
+        "order_answered",
+        "entries_lost",
+        "job_ended",
+    }
 )
 
 
@@ -52,6 +61,8 @@ def lines(entries: Iterable[Entry]) -> Iterator[str]:
 def said(entry: Entry) -> str:
     """What happened, in words; not yet safe to print."""
     words = _WORDS.get(entry["kind"])
+    if entry["kind"] == "straggler_found" and entry.get("factor") == 1:
+        words = "{node} is not slower than the others of round {round} any more"
     try:
         if words is not None:
             return words.format_map(entry)

@@ -19,8 +19,8 @@ _Callback = TypeVar("_Callback", bound=Callable[[], object])
 def report_step(step: int | None = None, *, seconds: float | None = None) -> None:
     """Report that a training step is done; ``step`` is its number (None: one more than the last).
 
-    ``seconds`` is how long it took to compute, without waiting for its input. A report is a few stores to
-    memory that the agent shares, so it waits for nobody.
+    ``seconds`` is how long this rank took for it by itself, without waiting for other ranks: the launcher
+    compares it between nodes. A report is a few stores to memory that the agent shares: it waits for nobody.
 
     Not needed where an optimizer of torch makes the steps. A script that calls it numbers its steps itself:
     those of optimizers then count as signs of life only.

@@ -10,8 +10,8 @@ and not the number. ``report_step`` takes the numbering over.
 
 Invariants. Nothing here ever raises into the script (but for the script's own ``on_drain`` callbacks), and
 nothing acts in a process that the worker forks. The last process to claim a slot owns it; the others fall
-silent. This module needs the standard library only and is loaded by its path, with ``marks.py`` and
-``dumps.py``, as ``elasticrun`` may be missing here. Steps that run no Python cannot be seen: within
+silent. This module needs the standard library only and is loaded by its path, with those that it imports, as
+``elasticrun`` may be missing here. Steps that run no Python cannot be seen: within
 torch.compile they are not counted, and from the first that a CUDA graph captures this worker reports no more.
 """
 
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from elasticrun.worker.dumps import arm_stacks
 from elasticrun.worker.marks import FIRST_STEP, IMPORTED, MARKS, MASK, RESTORED, Marks, checksum
+from elasticrun.worker.own_time import OWN, TIMES, OwnTime, hook_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,12 +36,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 VARIABLE = "ELASTICRUN_PROGRESS"
-VERSION = "2"
+VERSION = "3"
 #: owner, steps, step, sign, longest, pause, busy since, signal, listens, checksum; the agent has the same
 SLOT = struct.Struct("=QQqQQQQQQQ")
-#: Behind a slot, once steps are timed: owner, how many were, nanoseconds of all of them, checksum
-TIMES = struct.Struct("=QQQQ")
-SLOT_SIZE = SLOT.size + TIMES.size + MARKS.size  # the marks are behind both
+SLOT_SIZE = SLOT.size + TIMES.size + MARKS.size + OWN.size  # in this order
 HEADER = struct.Struct("=8sQ")  # token, drain deadline
 HEADER_SIZE = 128
 MEMFD = "/memfd:elasticrun-progress"  # what the kernel calls the page
@@ -58,14 +57,16 @@ class Reporter:
         self.pid = os.getpid()
         self._page = page
         self._offset = HEADER_SIZE + slot * SLOT_SIZE
-        self._marks = Marks(page, self._offset + SLOT.size + TIMES.size, bell, inode)
+        times = self._offset + SLOT.size
+        marks = times + TIMES.size
+        self._marks = Marks(page, marks, bell, inode)
+        self.own_time = OwnTime(page, times, marks + MARKS.size, lambda: self._is_owner)
         self._stacks = stacks  # where a dump of our stacks goes, as a path
         self._main = threading.main_thread().ident
         self._owns = False
         self._steps = 0
         self._step = -1
         self._explicit = False  # the script numbers its steps
-        self._times = (self.pid, 0, 0)  # how many steps were timed, and nanoseconds of all of them
         self._sign = time.monotonic_ns()
         self._longest = 0
         self._pause = 0
@@ -113,9 +114,7 @@ class Reporter:
         if self._is_new:
             self.reach(FIRST_STEP)
         if seconds is not None and 0 <= seconds < MASK / 1e9 and self._is_owner:
-            _, count, total = self._times
-            self._times = (self.pid, count + 1, (total + int(seconds * 1e9)) & MASK)
-            TIMES.pack_into(self._page, self._offset + SLOT.size, *self._times, checksum(self._times))
+            self.own_time.timed(seconds, self._sign)
 
     def live(self) -> None:
         """Any other sign of life; counts in the main thread only, as a helper may go on without it."""
@@ -393,6 +392,7 @@ def hook_batches(module: Any) -> None:
 
 HOOKS: dict[str, Callable[[Any], None]] = {
     "torch.optim.optimizer": hook_optimizers,
+    "torch.nn.parallel.distributed": hook_parallel(current),
     "torch.serialization": hook_saving("save"),
     "torch.utils.data.dataloader": hook_batches,
     "torch.distributed.checkpoint.state_dict_saver": hook_saving("save"),

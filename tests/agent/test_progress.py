@@ -25,7 +25,7 @@ from elasticrun.core.progress.silence import MULTIPLE, HangTerms, WorkerProgress
 from elasticrun.core.progress.stacks import is_in_collective, main_stack
 from elasticrun.core.protocol.messages import Evidence, Stall
 from elasticrun.core.protocol.usage import Pace
-from elasticrun.worker import marks, reporter
+from elasticrun.worker import marks, own_time, reporter
 
 DEADLINE = 100.0
 QUICK = HangTerms(floor=0.5)
@@ -38,7 +38,8 @@ def test_both_sides_have_the_same_layout() -> None:
         assert getattr(progress, name) == getattr(reporter, name)
     assert progress.SLOT.format == reporter.SLOT.format
     assert progress.HEADER.format == reporter.HEADER.format
-    assert progress.TIMES.format == reporter.TIMES.format
+    assert progress.TIMES.format == own_time.TIMES.format
+    assert progress.OWN.format == own_time.OWN.format
     assert f"/memfd:{progress.NAME}" == reporter.MEMFD
     fields = (1, 2, -3, 4, 5, 6, 7, 8, 1)
     assert progress.checksum(fields) == marks.checksum(fields)

@@ -14,6 +14,7 @@ from elasticrun.agent.monitors.teller import Teller
 from elasticrun.core.progress.silence import HangTerms
 from elasticrun.core.protocol.round_progress import RoundProgress
 from elasticrun.worker import marks, reporter
+from elasticrun.worker.own_time import BATCH, KEPT
 from elasticrun.worker.reporter import Reporter, connect
 
 DEADLINE = 60.0
@@ -139,5 +140,25 @@ def test_a_rate_is_that_of_this_round_and_of_steps_that_grow(monkeypatch: pytest
         node.start(1)
         node.workers[0].numbered_step(8)
         assert (await node.progress()).step_rate is None
+
+    run(scene, monkeypatch)
+
+
+def test_the_times_are_those_of_the_slowest_worker_in_this_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(node: Node) -> None:
+        one, other = node.workers
+        one.step()
+        assert (await node.progress()).times is None
+        for _ in range(3 * BATCH):
+            one.numbered_step(None, 0.0)
+            other.numbered_step(None, 1e-9)
+        told = (await node.progress()).times
+        assert told is not None
+        assert (told.local_rank, told.steps) == (1, 2 * KEPT)
+        assert 0 < told.own <= told.whole < DEADLINE
+        assert (await node.progress()).times == told
+        node.start(1)
+        node.workers[0].step()
+        assert (await node.progress()).times is None
 
     run(scene, monkeypatch)

@@ -112,6 +112,7 @@ from elasticrun.core.protocol.questions import (
     ReadLog,
     ShowStacks,
 )
+from elasticrun.core.protocol.round_progress import Reached, RoundProgress, StepTimes
 from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, ScaleEnd, TaskStatus
 from elasticrun.core.protocol.storing import StorePart, StoreStage
 from elasticrun.core.protocol.tasks import Task, TaskReport
@@ -190,11 +191,13 @@ READER = DataReader(3, 1, "data", "ab12", 1)
 PIECE = ShardPiece(1, 7, 20, 0)
 LEFT = DataLeft(1, 8, (PIECE,), (FailedPiece(ShardPiece(0, 2, 0, 5), "no such sector"),))
 LOG = LogPiece(LogStream.ERR, "ab:4.1:9", b"x\n", 4, 1, True, True, True, "why")
+TIMES = StepTimes(1, 48, 0.05, 0.25)
 AGENT: list[AgentMessage] = [
     Hello("job", "1.0", INFO, STATUS, 6, b"nonce", b"proof"),
     Hello("", "1.0", replace(INFO, node_rank=None, position=-1), AgentStatus(0, AgentPhase.READY)),
     Report("i0", STATUS),
     Heartbeat("i0", (TaskUsage(0, 0.0, 2**31, 0, 1.5, 0.25), TaskUsage(1))),
+    Heartbeat("i0", progress=RoundProgress(4, (Reached(2, 1.5),), 9, 2.0, 0.5, 0.25, TIMES)),
     Leave("i0", "told to"),
     OpenData("i0", READER, 1, "d1", 12, 2, 600.0, "d2", LEFT),
     AskData("i0", READER, 2, 1, 4, (ShardProgress(9, 30, True, 40),), (ShardFault(8, 3, "gone"),), True),
@@ -315,6 +318,10 @@ AGENT_BYTES = [
         "018201100805120472756e371803220466756c6c8a0109707265656d70746564"
     ),
     "1a2d0a0269301223110000000000000000188080808008200029000000000000f83f31000000000000d03f12020801",
+    (
+        "1a4a0a0269301a440804120b080211000000000000f83f180921000000000000004029000000000000e03f3100000000"
+        "0000d03f3a1608011030199a9999999999a93f21000000000000d03f"
+    ),
     "220d0a0269301207746f6c6420746f",
     (
         "2a550a0269301212080310011a04646174612204616231322801180122026431280c3002390000000000c08240420264"

@@ -53,7 +53,7 @@ def rings(page: ProgressPage) -> int:
 
 def test_both_sides_have_the_same_layout() -> None:
     assert page_module.MARKS.format == marks.MARKS.format
-    assert SLOT.size + TIMES.size + page_module.MARKS.size == page_module.SLOT_SIZE
+    assert SLOT.size + TIMES.size + page_module.MARKS.size + page_module.OWN.size == page_module.SLOT_SIZE
     order = ("IMPORTED", "CONNECTED", "RESTORED", "FIRST_STEP")
     assert [getattr(marks, name) for name in order] == [0, 1, 2, 3]
     assert list(page_module._MILESTONES) == [Milestone[name] for name in order]

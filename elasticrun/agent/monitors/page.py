@@ -2,7 +2,7 @@
 
 The page is a memfd, so no file is ever left behind; a worker reaches it, and its pipes for stacks and for the
 bell, through /proc/<agent>/fd. Its size is sealed: nobody can make our reads fail. ``worker/reporter.py`` and
-``worker/marks.py`` are the other side and have the same layout; they run in the worker's interpreter and may
+what that imports are the other side and have the same layout; they run in the worker's interpreter and may
 not import this one.
 """
 
@@ -18,13 +18,14 @@ from collections.abc import Mapping, Sequence
 from elasticrun.agent.monitors.stacks import Target, open_pipe
 from elasticrun.agent.programs import INJECTED
 from elasticrun.core.accounting.facts import Milestone
+from elasticrun.core.progress.own_time import Measured
 from elasticrun.core.progress.silence import WorkerProgress
 from elasticrun.core.protocol.bounds import SECONDS, STEPS
 from elasticrun.core.protocol.usage import Pace
 from elasticrun.dataclass import dataclass
 
 VARIABLE = "ELASTICRUN_PROGRESS"
-VERSION = "2"
+VERSION = "3"
 #: owner, steps, step, sign, longest, pause, busy since, signal, listens, checksum
 SLOT = struct.Struct("=QQqQQQQQQQ")
 #: behind a slot, once steps are timed: owner, number of timed steps, their nanoseconds in all, checksum
@@ -32,7 +33,9 @@ TIMES = struct.Struct("=QQQQ")
 #: behind those: owner, imported, connected, restored, first step, nanoseconds that saves held up training,
 #: steps done at the anchor, steps counted then, how many of these make a step (0: see anchor), checksum
 MARKS = struct.Struct("=QQQQQQqQQQ")
-SLOT_SIZE = SLOT.size + TIMES.size + MARKS.size
+#: behind those: owner, number of measured steps, nanoseconds of their own, nanoseconds in all, checksum
+OWN = struct.Struct("=QQQQQ")
+SLOT_SIZE = SLOT.size + TIMES.size + MARKS.size + OWN.size
 HEADER = struct.Struct("=8sQ")  # token, drain deadline
 HEADER_SIZE = 128
 NAME = "elasticrun-progress"
@@ -152,6 +155,17 @@ class ProgressPage:
         if owner != slot.owner or checksum(tuple(fields)) != check:
             return Pace(slot.owner, slot.progress.step)  # it times no steps, or is writing
         return Pace(slot.owner, slot.progress.step, timed, nanoseconds / _NS)
+
+    def own_time(self, local_rank: int) -> Measured | None:
+        """What a worker has measured of its steps until now; None: nothing, or it is writing."""
+        slot = self.read(local_rank)
+        if slot is None:
+            return None
+        *fields, check = OWN.unpack_from(self._map, _offset(local_rank) + SLOT_SIZE - OWN.size)
+        owner, steps, own, whole = fields
+        if owner != slot.owner or checksum(tuple(fields)) != check:
+            return None
+        return Measured(owner, steps, own / _NS, whole / _NS)
 
     def marks(self, local_rank: int) -> Marks | None:
         """How far a worker is; None if it reports nothing."""

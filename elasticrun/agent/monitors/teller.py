@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from elasticrun.agent.monitors.page import Marks
 from elasticrun.agent.monitors.progress import HangWatch
 from elasticrun.core.accounting.facts import Milestone
+from elasticrun.core.progress.own_time import StepMeter
 from elasticrun.core.protocol.bounds import SECONDS
 from elasticrun.core.protocol.round_progress import Reached, RoundProgress
 from elasticrun.core.protocol.usage import WINDOW
@@ -43,6 +44,7 @@ class Teller:
         self._told = (-1, 0)  # the round, and how many milestones
         self._samples: deque[tuple[float, int]] = deque(maxlen=_SAMPLES)  # steps done, and when
         self._of = -1  # the round of the samples
+        self._meter = StepMeter()
         self._pause: asyncio.TimerHandle | None = None
         self._loop.add_reader(watch.page.bell, self._rung)
 
@@ -56,11 +58,13 @@ class Teller:
         instants = ((each, _when(each, marks, len(ranks))) for each in Milestone)
         reached = tuple(Reached(int(each), SECONDS.clip(now - at)) for each, at in instants if at is not None)
         stalled = max(each.stalled for each in marks)
+        measured = {rank: it for rank in ranks if (it := page.own_time(rank)) is not None}
+        times = self._meter.measure(round_, measured)
         last = min((each for each in marks if each.done >= 0), key=lambda it: it.done, default=None)
         if last is None:
-            return RoundProgress(round_, reached, stalled=stalled)
+            return RoundProgress(round_, reached, stalled=stalled, times=times)
         rate, ago = self._rate(round_, last), SECONDS.clip(now - last.done_at)
-        return RoundProgress(round_, reached, last.done, rate, stalled, ago)
+        return RoundProgress(round_, reached, last.done, rate, stalled, ago, times)
 
     def close(self) -> None:
         """Hear the bell no more; the page is closed after that."""

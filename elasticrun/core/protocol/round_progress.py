@@ -9,6 +9,7 @@ from typing import Annotated
 from elasticrun.core.protocol.bounds import (
     BYTES,
     COUNTS,
+    RANKS,
     RATES,
     ROUNDS,
     SECONDS,
@@ -33,6 +34,16 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTimes:
+    """How long steps of late took on a node, on average: of its worker that was the slowest by itself."""
+
+    local_rank: Annotated[int, RANKS]  # this worker
+    steps: Annotated[int, COUNTS]  # of all its workers that were measured; it grows with each new measurement
+    own: Annotated[float, SECONDS]  # of a step, in which the worker waited for no other rank
+    whole: Annotated[float, SECONDS]  # from one step to the next
+
+
+@dataclass(frozen=True, slots=True)
 class RoundProgress:
     """How far the workers of a node are in a round. Repeats what was said of the round before."""
 
@@ -42,6 +53,7 @@ class RoundProgress:
     step_rate: Annotated[float, RATES] | None = None  # steps per second, of late
     stalled: Annotated[float, SECONDS] = 0.0  # that training waited for saves, since the round began
     step_ago: Annotated[float, SECONDS] = 0.0  # before this was sent, ``step`` was done
+    times: StepTimes | None = None  # None: nothing was measured yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,12 @@ WARM = "ELASTICRUN_WARM"
 #: Under these names elasticrun's worker library finds this module and the reporter.
 NAME = "_elasticrun_sitecustomize"
 REPORTER = "elasticrun.worker.reporter"
-PARTS = ("marks", "dumps", "reporter")  # what it imports, and it
+PARTS = ("marks", "own_time", "dumps", "reporter")  # what it imports, and it
 RENDEZVOUS = "torch.distributed.rendezvous"
 #: Modules that make steps, or have ranks meet.
 WANTED = (
     "torch.optim.optimizer",
+    "torch.nn.parallel.distributed",
     "torch.serialization",
     "torch.utils.data.dataloader",
     "torch.distributed.checkpoint.state_dict_saver",
