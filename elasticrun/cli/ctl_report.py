@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 _MOST = 1e9  # of a figure that is assumed
 #: Names of --assume: those of core/whatif/replay.py, which only this verb needs.
-ASSUMED = ("restart", "restart-nodes", "import", "lost-node", "stall-factor", "every")
+ASSUMED = ("restart", "restart-nodes", "import", "lost-node", "replaced-node", "stall-factor", "every")
 
 
 @click.command()

@@ -12,7 +12,7 @@ from elasticrun.core.whatif.measured import Measured
 from elasticrun.core.whatif.replay import FIGURES
 from scripts.benchmarks.chaos import Lived, foretold, schedule
 
-JOB = Measured(100.0, 200.0, {kind: Sums() for kind in Kind}, most_nodes=2)
+JOB = Measured(100.0, 200.0, {kind: Sums(1, replaced=1) for kind in Kind}, most_nodes=2)
 
 
 def test_a_shorter_run_has_the_first_faults_of_a_longer_one() -> None:
@@ -32,7 +32,7 @@ def test_each_fourth_fault_is_of_a_node() -> None:
 def test_what_is_foretold_is_the_cost_of_each_fault() -> None:
     restart = FIGURES["restart-nodes"].usual + FIGURES["import"].usual
     least, usual, most = foretold(JOB, {Kind.FAILED: 3, Kind.LOST: 1}, {"every": 4.0}, 5.0)
-    assert usual == pytest.approx(5.0 + 4 * (restart + 2.0) + FIGURES["lost-node"].usual)
+    assert usual == pytest.approx(5.0 + 4 * (restart + 2.0) + FIGURES["replaced-node"].usual)
     assert least < usual < most
 
 

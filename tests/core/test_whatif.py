@@ -27,7 +27,7 @@ from elasticrun.core.whatif.replay import (
 from tests.support.long_log import Settings, log
 
 FAILED = Sums(10, seconds=10.0, imports=1.0, redone=100.0, undone=600.0)
-LOST = Sums(2, seconds=202.0, waiting=200.0, coverable=120.0, redone=20.0, undone=100.0)
+LOST = Sums(2, seconds=202.0, waiting=200.0, coverable=120.0, redone=20.0, undone=100.0, replaced=1)
 #: A job of 1000 s on two nodes.
 MEASURED = Measured(
     seconds=1000.0,
@@ -141,8 +141,15 @@ def test_a_restart_is_cold_and_a_lost_node_is_noticed_late() -> None:
     restart = FIGURES["restart-nodes"].usual + FIGURES["import"].usual + MEASURED.setup
     assert costs.by_kind[Kind.FAILED].recovery == pytest.approx(restart)
     assert costs.by_kind[Kind.LOST].recovery == pytest.approx(restart + 100.0)  # it waited longer here
-    quick = torchrun(replace(MEASURED, incidents={**MEASURED.incidents, Kind.LOST: Sums(2, 2.0)}), {})
-    assert quick.by_kind[Kind.LOST].recovery == pytest.approx(restart + FIGURES["lost-node"].usual)
+
+
+@pytest.mark.parametrize("replaced", range(3))
+def test_a_node_in_place_of_a_lost_one_spares_the_last_call(replaced: int) -> None:
+    lost = Sums(2, 2.0, replaced=replaced)
+    costs = torchrun(replace(MEASURED, incidents={**MEASURED.incidents, Kind.LOST: lost}), {})
+    restart = FIGURES["restart-nodes"].usual + FIGURES["import"].usual + MEASURED.setup
+    notices = replaced * FIGURES["replaced-node"].usual + (2 - replaced) * FIGURES["lost-node"].usual
+    assert costs.by_kind[Kind.LOST].recovery == pytest.approx(restart + notices / 2)
 
 
 def test_imports_are_as_long_as_in_the_log_unless_they_are_given() -> None:

@@ -35,6 +35,7 @@ def sums(draw: st.DrawFn) -> Sums:
         coverable=draw(st.floats(0, waiting)),
         redone=draw(SECONDS),
         undone=draw(SECONDS),
+        replaced=draw(st.integers(0, count)),
     )
 
 
@@ -67,7 +68,12 @@ def test_measured_costs_give_the_measured_time(job: Measured) -> None:
     assert with_interval(job, 1.0).seconds == pytest.approx(job.seconds, abs=1e-3)
 
 
-@given(jobs(), st.sampled_from(["restart", "restart-nodes", "import", "lost-node"]), SECONDS, SECONDS)
+@given(
+    jobs(),
+    st.sampled_from(["restart", "restart-nodes", "import", "lost-node", "replaced-node"]),
+    SECONDS,
+    SECONDS,
+)
 def test_dearer_restarts_never_make_a_job_shorter(job: Measured, name: str, one: float, other: float) -> None:
     low, high = sorted((one, other))
     less, more = (replayed(job, torchrun(job, {name: each})).seconds for each in (low, high))

@@ -84,6 +84,7 @@ class Sums:
     imports: float = 0.0  # in the next round
     redone: float = 0.0  # work that was done again, or was lost
     undone: float = 0.0  # work since the last step that was in the storage: what its loss would cost
+    replaced: int = 0  # of these, after which no fewer nodes trained than before
 
     def plus(self, other: Sums) -> Sums:
         """Both."""
@@ -95,6 +96,7 @@ class Sums:
             self.imports + other.imports,
             self.redone + other.redone,
             self.undone + other.undone,
+            self.replaced + other.replaced,
         )
 
 
@@ -127,6 +129,7 @@ class Incidents:
     _now: Sums = field(default_factory=Sums)  # of the open incident, as far as it is known
     _began: Spent = field(default_factory=nothing)  # what the job had spent then
     _gone: int = 0  # nodes, since the round began
+    _nodes: int = 0  # of the newest round
     _made: dict[int, float] = field(default_factory=dict)  # saved step -> seconds of training until then
     _durable: float = 0.0  # seconds of training until the newest step that is in the storage
 
@@ -198,7 +201,8 @@ class Incidents:
         if newest is not None and newest is self._open and newest.round == started.round:
             waited = self._more(spent, Activity.WAITING)
             self._now.waiting, self._now.coverable = waited, waited if self._gone <= 1 else 0.0
-        self._gone = 0
+            self._now.replaced = int(started.nodes >= self._nodes)
+        self._gone, self._nodes = 0, started.nodes
 
     # -- the rest
 

@@ -108,13 +108,16 @@ class Guess:
 
 #: What torchrun takes, by ``elastic-ctl manual speed``: names as ``--assume`` takes them, in seconds.
 #: restart: SIGKILL of a worker to the first all-reduce, without imports, one node or more nodes.
-#: lost-node: until the others see that a node is lost. stall: a save of torch.save, times that of ours.
+#: lost-node: until the others see that a node is lost, and go on with fewer: three missed signs of life, five
+#: seconds apart, and the last call for others, 30 s. replaced-node: the same without the last call.
+#: stall: a save of torch.save, times that of ours.
 FIGURES: Mapping[str, Guess] = MappingProxyType(
     {
         "restart": Guess(0.7, 1.0, 1.2),
         "restart-nodes": Guess(2.0, 2.6, 3.0),
         "import": Guess(0.7, 0.9, 1.4),
         "lost-node": Guess(30.0, 43.5, 60.0),
+        "replaced-node": Guess(10.0, 13.5, 18.0),
         "stall-factor": Guess(8.0, 10.0, 23.0),
     }
 )
@@ -123,7 +126,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "restart": "seconds from a failure to the new workers, without imports, on one node",
         "restart-nodes": "the same on more nodes, which meet again first",
         "import": "seconds in which a worker imports its modules, or as the log has it if longer",
-        "lost-node": "seconds until the others know that a node is lost: missed signs of life",
+        "lost-node": "seconds until the others go on without a node that is lost: missed signs of life",
+        "replaced-node": "the same if another node has come in its place",
         "stall-factor": "how many times as long as here a save holds up the training, as torch.save does",
         "every": "seconds of training between two saves to storage; without it: see below",
     }
@@ -146,7 +150,10 @@ def torchrun(measured: Measured, assumed: Mapping[str, float], end: int = 0) -> 
     found = {}
     for kind, sums in measured.incidents.items():
         waits = sums.waiting / sums.count if sums.count else 0.0
-        notice = figure("lost-node") if kind is Kind.LOST else 0.0
+        notice = 0.0
+        if kind is Kind.LOST:
+            share = sums.replaced / sums.count if sums.count else 0.0
+            notice = share * figure("replaced-node") + (1 - share) * figure("lost-node")
         found[kind] = Cost(restart + max(notice, waits), redone[kind])
     return Costs(found, stalled)
 
