@@ -27,7 +27,7 @@ from elasticrun.core.accounting.summary import Summary
 from elasticrun.core.history.tally import TOLD, Tally
 from elasticrun.core.history.totals import Totals
 from elasticrun.core.protocol import chronicle
-from elasticrun.core.protocol.chronicle import LogEntry, Place
+from elasticrun.core.protocol.chronicle import MAX_DATASETS, LogEntry, Place
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.recovery.budget import StopCause
 
@@ -108,6 +108,7 @@ class History:
     decisions: deque[tuple[float, float, str]] = field(default_factory=lambda: deque(maxlen=KEPT))
     recoveries: deque[Recovery] = field(default_factory=lambda: deque(maxlen=KEPT))
     steps: deque[tuple[float, int, float | None]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    data: dict[str, chronicle.DataProgress] = field(default_factory=dict)  # of the newest round, by dataset
     saved: dict[Place, tuple[float, int]] = field(default_factory=dict)  # when, and which step
     epoch: int = 0  # of the master
     is_checking: bool = False
@@ -169,6 +170,8 @@ class History:
                 self.is_checking = isinstance(told, chronicle.CheckStarted)
             case chronicle.StateSaved():
                 self.saved[told.place] = at, told.step
+            case chronicle.DataProgress() if told.dataset in self.data or len(self.data) < MAX_DATASETS:
+                self.data[told.dataset] = told
             case chronicle.Decision():
                 self.decisions.append((at, entry.time, told.text))
             case chronicle.JobEnded():
@@ -249,6 +252,7 @@ class History:
                 told.reason,
             )
         )
+        self.data.clear()
         for node in self.nodes.values():
             node.slowness = 1.0
 
