@@ -15,7 +15,7 @@ from elasticrun.observer.model import NodeRow, State
 from elasticrun.rpc.records import to_json
 
 #: Sections that are one value, and lists that grow at their end.
-VALUES = ("clock", "job", "spent", "saves")
+VALUES = ("clock", "job", "spent", "saves", "data")
 LISTS = ("rounds", "failures", "recoveries", "decisions", "steps")
 
 

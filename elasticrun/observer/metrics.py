@@ -150,6 +150,7 @@ def families(follower: Follower) -> Iterator[Family]:
         *_of_job(history, follower.status),
         *_of_time(history, now),
         *_of_steps(history),
+        *_of_data(history),
         *_of_nodes(history, follower.status),
         *_of_use(follower.status),
         *_of_ends(history),
@@ -202,6 +203,19 @@ def _of_steps(history: History) -> Iterator[Family]:
     yield Gauge(
         "steps_per_second", "Training steps per second, as told last; 0 while no round runs.", _one(rate)
     )
+
+
+def _of_data(history: History) -> Iterator[Family]:
+    """Of all shared datasets together: scripts name them, and may name many."""
+    rows = history.data.values()
+    if not rows:
+        return
+    count = {name: float(sum(getattr(it, name) for it in rows)) for name in ("done", "leased", "failed")}
+    waiting = sum(max(0, it.total - it.done - it.leased - it.failed) for it in rows)
+    about = "Shards of the datasets that ranks share, of the epochs that are read, by what became of them."
+    yield Gauge("data_shards", about, {**count, "waiting": float(waiting)}, "state")
+    about = "The epoch that is read of the shared dataset that is in its latest one."
+    yield Gauge("data_epoch", about, _one(float(max(it.epoch for it in rows))))
 
 
 def _of_nodes(history: History, status: JobStatus | None) -> Iterator[Family]:

@@ -22,6 +22,7 @@ from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.status import JobStatus, NodeStatus
 from elasticrun.dataclass import dataclass
+from elasticrun.observer.datasets import DataRow, data_of
 from elasticrun.observer.figures import FigureRow, figures_of
 
 T = TypeVar("T")
@@ -198,6 +199,7 @@ class State:
     decisions: tuple[DecisionRow, ...]
     steps: tuple[StepRow, ...]
     saves: tuple[SaveRow, ...]
+    data: tuple[DataRow, ...]  # of the datasets that ranks share
 
 
 def view(
@@ -219,6 +221,7 @@ def view(
         tuple(DecisionRow(_short(a), _short(t), _cut(text)) for a, t, text in _newest(history.decisions)),
         tuple(StepRow(_short(a), step, _maybe(rate)) for a, step, rate in _newest(history.steps)),
         _saves(history, status),
+        data_of(history.data.values()),
     )
 
 

@@ -45,7 +45,7 @@ export function clockTime(at) {
 /** Turn the state into the next one; see changes.py. */
 function apply(change) {
   const next = { ...state, sequence: change.sequence };
-  for (const name of ["clock", "job", "spent", "saves"]) if (name in change) next[name] = change[name];
+  for (const name of ["clock", "job", "spent", "saves", "data"]) if (name in change) next[name] = change[name];
   for (const name of ["rounds", "failures", "recoveries", "decisions", "steps"]) {
     const tail = change[name];
     if (tail) next[name] = state[name].slice(tail.drop, tail.drop + tail.keep).concat(tail.add);
@@ -104,6 +104,7 @@ const SECTIONS = [
   ["spent", (s) => [s.spent], drawSpent],
   ["time", (s) => [s.rounds, s.failures, s.steps, s.clock], drawTimeline],
   ["nodes", (s) => [s.nodes], drawNodes],
+  ["data", (s) => [s.data], drawData],
   ["failures", (s) => [s.failures, s.recoveries], drawFailures],
   ["decisions", (s) => [s.decisions], drawDecisions],
 ];
@@ -171,6 +172,26 @@ function drawSpent() {
     dot.style.background = `var(${COLOURS[share.name] || "--wait"})`;
     return el("li", "", "", dot, `${share.name} ${percent(share.seconds / all)} (${duration(share.seconds)})`);
   }));
+}
+
+function drawData() {
+  $("data").hidden = !state.data.length;
+  const head = ["dataset", "epoch", "shards done", "", "leased", "failed"].map((text, at) => {
+    const cell = el("th", at === 3 ? "wide" : "", text);
+    if (text) cell.scope = "col"; else cell.setAttribute("aria-hidden", "true");
+    return cell;
+  });
+  const rows = state.data.map((row) => {
+    const done = el("i"), failed = el("i"), bar = el("div", "bar thin", "", done, failed), beside = el("td", "wide", "", bar);
+    done.style.width = `${(100 * row.done) / (row.total || 1)}%`;
+    failed.style.width = `${(100 * row.failed) / (row.total || 1)}%`;
+    bar.hidden = !row.total;
+    beside.setAttribute("aria-hidden", "true"); // the figures beside it say the same
+    const of = row.total ? ` of ${row.total.toLocaleString("en")} (${percent(row.done / row.total)})` : "";
+    return el("tr", "", "", el("td", "name", row.name), el("td", "", `${row.epoch}`), el("td", "", `${row.done.toLocaleString("en")}${of}`),
+      beside, el("td", "", `${row.leased}`), el("td", row.failed ? "bad" : "", `${row.failed}`));
+  });
+  $("data-table").replaceChildren(el("table", "", "", el("thead", "", "", el("tr", "", "", ...head)), el("tbody", "", "", ...rows)));
 }
 
 function drawFailures() {

@@ -21,6 +21,7 @@ _WORDS = {
     "milestone_reached": "the workers of {node} in round {round}: {milestone}",
     "steps_done": "round {round} has made step {step}",
     "save_stalled": "saves have held up round {round} for {seconds:.3f} s",
+    "data_progress": "{dataset}, epoch {epoch}: {done} of {total} shards done, {failed} failed",
     "hang_found": "round {round} has made no step for {silence:.1f} s",
     "straggler_found": "{node} takes {factor:.2f} times as long as the others of round {round}",
     "check_started": "the nodes are checked: {reason}",

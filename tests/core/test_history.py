@@ -8,8 +8,10 @@ from elasticrun.core.accounting.activities import Activity
 from elasticrun.core.history.history import ECHO, KEPT, History
 from elasticrun.core.history.views import RoundView, SavedView
 from elasticrun.core.protocol.chronicle import (
+    MAX_DATASETS,
     CheckEnded,
     CheckStarted,
+    DataProgress,
     Decision,
     EntriesLost,
     HangFound,
@@ -278,3 +280,14 @@ def test_what_else_is_told() -> None:
 def test_only_the_newest_is_kept() -> None:
     history = told(*((0, failed(0)) for _ in range(KEPT + 1)), (0, started(0, "a")))
     assert len(history.failures) == KEPT and history.failed == KEPT + 1
+
+
+def test_shared_data_are_those_of_the_newest_round_and_bounded() -> None:
+    history = History()
+    for number in range(MAX_DATASETS + 5):
+        history.take(LogEntry(1, 1.0, 1.0, DataProgress(0, str(number), 0, 1, 0, 0, 4)))
+    history.take(LogEntry(1, 2.0, 2.0, DataProgress(0, "3", 0, 2, 0, 0, 4)))
+    assert len(history.data) == MAX_DATASETS
+    assert history.data["3"].done == 2
+    history.take(LogEntry(1, 3.0, 3.0, started(1, "a")))
+    assert not history.data

@@ -169,8 +169,14 @@ def test_only_the_loss_of_one_node_can_be_covered_by_one_spare() -> None:
 
 @pytest.mark.parametrize(("after", "replaced"), [(2, 1), (1, 0)])
 def test_a_lost_node_was_replaced_if_no_fewer_train_after_it(after: int, replaced: int) -> None:
-    lost = [(5.0, RoundStopping(0, "member lost", "why")), (6.0, RoundStopped(0)), (7.0, started(1, after))]
-    found = history((1.0, started(0, 2)), *lost, *running(1, 8.0, 9.0), (20.0, JobEnded("succeeded", "")))
+    found = history(
+        (1.0, started(0, 2)),
+        (5.0, RoundStopping(0, "member lost", "why")),
+        (6.0, RoundStopped(0)),
+        (7.0, started(1, after)),
+        *running(1, 8.0, 9.0),
+        (20.0, JobEnded("succeeded", "")),
+    )
     assert (sums(found)[Kind.LOST].count, sums(found)[Kind.LOST].replaced) == (1, replaced)
 
 

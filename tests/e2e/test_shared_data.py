@@ -17,6 +17,11 @@ import pytest
 from click.testing import CliRunner
 
 from elasticrun.cli.ctl import group
+from elasticrun.core.history.history import History
+from elasticrun.core.protocol.chronicle import DataProgress
+from elasticrun.master.event_log import NAME
+from elasticrun.observer.model import view
+from elasticrun.rpc.event_lines import from_line
 from tests.e2e.test_elastic_data import UNHURRIED, Diary, brief, folder
 from tests.support.cluster import Cluster
 from tests.support.launcher import ROOT
@@ -132,3 +137,26 @@ def test_what_cannot_be_read_is_left_out_and_named(
     assert found["problems"] == [
         f"left out: 5 to 7 of a of epoch {epoch} (a: no such sector)" for epoch in range(EPOCHS)
     ]
+
+
+def test_the_event_log_and_the_page_say_how_far_the_data_are(
+    cluster: Cluster, folder: Path, brief: dict[str, str], tmp_path: Path
+) -> None:
+    launcher = cluster.launch(
+        *("--standalone", "--nproc-per-node=2", "--max-restarts=2", f"--state-dir={tmp_path}"),
+        *(READER, folder, "kill=0:1:4"),
+        env=brief,
+    )
+    assert launcher.wait() == 0
+    [path] = tmp_path.rglob(NAME)
+    told = [entry for line in path.read_text().splitlines() if (entry := from_line(line)) is not None]
+    found = [each.told for each in told if isinstance(each.told, DataProgress)]
+    assert {each.round for each in found} == {0, 1}
+    assert all(each.done + each.leased + each.failed <= each.total for each in found)
+    assert not any(each.leased or each.epoch for each in found[:1]), "it begins with nothing"
+    history = History()
+    for each in told:
+        history.take(each)
+    [row] = view(history, None, history.last[0]).data
+    shards = sum(-(-length // 4) for length in FILES.values())
+    assert (row.name, row.epoch, row.done, row.failed, row.total) == ("data", EPOCHS - 1, shards, 0, shards)

@@ -82,7 +82,16 @@ def test_the_dashboard_is_laid_out() -> None:
         assert not cells & taken, panel["title"]
         taken |= cells
     rows = [panel["title"] for panel in panels if panel["type"] == "row"]
-    assert rows == ["Now", "Goodput", "Recoveries", "Nodes", "What workers use", "Saves", "The event log"]
+    assert rows == [
+        "Now",
+        "Goodput",
+        "Recoveries",
+        "Nodes",
+        "What workers use",
+        "Saves",
+        "The event log",
+        "Shared data",
+    ]
 
 
 def test_each_alert_has_a_case_that_fires_and_one_that_does_not() -> None:

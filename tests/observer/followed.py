@@ -10,7 +10,7 @@ from typing import cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from elasticrun.core.history.history import History
-from elasticrun.core.protocol.chronicle import LogEntry, Place, StateSaved
+from elasticrun.core.protocol.chronicle import DataProgress, LogEntry, Place, StateSaved
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.round_progress import GpuFigures, NodeFigures
 from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus
@@ -83,4 +83,5 @@ def using(*figures: NodeFigures | None) -> JobStatus:
 def everything() -> Followed:
     """A job of which each metric is known."""
     saves = [entry(99, StateSaved(place, 2, 9)) for place in Place]
-    return Followed(status=using(*USED)).take(story(3), saves)
+    data = entry(99, DataProgress(2, "data", 1, 3, 1, 0, 9))
+    return Followed(status=using(*USED)).take(story(3), saves, [data])

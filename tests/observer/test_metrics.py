@@ -16,6 +16,7 @@ import pytest
 from elasticrun.core.history.history import KEPT
 from elasticrun.core.history.totals import BUCKETS, TOTAL
 from elasticrun.core.protocol.chronicle import (
+    DataProgress,
     EntriesLost,
     Happening,
     JobEnded,
@@ -122,6 +123,14 @@ def test_saved_states_by_place() -> None:
     assert job["saved_timestamp_seconds{place=storage}"] == WALL + 11
     assert job["saves_total{place=hosts}"] == 0
     assert ("elasticrun_saved_step", frozenset({("place", "hosts")})) not in job.samples()
+
+
+def test_shards_of_all_shared_datasets_together() -> None:
+    train, test = DataProgress(0, 'tr"ain', 2, 3, 1, 1, 9), DataProgress(0, "test", 0, 1, 2, 0, 0)
+    job = Followed().take(story(1), at(11, train, test))
+    states = {name: job[f"data_shards{{state={name}}}"] for name in ("done", "leased", "failed", "waiting")}
+    assert states == {"done": 4, "leased": 3, "failed": 1, "waiting": 4}
+    assert job["data_epoch"] == 2
 
 
 def test_what_workers_use() -> None:

@@ -11,6 +11,7 @@ from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.round_progress import GpuFigures, NodeFigures
 from elasticrun.observer.changes import applied, changes, is_news
+from elasticrun.observer.datasets import DataRow
 from elasticrun.observer.figures import FigureRow, figures_of
 from elasticrun.observer.model import MAX_NODES, MAX_ROWS, MAX_SENTENCE, State, view
 from elasticrun.rpc.records import to_json
@@ -125,3 +126,16 @@ def test_what_did_not_change_is_not_told() -> None:
     assert [row["name"] for row in told["nodes"]["set"]] == [job.name(17)]
     assert is_news(told)
     assert len(json.dumps(told)) < 2000
+
+
+def test_shared_data_are_shown_by_name_and_told_as_they_change() -> None:
+    job = Pretended(2, 1)
+    assert seen(job).data == ()
+    job.tell(chronicle.DataProgress(0, "train", 1, 3, 2, 1, 9))
+    before = seen(job)
+    job.tell(chronicle.DataProgress(0, "test", 0, -1, 0, 0, 2**60))
+    after = seen(job, 1)
+    assert after.data == (DataRow("test", 0, 0, 0, 0, 2**53), DataRow("train", 1, 3, 2, 1, 9))
+    told = changes(before, after)
+    assert is_news(told)
+    assert applied(to_json(before), told) == to_json(after)

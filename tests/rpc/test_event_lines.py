@@ -7,6 +7,7 @@ import json
 import pytest
 
 from elasticrun.core.protocol.chronicle import (
+    DataProgress,
     LogEntry,
     MilestoneReached,
     Place,
@@ -21,6 +22,7 @@ ENTRIES = [
     LogEntry(4, 2.5, 1e9, MilestoneReached("a", 0, "first_step")),
     LogEntry(5, 3.0, 1e9, RoundStarted(1, 2, 4, ("a", "b"), 1, 30, "all are ready")),
     LogEntry(6, 4.0, 1e9, StateSaved(Place.HOSTS, 1, 40)),
+    LogEntry(7, 5.0, 1e9, DataProgress(1, "da\u00fcta", 2, 3, 1, 0, 9)),
 ]
 
 

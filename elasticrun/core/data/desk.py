@@ -33,6 +33,7 @@ from collections import Counter
 from elasticrun.core.data.grants import granted
 from elasticrun.core.data.leases import Holder, Ledger, Progress
 from elasticrun.core.data.shards import ENDLESS, Places
+from elasticrun.core.data.standing import Standing, standing
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.data import (
     MAX_FAILED,
@@ -139,6 +140,10 @@ class Desk:
         self._closed = self._closed or reason
         waiting, self._saving, self.deadline = self._saving, [], None
         return [(rank, self._tell(rank, refused=self._closed)) for rank in waiting]
+
+    def standing(self, epoch: int | None = None) -> Standing:
+        """How far the readers are; it takes time in proportion to the pieces that are left."""
+        return standing(self._ledger, self._opened.shards, epoch)
 
     def _misfit(self, rank: int, message: OpenData) -> str:
         """How a reader differs from the one that opened the desk, in words."""
@@ -277,6 +282,10 @@ class Desks:
     def expire(self, now: float) -> list[Told]:
         """Close what somebody has waited at for too long."""
         return [told for desk in self._desks.values() for told in desk.expire(now)]
+
+    def get(self, name: str) -> Desk | None:
+        """The desk of one of them, if it is open."""
+        return self._desks.get(name)
 
     def news(self, name: str) -> list[str]:
         """What is left out of a dataset since the last time, in words."""

@@ -224,7 +224,7 @@ class Ledger:
                 raise DataError(f"{commit} cannot be restored: the data went on from {begun or 'nothing'}")
         later = [each for each in self._consumed if commit is None or each.age > commit.age]
         freed = [piece for each in later for piece in self._consumed.pop(each)]
-        freed += [piece for held in self._holders.values() for piece in held.open.values()]
+        freed += self.open()
         self._free = _merged([*self._free, *freed])
         self._branches, self._round = [*kept, (round_, commit)], round_
         self._holders.clear()
@@ -248,8 +248,11 @@ class Ledger:
 
     def left(self) -> list[Piece]:
         """What was dealt and not consumed by now, in order."""
-        open_ = [piece for held in self._holders.values() for piece in held.open.values()]
-        return sorted(_merged([*self._free, *open_]))
+        return sorted(_merged([*self._free, *self.open()]))
+
+    def open(self) -> list[Piece]:
+        """What of the leases was not consumed by now, in no order."""
+        return [piece for held in self._holders.values() for piece in held.open.values()]
 
     def state(self) -> dict[str, object]:
         """What was not consumed by now, as plain values: for a state that is saved with the model."""
@@ -315,10 +318,7 @@ class Ledger:
     def _lease(self, held: Held, piece: Piece) -> Lease:
         self._next += 1
         held.open[self._next] = piece
-        return Lease(self._next, piece.epoch, self._shard(piece))
-
-    def _shard(self, piece: Piece) -> Shard:
-        return Shard(self._plan.shard(piece.epoch, piece.place).name, piece.start, piece.stop)
+        return Lease(self._next, piece.epoch, _shard(self._plan, piece))
 
     def _give_back(self, piece: Piece, reason: str) -> None:
         """What is left of a shard has failed once more."""
@@ -330,7 +330,11 @@ class Ledger:
             heappush(self._free, piece)
 
     def _set_aside(self, piece: Piece, reason: str) -> None:
-        self.failed.append(Failed(piece, self._shard(piece), reason))
+        self.failed.append(Failed(piece, _shard(self._plan, piece), reason))
+
+
+def _shard(plan: Shards, piece: Piece) -> Shard:
+    return Shard(plan.shard(piece.epoch, piece.place).name, piece.start, piece.stop)
 
 
 def _merged(pieces: Iterable[Piece]) -> list[Piece]:

@@ -30,7 +30,7 @@ from elasticrun.core.history.incidents import TOLD, Incidents
 from elasticrun.core.history.totals import Totals
 from elasticrun.core.history.views import NodeView, Recovery, RoundView, SavedView
 from elasticrun.core.protocol import chronicle
-from elasticrun.core.protocol.chronicle import LogEntry, Place
+from elasticrun.core.protocol.chronicle import MAX_DATASETS, LogEntry, Place
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
@@ -54,6 +54,7 @@ class History:
     decisions: deque[tuple[float, float, str]] = field(default_factory=lambda: deque(maxlen=KEPT))
     recoveries: deque[Recovery] = field(default_factory=lambda: deque(maxlen=KEPT))
     steps: deque[tuple[float, int, float | None]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    data: dict[str, chronicle.DataProgress] = field(default_factory=dict)  # of the newest round, by dataset
     saved: dict[Place, SavedView] = field(default_factory=dict)
     epoch: int = 0  # of the master
     is_checking: bool = False
@@ -128,6 +129,8 @@ class History:
                 self.is_checking = isinstance(told, chronicle.CheckStarted)
             case chronicle.StateSaved():
                 self.saved[told.place] = SavedView(told.step, at, entry.time)
+            case chronicle.DataProgress() if told.dataset in self.data or len(self.data) < MAX_DATASETS:
+                self.data[told.dataset] = told
             case chronicle.Decision():
                 self.decisions.append((at, entry.time, told.text))
             case chronicle.JobEnded():
@@ -208,6 +211,7 @@ class History:
                 told.reason,
             )
         )
+        self.data.clear()
         for node in self.nodes.values():
             node.slowness = 1.0
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from elasticrun.core.job import events
+from elasticrun.core.job.data_notes import DataNotes
 from elasticrun.core.job.events import (
     Answered,
     Attached,
@@ -76,6 +77,7 @@ class Chronicler:
         self._doing = {name: _doing(node) for name, node in state.members.nodes.items()}
         self._names = {it.session: name for name, it in state.members.nodes.items() if it.session is not None}
         self._saved = _saved(state)
+        self._data = DataNotes()
         self._scaling, self._scaled = state.scaling, state.scaled
         self._stalls = _stalls(state)  # seconds of silence, by member of the round
         self._hangs = len(self._stalls) == len(state.current.assignments) > 0  # as told
@@ -89,6 +91,7 @@ class Chronicler:
             *self._of_event(event, state),
             *self._of_members(event, state),
             *self._of_failures(self._round),
+            *self._of_data(event, state),
             *self._of_phases(state, given),
             *self._of_saved(state),
             *_of_effects(event, given),
@@ -183,6 +186,12 @@ class Chronicler:
                     _cut(failure.summary),
                 )
         self._failures = frozenset(round_.failures)
+
+    def _of_data(self, event: JobEvent, state: JobState) -> Iterator[Happening]:
+        if state.phase is not self._phase or state.round != self._number:
+            yield from self._data.rest()
+        if isinstance(event, events.DataOpened | events.DataAsked) and state.desks is not None:
+            yield from self._data.take(event.message.reader.name, state.round, state.desks, state.now)
 
     def _of_phases(self, state: JobState, effects: list[JobEffect]) -> Iterator[Happening]:
         """One event may lead through several phases: what was told last, and what is now, say which."""

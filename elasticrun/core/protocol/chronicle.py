@@ -16,6 +16,9 @@ VERSION = 1
 #: The most names of nodes, or characters of a text, in one entry; the rest is counted, or cut off.
 MAX_NAMES = 64
 MAX_TEXT = 2000
+#: The most shared datasets that the log tells of at a time, and characters of their names.
+MAX_DATASETS = 16
+MAX_DATASET = 100
 
 
 class Place(Enum):
@@ -109,6 +112,23 @@ class SaveStalled:
 
     round: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataProgress:
+    """How far the ranks of a round are with a dataset that they share. A sample now and then.
+
+    What is trained on is told with the states that are saved, so a round that goes on from an earlier state
+    begins with less than was told before.
+    """
+
+    round: int
+    dataset: str  # as the script names it
+    epoch: int  # the oldest one of which something is left
+    done: int  # shards of it that were trained on to their ends
+    leased: int  # that ranks read, or have read and not saved yet
+    failed: int  # of which something is left out, as it cannot be read
+    total: int  # of the epoch; 0: it has no end
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +270,7 @@ Happening = (
     | MilestoneReached
     | StepsDone
     | SaveStalled
+    | DataProgress
     | HangFound
     | StragglerFound
     | CheckStarted
