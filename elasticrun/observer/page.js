@@ -176,7 +176,7 @@ function drawSpent() {
 
 function drawData() {
   $("data").hidden = !state.data.length;
-  const head = ["dataset", "epoch", "shards done", "", "leased", "failed"].map((text, at) => {
+  const head = ["Dataset", "Epoch", "Shards done", "", "Leased", "Failed"].map((text, at) => {
     const cell = el("th", at === 3 ? "wide" : "", text);
     if (text) cell.scope = "col"; else cell.setAttribute("aria-hidden", "true");
     return cell;
