@@ -8,7 +8,10 @@ process and are never compared across processes.
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -42,3 +45,22 @@ async def pause(seconds: float) -> None:
         await over.wait()
     finally:
         timer.cancel()
+
+
+async def within(seconds: float, work: Awaitable[T]) -> T:
+    """What the work gives, in so many seconds at most. Raises asyncio.TimeoutError.
+
+    As ``asyncio.wait_for``, which before Python 3.12 loses a cancellation that comes with the result.
+    """
+    import asyncio
+
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda it: it.cancelled() or it.exception())  # it was looked at, whoever waits
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if task.done():
+            return task.result()
+        raise asyncio.TimeoutError
+    finally:
+        if task.cancel():
+            await asyncio.wait({task})

@@ -34,10 +34,13 @@ from elasticrun.errors import (
     TooManyError,
 )
 from elasticrun.rpc.event_lines import from_line
+from elasticrun.rpc.nearby import GoneError
 
 #: Seconds between attempts to find a master that is away, and until it is given up.
 RETRY = 1.0
 PATIENCE = 60.0
+#: The same once nobody is at the master's socket on this host: the next one comes soon, or the job is over.
+GONE_PATIENCE = 15.0
 #: Seconds that one question waits for news.
 WAIT = 20.0
 #: Of so many of the newest entries it is known that they were taken: no master's memory holds more.
@@ -113,7 +116,8 @@ class Follower:
                 self._control, self.trouble = None, str(error)
                 now = self._loop.time()
                 gone_since = now if gone_since is None else gone_since
-                if now - gone_since >= self._patience:
+                most = GONE_PATIENCE if isinstance(error, GoneError) else self._patience
+                if now - gone_since >= min(most, self._patience):
                     raise
                 await pause(RETRY)
                 continue

@@ -17,7 +17,7 @@ import click
 
 from elasticrun.agent.logs.lines import LineSplitter, prefix_lines
 from elasticrun.cli.documents import VERSION, LineKind, LogLineDocument, line_of
-from elasticrun.clock import pause
+from elasticrun.clock import pause, within
 from elasticrun.control import JobControl, LogPiece, LogPlace, LogStream
 from elasticrun.core.protocol.plain import one_line, plain
 from elasticrun.core.protocol.questions import MAX_LOG_WAIT
@@ -161,7 +161,7 @@ class JobWatch:
         """Wait until something has happened, or for so many seconds."""
         if not self.is_over:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), seconds)
+                await within(seconds, self._news.wait())
 
     def note_loss(self, why: str) -> None:
         """Tell that a rank is not heard; once for all of them, until one is."""

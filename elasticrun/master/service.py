@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from elasticrun.core.protocol.orders import ControlReply, ControlRequest
     from elasticrun.master.listed import Listed
     from elasticrun.rpc.local import LocalServer
+    from elasticrun.rpc.nearby_server import NearbyServer
     from elasticrun.rpc.server import MasterServer
 
     _Order = Callable[[ControlRequest], Awaitable[ControlReply]]
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that streams have to write what is queued when the master ends.
 STOP_GRACE = 2.0
+#: Seconds in which those who follow the event log on this host may take its last entries.
+NEWS_GRACE = 1.0
 JOURNAL_NAME = "journal.jsonl"
 _KEY_SIZE = 32
 
@@ -105,11 +108,15 @@ async def serve(
         server = _server(loop, config, machine.state.key)
         try:
             port = await _listen(server, config)
-            held.callback(await _open_nearby(loop, config, port, is_new=is_new))
+            nearby = await _open_nearby(loop, config, port, is_new=is_new)
+            held.callback(nearby.stop)
             ready(port)
             _note_openness(config)
             watch_host(loop)
             await loop.done.wait()
+            if machine.state.ended:
+                feed.wake()
+                await nearby.finish(NEWS_GRACE)
         finally:
             await server.stop(STOP_GRACE)
             loop.flush()
@@ -194,8 +201,8 @@ def _server(loop: MasterLoop, config: MasterConfig, key: str) -> MasterServer | 
     )
 
 
-async def _open_nearby(loop: MasterLoop, config: MasterConfig, port: int, is_new: bool) -> Callable[[], None]:
-    """Let this user on this host ask and steer the job without a token; returns what ends that."""
+async def _open_nearby(loop: MasterLoop, config: MasterConfig, port: int, is_new: bool) -> NearbyServer:
+    """Let this user on this host ask and steer the job without a token."""
     from elasticrun.rpc.nearby import Whereabouts
     from elasticrun.rpc.nearby_server import NearbyServer
 
@@ -207,7 +214,7 @@ async def _open_nearby(loop: MasterLoop, config: MasterConfig, port: int, is_new
         await nearby.start()
     except OSError as error:
         logger.info("elastic-ctl ps will not find this job: %s", error.strerror)
-    return nearby.stop
+    return nearby
 
 
 def _without_others(order: _Order) -> _Order:

@@ -26,6 +26,7 @@ import grpc
 import grpc.aio
 
 from elasticrun import __version__
+from elasticrun.clock import within
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.protocol.messages import RejectCode, Rejected
 from elasticrun.core.protocol.orders import ControlHello, ControlReply, ControlRequest
@@ -165,7 +166,7 @@ async def give_order(
         method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(CONTROL_PATH)
         exchange = _exchange(method(), endpoint, job_id, request, security)
         try:
-            return await asyncio.wait_for(exchange, max(0.0, deadline - loop.time()))
+            return await within(max(0.0, deadline - loop.time()), exchange)
         except asyncio.TimeoutError:
             raise MasterUnreachableError(f"{endpoint} did not answer within {timeout:.3g} s") from None
 

@@ -60,6 +60,11 @@ def is_entry(value: object) -> bool:
     return False
 
 
+def tells_the_end(line: str) -> bool:
+    """Whether a line of ``to_line`` tells the end of the job."""
+    return '"kind":"job_ended"' in line
+
+
 def from_line(line: str) -> LogEntry | None:
     """The same of a line. ValueError: it is no line of an event log."""
     try:

@@ -47,6 +47,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from elasticrun import __version__
+from elasticrun.clock import within
 from elasticrun.core.protocol.bounds import TIMESTAMPS
 from elasticrun.core.protocol.messages import Rejected
 from elasticrun.core.protocol.orders import ControlReply, ControlRequest, ShowStatus
@@ -223,7 +224,7 @@ async def give(name: str, request: ControlRequest, timeout: float) -> tuple[Cont
     """
     order = encode_order(request)
     try:
-        return _understood(await asyncio.wait_for(_exchange(name, order), timeout))
+        return _understood(await within(timeout, _exchange(name, order)))
     except asyncio.TimeoutError:
         raise MasterUnreachableError(f"the job on this host did not answer within {timeout:.3g} s") from None
 

@@ -12,13 +12,15 @@ import logging
 import select
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from elasticrun import __version__
+from elasticrun.clock import within
 from elasticrun.core.protocol.messages import RejectCode, Rejected
 from elasticrun.core.protocol.orders import ORDERS, ControlRequest, ShowStatus, WatchEvents
 from elasticrun.core.protocol.questions import QUESTIONS
+from elasticrun.rpc.event_lines import tells_the_end
 from elasticrun.rpc.nearby import (
     MAX_GUESTS,
     MAX_ORDER,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Seconds in which a follower that has got news asks for more, on a busy host too.
+RETURN_TIME = 2.0
 _KINDS: dict[str, type[ControlRequest]] = {
     it.__name__: it for it in (ShowStatus, WatchEvents, *QUESTIONS, *ORDERS)
 }
@@ -57,6 +61,9 @@ class NearbyServer:
         self._order = order
         self._about = about
         self._tasks: set[asyncio.Task[object]] = set()  # one for each connection, until its answer is read
+        self._lasting: set[asyncio.Task[object]] = set()  # of these, those that wait for what workers print
+        self._between: dict[int, float] = {}  # when a pid got news, not the end, and has not asked since
+        self._changed = asyncio.Event()
         self._hang_ups = _HangUps()
         self._server: asyncio.Server | None = None
 
@@ -69,6 +76,18 @@ class NearbyServer:
         except OSError:
             listener.close()
             raise
+
+    async def finish(self, grace: float) -> None:
+        """Let those have the end of the job who follow it, in so many seconds at most: also who has just had
+        other news, and is about to ask for more.
+        """
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        self._between = {pid: at for pid, at in self._between.items() if begun - at < RETURN_TIME}
+        while (self._tasks - self._lasting or self._between) and (left := begun + grace - loop.time()) > 0:
+            self._changed.clear()
+            with suppress(asyncio.TimeoutError):
+                await within(left, self._changed.wait())
 
     def stop(self) -> None:
         """Stop listening, and cut off whoever is here."""
@@ -93,6 +112,8 @@ class NearbyServer:
             writer.transport.abort()
         finally:
             self._tasks.discard(task)
+            self._lasting.discard(task)
+            self._changed.set()
             writer.close()
             asyncio.get_running_loop().call_later(TIMEOUT, writer.transport.abort)
 
@@ -124,8 +145,17 @@ class NearbyServer:
         if len(self._hang_ups) >= MAX_WAITING:
             text = f"{MAX_WAITING} others wait for news of this job here already: try again"
             return encode_refusal(Rejected(RejectCode.TOO_MANY, text))
+        if isinstance(request, WatchEvents):
+            self._between.pop(pid, None)
+        elif (task := asyncio.current_task()) is not None:
+            self._lasting.add(task)
         with self._hang_ups.watched(fd):
-            return encode_answer(await self._order(request), self._about)
+            reply = await self._order(request)
+        if reply.watched is not None and not any(map(tells_the_end, reply.watched.lines)):
+            if len(self._between) >= MAX_GUESTS:
+                self._between.clear()
+            self._between[pid] = asyncio.get_running_loop().time()
+        return encode_answer(reply, self._about)
 
 
 class _HangUps:

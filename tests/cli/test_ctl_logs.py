@@ -28,6 +28,7 @@ from elasticrun.errors import (
     UnauthenticatedError,
 )
 from elasticrun.rpc.event_lines import to_line
+from elasticrun.rpc.line import JobLine
 from elasticrun.rpc.security.limits import Limits
 from tests.support.orders import TOKEN
 from tests.support.schema import misfits
@@ -318,7 +319,7 @@ def test_every_verb_says_from_where_a_wrong_token_is(
     async def refuses(*_: object) -> None:
         raise UnauthenticatedError("the token is wrong")
 
-    monkeypatch.setattr(control.JobControl, "_order", refuses)
+    monkeypatch.setattr(JobLine, "give", refuses)
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     said = ctl(*words, "--endpoint", "h:1", code=15).stderr
     assert said.startswith("elastic-ctl: error: the token is wrong (the token was read from ")

@@ -37,6 +37,7 @@ from elasticrun.core.protocol.orders import (
     ShowStatus,
     StopJob,
     UncordonNode,
+    Watched,
     WatchEvents,
 )
 from elasticrun.core.protocol.questions import ListRanks, LogPlace, LogStream, ReadLog, ShowStacks
@@ -400,6 +401,58 @@ def test_a_master_that_lies_about_its_age_is_no_job(since: float) -> None:
         await server.start()
         found, (trouble,) = await nearby.jobs(30.0)
         assert (found, type(trouble)) == ([], ProtocolError)
+        server.stop()
+
+    run(main())
+
+
+def test_who_waits_for_news_has_them_before_a_master_ends() -> None:
+    class Telling(Answering):
+        """Has news at the moment at which its master is about to end."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked, self.over = asyncio.Event(), asyncio.Event()
+
+        async def answer(self, request: ControlRequest) -> ControlReply:
+            if isinstance(request, WatchEvents):
+                self.asked.set()
+                await self.over.wait()
+            return await super().answer(request)
+
+    async def main() -> None:
+        handler, before = Telling(), set(nearby.names())
+        server = NearbyServer(handler.answer, ABOUT)
+        await server.start()
+        (name,) = set(nearby.names()) - before
+        watcher = asyncio.ensure_future(nearby.give(name, WatchEvents("", 20.0), 30.0))
+        await handler.asked.wait()
+        handler.over.set()
+        await server.finish(30.0)
+        server.stop()
+        reply, _ = await watcher
+        assert reply.text == "heard WatchEvents"
+
+    run(main())
+
+
+def test_who_has_just_had_news_comes_for_the_end_before_a_master_goes() -> None:
+    lines = ['{"v":1,"kind":"decision"}', '{"v":1,"kind":"job_ended"}']
+
+    class Told(Answering):
+        async def answer(self, request: ControlRequest) -> ControlReply:
+            return ControlReply(True, "", watched=Watched("1:1", (lines.pop(0),), False, False))
+
+    async def main() -> None:
+        handler, before = Told(), set(nearby.names())
+        server = NearbyServer(handler.answer, ABOUT)
+        await server.start()
+        (name,) = set(nearby.names()) - before
+        await nearby.give(name, WatchEvents("", 20.0), 30.0)
+        finishing = asyncio.ensure_future(server.finish(30.0))
+        reply, _ = await nearby.give(name, WatchEvents("1:1", 20.0), 30.0)
+        assert reply.watched is not None and "job_ended" in reply.watched.lines[0]
+        await finishing
         server.stop()
 
     run(main())
