@@ -138,7 +138,7 @@ class NearbyServer:
         request = read_order(await asyncio.wait_for(_all_of(reader), TIMEOUT))
         if isinstance(request, Rejected):
             return encode_refusal(request)
-        if not isinstance(request, QUESTIONS):  # who follows a log asks again and again
+        if isinstance(request, ORDERS):  # questions come again and again, also from who looks for another job
             logger.info("process %d of this user orders %s", pid, request)
         if not getattr(request, "wait", 0.0):
             return encode_answer(await self._order(request), self._about)
