@@ -70,8 +70,8 @@ async def _work(follower: Follower, live: Live, until: asyncio.Event) -> None:
             for each in done:
                 each.result()
     finally:
-        # Repeated, as asyncio.wait_for loses a cancellation that comes together with its result: the follower
-        # would go on for good if the master ends at the moment at which we are told to.
+        # Repeated, as whatever the follower waits in may lose a cancellation that comes with a result, as
+        # asyncio.wait_for does before Python 3.12: then it would go on for good.
         while left := [each for each in (stop, follow, publish) if not each.done()]:
             for each in left:
                 each.cancel()

@@ -126,6 +126,8 @@ class Pages:
         except Refusal as refusal:
             answer = _error(refusal.status, str(refusal))
             answer.headers.update(refusal.headers)
+        except ConnectionError:  # the peer has gone: there is nobody to answer
+            raise
         except Exception:
             logger.exception("internal error; please report this traceback")
             answer = _error(500, "an internal error; the log of the launcher has its traceback")
@@ -311,7 +313,7 @@ async def _body(request: web.Request) -> Any:
         return json.loads(await asyncio.wait_for(request.read(), SAID))
     except asyncio.TimeoutError:
         raise Refusal(408, f"the request did not come within {SAID:g} s") from None
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, web.RequestPayloadError):
         raise Refusal(400, "the request is not valid JSON") from None
 
 

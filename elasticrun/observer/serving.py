@@ -15,6 +15,7 @@ import logging
 import resource
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
@@ -42,7 +43,7 @@ async def serve(
     app: web.Application, listener: socket.socket, stack: AsyncExitStack, tls: ssl.SSLContext | None = None
 ) -> None:
     """Serve until the stack is closed."""
-    entrance = _Entrance(most())
+    entrance = _Entrance(most(), 0.0 if tls is None else HANDSHAKE)
 
     @web.middleware
     async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -72,19 +73,29 @@ async def serve(
 class _Entrance:
     """Makes what answers a connection."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, handshake: float) -> None:
+        """``handshake``: seconds for which a connection is one that the server does not know of yet."""
         self.server: web.Server | None = None
         self._most = most
+        self._handshake = handshake
+        self._begun = dict[asyncio.BaseProtocol, float]()  # when; in their handshake
         self._silent = dict[asyncio.BaseProtocol, None]()  # nothing is to be answered, the oldest first
 
     def __call__(self) -> asyncio.BaseProtocol:
         assert self.server is not None
-        if len(self.server.connections) >= self._most and not self._make_room():
+        now = time.monotonic()
+        self._begun = {
+            each: at
+            for each, at in self._begun.items()
+            if _transport(each) is None and now - at < self._handshake
+        }
+        if len(self.server.connections) + len(self._begun) >= self._most and not self._make_room():
             return _Refusal()
         if len(self._silent) > 2 * self._most:  # most of them went without a word
-            self._silent = {each: None for each in self._silent if _transport(each) is not None}
+            self._silent = {each: None for each in self._silent if self._may_live(each)}
         made = self.server()
         self._silent[made] = None
+        self._begun[made] = now
         return made
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -97,13 +108,17 @@ class _Entrance:
 
     def _make_room(self) -> bool:
         """Cut off who was silent for the longest; whether there is one."""
-        while self._silent:
-            oldest = next(iter(self._silent))
-            del self._silent[oldest]
-            if (transport := _transport(oldest)) is not None:
+        for oldest in [*self._silent]:
+            if not self._may_live(oldest):
+                del self._silent[oldest]
+            elif (transport := _transport(oldest)) is not None:
+                del self._silent[oldest]
                 transport.abort()
                 return True
         return False
+
+    def _may_live(self, protocol: asyncio.BaseProtocol) -> bool:
+        return protocol in self._begun or _transport(protocol) is not None
 
 
 def _transport(protocol: asyncio.BaseProtocol) -> asyncio.Transport | None:

@@ -10,6 +10,7 @@ import json
 import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -215,6 +216,17 @@ def test_what_is_no_http_is_not_logged(said: bytes, caplog: pytest.LogCaptureFix
             reader = await connect(said)
             assert b" 400 " in await reader.readline()
             await ends(reader)
+
+    with_site(use)
+    assert caplog.messages == []
+
+
+def test_a_body_that_cannot_be_unpacked_is_refused_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def use(site: Site, session: Browser) -> None:
+        head = f"POST /api/session HTTP/1.1\r\nHost: {site.host}\r\nContent-Type: application/json\r\n"
+        async with connections(site) as connect:
+            reader = await connect(f"{head}Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nrubb".encode())
+            assert b" 400 " in await reader.readline()
 
     with_site(use)
     assert caplog.messages == []
@@ -493,3 +505,23 @@ def test_a_hostile_name_stays_text_in_every_answer() -> None:
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
     with_site(use)
+
+
+class Unshaken:
+    """An HTTP server whose connections never end their handshake: it knows of none of them."""
+
+    connections: tuple[object, ...] = ()
+
+    def __call__(self) -> asyncio.Protocol:
+        return asyncio.Protocol()
+
+
+def test_connections_in_their_handshake_take_places_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(serving, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    entrance = serving._Entrance(2, handshake=5.0)
+    entrance.server = Unshaken()  # type: ignore[assignment]
+    made = [entrance() for _ in range(3)]
+    assert [isinstance(each, serving._Refusal) for each in made] == [False, False, True]
+    now[0] += 5.0  # none of them is waited for any longer
+    assert not isinstance(entrance(), serving._Refusal)
