@@ -19,7 +19,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 
 from elasticrun.clock import pause
 from elasticrun.control import JobControl, JobStatus
@@ -33,7 +32,7 @@ from elasticrun.errors import (
     ProtocolError,
     TooManyError,
 )
-from elasticrun.rpc.event_lines import from_line
+from elasticrun.rpc.event_lines import known_entry
 from elasticrun.rpc.nearby import GoneError
 
 #: Seconds between attempts to find a master that is away, and until it is given up.
@@ -106,7 +105,8 @@ class Follower:
 
     async def run(self) -> None:
         """Follow until the job is over. Raises ElasticRunError if its master is away for too long."""
-        gone_since: float | None = None
+        away: float | None = None  # since when nothing is heard; and since when nobody is at its socket
+        gone: float | None = None
         while not self.history.outcome:
             try:
                 await self._ask(WAIT)
@@ -115,13 +115,13 @@ class Follower:
                     raise
                 self._control, self.trouble = None, str(error)
                 now = self._loop.time()
-                gone_since = now if gone_since is None else gone_since
-                most = GONE_PATIENCE if isinstance(error, GoneError) else self._patience
-                if now - gone_since >= min(most, self._patience):
+                away = now if away is None else away
+                gone = (now if gone is None else gone) if isinstance(error, GoneError) else None
+                if now - away >= self._patience or (gone is not None and now - gone >= GONE_PATIENCE):
                     raise
                 await pause(RETRY)
                 continue
-            gone_since, self.trouble = None, ""
+            away, gone, self.trouble = None, None, ""
 
     def _may_pass(self, error: ElasticRunError) -> bool:
         """Whether it is worth asking again. What the job itself declines, it declines."""
@@ -141,7 +141,7 @@ class Follower:
 
     def _new(self, lines: Sequence[str], is_other: bool) -> tuple[list[tuple[LogEntry, str]], bool]:
         """The entries that were not taken yet, and whether there were others. ``is_other``: the master is."""
-        found = [(entry, line) for line in lines if (entry := _entry(line)) is not None]
+        found = [(entry, line) for line in lines if (entry := known_entry(line)) is not None]
         if is_other:
             self._repeats = set(self._known)
         old = 0
@@ -164,13 +164,6 @@ class Follower:
             age = max(0.0, self._wall_clock() - found[-1][0].time) if self._is_behind else 0.0
             self._heard = self._loop.time() - age
             self._on_entries([entry for entry, _ in found], [line for _, line in found])
-
-
-def _entry(line: str) -> LogEntry | None:
-    """The entry of a line; None: it is of another version, or none at all."""
-    with suppress(ValueError):
-        return from_line(line)
-    return None
 
 
 def _mark(entry: LogEntry) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from elasticrun import follower as module
+from elasticrun.clock import pause
 from elasticrun.control import JobControl
 from elasticrun.core.protocol.chronicle import (
     EntriesLost,
@@ -33,6 +34,7 @@ from elasticrun.errors import (
 )
 from elasticrun.follower import Follower
 from elasticrun.rpc.event_lines import to_line
+from elasticrun.rpc.nearby import GoneError
 
 T = TypeVar("T")
 AWAY = MasterUnreachableError("nothing answers")
@@ -157,6 +159,26 @@ def test_lines_that_make_no_sense_are_passed_over() -> None:
     assert followed(Master(Watched("1:9", ("{", other, *LINES, LAST)))).history.restarts == 0
     master = Master(Watched("1:1", ("{",)), Watched("1:2", (LAST,)))
     assert followed(master).history.outcome
+
+
+def test_who_finds_nobody_waits_anew_after_a_long_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A master that was frozen is killed in the end: its successor is about to come."""
+    gone = GoneError("nobody is there")
+    monkeypatch.setattr(module, "GONE_PATIENCE", 1e-9)
+    with pytest.raises(GoneError):
+        followed(Master(Watched("1:2", LINES[:2]), gone, gone, gone))
+    monkeypatch.setattr(module, "GONE_PATIENCE", 0.02)
+
+    class Frozen(Master):
+        async def watch(self, after: str, wait: float) -> Watched:
+            if self.answers[0] is AWAY:
+                await pause(0.05)
+            return await super().watch(after, wait)
+
+    found = followed(Frozen(Watched("1:2", LINES[:2]), AWAY, gone, Watched("1:5", (*LINES[2:], LAST))))
+    assert found.history.outcome == "succeeded"
 
 
 def test_a_master_that_is_away_is_found_again() -> None:

@@ -8,7 +8,6 @@ the worker wrote it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
@@ -17,7 +16,7 @@ import click
 
 from elasticrun.agent.logs.lines import LineSplitter, prefix_lines
 from elasticrun.cli.documents import VERSION, LineKind, LogLineDocument, line_of
-from elasticrun.clock import pause, within
+from elasticrun.clock import happens, pause
 from elasticrun.control import JobControl, LogPiece, LogPlace, LogStream
 from elasticrun.core.protocol.plain import one_line, plain
 from elasticrun.core.protocol.questions import MAX_LOG_WAIT
@@ -160,14 +159,12 @@ class JobWatch:
     async def next(self, seconds: float) -> None:
         """Wait until something has happened, or for so many seconds."""
         if not self.is_over:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await within(seconds, self._news.wait())
+            await happens(self._news, seconds)
 
     def note_loss(self, why: str) -> None:
         """Tell that a rank is not heard; once for all of them, until one is."""
         if not self._is_noted:
-            text = f"{one_line(why)}; trying again for up to {PATIENCE:.0f} s"
-            click.echo(f"elastic-ctl: {text}", err=True)
+            click.echo(f"elastic-ctl: {one_line(why)}; trying again", err=True)
         self._is_noted = True
 
     def note_contact(self) -> None:
