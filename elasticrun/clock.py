@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -64,3 +67,13 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
     finally:
         if task.cancel():
             await asyncio.wait({task})
+
+
+async def happens(event: asyncio.Event, seconds: float) -> bool:
+    """Whether an event is set within so many seconds."""
+    import asyncio
+
+    try:
+        return await within(seconds, event.wait())
+    except asyncio.TimeoutError:
+        return False

@@ -19,12 +19,12 @@ needs none: ``rpc/nearby.py`` says why.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from elasticrun.clock import pause
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
-from elasticrun.core.protocol.chronicle import LogEntry, OrderAnswered, ScaleEnded, ScaleStarted
+from elasticrun.core.protocol.chronicle import OrderAnswered, ScaleEnded, ScaleStarted
 from elasticrun.core.protocol.orders import (
     MAX_WAIT,
     CancelScale,
@@ -64,7 +64,7 @@ from elasticrun.errors import (
     ScaleFailedError,
     TooManyError,
 )
-from elasticrun.rpc.event_lines import from_line
+from elasticrun.rpc.event_lines import known_entry
 from elasticrun.rpc.line import JobLine, find_nearby
 
 __all__ = ["JobControl", "JobStatus", "LogPiece", "LogPlace", "LogStream", "NodeStatus", "TaskStatus"]
@@ -252,13 +252,6 @@ class JobControl:
         return (await self._line.give(StopJob(reason))).text
 
 
-def _entry(line: str) -> LogEntry | None:
-    """The entry of a line; None: it is of another version, or none at all."""
-    with suppress(ValueError):
-        return from_line(line)
-    return None
-
-
 async def _end_of_log(job: JobControl) -> str:
     """The place after the newest line of the event log."""
     news = await job.watch(wait=0.0)
@@ -273,7 +266,7 @@ async def _ended(job: JobControl, answer: str, place: str) -> str:
     while True:
         news = await patiently(job, partial(job.watch, place, MAX_WAIT))
         place = news.upto
-        for entry in filter(None, map(_entry, news.lines)):
+        for entry in filter(None, map(known_entry, news.lines)):
             match entry.told:
                 case OrderAnswered(answer=told):
                     is_ours = told == answer
@@ -298,7 +291,7 @@ async def patiently(job: JobControl, ask: Callable[[], Coroutine[Any, Any, T]]) 
     """
     import asyncio
 
-    loop, pause = asyncio.get_running_loop(), FIRST_PAUSE
+    loop, delay = asyncio.get_running_loop(), FIRST_PAUSE
     until: float | None = None
     while True:
         try:
@@ -308,10 +301,8 @@ async def patiently(job: JobControl, ask: Callable[[], Coroutine[Any, Any, T]]) 
             until = now + job._line.timeout if until is None else until
             if now > until:
                 raise
-        over = asyncio.Event()
-        loop.call_later(pause, over.set)
-        await over.wait()
-        pause = min(2 * pause, LONGEST_PAUSE)
+        await pause(delay)
+        delay = min(2 * delay, LONGEST_PAUSE)
 
 
 def _reached(reached: bool, reason: str) -> str:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from elasticrun.clock import within
+from elasticrun.clock import happens, within
 
 
 def test_work_gives_its_result_or_its_error() -> None:
@@ -33,6 +33,16 @@ def test_work_that_takes_too_long_is_cancelled() -> None:
     with pytest.raises(asyncio.TimeoutError):
         asyncio.run(within(0.0, endless()))
     assert ends == ["cancelled"]
+
+
+def test_an_event_happens_in_time_or_not() -> None:
+    async def main() -> None:
+        event = asyncio.Event()
+        assert not await happens(event, 0.0)
+        event.set()
+        assert await happens(event, 30.0)
+
+    asyncio.run(main())
 
 
 def test_a_cancellation_that_comes_with_the_result_is_not_lost() -> None:

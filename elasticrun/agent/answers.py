@@ -1,9 +1,9 @@
 """What the master asks this agent for an operator: output of its workers, and their stacks.
 
-Invariant: at most MOST questions are answered at a time, each within its wait and the time that stacks take;
-however many ask for the stacks of a worker, they are taken once at a time, as the watch for hangs wants them
-too. What is answered in a second is bounded, so that reports to the master never wait behind it. What was
-asked over a stream that is over is answered to nobody.
+Invariant: at most MOST questions wait at a time, and those that are just being ended; each is answered within
+its wait and the time that stacks take; however many ask for the stacks of a worker, they are taken once at a
+time, as the watch for hangs wants them too. What is answered in a second is bounded, so that reports to the
+master never wait behind it. What was asked over a stream that is over is answered to nobody.
 
 An answer about output waits until there is some: the router tells what goes through the agent, the kernel
 what a worker writes to its file by itself. Somebody looks GATHER seconds after the first news, so a worker
@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from elasticrun.clock import happens
 from elasticrun.core.protocol.questions import (
     MAX_LOG_WAIT,
     AskNode,
@@ -126,7 +127,7 @@ class NodeAnswers:
         self._credit = min(BURST, self._credit + (now - self._since) * BYTES_PER_SECOND) - size
         self._since = now
         if self._credit < 0:
-            await _within(self._ending, -self._credit / BYTES_PER_SECOND)
+            await happens(self._ending, -self._credit / BYTES_PER_SECOND)
 
     # -- stacks
 
@@ -173,10 +174,10 @@ class NodeAnswers:
         while not is_there() and not self._ending.is_set():
             if (left := wait.until - self._loop.time()) <= 0:
                 return
-            await _within(wait.news, left)
+            await happens(wait.news, left)
             if wait.news.is_set():
                 wait.news.clear()
-                await _within(self._ending, GATHER)
+                await happens(self._ending, GATHER)
 
     def _read(self, local_rank: int, question: LogQuestion) -> tuple[LogPiece, ...]:
         read = self._kept.read
@@ -215,12 +216,3 @@ class _RefusedError(Exception):
 def _is_news(pieces: tuple[LogPiece, ...]) -> bool:
     """Whether there is anything that the reader does not know."""
     return any(piece.data or piece.begins or piece.missed for piece in pieces)
-
-
-async def _within(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, for so many seconds at most."""
-    task = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait((task,), timeout=seconds)
-    finally:
-        task.cancel()

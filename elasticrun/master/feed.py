@@ -10,10 +10,10 @@ The numbers are those of this master: a watcher that comes with one of an earlie
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from itertools import islice
 
+from elasticrun.clock import happens
 from elasticrun.core.protocol.bounds import MAX_MESSAGE_BYTES
 from elasticrun.core.protocol.orders import MAX_LINES, Watched
 
@@ -52,8 +52,7 @@ class Feed:
         begin = place or 0
         if begin == self._end and wait > 0:
             self._news.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), wait)
+            await happens(self._news, wait)
         return self._page(begin, bool(after) and place is None)
 
     def _number(self, after: str) -> int | None:

@@ -41,7 +41,7 @@ class Source:
     file: str = ""
     script: str = ""
     timeout: float = 30.0  # seconds for the file, or the script
-    _hanging: list[asyncio.Future[bytes]] = field(default_factory=list)  # the file is still being read
+    _hanging: list[asyncio.Future[bytes]] = field(default_factory=list)
 
     @property
     def is_fixed(self) -> bool:
@@ -63,10 +63,11 @@ class Source:
 
     async def _content(self) -> bytes:
         reading = self._hanging.pop() if self._hanging else _aside(lambda: _read(self.file))
+        self._hanging.append(reading)  # until it has answered, no other one is begun
         done, _ = await asyncio.wait([reading], timeout=self.timeout)
         if not done:
-            self._hanging.append(reading)
             raise UsageError(f"{self.file} cannot be read within {self.timeout:g} s")
+        self._hanging.remove(reading)
         return reading.result()
 
 

@@ -118,7 +118,7 @@ def start(name: str, words: Sequence[str]) -> HostProcess | Ended:
         return HostProcess(name, process, os.pidfd_open(process.pid))
     except OSError as error:
         with process:
-            process.kill()
+            kill_group(process)
         return Ended(name, _NOT_EXECUTED, f"{words[0]} cannot be watched: {error.strerror}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import typing
+from contextlib import suppress
 from typing import Any
 
 from elasticrun.core.protocol.chronicle import VERSION, Happening, LogEntry
@@ -76,3 +77,10 @@ def from_line(line: str) -> LogEntry | None:
     if not is_entry(found):
         raise ValueError(f"{line:.100} is no entry of an event log")
     return from_fields(found)
+
+
+def known_entry(line: str) -> LogEntry | None:
+    """The entry of a line; None: it is of another version, or none at all."""
+    with suppress(ValueError):
+        return from_line(line)
+    return None

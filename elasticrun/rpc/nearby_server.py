@@ -12,11 +12,11 @@ import logging
 import select
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from elasticrun import __version__
-from elasticrun.clock import within
+from elasticrun.clock import happens
 from elasticrun.core.protocol.messages import RejectCode, Rejected
 from elasticrun.core.protocol.orders import ORDERS, ControlRequest, ShowStatus, WatchEvents
 from elasticrun.core.protocol.questions import QUESTIONS
@@ -64,13 +64,14 @@ class NearbyServer:
         self._lasting: set[asyncio.Task[object]] = set()  # of these, those that wait for what workers print
         self._between: dict[int, float] = {}  # when a pid got news, not the end, and has not asked since
         self._changed = asyncio.Event()
-        self._hang_ups = _HangUps()
+        self._hang_ups: _HangUps | None = None
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Listen from now on. Raises OSError if that cannot be done."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
+            self._hang_ups = _HangUps()
             listener.bind(f"\0{new_name()}")
             self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=MAX_ORDER)
         except OSError:
@@ -86,8 +87,7 @@ class NearbyServer:
         self._between = {pid: at for pid, at in self._between.items() if begun - at < RETURN_TIME}
         while (self._tasks - self._lasting or self._between) and (left := begun + grace - loop.time()) > 0:
             self._changed.clear()
-            with suppress(asyncio.TimeoutError):
-                await within(left, self._changed.wait())
+            await happens(self._changed, left)
 
     def stop(self) -> None:
         """Stop listening, and cut off whoever is here."""
@@ -95,7 +95,8 @@ class NearbyServer:
             self._server.close()
         for task in self._tasks:
             task.cancel()
-        self._hang_ups.close()
+        if self._hang_ups is not None:
+            self._hang_ups.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -142,6 +143,7 @@ class NearbyServer:
             logger.info("process %d of this user orders %s", pid, request)
         if not getattr(request, "wait", 0.0):
             return encode_answer(await self._order(request), self._about)
+        assert self._hang_ups is not None
         if len(self._hang_ups) >= MAX_WAITING:
             text = f"{MAX_WAITING} others wait for news of this job here already: try again"
             return encode_refusal(Rejected(RejectCode.TOO_MANY, text))
@@ -151,7 +153,8 @@ class NearbyServer:
             self._lasting.add(task)
         with self._hang_ups.watched(fd):
             reply = await self._order(request)
-        if reply.watched is not None and not any(map(tells_the_end, reply.watched.lines)):
+        lines = () if reply.watched is None else reply.watched.lines
+        if lines and not any(map(tells_the_end, lines)):
             if len(self._between) >= MAX_GUESTS:
                 self._between.clear()
             self._between[pid] = asyncio.get_running_loop().time()

@@ -18,6 +18,7 @@ import asyncio
 import os
 import socket
 
+from elasticrun.clock import within
 from elasticrun.config import Endpoint
 from elasticrun.errors import (
     ElasticRunError,
@@ -109,7 +110,7 @@ async def _give_up(attempts: set[asyncio.Task[_Streams]]) -> None:
 
 async def _expect_http2(endpoint: Endpoint, reader: asyncio.StreamReader, timeout: float) -> None:
     try:
-        header = await asyncio.wait_for(reader.readexactly(_FRAME_HEADER), timeout)
+        header = await within(timeout, reader.readexactly(_FRAME_HEADER))
     except asyncio.TimeoutError:
         raise _foreign(endpoint, "it accepts connections but says nothing") from None
     except asyncio.IncompleteReadError as error:
