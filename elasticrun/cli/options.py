@@ -183,11 +183,11 @@ HEALTH_CHECK_ONLY = flag(
 )
 STRAGGLER_RATIO = Option(
     "straggler-ratio", Group.HEALTH, values.ratio, "N",
-    "A node slower than the median by more than this factor is a straggler, which is reported.",
+    "A node slower than the median by this factor, checked or training, is a straggler, and reported.",
     allowed="a number above 1", origin=Origin.OURS, sets=HealthConfig,
 )
 EXCLUDE_STRAGGLERS = flag(
-    "exclude-stragglers", Group.HEALTH, "Exclude stragglers from the job, as faulty nodes are.",
+    "exclude-stragglers", Group.HEALTH, "Exclude stragglers that a check finds, as faulty nodes are.",
     origin=Origin.OURS, sets=HealthConfig,
 )
 POLICY = Option(

@@ -286,14 +286,20 @@ def test_a_job_to_which_nobody_comes_is_as_it_was() -> None:
     assert job.machine.next_deadline() is not None
 
 
-def test_a_world_that_grew_by_a_part_shrinks_again() -> None:
+def grown_by_a_part(seconds: float) -> Job:
+    """A job of two nodes that waits for two more, of which one is lost as it comes."""
     job = running("ab", min_nodes=1, max_nodes=2)
-    obeyed(job, ScaleOut(2, 9.0))
+    obeyed(job, ScaleOut(2, seconds))
     job.attach("c")
     job.attach("d")
     lose(job, "d")
     stopped(job, "ab")
     assert (len(world(job)), bounds(job)) == (3, (1, 4))
+    return job
+
+
+def test_a_world_that_grew_by_a_part_shrinks_again() -> None:
+    job = grown_by_a_part(9.0)
     job.pass_time(10.0)
     assert job.machine.state.current.stop is not None
     assert job.machine.state.current.stop[0] is StopCause.RESIZED
@@ -319,12 +325,7 @@ def test_a_wait_for_nodes_is_cancelled() -> None:
 
 
 def test_a_cancelled_operation_lets_a_world_shrink_that_grew_by_a_part() -> None:
-    job = running("ab", min_nodes=1, max_nodes=2)
-    obeyed(job, ScaleOut(2, 60.0))
-    job.attach("c")
-    job.attach("d")
-    lose(job, "d")
-    stopped(job, "ab")
+    job = grown_by_a_part(60.0)
     obeyed(job, CancelScale(""))
     assert job.machine.state.current.stop is not None
     assert job.machine.state.current.stop[0] is StopCause.RESIZED

@@ -347,7 +347,7 @@ def is_restart(name: str) -> bool:
 
 def compared(both: Pair, part: str, leave_out: Collection[str] = ()) -> list[str]:
     """The differences in a part of all reports."""
-    assert both.cold.reports.keys() == both.warm.reports.keys()
+    assert both.cold.reports.keys() == both.warm.reports.keys(), f"{both.cold.err}\n-- warm\n{both.warm.err}"
     found: list[str] = []
     for name in both.cold.reports:
         without = {*leave_out, *(IN_RESTARTS if is_restart(name) else ())}

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +15,10 @@ import pytest
 from elasticrun.agent.monitors import page as page_module
 from elasticrun.agent.monitors.page import HEADER_SIZE, SLOT, TIMES, Marks, ProgressPage
 from elasticrun.core.accounting.facts import Milestone
-from elasticrun.worker import marks, reporter, store_wait
-from elasticrun.worker.reporter import Reporter, connect
+from elasticrun.worker import marks, store_wait
+from elasticrun.worker.reporter import Reporter
 
 DEADLINE = 60.0
-
-
-@pytest.fixture
-def page() -> Iterator[ProgressPage]:
-    page = ProgressPage(1)
-    yield page
-    page.close()
-
-
-@pytest.fixture
-def worker(page: ProgressPage, monkeypatch: pytest.MonkeyPatch) -> Reporter:
-    """A worker in this process; its stacks are nobody's business."""
-    monkeypatch.setattr(reporter, "arm_stacks", lambda path: 0)
-    found = connect(page.environment(0, {}, auto=False)[page_module.VARIABLE])
-    assert found is not None
-    return found
 
 
 def read(page: ProgressPage) -> Marks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,27 +16,17 @@ from elasticrun.agent.monitors.page import ProgressPage
 from elasticrun.core.progress.own_time import Measured
 from elasticrun.worker import own_time, reporter
 from elasticrun.worker.own_time import BATCH, KEPT, hook_parallel
-from elasticrun.worker.reporter import Reporter, connect
+from elasticrun.worker.reporter import Reporter
 from tests.support.processes import TORCH_DEADLINE
 
 MS = 1_000_000
 
 
 @pytest.fixture
-def page() -> Iterator[ProgressPage]:
-    page = ProgressPage(1)
-    yield page
-    page.close()
-
-
-@pytest.fixture
-def worker(page: ProgressPage, monkeypatch: pytest.MonkeyPatch) -> Reporter:
-    """A worker in this process; its stacks are nobody's business."""
-    monkeypatch.setattr(reporter, "arm_stacks", lambda path: 0)
-    found = connect(page.environment(0, {}, auto=False)[page_module.VARIABLE])
-    assert found is not None
-    found.claim()
-    return found
+def worker(worker: Reporter) -> Reporter:
+    """One that owns its slot."""
+    worker.claim()
+    return worker
 
 
 class Clock:

@@ -13,10 +13,11 @@ steps, without the longest of them. So with a ratio of 2 no node is told of as l
 themselves is within 28 % of the same.
 
 Who may be wrong. The medians are lower ones, so that of two nodes the faster one is the measure, as in
-``slowness.py``: then all depends on its word, which nobody can check. Of three and more, one that lies cannot
-make another one seem slow. It can only accuse itself, and of no more than the step's time, which is a median
-as well. Nodes whose steps take longer than the others' by what they need more do not make them wait (as tasks
-of a parameter server): they are not slow in this sense.
+``slowness.py``: then all depends on its word, which nobody can check. Of three and more, one that lies can
+only move the measure to the next honest node: a node seems slow only if it is so beside another honest one.
+It can accuse itself of no more than the step's time, which is a median as well. Nodes whose steps take longer
+than the others' by what they need more do not make them wait (as tasks of a parameter server): they are not
+slow in this sense.
 
 Invariants. Values that are no times (NaN, infinite, negative, no time at all) change nothing. A measurement
 counts once, however often it is repeated. Each one costs two searches in sorted lists.

@@ -18,7 +18,7 @@ from elasticrun.ui.events import TOLD
 
 EACH = 2000
 #: Kinds of entries at which a step stops: those that tell a story, and these.
-MARKS = TOLD | {"round_started", "round_stopping", "hang_found", "straggler_found", "state_saved"}
+MARKS = TOLD | {"round_started", "round_stopping", "hang_found", "state_saved"}
 
 
 class Past:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from elasticrun.core.accounting.activities import Activity
 from elasticrun.core.protocol.amounts import count, percent, time_text
+from elasticrun.core.protocol.bounds import TIMESTAMPS
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.dataclass import dataclass
@@ -35,8 +36,6 @@ LIVE_KEYS = "d drain  s stacks  j/k select  ? help  q quit"
 PAST_KEYS = "left/right event  Home/End first/last  j/k select  ? help  q quit"
 #: The most lines of recent events where there is no end to the height.
 MOST_EVENTS = 10
-#: The latest wall clock that there is, in the year 5138.
-_LATEST = 1e11
 #: The most cells of the job's name.
 _OF_JOB = 18
 _GOOD = frozenset({JobPhase.RUNNING.value, JobPhase.SUCCEEDED.value})
@@ -93,7 +92,7 @@ def printed_lines(made: Iterable[Text], width: int, colour: bool) -> str:
 
 def clock(time: float) -> str:
     """The time of day of this host."""
-    return datetime.fromtimestamp(min(max(0.0, time), _LATEST)).astimezone().strftime("%H:%M:%S")
+    return datetime.fromtimestamp(TIMESTAMPS.clip(time)).astimezone().strftime("%H:%M:%S")
 
 
 # -- head and foot
