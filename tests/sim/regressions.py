@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from elasticrun.config import Action, FailureClass, HealthCheckMode, HealthConfig, Policy, PolicyRule
-from elasticrun.core.protocol.orders import CordonNode, ScaleIn
-from elasticrun.sim.ills import Bug, Drain, FallsIll, Hang, Illness, LinkBreaks, Ordered, Preempt, Scale
+from elasticrun.sim.ills import Bug, Drain, FallsIll, Hang, Illness, LinkBreaks, Preempt, Scale
 from elasticrun.sim.scenario import (
     NEVER,
     AgentCrash,
@@ -638,45 +637,6 @@ REGRESSIONS: dict[str, Scenario] = {
             FallsIll(0.0, "n0", Illness.NETWORK),
             LinkBreaks(0.0, ("n1", "n3")),
             Freeze(3.0, "n5", until=15.0),
-        ),
-    ),
-    "a node hears late of a probe, as its master was away": Scenario(
-        seed=240109,
-        nodes=(
-            NodeSpec("n0", joins=0.32, prepares=0.69, local_world_size=3, role="evaluator", node_rank=4),
-            NodeSpec("n1", joins=0.23, prepares=0.92, local_world_size=2, role="evaluator", node_rank=3),
-            NodeSpec("n2", joins=0.48, prepares=0.02, role="evaluator", node_rank=2),
-            NodeSpec("n3", joins=0.49, prepares=0.9, local_world_size=2, role="evaluator", node_rank=1),
-            NodeSpec("n4", joins=0.25, prepares=0.42, local_world_size=4, role="evaluator", node_rank=0),
-        ),
-        max_nodes=4,
-        last_call=0.0,
-        work=3.01,
-        quiet_from=36.89,
-        spread=20.0,
-        network=Network(delay=0.002),
-        faults=(
-            LinkBreaks(1.07, nodes=("n0", "n1")),
-            Cut(3.09, "n1", until=12.87, direction=Direction.TO_AGENT),
-            Stubborn(3.34, "n1"),
-            WorkerFails(3.51, "n3"),
-            AgentCrash(4.43, "n0"),
-            AgentStarts(4.93, "n0"),
-            Ordered(5.24, CordonNode("n2", reason="an order")),
-            MasterCrash(5.99, down_for=6.0),
-            Hang(8.45, "n0", alone=True),
-            Ordered(14.57, order=ScaleIn(reason="an order", count=1)),
-            Ordered(21.12, order=ScaleIn(reason="an order", count=1)),
-            Ordered(21.41, order=ScaleIn(reason="an order", nodes=("n4",))),
-            MasterCrash(35.78, memory=Memory.UNSENT),
-            MasterCrash(35.89),
-        ),
-        health=HealthConfig(mode=HealthCheckMode.ALWAYS, timeout=10.0, exclude_stragglers=True),
-        policy=Policy(
-            rules=(PolicyRule(failure=FailureClass.HARDWARE, action=Action.LEAVE),),
-            same_error_rounds=2,
-            backoff_first=4.0,
-            backoff_longest=8.0,
         ),
     ),
 }
