@@ -19,11 +19,17 @@ PAUSE = "import signal; signal.pause()"
 
 def child(detached: bool) -> int:
     """A process that outlives everything but SIGKILL; ``detached``: an orphan in a session of its own."""
-    stubborn = "import signal\nfor s in (1, 2, 3, 15): signal.signal(s, signal.SIG_IGN)\n" + PAUSE
+    stubborn = "import signal\nfor s in (1, 2, 3, 15): signal.signal(s, signal.SIG_IGN)\n"
+    stubborn += "print('is stubborn', flush=True)\n" + PAUSE
     if not detached:
-        return subprocess.Popen([sys.executable, "-c", stubborn]).pid
-    code = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {stubborn!r}], "
-    code += "start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)"
+        process = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout is not None
+        process.stdout.readline()  # until then the kernel may not show its environment yet
+        return process.pid
+    code = f"import subprocess, sys; process = subprocess.Popen([sys.executable, '-c', {stubborn!r}], "
+    code += "start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL); "
+    code += "process.stdout.readline(); print(process.pid)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
