@@ -81,6 +81,9 @@ def _run(settings: ObserverSettings, listener: Any) -> None:
     import asyncio
 
     from elasticrun.observer.observe import join, observe
+    from elasticrun.observer.priority import give_way_to_workers
+
+    give_way_to_workers()
 
     async def work() -> None:
         await join(settings)  # a job that is not there is told at once

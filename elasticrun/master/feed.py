@@ -2,7 +2,8 @@
 
 Theory. The newest lines stay in memory, within bounds; each has a number, and a watcher says which one it has
 read last. One that is too slow misses lines, and is told; it costs the master no more than a fast one.
-Watchers that wait are woken together, at the end of a batch.
+Watchers that wait are woken together, a moment after a batch: more comes with it, such as all of a recovery,
+and nobody who only looks on takes the cores meanwhile. At the end they are woken at once.
 
 The numbers are those of this master: a watcher that comes with one of an earlier master begins anew.
 """
@@ -20,6 +21,8 @@ from elasticrun.core.protocol.orders import MAX_LINES, Watched
 #: Bounds of what is kept, and of one answer: a message has room for that, and for what each line costs more.
 KEPT_LINES = 8192
 KEPT_BYTES = 4 << 20
+#: Seconds from news until those hear of it who wait for some.
+SETTLE = 0.2
 ANSWER_BYTES = MAX_MESSAGE_BYTES - 64 * MAX_LINES
 
 
@@ -31,7 +34,9 @@ class Feed:
         self._lines: deque[str] = deque()
         self._bytes = 0
         self._end = 0  # how many lines there were
-        self._news = asyncio.Event()
+        self._news = asyncio.Event()  # nobody waits while it is set
+        self._news.set()
+        self._waking: asyncio.TimerHandle | None = None
 
     def add(self, line: str) -> None:
         """Take a line, of ``MAX_LINE`` ASCII characters at most; who waits hears of it on ``wake``."""
@@ -42,9 +47,16 @@ class Feed:
             self._bytes -= len(self._lines.popleft())
 
     def wake(self) -> None:
-        """Let whoever waits look."""
-        if not self._news.is_set():
-            self._news.set()
+        """Let whoever waits look, in a moment."""
+        if self._waking is None and not self._news.is_set():
+            self._waking = asyncio.get_running_loop().call_later(SETTLE, self.wake_now)
+
+    def wake_now(self) -> None:
+        """Let whoever waits look: no more is to come with the news."""
+        if self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
+        self._news.set()
 
     async def watch(self, after: str, wait: float) -> Watched:
         """The lines after a place, as many as an answer holds; waits for so many seconds if there is none."""

@@ -115,7 +115,7 @@ async def serve(
             watch_host(loop)
             await loop.done.wait()
             if machine.state.ended:
-                feed.wake()
+                feed.wake_now()
                 await nearby.finish(NEWS_GRACE)
         finally:
             await server.stop(STOP_GRACE)

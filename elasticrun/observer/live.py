@@ -1,7 +1,8 @@
 """Keeps the state that readers have up with the job.
 
-Theory. Entries of the event log wake ``run``; it publishes a new state at most ``RATE`` times a second,
-however many entries come. The status, which holds what no entry tells (ranks, doubts, figures, saved states),
+Theory. Entries of the event log wake ``run``; it publishes a new state 1 / ``RATE`` seconds later, and so at
+most ``RATE`` times a second, however many entries come. A recovery from a killed worker is mostly over by
+then: on its host the readers do not take the cores while workers start. The status, which holds what no entry tells (ranks, doubts, figures, saved states),
 is asked for after news, at most every ``ASK`` seconds. While nothing happens, readers get the passing of time
 every ``QUIET`` seconds; without readers nothing is done at all. So the master hears from here as often with
 one reader as with five hundred.
@@ -14,6 +15,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+from elasticrun.clock import pause
 from elasticrun.control import JobControl
 from elasticrun.core.history.history import History
 from elasticrun.core.protocol.chronicle import LogEntry
@@ -89,11 +91,11 @@ class Live:
         try:
             while True:
                 await self._wait(self._touched, self._patience())
+                await pause(1 / RATE)
                 self._touched.clear()
                 self._ask()
                 if len(self.hub):
                     self.publish()
-                await self._wait(asyncio.Event(), 1 / RATE)
         finally:
             if self._asking is not None:
                 self._asking.cancel()

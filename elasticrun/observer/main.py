@@ -11,20 +11,15 @@ import os
 import signal
 import socket
 import sys
-from contextlib import suppress
-from pathlib import Path
 
 from elasticrun.agent.spawner.resuming import resume_with_end_of
 from elasticrun.errors import ElasticRunError, ExitCode
 from elasticrun.observer.observe import observe
+from elasticrun.observer.priority import give_way_to_workers
 from elasticrun.observer.settings import ObserverSettings
 from elasticrun.rpc.records import from_json
 
 STDIN, STDOUT = 0, 1
-#: How much lower than the launcher's its priority is: the workers come first.
-NICE = 10
-#: How readily the kernel kills it for its memory: more readily than anything else.
-EXPENDABLE = 1000
 
 
 def main() -> int:
@@ -32,9 +27,7 @@ def main() -> int:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)  # they are meant for the launcher, whose end is ours
     resume_with_end_of(STDIN)
-    os.nice(NICE)
-    with suppress(OSError):  # where memory is short, it goes before any worker does
-        Path("/proc/self/oom_score_adj").write_text(str(EXPENDABLE))
+    give_way_to_workers()
     line = sys.stdin.buffer.readline()
     if not line:
         return ExitCode.OK

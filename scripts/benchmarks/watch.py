@@ -3,7 +3,7 @@ and without an observer that has 100 readers and is scraped each second.
 
 One job of two nodes runs all the time; phases with and without follow one another, so both meet the same
 machine. In each phase a worker is killed some times. Readers and scraper are processes of this machine too,
-as in no real job: what they take is not the master's, but slows what shares the cores.
+as in no real job, so they run only while nobody else wants the core (SCHED_IDLE). The observer shares the cores.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _parent(pid: int) -> int:
 
 async def crowd(port: int, readers: int) -> None:
     """Read the page's events so many times, and scrape each second, until killed."""
-    os.nice(10)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     ready = 0
     all_ready = asyncio.Event()
 

@@ -82,6 +82,28 @@ def test_all_who_wait_are_woken_together() -> None:
     run(main())
 
 
+def test_news_settle_before_they_are_told_but_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "SETTLE", 0.02)
+
+    async def main() -> None:
+        feed = feed_of("a")
+        waiting = asyncio.ensure_future(feed.watch("5:1", DEADLINE))
+        await asyncio.wait({waiting}, timeout=0.0)
+        feed.add("b")
+        feed.wake()
+        feed.add("c")
+        assert (await waiting).lines == ("b", "c")
+        monkeypatch.setattr(feed_module, "SETTLE", 10 * DEADLINE)
+        waiting = asyncio.ensure_future(feed.watch("5:3", DEADLINE))
+        await asyncio.wait({waiting}, timeout=0.0)
+        feed.add("d")
+        feed.wake()
+        feed.wake_now()
+        assert (await waiting).lines == ("d",)
+
+    run(main())
+
+
 def test_who_waits_in_vain_gets_nothing() -> None:
     assert run(feed_of("a").watch("5:1", 0.01)) == Watched("5:1", (), missed=False, more=False)
 
