@@ -2,10 +2,10 @@
 
 Theory. Entries of the event log wake ``run``; it publishes a new state 1 / ``RATE`` seconds later, and so at
 most ``RATE`` times a second, however many entries come. A recovery from a killed worker is mostly over by
-then: on its host the readers do not take the cores while workers start. The status, which holds what no entry tells (ranks, doubts, figures, saved states),
-is asked for after news, at most every ``ASK`` seconds. While nothing happens, readers get the passing of time
-every ``QUIET`` seconds; without readers nothing is done at all. So the master hears from here as often with
-one reader as with five hundred.
+then: on its host the readers do not take the cores while workers start. The status, which holds what no entry
+tells (ranks, doubts, figures, saved states), is asked for after news, at most every ``ASK`` seconds. While
+nothing happens, readers get the passing of time every ``QUIET`` seconds; without readers nothing is done at
+all. So the master hears from here as often with one reader as with five hundred.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ and without an observer that has 100 readers and is scraped each second.
 
 One job of two nodes runs all the time; phases with and without follow one another, so both meet the same
 machine. In each phase a worker is killed some times. Readers and scraper are processes of this machine too,
-as in no real job, so they run only while nobody else wants the core (SCHED_IDLE). The observer shares the cores.
+as in no real job, so they run only while nobody else wants the core (SCHED_IDLE). The observer shares it.
 """
 
 from __future__ import annotations

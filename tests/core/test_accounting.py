@@ -23,6 +23,7 @@ from elasticrun.core.accounting.facts import (
     RoundStarted,
     RoundStopped,
     SaveStalled,
+    StateSaved,
     StepsDone,
     Stop,
     StragglerFound,
@@ -87,6 +88,15 @@ def test_a_start_is_split_by_milestones(restores: int | None, last: dict[Activit
         (
             [StepsDone(300, 0, 3), RoundStopped(350, 0, Stop.FAILED)],
             {START: 100, PRODUCTIVE: 200, REDONE: 50, STOPPED: 50},
+            None,
+        ),
+        # But not what is saved; its stall is told later than the state.
+        (
+            [
+                *(StepsDone(300, 0, 3), StateSaved(340, 0, 4), SaveStalled(345, 0, 10)),
+                RoundStopped(350, 0, Stop.FAILED),
+            ],
+            {START: 100, PRODUCTIVE: 230, REDONE: 10, CHECKPOINT: 10, STOPPED: 50},
             None,
         ),
         # The end of a training: nothing is.
@@ -195,6 +205,18 @@ def test_steps_up_to_the_high_water_mark_are_redone() -> None:
         STOPPED: 10,
         WAITING: 40,
     }
+
+
+def test_steps_of_which_only_the_state_is_known_are_redone_if_it_is_lost() -> None:
+    """Round 0 saved step 12 in memory, round 1 goes on from step 4 as it was lost, and saves step 14."""
+    books = told(
+        *(*TRAINING, StepsDone(1100, 0, 11), StateSaved(1200, 0, 12), RoundStopped(1250, 0, Stop.FAILED)),
+        *(RoundStarted(1250, 1, ("a", "b"), 4), MilestoneReached(1250, 1, "a", Milestone.FIRST_STEP)),
+        *(StateSaved(2150, 1, 14), StateSaved(2160, 1, 14), RoundStopped(2160, 1, Stop.CHANGED)),
+    )
+    again = 900 * 7 // 9
+    expected = {START: 100, PRODUCTIVE: 1100 + 900 - again, REDONE: 50 + again + 10}
+    assert some(books.summary(2160).job) == expected
 
 
 def test_steps_of_a_script_that_loads_its_own_state_are_new() -> None:

@@ -49,6 +49,7 @@ AT = 1_500_000
         ),
         (chronicle.MilestoneReached("a", 2, "of another version"), None),
         (chronicle.StepsDone(2, 30, 1.5), facts.StepsDone(AT, 2, 30)),
+        (chronicle.StateSaved(chronicle.Place.MEMORY, 2, 30), facts.StateSaved(AT, 2, 30)),
         (chronicle.SaveStalled(2, 0.25), facts.SaveStalled(AT, 2, 250_000)),
         (chronicle.HangFound(2, 0.5), facts.HangFound(AT, 2, 1_000_000)),
         (chronicle.StragglerFound(2, "a", 1.5), facts.StragglerFound(AT, 2, "a", 1.5)),

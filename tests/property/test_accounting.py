@@ -29,6 +29,7 @@ from elasticrun.core.accounting.facts import (
     RoundStarted,
     RoundStopped,
     SaveStalled,
+    StateSaved,
     StepsDone,
     Stop,
     StragglerFound,
@@ -44,6 +45,7 @@ class Row:
     is_member: bool = False
     milestone: Milestone = Milestone.NONE
     work: int = 0  # that is open
+    safe: int = 0  # of it, what is saved
     spent: Counter[Activity] = field(default_factory=Counter)
 
 
@@ -57,7 +59,7 @@ class Naive:
         self.job = Row()
         self.number, self.runs, self.trains, self.hangs = -(10**9), False, False, False
         self.restores: int | None = 0
-        self.step, self.floor, self.slowest, self.pace = 0, 0, "", 1000
+        self.step, self.saved, self.floor, self.slowest, self.pace = 0, 0, 0, "", 1000
 
     @property
     def members(self) -> list[Row]:
@@ -83,14 +85,25 @@ class Naive:
 
     def release(self, row: Row, doing: Activity, is_lost: bool) -> None:
         if row.is_member:
-            is_again = self.step < self.floor or (is_lost and self.sees_steps)
-            self.book(row, row.spent, row.work if is_again else 0)
-        row.work, row.is_member, row.doing, row.milestone = 0, False, doing, Milestone.NONE
+            redone = row.work if self.step < self.floor else 0
+            if is_lost and self.sees_steps:
+                redone = row.work - row.safe + self.again(row.safe, self.saved)
+            self.book(row, row.spent, redone)
+        row.work, row.safe = 0, 0
+        row.is_member, row.doing, row.milestone = False, doing, Milestone.NONE
 
     def stop(self, is_lost: bool) -> None:
         for row in self.members:
             self.release(row, Activity.STOPPED, is_lost)
+        if self.runs:
+            self.step = max(self.step, self.saved) if self.trains else self.step
+            self.mark()
         self.runs = False
+
+    def again(self, work: int, step: int) -> int:
+        """What of the work on the steps up to this one was done by an earlier round."""
+        again = sum(each <= self.floor for each in range(self.step + 1, step + 1))
+        return work * again // max(1, step - self.step)
 
     def begin(self) -> None:
         self.trains = True
@@ -115,6 +128,7 @@ class Naive:
                     self.stop(True)
                     self.number, self.restores, self.runs, self.trains = number, restores, True, False
                     self.hangs, self.step, self.slowest, self.pace = False, max(0, restores or 0), "", 1000
+                    self.saved = self.step
                     self.floor = 0 if restores is None else self.high
                     for row in [self.rows[name] for name in {*names} & self.rows.keys()] + [self.job]:
                         row.is_member, row.doing, row.milestone = True, Activity.START, Milestone.NONE
@@ -162,13 +176,19 @@ class Naive:
                 if not self.trains:
                     self.trains, self.step = True, max(self.step, step)
                 elif step > self.step:
-                    again = sum(each <= self.floor for each in range(self.step + 1, step + 1))
                     for row in self.members:
-                        self.book(row, row.spent, row.work * again // (step - self.step))
-                        row.work = 0
+                        self.book(row, row.spent, self.again(row.work, step))
+                        row.work, row.safe = 0, 0
                     self.step, self.hangs = step, False
                 self.mark()
+            case StateSaved(_, _, step):
+                if self.trains and step > max(self.step, self.saved):
+                    self.saved = step
+                    for row in self.members:
+                        row.safe = row.work
             case SaveStalled(_, _, micros):
+                for row in self.members:
+                    row.safe = max(0, row.safe - min(max(0, micros), row.work))
                 self.claim(Activity.CHECKPOINT, micros)
             case HangFound(_, _, since):
                 self.trains = True
@@ -184,6 +204,7 @@ class Naive:
         for row in self.members:
             taken = min(max(0, micros), row.work)
             row.work -= taken
+            row.safe = min(row.safe, row.work)
             row.spent[activity] += taken
 
     def follow(self) -> None:
@@ -221,6 +242,7 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
     st.builds(MilestoneReached, AT, ROUNDS, NAMES, st.sampled_from(Milestone)),
     st.builds(StepsDone, AT, ROUNDS, STEPS),
     st.builds(StepsDone, AT, ROUNDS, STEPS),
+    st.builds(StateSaved, AT, ROUNDS, STEPS),
     st.builds(SaveStalled, AT, ROUNDS, MICROS),
     st.builds(HangFound, AT, ROUNDS, MICROS),
     st.builds(StragglerFound, AT, ROUNDS, NAMES, FACTORS),
@@ -275,7 +297,7 @@ def walk(random: Random) -> list[tuple[int, Fact, bool]]:
     """A job that is plausible for the most part, and so gets far."""
     found: list[tuple[int, Fact, bool]] = []
     number, step = -1, 0
-    kinds = "steps " * 8 + "milestone " * 5 + "phase " * 3 + "came stall hang slow slow stop round went"
+    kinds = "steps " * 8 + "milestone " * 5 + "phase " * 3 + "came saved stall hang slow slow stop round went"
     for _ in range(150):
         node, of = random.choice("abc"), number if random.random() < 0.95 else random.randint(-1, 5)
         match random.choice(kinds.split()):
@@ -290,6 +312,8 @@ def walk(random: Random) -> list[tuple[int, Fact, bool]]:
                 fact = NodeCame(0, node)
             case "went":
                 fact = NodeWent(0, node)
+            case "saved":
+                fact = StateSaved(0, of, step + random.randint(-1, 3))
             case "stall":
                 fact = SaveStalled(0, of, random.randint(0, 60))
             case "hang":

@@ -34,6 +34,7 @@ from elasticrun.core.accounting.facts import (
     RoundStarted,
     RoundStopped,
     SaveStalled,
+    StateSaved,
     StepsDone,
     Stop,
     StragglerFound,
@@ -200,12 +201,19 @@ class Books:
         training = self._round
         if training is not None and training.is_open:
             training.stop(self._now, is_lost and self._sees_steps)
+            self._mark(training)
             self._places[Activity.STOPPED] += sum(self._places.pop(each, 0) for each in Milestone)
 
     def _tell(
         self,
         training: Training,
-        fact: RoundStopped | MilestoneReached | StepsDone | SaveStalled | HangFound | StragglerFound,
+        fact: RoundStopped
+        | MilestoneReached
+        | StepsDone
+        | StateSaved
+        | SaveStalled
+        | HangFound
+        | StragglerFound,
     ) -> None:
         """Something about the newest round, which is open."""
         match fact:
@@ -219,6 +227,8 @@ class Books:
                 training.sample(self._now, step)
                 self._sees_steps = True
                 self._mark(training)
+            case StateSaved(_, _, step):
+                training.save(self._now, step)
             case SaveStalled(_, _, micros):
                 training.stall(self._now, micros)
             case HangFound(_, _, since):

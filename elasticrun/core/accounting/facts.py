@@ -104,6 +104,15 @@ class StepsDone:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSaved:
+    """What a round had done up to this step is not lost with it."""
+
+    at: int
+    round: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class SaveStalled:
     """A save has held up the training of a round for so long, just now."""
 
@@ -149,6 +158,7 @@ Fact = (
     | RoundStopped
     | MilestoneReached
     | StepsDone
+    | StateSaved
     | SaveStalled
     | HangFound
     | StragglerFound

@@ -50,6 +50,8 @@ def facts_of(entry: LogEntry) -> Iterator[Fact]:
             yield facts.MilestoneReached(at, told.round, told.node, _MILESTONES[told.milestone])
         case chronicle.StepsDone():
             yield facts.StepsDone(at, told.round, told.step)
+        case chronicle.StateSaved():
+            yield facts.StateSaved(at, told.round, told.step)
         case chronicle.SaveStalled():
             yield facts.SaveStalled(at, told.round, micros(told.seconds))
         case chronicle.HangFound():

@@ -7,8 +7,9 @@ anything for its members.
 Time is open until the next sample says what it was good for: it is work for so many steps. Of these the ones
 up to the high-water mark (the highest step that earlier rounds had reached) are redone, and the interval is
 split in proportion. A stall takes its part of the open time, and so does a hang, which also takes what
-follows. What is still open when a round stops was work on a step that was lost; it will be redone, and is
-counted as that, so that each step is productive once.
+follows. A saved state proves the steps up to it, which may be newer than the newest sample. What is open
+beyond it when a round stops was work on a step that was lost; it will be redone, and is counted as that, so
+that each step is productive once.
 
 Invariant. All that was metered, plus what is open, is exactly the time since the first step. What was
 metered is never taken back.
@@ -69,6 +70,8 @@ class Training:
         self._high = 0 if restores is None else high
         self._upto = 0  # until then time is metered or open
         self._open = 0
+        self._saved = self.step  # the newest step of which the state is saved
+        self._safe = 0  # what was open then: it cannot be lost
         self._is_hung = False
 
     @property
@@ -88,15 +91,21 @@ class Training:
             self.step = max(self.step, step)
         if step > self.step:
             self._pass(now)
-            again = min(max(0, self._high - self.step), step - self.step)
-            self._close(self._open * again // (step - self.step))
+            self._close(self._again(self._open, step))
             self.step, self._is_hung = step, False
+
+    def save(self, now: int, step: int) -> None:
+        """The state after this step is saved. It is no sample: the stall of this save is told later."""
+        if self.begun is not None and step > max(self.step, self._saved):
+            self._pass(now)
+            self._saved, self._safe = step, self._open
 
     def stall(self, now: int, micros: int) -> None:
         """A save has taken so long."""
         self._pass(now)
         taken = min(max(0, micros), self._open)
         self._open -= taken
+        self._safe = max(0, self._safe - taken)
         self.metered = self.metered._replace(checkpoint=self.metered.checkpoint + taken)
 
     def hang(self, now: int, since: int) -> None:
@@ -106,6 +115,7 @@ class Training:
         self._pass(now)
         taken = min(max(0, now - since), self._open)
         self._open -= taken
+        self._safe = min(self._safe, self._open)
         self.metered = self.metered._replace(hung=self.metered.hung + taken)
         self._is_hung = True
 
@@ -116,10 +126,11 @@ class Training:
             self.slowest, self.pace = (node, pace) if pace > SAME_PACE else ("", SAME_PACE)
 
     def stop(self, now: int, is_lost: bool) -> None:
-        """It ends. ``is_lost``: what is open was for no step that counts."""
+        """It ends. ``is_lost``: what is open was for no step that counts, but for what is saved."""
         if self.begun is not None:
             self.metered = self.reading(now, is_lost)
             self._open, self._upto = 0, now
+            self.step = max(self.step, self._saved)
         self.over = now
 
     def reading(self, now: int, is_lost: bool = False) -> Reading:
@@ -128,7 +139,10 @@ class Training:
             return self.metered
         passed = now - self._upto
         work = self._open + (0 if self._is_hung else passed)
-        metered = self._with(work if is_lost or self.step < self._high else 0, work)
+        redone = work if self.step < self._high else 0
+        if is_lost:
+            redone = work - self._safe + self._again(self._safe, self._saved)
+        metered = self._with(redone, work)
         return metered._replace(hung=metered.hung + passed) if self._is_hung else metered
 
     def _pass(self, now: int) -> None:
@@ -143,7 +157,12 @@ class Training:
     def _close(self, redone: int) -> None:
         """What is open was work, and so much of it was redone."""
         self.metered = self._with(redone, self._open)
-        self._open = 0
+        self._open = self._safe = 0
+
+    def _again(self, work: int, step: int) -> int:
+        """How much of the work on the steps up to this one was done before."""
+        again = min(max(0, self._high - self.step), step - self.step)
+        return work * again // (step - self.step) if again > 0 else 0
 
     def _with(self, redone: int, work: int) -> Reading:
         """The meter after so much more work."""
