@@ -29,6 +29,7 @@ from elasticrun.checkpoint.gpu import Pins
 from elasticrun.checkpoint.loading import Loading, State
 from elasticrun.checkpoint.memory import MemoryReader, Writing
 from elasticrun.checkpoint.overlap import Later, Overlap, is_steady, steady_tensors
+from elasticrun.checkpoint.parallel import threads_for
 from elasticrun.checkpoint.parts import Layout, refuse_unplain
 from elasticrun.checkpoint.records import DataRecord
 from elasticrun.checkpoint.rhythm import timing_of
@@ -252,7 +253,8 @@ class Checkpointer:
         if any(tensor.is_cuda for _, tensor in writing.placed):
             self._pins.pin(granted.memory)
         steady = steady_tensors(state) if self._overlap is not None else frozenset[int]()
-        writing.copy(each for each in writing.placed if not is_steady(each[1], steady))
+        at_once = (each for each in writing.placed if not is_steady(each[1], steady))
+        writing.copy(at_once, threads=threads_for(os.environ))
         later = None
         if self._overlap is not None:
             later = self._overlap.begin(each for each in writing.placed if is_steady(each[1], steady))

@@ -25,7 +25,9 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.tensor import DTensor
 
 from elasticrun.checkpoint.exchange import Remote, Wanted, tell, transfer
-from elasticrun.checkpoint.parts import Damaged, Item, Part, tensor_in, value_in
+from elasticrun.checkpoint.filling import Filling
+from elasticrun.checkpoint.parallel import LEAST, batches, run_all
+from elasticrun.checkpoint.parts import Damaged, Item, Part, value_in
 from elasticrun.errors import CheckpointError
 
 logger = logging.getLogger("elasticrun")
@@ -33,7 +35,12 @@ logger = logging.getLogger("elasticrun")
 #: Who holds the parts of this node, in place of the rank that sends another one.
 HERE = -1
 
+#: Bytes that are copied, in all threads, before the planner hears that they are there: until then it may hold
+#: a tensor of its own for each item.
+BATCH = 256 << 20
+
 Place = tuple[Part | Remote, int]  # a part, and which of its items
+Request = tuple[Place, ReadItem, torch.Tensor]  # where to take an item from, what of it, and its bytes
 
 
 class Copies:
@@ -63,8 +70,9 @@ class Copies:
 
     def pass_over(self, place: Place, why: str) -> None:
         """Take an item from another one of its copies from now on."""
-        logger.warning("%s; another copy is taken if there is one", why)
-        self._damaged[_key(place)] = why
+        if _key(place) not in self._damaged:
+            logger.warning("%s; another copy is taken if there is one", why)
+            self._damaged[_key(place)] = why
 
 
 def _key(place: Place) -> tuple[int, int, int]:
@@ -75,12 +83,15 @@ def _key(place: Place) -> tuple[int, int, int]:
 class Copying:
     """Fills what a plan asks for."""
 
-    def __init__(self, copies: Copies, own: Sequence[Part], is_wide: bool, planner: LoadPlanner) -> None:
+    def __init__(
+        self, copies: Copies, own: Sequence[Part], is_wide: bool, planner: LoadPlanner, threads: int = 1
+    ) -> None:
         """``own``: what this node has. ``is_wide``: other ranks send what it does not have."""
         self._copies = copies
         self._own = own
         self._is_wide = is_wide
         self._planner = planner
+        self._threads = threads
         self._left: list[ReadItem] = []  # what is to be taken from another copy
         self._error = ""
 
@@ -103,6 +114,7 @@ class Copying:
     def _make_round(self) -> None:
         """Take each item from the best of its copies, and send what others want."""
         requests, self._left = self._left, []
+        here: list[tuple[int, Request]] = []
         wanted: dict[Wanted, tuple[Place, list[ReadItem]]] = {}
         for request in requests:
             try:
@@ -114,43 +126,61 @@ class Copying:
                 wish = Wanted(part.sender, part.rank, number)
                 wanted.setdefault(wish, (place, []))[1].append(request)
             else:
-                self._fill(place, [request], part.data(part.items[number]))
+                item = part.items[number]
+                here.append((item.length, (place, request, part.data(item))))
+        for batch in batches(here, BATCH):
+            self._fill(batch)
         if self._is_wide:
             lengths = {wish: _item(place).length for wish, (place, _) in wanted.items()}
             for wish, data in transfer(self._own, lengths):
-                self._fill(*wanted[wish], data)
+                place, wishes = wanted[wish]
+                self._fill([(place, request, data) for request in wishes])
 
-    def _fill(self, place: Place, requests: Sequence[ReadItem], data: torch.Tensor) -> None:
+    def _fill(self, batch: Sequence[Request]) -> None:
+        """Copy what is requested. What is damaged is left to another copy."""
+        ends = [(*each[:2], self._begin(*each)) for each in batch]
+        fillings = [end for _, _, end in ends if isinstance(end, Filling)]
+        here = [job for each in fillings if not each.may_be_elsewhere for job in each.jobs()]
+        jobs = [job for each in fillings if each.may_be_elsewhere for job in each.jobs()]
+        run_all(here, 1)
+        run_all(jobs, self._threads if sum(data.numel() for _, _, data in batch) >= LEAST else 1)
+        for place, request, end in ends:
+            self._end(place, request, end)
+
+    def _begin(self, place: Place, request: ReadItem, data: torch.Tensor) -> Filling | Exception | None:
+        """How a tensor will be copied, or why it cannot be. None: it was no tensor, and is there."""
         item, rank = _item(place), place[0].rank
         try:
-            for request in requests:
-                _fill(self._planner, request, data, item, rank)
+            if request.type is LoadItemType.BYTE_IO:
+                self._planner.load_bytes(request, value_in(data, item, rank))
+                return None
+            box = tuple(zip(request.storage_offsets, request.lengths, strict=True))
+            return Filling(self._planner.resolve_tensor(request).detach(), data, item, rank, box)
+        except Exception as error:  # noqa: BLE001 what it means is judged below
+            return error
+
+    def _end(self, place: Place, request: ReadItem, end: Filling | Exception | None) -> None:
+        """Tell the planner, or note why not."""
+        name = _item(place).name
+        try:
+            if isinstance(end, Exception):
+                raise end
+            if end is not None:
+                end.finish()
+                self._planner.commit_tensor(request, end.target)
         except Damaged as damage:
             self._copies.pass_over(place, str(damage))
-            self._left += requests
+            self._left.append(request)
         except CheckpointError as error:
             self._error = self._error or str(error)
         except Exception as error:
-            logger.exception("%s cannot be restored", item.name)
-            self._error = self._error or f"{item.name} cannot be restored: {error}"
+            logger.exception("%s cannot be restored", name)
+            self._error = self._error or f"{name} cannot be restored: {error}"
 
 
 def _item(place: Place) -> Item:
     part, number = place
     return part.items[number]
-
-
-def _fill(planner: LoadPlanner, request: ReadItem, data: torch.Tensor, item: Item, rank: int) -> None:
-    """Copy one item, of which these are the bytes, to where it is wanted."""
-    if request.type is LoadItemType.BYTE_IO:
-        planner.load_bytes(request, value_in(data, item, rank))
-        return
-    source = tensor_in(data, item, rank)
-    for dim, (start, length) in enumerate(zip(request.storage_offsets, request.lengths, strict=True)):
-        source = source.narrow(dim, start, length)
-    target = planner.resolve_tensor(request).detach()
-    target.copy_(source)
-    planner.commit_tensor(request, target)
 
 
 # What fits

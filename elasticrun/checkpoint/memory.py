@@ -29,6 +29,7 @@ from elasticrun.checkpoint.agent_memory import AgentMemory, Granted
 from elasticrun.checkpoint.copying import Copies, Copying, missing_tensors
 from elasticrun.checkpoint.exchange import Remote, is_possible, others
 from elasticrun.checkpoint.gpu import Devices
+from elasticrun.checkpoint.parallel import threads_for
 from elasticrun.checkpoint.parts import Item, Layout, Part, place, seal, write
 from elasticrun.errors import CheckpointError
 
@@ -45,14 +46,16 @@ class Writing:
         self.placed = layout.items(granted.divides)
         self.items = place(self.placed)
 
-    def copy(self, placed: Iterable[tuple[Item, torch.Tensor]], devices: Devices | None = None) -> None:
-        """Copy some of ``placed``. If that fails, the save has to be given up.
+    def copy(
+        self, placed: Iterable[tuple[Item, torch.Tensor]], devices: Devices | None = None, threads: int = 1
+    ) -> None:
+        """Copy some of ``placed``, in so many threads. If that fails, the save has to be given up.
 
         ``devices``: the GPUs that they are on, if what was queued there counted from an earlier moment.
         """
         given = [*placed]
         with (devices or Devices(tensor for _, tensor in given)).beside():
-            write(self._target, given)
+            write(self._target, given, threads)
 
     def finish(self, step: int, own: bool) -> None:
         """Add digests and index, and tell the agent that the part is complete.
@@ -95,7 +98,7 @@ class MemoryWriter(StorageWriter):
         try:
             granted = self._memory.begin(self._step, layout.room(False), layout.room(False), "")
             writing = Writing(self._memory, granted, layout, facts)
-            writing.copy(writing.placed)
+            writing.copy(writing.placed, threads=threads_for(os.environ))
             writing.finish(self._step, own=bool(plan.items))  # torch has each item saved by one rank only
         except BaseException:
             with contextlib.suppress(CheckpointError):
@@ -186,7 +189,8 @@ class MemoryReader(StorageReader):
         Raises:
             CheckpointError: some of it is not here, or damaged.
         """
-        Copying(self._copies, self.own, self.is_wide, planner).run(plan.items, self._lack(plan, planner))
+        copying = Copying(self._copies, self.own, self.is_wide, planner, threads_for(os.environ))
+        copying.run(plan.items, self._lack(plan, planner))
         done: Future[None] = Future()
         done.set_result(None)
         return done

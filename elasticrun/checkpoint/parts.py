@@ -23,8 +23,9 @@ import io
 import json
 import struct
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from torch.distributed.checkpoint.planner import SavePlanner, WriteItem, WriteIt
 from torch.distributed.tensor import DTensor, Replicate
 
 from elasticrun.checkpoint.agent_memory import empty
+from elasticrun.checkpoint.parallel import JOB, LEAST, run_all
 from elasticrun.errors import CheckpointError
 
 FORMAT = 1
@@ -196,26 +198,41 @@ def place(items: Iterable[tuple[Item, torch.Tensor]]) -> list[Item]:
     return placed
 
 
-def write(memory: torch.Tensor, items: Iterable[tuple[Item, torch.Tensor]]) -> None:
-    """Copy items to their places in ``memory``, the bytes of a buffer.
+def write(memory: torch.Tensor, items: Iterable[tuple[Item, torch.Tensor]], threads: int = 1) -> None:
+    """Copy items to their places in ``memory``, the bytes of a buffer, in so many threads.
 
     Copies from a GPU are complete once its current stream is (``checkpoint/gpu.py``).
     """
+    large: list[tuple[torch.Tensor, torch.Tensor]] = []
     for item, tensor in items:
-        if item.length:
-            target = memory[item.at : item.at + item.length]
-            if item.dtype:
-                is_plain = not (tensor.is_conj() or tensor.is_neg())  # else torch goes over the copy itself
-                place = target.view(tensor.dtype).view(tensor.shape)
-                place.copy_(tensor, non_blocking=tensor.is_cuda and is_plain)
-            else:
-                target.copy_(tensor)
+        if not item.length:
+            continue
+        target = memory[item.at : item.at + item.length]
+        if not item.dtype:
+            target.copy_(tensor)
+            continue
+        is_plain = not (tensor.is_conj() or tensor.is_neg())  # else torch goes over the copy itself
+        place = target.view(tensor.dtype).view(tensor.shape)
+        if threads > 1 and is_plain and tensor.device.type == "cpu" and tensor.is_contiguous():
+            large.append((place.view(-1), tensor.view(-1)))
+        else:
+            place.copy_(tensor, non_blocking=tensor.is_cuda and is_plain)
+    if sum(tensor.nbytes for _, tensor in large) < LEAST:
+        threads = 1
+    run_all([job for place, tensor in large for job in _copies(place, tensor)], threads)
+
+
+def _copies(place: torch.Tensor, tensor: torch.Tensor) -> Iterator[Callable[[], object]]:
+    """Copies of the pieces of a tensor, in any order."""
+    length = max(1, JOB // tensor.element_size())
+    for at in range(0, tensor.numel(), length):
+        yield partial(place[at : at + length].copy_, tensor[at : at + length])
 
 
 def seal(memory: torch.Tensor, items: Sequence[Item], facts: dict[str, Any]) -> tuple[int, str]:
     """Add digests, and the index behind the items. Returns the bytes in use, and the part's digest."""
     for item in items:
-        item.sum = checksum(memory[item.at : item.at + item.length])
+        item.sum = total_of(checksum(memory[item.at : item.at + item.length]))
     end = max((item.at + _aligned(item.length) for item in items), default=0)
     index = _encode(items, facts)
     tail = index + _FOOTER.pack(len(index))
@@ -223,12 +240,19 @@ def seal(memory: torch.Tensor, items: Sequence[Item], facts: dict[str, Any]) -> 
     return end + len(tail), digest_of(index)
 
 
-def checksum(data: torch.Tensor) -> str:
-    """The sum of the 64-bit words of these bytes modulo 2**64, in hex; zeros fill the last word."""
+def checksum(data: torch.Tensor) -> int:
+    """The sum of the 64-bit words of these bytes, which ``total_of`` reduces; zeros fill the last word.
+
+    That of a tensor is the sum of those of its pieces, if all but the last have whole words.
+    """
     whole = data.numel() // 8 * 8
     total = int(data[:whole].view(torch.int64).sum()) if whole else 0
-    rest = bytes(data[whole:].tolist())
-    return f"{(total + int.from_bytes(rest, 'little')) % 2**64:0{_DIGITS}x}"
+    return total + int.from_bytes(bytes(data[whole:].tolist()), "little")
+
+
+def total_of(checksums: int) -> str:
+    """The digest of an item of whose pieces these are the checksums together, in hex."""
+    return f"{checksums % 2**64:0{_DIGITS}x}"
 
 
 def digest_of(index: bytes) -> str:
@@ -281,14 +305,14 @@ class Part:
 
     def tensor(self, item: Item) -> torch.Tensor:
         """A tensor of this part, in place. Damaged if its bytes have changed."""
-        return tensor_in(self.data(item), item, self.rank)
+        return typed(self.data(item), item, self.rank)
 
     def value(self, item: Item) -> io.BytesIO:
         """Anything else in this part, as bytes. Damaged if they have changed."""
         return value_in(self.data(item), item, self.rank)
 
 
-def tensor_in(data: torch.Tensor, item: Item, rank: int) -> torch.Tensor:
+def typed(data: torch.Tensor, item: Item, rank: int) -> torch.Tensor:
     """The tensor that these bytes of the part of ``rank`` are. Damaged if they have changed."""
     return _checked(data, item, rank).view(dtype_of(item.dtype)).view(item.shape)
 
@@ -300,9 +324,14 @@ def value_in(data: torch.Tensor, item: Item, rank: int) -> io.BytesIO:
 
 
 def _checked(data: torch.Tensor, item: Item, rank: int) -> torch.Tensor:
-    if checksum(data) != item.sum:
-        raise Damaged(f"{item.name} is damaged in the part of rank {rank}: its bytes have changed")
+    if total_of(checksum(data)) != item.sum:
+        raise damage(item, rank)
     return data
+
+
+def damage(item: Item, rank: int) -> Damaged:
+    """What is wrong with an item of the part of ``rank`` whose digest is another one."""
+    return Damaged(f"{item.name} is damaged in the part of rank {rank}: its bytes have changed")
 
 
 def items_of(index: dict[str, Any]) -> list[Item]:

@@ -23,7 +23,19 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from elasticrun.checkpoint.parts import ALIGNMENT, Item, Layout, Part, checksum, dtype_of, place, seal, write
+from elasticrun.checkpoint import parts
+from elasticrun.checkpoint.parts import (
+    ALIGNMENT,
+    Item,
+    Layout,
+    Part,
+    checksum,
+    dtype_of,
+    place,
+    seal,
+    total_of,
+    write,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -60,19 +72,19 @@ def layout_of(state: Mapping[str, Any], local_rank: int = 0, local_size: int = 1
     return Layout(planner, planner.create_local_plan().items, local_rank, local_size)
 
 
-def saved(layout: Layout, divides: bool = False, **facts: object) -> tuple[bytearray, str]:
+def saved(layout: Layout, divides: bool = False, threads: int = 1, **facts: object) -> tuple[bytearray, str]:
     """The bytes of a part, and its digest."""
     facts = {"mappings": {}, **facts}
     memory = torch.full((layout.room(divides, facts),), 0xAA, dtype=torch.uint8)  # what was there before
     items = layout.items(divides)
     placed = place(items)
-    write(memory, items)
+    write(memory, items, threads)
     length, digest = seal(memory, placed, facts)
     return bytearray(memory[:length].tolist()), digest
 
 
-def part_of(state: Mapping[str, Any], **facts: object) -> Part:
-    data, digest = saved(layout_of(state), False, **facts)
+def part_of(state: Mapping[str, Any], threads: int = 1, **facts: object) -> Part:
+    data, digest = saved(layout_of(state), False, threads, **facts)
     return Part(0, memoryview(data), digest)
 
 
@@ -125,6 +137,15 @@ def test_any_tensors_come_back(kinds: list[tuple[str, tuple[int, ...], bool]]) -
     part = part_of(state)
     assert same(read(part), state)
     assert all(item.at % ALIGNMENT == 0 for item in part.items)
+
+
+def test_threads_write_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "LEAST", 0)
+    monkeypatch.setattr(parts, "JOB", 64)
+    state = {dtype: made(dtype, (7, 13)) for dtype in DTYPES}
+    state |= {f"turned {dtype}": tensor.t() for dtype, tensor in state.items()}
+    state |= {"empty": torch.zeros(0), "one": torch.ones(())}
+    assert same(read(part_of(state, threads=3)), state)
 
 
 def test_parameters_come_back() -> None:
@@ -273,12 +294,15 @@ def test_a_type_that_torch_does_not_have_is_told(name: str) -> None:
 def test_a_checksum_changes_with_any_byte(data: bytes, more: st.DataObject) -> None:
     words = [data[at : at + 8] for at in range(0, len(data), 8)]
     expected = sum(int.from_bytes(word, "little") for word in words) % 2**64
-    assert checksum(tensor_of(data)) == f"{expected:016x}"
+    assert total_of(checksum(tensor_of(data))) == f"{expected:016x}"
+    cut = more.draw(st.integers(0, len(data) // 8)) * 8
+    pieces = checksum(tensor_of(data[:cut])) + checksum(tensor_of(data[cut:]))
+    assert total_of(pieces) == f"{expected:016x}"
     if data:
         at = more.draw(st.integers(0, len(data) - 1))
         other = bytearray(data)
         other[at] ^= more.draw(st.integers(1, 255))
-        assert checksum(tensor_of(other)) != checksum(tensor_of(data))
+        assert total_of(checksum(tensor_of(other))) != total_of(checksum(tensor_of(data)))
 
 
 def tensor_of(data: bytes | bytearray) -> torch.Tensor:

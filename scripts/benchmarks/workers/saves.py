@@ -3,14 +3,17 @@
     saves.py MEGABYTES RUNS FOLDER
 
 Each line is JSON: the way, and seconds. What goes on in the background afterwards is waited for, and not
-counted.
+counted. With ``overlap=True`` a step follows that computes for as long as STEP_COPIES copies take, and the
+time for which its optimizer waits for the copy is counted as well.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +28,8 @@ from elasticrun import Checkpointer
 dcp: Any = dcp_module  # it has no annotations
 
 PIECE = 16 << 20  # bytes of one tensor
+STEP_COPIES = 4
+NEVER = threading.Event()
 Way = Callable[[int], Callable[[], object]]  # saves after a step; returns what waits for the rest
 
 
@@ -59,14 +64,41 @@ def main() -> None:
 
         return finish
 
-    measure({"memcpy": memcpy, "Checkpointer.save": ours}, state, 1, runs)
+    copied = measure({"memcpy": memcpy, "Checkpointer.save": ours}, state, 1, runs)["memcpy"]
     copies.clear()
     measure({"torch.save": torch_save, "dcp.async_save": async_save}, state, runs + 2, runs)
+    keeper.close()
+    overlapping(state, 2 * runs + 3, runs, STEP_COPIES * statistics.median(copied))
     dist.destroy_process_group()
 
 
-def measure(ways: dict[str, Way], state: dict[str, torch.Tensor], first: int, runs: int) -> None:
-    """Time each way in turns; the first turn warms up and is not printed."""
+def overlapping(state: dict[str, torch.Tensor], first: int, runs: int, seconds: float) -> None:
+    """The same tensors as those of an optimizer, whose next step comes so many seconds after the save."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(each) for each in state.values()], lr=1.0)
+    keeper = Checkpointer(overlap=True)
+
+    def save(step: int) -> Callable[[], object]:
+        if not keeper.save(step, {**state, "optimizer": optimizer}):
+            raise SystemExit("the save was refused")
+
+        def finish() -> float:
+            NEVER.wait(seconds)
+            began = time.perf_counter()
+            optimizer.step()  # without gradients it only waits
+            waited = time.perf_counter() - began
+            keeper.wait()
+            return waited
+
+        return finish
+
+    measure({"save, overlap": save}, state, first, runs)
+
+
+def measure(
+    ways: dict[str, Way], state: dict[str, torch.Tensor], first: int, runs: int
+) -> dict[str, list[float]]:
+    """Time each way in turns; the first turn warms up, and is neither printed nor returned."""
+    found: dict[str, list[float]] = {}
     for step in range(first, first + runs + 1):
         for name, way in ways.items():
             for each in state.values():
@@ -74,9 +106,12 @@ def measure(ways: dict[str, Way], state: dict[str, torch.Tensor], first: int, ru
             began = time.perf_counter()
             finish = way(step)
             took = time.perf_counter() - began
-            finish()
+            more = finish()
             if step > first:
+                took += more if isinstance(more, float) else 0.0
+                found.setdefault(name, []).append(took)
                 print(json.dumps([name, took]), flush=True)
+    return found
 
 
 main()
