@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from elasticrun.clock import happens
 from elasticrun.core.protocol.messages import (
     AgentMessage,
     Heartbeat,
@@ -165,9 +166,7 @@ class LocalStream:
         self._end.finish()
         try:
             if timeout > 0:
-                await asyncio.wait_for(self._end.over.wait(), timeout)
-        except asyncio.TimeoutError:
-            pass
+                await happens(self._end.over, timeout)
         finally:
             self._end.abort()
             await self._end.over.wait()  # at once
@@ -198,9 +197,7 @@ class LocalServer:
     async def stop(self, grace: float) -> None:
         """Closes the session after what is queued for it, after ``grace`` seconds anyway."""
         self._finish("the master stops")
-        try:
-            await asyncio.wait_for(self._end.over.wait(), grace)
-        except asyncio.TimeoutError:
+        if not await happens(self._end.over, grace):
             self._end.abort()
             await self._end.over.wait()
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Protocol
 
+from elasticrun.clock import within
 from elasticrun.core.protocol.messages import AgentMessage, MasterMessage, RejectCode, Rejected, Welcome
 from elasticrun.errors import (
     DrainedError,
@@ -84,7 +85,7 @@ async def attach(
     Raises MasterUnreachableError if that takes more than ``timeout`` seconds, ``spent`` of which are over.
     """
     try:
-        stream.welcome = await asyncio.wait_for(greeting, max(0.0, timeout - spent))
+        stream.welcome = await within(max(0.0, timeout - spent), greeting)
     except BaseException as error:
         await stream.close(0.0)
         if isinstance(error, asyncio.TimeoutError):
