@@ -74,6 +74,11 @@ class SimMemory:
         pins = self.vault.pins, self.copies.replicas.pins
         return all(each.safe is not None and each.safe.age >= safe.age for each in pins)
 
+    def may_drop(self, safe: CommitId) -> bool:
+        """Whether it knows that a newer commit is safe, so that nobody needs this one."""
+        pins = self.vault.pins, self.copies.replicas.pins
+        return any(each.safe is not None and each.safe.age > safe.age for each in pins)
+
     def handle(self, event: VaultEvent) -> None:
         """Feed the vault and carry out its effects."""
         agent = self.agent

@@ -183,9 +183,12 @@ class Saves:
                 )
                 require("what all hold is restored", not is_here, f"{commit} and not {restore}")
         here = self._incarnations(machine, world)
+        agents = [agent for agent in self.sim.agents if agent.incarnation in here]
         for commit, holders in self._safe.items():
             if restore is None or commit.age > restore.age:
-                is_lost = any(not names & here for names in holders)
+                # Some heard that a newer one is safe, which was lost with the others.
+                keep = {agent.incarnation for agent in agents if not agent.memory.may_drop(commit)}
+                is_lost = any(not names & keep for names in holders)
                 require("what was safe is restored", is_lost, f"{commit} and not {restore}")
 
     def _holders(self, machine: JobMachine, commit: CommitId) -> dict[int, set[str]]:
