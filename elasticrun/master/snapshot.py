@@ -31,7 +31,7 @@ from elasticrun.dataclass import dataclass, is_frozen
 from elasticrun.rpc.records import RecordError, from_json, to_json
 
 #: Who can read a snapshot. The number counts changes of the state's shape within one version.
-WRITER = f"{__version__}, shape 13"
+WRITER = f"{__version__}, shape 14"
 _PACKAGE = "elasticrun."
 _MODULES = ("elasticrun.core.", "elasticrun.config.")
 #: Attributes that are not kept: the next event ignores them, or they are counted anew when asked for.

@@ -370,7 +370,7 @@ def test_a_node_that_followed_another_master_has_no_part_in_a_check_any_more() -
     job = Clinic("abcd", min_nodes=2)
     job.do(MasterStarted(2))  # with what it knew long ago
     for node in "abc":
-        job.attach(node)
+        job.attach(node, CHECKING)
         job.hear()
     job.attach("d", RUNNING, 3)
     (stop,) = job.told("d", StopRound)
@@ -519,11 +519,44 @@ def test_who_hears_late_of_a_probe_meets_the_others_where_they_are() -> None:
     job = Clinic("ab")
     place = job.asked["b"].groups[0]
     job.report("a", CHECKING, -1)  # it offers no port any more
-    job.do(MasterStarted(2))
-    job.attach("a", CHECKING)
-    job.attach("b")
+    job.pass_time(14.0)
+    job.attach("b")  # its stream broke before it heard
     (again,) = job.told("b", StartProbe)
     assert again.groups[0] == place and place.port
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_who_would_begin_a_probe_too_late_is_checked_anew(restarts: bool) -> None:
+    """The others have given it up. With one slot in 60 s, half of a slot's time is 15 s."""
+    job = Clinic("abc", min_nodes=2, reattach_timeout=60.0, heartbeat_timeout=1e6)
+    del job.asked["c"]
+    job.all_report("ab", CHECKING, -1)
+    if restarts:  # nobody knows how long that took
+        job.do(MasterStarted(2))
+        for node in "ab":
+            job.attach(node, CHECKING)
+    else:
+        job.pass_time(16.0)
+    job.attach("c")
+    job.hear()
+    assert set(job.asked) == set("ab")
+    job.answer_all(dead="c")
+    while job.asked:
+        job.answer_all()
+    assert job.started() == set("abc")
+
+
+def test_who_has_begun_a_probe_goes_on_when_the_master_restarts() -> None:
+    job = Clinic("abc")
+    job.all_report("ab", CHECKING, -1)
+    job.answer("c")
+    job.do(MasterStarted(2))
+    for node in "ab":
+        job.attach(node, CHECKING)
+    job.attach("c")
+    job.hear()
+    job.answer_all()
+    assert job.started() == set("abc")
 
 
 def test_who_did_not_hear_that_it_was_excluded_hears_it_when_it_comes_back() -> None:

@@ -6,11 +6,13 @@ that probe's report; a node that does not answer in time has answered nothing, w
 
 A node that leaves, or is lost, has answered nothing either, so it is no witness. But it is not judged: it is
 not there. A node that comes back under its name, perhaps at once, has only lost its stream, or is another
-incarnation. It has to be checked anew.
+incarnation. It has to be checked anew. So has one that hears of a probe so late, because its master was away
+or out of reach, that the others may have given it up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
@@ -28,6 +30,9 @@ GONE = ("127.0.0.1", 0)
 #: The most hosts of suspects that are remembered: a stranger may name any.
 MAX_HOSTS = 10_000
 
+#: How late a node may begin a probe, as a share of the time of one slot: the others wait for it as long.
+LATENESS = 0.5
+
 #: Phases of a node that could take part.
 IDLE = frozenset({AgentPhase.PREPARING, AgentPhase.READY, AgentPhase.CHECKING})
 
@@ -41,27 +46,43 @@ class Checkup:
         self.pending = set(self.step.nodes)
         self._places: dict[str, tuple[str, int]] = {}  # address and port of each node that others meet
         self._reports: dict[str, ProbeReport | None] = {}
-        self.gone: set[str] = set()  # nodes that left, or were lost, at some time since it began
+        self.gone: set[str] = set()  # nodes that left, were lost, or came too late, since it began
+        self._latest = math.inf  # until when a node may hear of this probe, in seconds of the master's clock
         self._evidence = Evidence()
 
-    def meet(self, nodes: Mapping[str, Node]) -> None:
-        """Set where the groups of this probe meet: only READY nodes offer ports.
+    def meet(self, nodes: Mapping[str, Node], now: float, timeout: float) -> None:
+        """Set where the groups of this probe meet: only READY nodes offer ports. It begins now.
 
+        ``timeout`` is how many seconds it may take.
         Called once per probe, so that a member that hears of it late goes to the same place.
         """
         hosts = {group[0] for slot in self.step.slots for group in slot}
         self._places = {
             name: (nodes[name].info.address, nodes[name].status.store_port) for name in hosts if name in nodes
         }
+        slots = len(self.step.slots)
+        self._latest = now + timeout / (slots + 1) * LATENESS if slots else math.inf
 
     def hear(self, node: Node) -> None:
         """Take in a node's new status."""
         name, probe = node.info.node, node.status.probe
-        answered = probe is not None and probe.check == self.number
         if name in self.pending and node.status.phase not in IDLE:
             self.lose(name)  # it followed another master meanwhile, to a round that has to stop first
-        elif name in self.pending and answered and node.status.phase is AgentPhase.READY:
+        elif name in self.pending and self._has_answered(node) and node.status.phase is AgentPhase.READY:
             self._answer(name, probe)
+
+    def interrupt(self) -> None:
+        """Note that the master was away, nobody knows for how long: it is too late to begin this probe."""
+        self._latest = -math.inf
+
+    def hear_again(self, node: Node, now: float) -> None:
+        """Take in that a node has come back: it is lost to this probe if it would begin it too late."""
+        begins = node.status.phase in IDLE - {AgentPhase.CHECKING} and not self._has_answered(node)
+        if node.info.node in self.pending and begins and now > self._latest:
+            self.lose(node.info.node)
+
+    def _has_answered(self, node: Node) -> bool:
+        return node.status.probe is not None and node.status.probe.check == self.number
 
     def lose(self, name: str) -> None:
         """Note that a node is gone."""
@@ -165,7 +186,9 @@ class HealthBook:
         self.hosts.difference_update(present[name].info.host for name in verdict.good)
         self.trusted.difference_update(self.doubtful)  # a helper may have failed as well
         self.suspects.difference_update(verdict.good, self.doubtful)
-        self.suspects.update(name for name in verdict.gone if name in present)
+        for name in verdict.gone:
+            if name in present:
+                self.suspect(name)
         stragglers = verdict.stragglers if config.exclude_stragglers else ()
         doubt = "; ".join(f"{found.node}: {found.reason}" for found in verdict.undecided[:1])
         faults = (verdict.faulty, verdict.undecided, verdict.gone, verdict.bad_links, stragglers)

@@ -192,6 +192,8 @@ class Attendance:
         for node in state.members.nodes.values():
             state.candidates.remove(node)
             state.timers.cancel((HEARTBEAT, node.info.node))
+        if state.checkup is not None:
+            state.checkup.interrupt()
         state.held = HeldBack()
         state.timers.cancel((WARMING, ""))
         self.await_known()

@@ -44,7 +44,7 @@ class Checking:
     def _probe(self, checkup: Checkup) -> None:
         state = self._state
         self._attendance.note_probe(checkup.number)
-        checkup.meet(state.members.nodes)
+        checkup.meet(state.members.nodes, state.now, state.config.health.timeout)
         state.timers.set((CHECK, ""), state.now + state.config.health.timeout + CHECK_GRACE)
         self._outbox.direct_all(sorted(checkup.pending))
 

@@ -77,6 +77,8 @@ class Intake:
         if state.members.detached < missing:
             self._attendance.await_known()
         self._attendance.touch(node)
+        if state.checkup is not None:
+            state.checkup.hear_again(node, state.now)
         self._attendance.hear(node)
         self._outbox.direct(node)
         self._attendance.commits.greet(node)
