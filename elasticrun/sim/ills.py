@@ -15,6 +15,7 @@ from elasticrun.config import (
     PolicyRule,
 )
 from elasticrun.core.protocol.orders import (
+    CancelScale,
     CheckNodes,
     CordonNode,
     Order,
@@ -199,7 +200,19 @@ def draw_orders(rng: random.Random, names: Sequence[str], unit: int, last: float
         found.append(Ordered(at, order))
         if isinstance(order, CordonNode) and rng.random() < 0.5:
             found.append(Ordered(round(at + rng.uniform(0.1, last), 2), UncordonNode(node)))
+        if isinstance(order, ScaleOut):
+            found += _cancellation(at)
     return found
+
+
+def _cancellation(at: float) -> list[Ill]:
+    """Half of the scale outs are cancelled, many of them when they are over."""
+    rng = random.Random(f"cancel {at}")
+    return (
+        [Ordered(round(at + rng.uniform(0.1, 10.0), 2), CancelScale("too late"))]
+        if rng.random() < 0.5
+        else []
+    )
 
 
 def _order(rng: random.Random, node: str, unit: int) -> Order:
