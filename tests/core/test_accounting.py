@@ -90,13 +90,13 @@ def test_a_start_is_split_by_milestones(restores: int | None, last: dict[Activit
             {START: 100, PRODUCTIVE: 200, REDONE: 50, STOPPED: 50},
             None,
         ),
-        # But not what is saved; its stall is told later than the state.
+        # But not what is saved. It is told late, so its two steps count for as long as the one before took.
         (
             [
-                *(StepsDone(300, 0, 3), StateSaved(340, 0, 4), SaveStalled(345, 0, 10)),
+                *(StepsDone(150, 0, 2), StateSaved(340, 0, 4), SaveStalled(345, 0, 10)),
                 RoundStopped(350, 0, Stop.FAILED),
             ],
-            {START: 100, PRODUCTIVE: 230, REDONE: 10, CHECKPOINT: 10, STOPPED: 50},
+            {START: 100, PRODUCTIVE: 150, REDONE: 90, CHECKPOINT: 10, STOPPED: 50},
             None,
         ),
         # The end of a training: nothing is.
@@ -217,6 +217,16 @@ def test_steps_of_which_only_the_state_is_known_are_redone_if_it_is_lost() -> No
     again = 900 * 7 // 9
     expected = {START: 100, PRODUCTIVE: 1100 + 900 - again, REDONE: 50 + again + 10}
     assert some(books.summary(2160).job) == expected
+
+
+def test_a_round_that_ends_well_has_reached_what_it_saved() -> None:
+    """It went on from an older step than the one before had saved, in numbers that only saves tell."""
+    books = told(
+        *(*TRAINING, StepsDone(200, 0, 2), StateSaved(250, 0, 6400), RoundStopped(250, 0, Stop.FAILED)),
+        *(RoundStarted(250, 1, ("a", "b"), 6000), MilestoneReached(250, 1, "a", Milestone.FIRST_STEP)),
+        *(StateSaved(650, 1, 6401), RoundStopped(1650, 1, Stop.FINISHED)),
+    )
+    assert some(books.summary(1650).job) == {START: 100, PRODUCTIVE: 150 + 1001, REDONE: 399}
 
 
 def test_steps_of_a_script_that_loads_its_own_state_are_new() -> None:

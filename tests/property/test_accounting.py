@@ -59,6 +59,7 @@ class Naive:
         self.job = Row()
         self.number, self.runs, self.trains, self.hangs = -(10**9), False, False, False
         self.restores: int | None = 0
+        self.closed = 0, 0  # steps of this round, and the time that they took
         self.step, self.saved, self.floor, self.slowest, self.pace = 0, 0, 0, "", 1000
 
     @property
@@ -85,10 +86,7 @@ class Naive:
 
     def release(self, row: Row, doing: Activity, is_lost: bool) -> None:
         if row.is_member:
-            redone = row.work if self.step < self.floor else 0
-            if is_lost and self.sees_steps:
-                redone = row.work - row.safe + self.again(row.safe, self.saved)
-            self.book(row, row.spent, redone)
+            self.book(row, row.spent, self.redone(row, is_lost and self.sees_steps))
         row.work, row.safe = 0, 0
         row.is_member, row.doing, row.milestone = False, doing, Milestone.NONE
 
@@ -99,6 +97,12 @@ class Naive:
             self.step = max(self.step, self.saved) if self.trains else self.step
             self.mark()
         self.runs = False
+
+    def redone(self, row: Row, is_lost: bool) -> int:
+        """What of the open work was, or will be, done another time."""
+        is_behind = max(self.step, self.saved) < self.floor
+        rest = row.work - row.safe if is_lost or is_behind else 0
+        return self.again(row.safe, self.saved) + rest
 
     def again(self, work: int, step: int) -> int:
         """What of the work on the steps up to this one was done by an earlier round."""
@@ -128,7 +132,7 @@ class Naive:
                     self.stop(True)
                     self.number, self.restores, self.runs, self.trains = number, restores, True, False
                     self.hangs, self.step, self.slowest, self.pace = False, max(0, restores or 0), "", 1000
-                    self.saved = self.step
+                    self.saved, self.closed = self.step, (0, 0)
                     self.floor = 0 if restores is None else self.high
                     for row in [self.rows[name] for name in {*names} & self.rows.keys()] + [self.job]:
                         row.is_member, row.doing, row.milestone = True, Activity.START, Milestone.NONE
@@ -176,6 +180,8 @@ class Naive:
                 if not self.trains:
                     self.trains, self.step = True, max(self.step, step)
                 elif step > self.step:
+                    steps, work = self.closed
+                    self.closed = steps + step - self.step, work + self.job.work
                     for row in self.members:
                         self.book(row, row.spent, self.again(row.work, step))
                         row.work, row.safe = 0, 0
@@ -184,11 +190,11 @@ class Naive:
             case StateSaved(_, _, step):
                 if self.trains and step > max(self.step, self.saved):
                     self.saved = step
+                    steps, work = self.closed
                     for row in self.members:
-                        row.safe = row.work
+                        lasted = work * (step - self.step) // steps if steps else row.work
+                        row.safe = min(row.work, lasted)
             case SaveStalled(_, _, micros):
-                for row in self.members:
-                    row.safe = max(0, row.safe - min(max(0, micros), row.work))
                 self.claim(Activity.CHECKPOINT, micros)
             case HangFound(_, _, since):
                 self.trains = True
@@ -217,7 +223,7 @@ class Naive:
     def seen(self, row: Row) -> Counter[Activity]:
         """What it has spent, if what is open is as good as it looks."""
         spent = row.spent.copy()
-        self.book(row, spent, row.work if self.step < self.floor else 0)
+        self.book(row, spent, self.redone(row, is_lost=False))
         return spent
 
 

@@ -7,9 +7,10 @@ anything for its members.
 Time is open until the next sample says what it was good for: it is work for so many steps. Of these the ones
 up to the high-water mark (the highest step that earlier rounds had reached) are redone, and the interval is
 split in proportion. A stall takes its part of the open time, and so does a hang, which also takes what
-follows. A saved state proves the steps up to it, which may be newer than the newest sample. What is open
-beyond it when a round stops was work on a step that was lost; it will be redone, and is counted as that, so
-that each step is productive once.
+follows. A saved state proves the steps up to it, which may be newer than the newest sample; it is known to be
+whole a while after the last of them, so they count for as long as those before took. What is open beyond it
+when a round stops was work on a step that was lost; it will be redone, and is counted as that, so that each
+step is productive once.
 
 Invariant. All that was metered, plus what is open, is exactly the time since the first step. What was
 metered is never taken back.
@@ -71,7 +72,8 @@ class Training:
         self._upto = 0  # until then time is metered or open
         self._open = 0
         self._saved = self.step  # the newest step of which the state is saved
-        self._safe = 0  # what was open then: it cannot be lost
+        self._safe = 0  # what of the open time these took: it cannot be lost
+        self._closed = 0, 0  # steps, and the time they took
         self._is_hung = False
 
     @property
@@ -91,6 +93,7 @@ class Training:
             self.step = max(self.step, step)
         if step > self.step:
             self._pass(now)
+            self._closed = self._closed[0] + step - self.step, self._closed[1] + self._open
             self._close(self._again(self._open, step))
             self.step, self._is_hung = step, False
 
@@ -98,14 +101,16 @@ class Training:
         """The state after this step is saved. It is no sample: the stall of this save is told later."""
         if self.begun is not None and step > max(self.step, self._saved):
             self._pass(now)
-            self._saved, self._safe = step, self._open
+            steps, work = self._closed
+            lasted = work * (step - self.step) // steps if steps else self._open
+            self._saved, self._safe = step, min(self._open, lasted)
 
     def stall(self, now: int, micros: int) -> None:
         """A save has taken so long."""
         self._pass(now)
         taken = min(max(0, micros), self._open)
         self._open -= taken
-        self._safe = max(0, self._safe - taken)
+        self._safe = min(self._safe, self._open)
         self.metered = self.metered._replace(checkpoint=self.metered.checkpoint + taken)
 
     def hang(self, now: int, since: int) -> None:
@@ -139,9 +144,9 @@ class Training:
             return self.metered
         passed = now - self._upto
         work = self._open + (0 if self._is_hung else passed)
-        redone = work if self.step < self._high else 0
-        if is_lost:
-            redone = work - self._safe + self._again(self._safe, self._saved)
+        redone = self._again(self._safe, self._saved)
+        if is_lost or max(self.step, self._saved) < self._high:
+            redone += work - self._safe
         metered = self._with(redone, work)
         return metered._replace(hung=metered.hung + passed) if self._is_hung else metered
 

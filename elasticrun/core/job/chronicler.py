@@ -92,8 +92,8 @@ class Chronicler:
             *self._of_members(event, state),
             *self._of_failures(self._round),
             *self._of_data(event, state),
+            *self._of_saved(state),  # before a round stops, as it is part of its work
             *self._of_phases(state, given),
-            *self._of_saved(state),
             *_of_effects(event, given),
             *self._of_scaling(state),
         ]
