@@ -3,7 +3,9 @@
 Theory. The newest lines stay in memory, within bounds; each has a number, and a watcher says which one it has
 read last. One that is too slow misses lines, and is told; it costs the master no more than a fast one.
 Watchers that wait are woken together, a moment after a batch: more comes with it, such as all of a recovery,
-and nobody who only looks on takes the cores meanwhile. At the end they are woken at once.
+and nobody who only looks on takes the cores meanwhile. The end of the job is told at once, as its agents and
+observers are gone in a moment. One who has read the news by then waits on: an empty answer means that there
+was none in all the time.
 
 The numbers are those of this master: a watcher that comes with one of an earlier master begins anew.
 """
@@ -17,6 +19,7 @@ from itertools import islice
 from elasticrun.clock import happens
 from elasticrun.core.protocol.bounds import MAX_MESSAGE_BYTES
 from elasticrun.core.protocol.orders import MAX_LINES, Watched
+from elasticrun.rpc.event_lines import tells_the_end
 
 #: Bounds of what is kept, and of one answer: a message has room for that, and for what each line costs more.
 KEPT_LINES = 8192
@@ -37,22 +40,30 @@ class Feed:
         self._news = asyncio.Event()  # nobody waits while it is set
         self._news.set()
         self._waking: asyncio.TimerHandle | None = None
+        self._is_over = False  # nobody has to wait any more
 
     def add(self, line: str) -> None:
         """Take a line, of ``MAX_LINE`` ASCII characters at most; who waits hears of it on ``wake``."""
         self._lines.append(line)
+        self._is_over = self._is_over or tells_the_end(line)
         self._bytes += len(line)
         self._end += 1
         while len(self._lines) > KEPT_LINES or self._bytes > KEPT_BYTES:
             self._bytes -= len(self._lines.popleft())
 
     def wake(self) -> None:
-        """Let whoever waits look, in a moment."""
-        if self._waking is None and not self._news.is_set():
-            self._waking = asyncio.get_running_loop().call_later(SETTLE, self.wake_now)
+        """Let whoever waits look, in a moment; at once if the job is over."""
+        if self._is_over:
+            self._wake_now()
+        elif self._waking is None and not self._news.is_set():
+            self._waking = asyncio.get_running_loop().call_later(SETTLE, self._wake_now)
 
-    def wake_now(self) -> None:
-        """Let whoever waits look: no more is to come with the news."""
+    def close(self) -> None:
+        """Let nobody wait any more: the master goes."""
+        self._is_over = True
+        self._wake_now()
+
+    def _wake_now(self) -> None:
         if self._waking is not None:
             self._waking.cancel()
             self._waking = None
@@ -62,9 +73,11 @@ class Feed:
         """The lines after a place, as many as an answer holds; waits for so many seconds if there is none."""
         place = self._number(after)
         begin = place or 0
-        if begin == self._end and wait > 0:
+        now = asyncio.get_running_loop().time
+        deadline = now() + wait
+        while begin == self._end and not self._is_over and (left := deadline - now()) > 0:
             self._news.clear()
-            await happens(self._news, wait)
+            await happens(self._news, left)
         return self._page(begin, bool(after) and place is None)
 
     def _number(self, after: str) -> int | None:

@@ -114,8 +114,8 @@ async def serve(
             _note_openness(config)
             watch_host(loop)
             await loop.done.wait()
+            feed.close()
             if machine.state.ended:
-                feed.wake_now()
                 await nearby.finish(NEWS_GRACE)
         finally:
             await server.stop(STOP_GRACE)

@@ -67,12 +67,15 @@ class Live:
         """Something happened."""
         self._wants_status = True
         self._touched.set()
+        if self._followed.history.outcome and len(self.hub):
+            self.publish()  # now, as the observer of a launcher ends with it
 
     def join(self) -> Reader:
         """One reader more. Raises FullError."""
         if not len(self.hub):
             self.publish()
         reader = self.hub.join()
+        self._ask()
         self._touched.set()
         return reader
 
@@ -112,8 +115,9 @@ class Live:
     def _patience(self) -> float | None:
         if not len(self.hub):
             return None
-        due = self._asked + ASK - self._loop.time()
-        return max(due, 0.05) if self._wants_status else QUIET
+        if not self._wants_status or self._followed.history.outcome or self._followed.trouble:
+            return QUIET
+        return max(self._asked + ASK - self._loop.time(), 0.05)
 
     def _view(self, sequence: int) -> State:
         it = self._followed

@@ -201,8 +201,8 @@ def test_a_login_gives_the_right_to_order(browser: Any, serve: Callable[[Pretend
 # -- below a real launcher
 
 
-def running(port: int) -> Any:
-    """The state of the page as soon as it says that a round runs."""
+def states(port: int) -> Iterator[Any]:
+    """The states that the page tells of, until it is gone."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     state: Any = {}
     with opener.open(f"http://127.0.0.1:{port}/api/events", timeout=DEADLINE) as stream:
@@ -210,9 +210,12 @@ def running(port: int) -> Any:
             if line.startswith(b"data: "):
                 told = json.loads(line.removeprefix(b"data: "))
                 state = applied(state, told) if "after" in told else told
-                if state["job"]["phase"] == "running" and state["rounds"]:
-                    return state
-    raise AssertionError("the page is gone")
+                yield state
+
+
+def running(port: int) -> Any:
+    """The first of them in which a round runs."""
+    return next(state for state in states(port) if state["job"]["phase"] == "running" and state["rounds"])
 
 
 def observer_of(pid: int) -> int:
@@ -237,7 +240,10 @@ def test_a_launcher_serves_its_job_and_starts_a_killed_observer_again(cluster: C
     # The port was never closed: this waits until the next observer takes the connection.
     assert [row["number"] for row in running(port)["rounds"]] == [0]
     assert observer_of(launcher.pid) != first
+    seen = states(port)
+    next(seen)
     worker.tell("exit 0")
+    assert [*seen][-1]["job"]["phase"] == "succeeded", "the page is gone before it tells the end"
     cluster.wait_all()
 
 

@@ -19,6 +19,7 @@ from elasticrun.rpc.codec.control import decode_reply, encode_reply
 from elasticrun.rpc.event_lines import from_line
 
 DEADLINE = 60.0
+END = '{"kind":"job_ended"}'
 Result = TypeVar("Result")
 
 
@@ -96,10 +97,39 @@ def test_news_settle_before_they_are_told_but_not_the_end(monkeypatch: pytest.Mo
         monkeypatch.setattr(feed_module, "SETTLE", 10 * DEADLINE)
         waiting = asyncio.ensure_future(feed.watch("5:3", DEADLINE))
         await asyncio.wait({waiting}, timeout=0.0)
-        feed.add("d")
+        feed.add(END)
         feed.wake()
-        feed.wake_now()
-        assert (await waiting).lines == ("d",)
+        assert (await waiting).lines == (END,)
+        assert (await feed.watch("5:4", DEADLINE)).lines == ()  # there is nothing more to wait for
+
+    run(main())
+
+
+def test_a_master_that_goes_lets_nobody_wait() -> None:
+    async def main() -> None:
+        feed = feed_of("a")
+        waiting = asyncio.ensure_future(feed.watch("5:1", DEADLINE))
+        await asyncio.wait({waiting}, timeout=0.0)
+        feed.close()
+        assert (await waiting).lines == ()
+
+    run(main())
+
+
+def test_who_has_read_the_news_waits_on_when_the_others_are_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "SETTLE", 0.02)
+
+    async def main() -> None:
+        feed = feed_of("a")
+        late = asyncio.ensure_future(feed.watch("5:1", DEADLINE))
+        await asyncio.wait({late}, timeout=0.0)
+        feed.add("b")
+        feed.wake()
+        early = asyncio.ensure_future(feed.watch("5:2", DEADLINE))
+        assert (await late).lines == ("b",)
+        feed.add("c")
+        feed.wake()
+        assert (await early).lines == ("c",)
 
     run(main())
 
