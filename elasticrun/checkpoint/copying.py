@@ -13,8 +13,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     Metadata,
@@ -128,7 +130,7 @@ class Copying:
             else:
                 item = part.items[number]
                 here.append((item.length, (place, request, part.data(item))))
-        for batch in batches(here, BATCH):
+        for batch in batches(here, BATCH if _may_wait(self._planner) else 0):
             self._fill(batch)
         if self._is_wide:
             lengths = {wish: _item(place).length for wish, (place, _) in wanted.items()}
@@ -140,10 +142,17 @@ class Copying:
         """Copy what is requested. What is damaged is left to another copy."""
         ends = [(*each[:2], self._begin(*each)) for each in batch]
         fillings = [end for _, _, end in ends if isinstance(end, Filling)]
-        here = [job for each in fillings if not each.may_be_elsewhere for job in each.jobs()]
-        jobs = [job for each in fillings if each.may_be_elsewhere for job in each.jobs()]
-        run_all(here, 1)
-        run_all(jobs, self._threads if sum(data.numel() for _, _, data in batch) >= LEAST else 1)
+        threads = self._threads if sum(data.numel() for _, _, data in batch) >= LEAST else 1
+        try:
+            if threads == 1 or _overlap(fillings):  # the last one that is requested stays
+                run_all([job for each in fillings for job in each.jobs()], 1)
+            else:
+                run_all([job for each in fillings if not each.may_be_elsewhere for job in each.jobs()], 1)
+                run_all([job for each in fillings if each.may_be_elsewhere for job in each.jobs()], threads)
+        except Exception as error:  # a signal's handler has raised; other ranks wait to hear of it
+            logger.exception("the saved state cannot be restored")
+            self._error = self._error or f"the saved state cannot be restored: {error}"
+            return
         for place, request, end in ends:
             self._end(place, request, end)
 
@@ -176,6 +185,21 @@ class Copying:
         except Exception as error:
             logger.exception("%s cannot be restored", name)
             self._error = self._error or f"{name} cannot be restored: {error}"
+
+
+def _may_wait(planner: LoadPlanner) -> bool:
+    """Whether a planner may be asked for further tensors before it hears that the first ones are filled."""
+    kind = type(planner)
+    return (
+        getattr(kind, "resolve_tensor", None) is DefaultLoadPlanner.resolve_tensor
+        and getattr(kind, "commit_tensor", None) is DefaultLoadPlanner.commit_tensor
+    )
+
+
+def _overlap(fillings: Sequence[Filling]) -> bool:
+    """Whether two of them go to the same memory, as those of tied weights that were not tied when saved."""
+    spans = sorted(each.span for each in fillings)
+    return any(begin < end for (_, end), (begin, _) in pairwise(spans) if begin)
 
 
 def _item(place: Place) -> Item:

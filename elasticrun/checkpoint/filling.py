@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from elasticrun.checkpoint.parallel import JOB
-from elasticrun.checkpoint.parts import Item, checksum, damage, total_of, typed
+from elasticrun.checkpoint.parts import Item, checksum, damage, is_ordinary, total_of, typed
 
 #: Bytes that are summed and then copied: they stay in the cache of a core.
 PIECE = 1 << 19
@@ -41,11 +41,18 @@ class Filling:
         self._sum = 0
         self._lock = threading.Lock()
         self._error: Exception | None = None
+        #: Whether another thread may do it: one has streams of GPUs, and the modes of torch, of its own.
+        self.may_be_elsewhere = is_ordinary(target) and not target.is_inference()
+        self._is_plain = self.may_be_elsewhere and self._is_wanted_as_it_is()
 
     @property
-    def may_be_elsewhere(self) -> bool:
-        """Whether another thread may do it: one has streams of GPUs, and the modes of torch, of its own."""
-        return self.target.device.type == "cpu" and not self.target.is_inference()
+    def span(self) -> tuple[int, int]:
+        """Where the memory of the target begins and ends; nowhere, if it has none of its own here."""
+        target = self.target
+        if not is_ordinary(target) or not target.numel():
+            return 0, 0
+        reach = sum((size - 1) * stride for size, stride in zip(target.shape, target.stride(), strict=True))
+        return target.data_ptr(), target.data_ptr() + (reach + 1) * target.element_size()
 
     def jobs(self) -> Iterator[Callable[[], None]]:
         """What is to be done, in any order and any threads. None of it raises."""
@@ -62,13 +69,11 @@ class Filling:
         if self._is_plain and total_of(self._sum) != self._item.sum:
             raise damage(self._item, self._rank)
 
-    @property
-    def _is_plain(self) -> bool:
-        """Whether the bytes are wanted as they are, all of them, side by side."""
+    def _is_wanted_as_it_is(self) -> bool:
+        """Whether all the bytes are wanted as they are, side by side."""
         target, item = self.target, self._item
         return (
-            self.may_be_elsewhere
-            and target.is_contiguous()
+            target.is_contiguous()
             and not (target.is_conj() or target.is_neg())
             and str(target.dtype).removeprefix("torch.") == item.dtype
             and self._box == tuple((0, length) for length in item.shape)
@@ -94,8 +99,10 @@ class Filling:
         end = min(begin + JOB, self._item.length)
         bytes_ = self.target.reshape(-1).view(torch.uint8)
         found = 0
-        for at in range(begin, end, PIECE):
-            piece = self._data[at : min(at + PIECE, end)]
+        # Torch's own threads, if it has some, are worth more than the cache.
+        size = PIECE if torch.get_num_threads() == 1 else JOB
+        for at in range(begin, end, size):
+            piece = self._data[at : min(at + size, end)]
             found += checksum(piece)
             bytes_[at : at + piece.numel()].copy_(piece)
         with self._lock:

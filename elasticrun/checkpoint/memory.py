@@ -41,7 +41,8 @@ class Writing:
 
     def __init__(self, memory: AgentMemory, granted: Granted, layout: Layout, facts: dict[str, Any]) -> None:
         self._memory = memory
-        self._target = torch.frombuffer(granted.memory, dtype=torch.uint8)
+        with torch.inference_mode(False):  # else only threads in that mode could write to it
+            self._target = torch.frombuffer(granted.memory, dtype=torch.uint8)
         self._facts = facts
         self.placed = layout.items(granted.divides)
         self.items = place(self.placed)
@@ -54,7 +55,8 @@ class Writing:
         ``devices``: the GPUs that they are on, if what was queued there counted from an earlier moment.
         """
         given = [*placed]
-        with (devices or Devices(tensor for _, tensor in given)).beside():
+        beside = (devices or Devices(tensor for _, tensor in given)).beside()
+        with torch.inference_mode(False), beside:
             write(self._target, given, threads)
 
     def finish(self, step: int, own: bool) -> None:

@@ -4,7 +4,7 @@ Theory. One core does not fill the bandwidth of a host's memory, and while ``sav
 rank, the other cores of that rank's share have nothing of it to do. Torch would use them only if it may have
 threads, and with several workers on a node it may have one each (OMP_NUM_THREADS=1, as torchrun sets it).
 
-Threads are made for one call and have ended when it returns, however it does. So none of them writes into a
+Threads are made for one call and are through when it returns, however it does. So none of them writes into a
 buffer that was given up, and none is there when a script forks, as torch's own would be.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from queue import SimpleQueue
 from typing import TypeVar
 
 import torch
@@ -36,15 +37,17 @@ def threads_for(environ: Mapping[str, str]) -> int:
 
 
 def run_all(jobs: Sequence[Callable[[], object]], threads: int) -> None:
-    """Run all jobs, each in one of so many threads, the caller's among them.
+    """Run all jobs, each in one of so many threads, the caller's among them. If it is the only one: in order.
 
-    Raises what the first that failed has raised.
-    After a failure the jobs that nobody has begun are left out. All threads have ended when it returns or
-    raises, also if a signal's handler raises in between.
+    Raises what the first that failed has raised, or what a signal's handler raises meanwhile. Then the jobs
+    that nobody has begun are left out. No thread does anything any more when it returns or raises.
     """
     left = iter(jobs)
     lock = threading.Lock()
     errors: list[BaseException] = []
+    begun: list[None] = []
+    ended: list[None] = []
+    news = SimpleQueue[None]()
 
     def work() -> None:
         while not errors:
@@ -57,27 +60,40 @@ def run_all(jobs: Sequence[Callable[[], object]], threads: int) -> None:
             except BaseException as error:  # noqa: BLE001 it is raised below, once all have ended
                 errors.append(error)
 
-    helpers = [threading.Thread(target=work, name="elasticrun-copy") for _ in jobs[1:threads]]
-    for number, helper in enumerate(helpers):
+    def help_() -> None:
+        begun.append(None)  # before it looks whether there are errors
+        try:
+            work()
+        finally:
+            ended.append(None)
+            news.put(None)
+
+    # Daemons: a handler that raises within ``start`` may leave one that waits for ever, before its first job.
+    helpers = [threading.Thread(target=help_, name="elasticrun-copy", daemon=True) for _ in jobs[1:threads]]
+    try:
+        _start(helpers)
+        work()
+    except BaseException as error:  # noqa: BLE001 of a handler
+        errors.append(error)  # before it looks who has begun: one that begins after that takes no job
+    # Not ``join``: before Python 3.13 a thread whose ``join`` was interrupted is said to have ended.
+    while len(ended) < len(begun):
+        try:
+            news.get()
+        except BaseException as error:  # noqa: BLE001 of a handler; what it took was in ``ended`` before
+            errors.append(error)
+    if errors:
+        raise next((each for each in errors if not isinstance(each, Exception)), errors[0])
+
+
+def _start(helpers: Sequence[threading.Thread]) -> None:
+    """Start as many of them as there may be."""
+    for helper in helpers:
         try:
             helper.start()
-        except RuntimeError:  # there are too many threads
-            del helpers[number:]
-            break
-    _finish(work, errors)
-    for helper in helpers:
-        while helper.is_alive():
-            _finish(helper.join, errors)
-    if errors:
-        raise errors[0]
-
-
-def _finish(step: Callable[[], None], errors: list[BaseException]) -> None:
-    """Do this; what it raises is kept."""
-    try:
-        step()
-    except BaseException as error:  # noqa: BLE001 as above
-        errors.append(error)
+        except RuntimeError as error:
+            if type(error) is RuntimeError and "new thread" in str(error):  # and not that of a handler
+                return
+            raise
 
 
 def batches(given: Iterable[tuple[int, T]], most: int) -> Iterable[list[T]]:

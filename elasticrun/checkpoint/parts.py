@@ -213,13 +213,19 @@ def write(memory: torch.Tensor, items: Iterable[tuple[Item, torch.Tensor]], thre
             continue
         is_plain = not (tensor.is_conj() or tensor.is_neg())  # else torch goes over the copy itself
         place = target.view(tensor.dtype).view(tensor.shape)
-        if threads > 1 and is_plain and tensor.device.type == "cpu" and tensor.is_contiguous():
+        if threads > 1 and is_plain and is_ordinary(tensor) and tensor.is_contiguous():
             large.append((place.view(-1), tensor.view(-1)))
         else:
             place.copy_(tensor, non_blocking=tensor.is_cuda and is_plain)
     if sum(tensor.nbytes for _, tensor in large) < LEAST:
         threads = 1
     run_all([job for place, tensor in large for job in _copies(place, tensor)], threads)
+
+
+def is_ordinary(tensor: torch.Tensor) -> bool:
+    """Whether it is numbers in this host's memory, and no class of its own decides what a view or copy is."""
+    is_of_torch = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return is_of_torch and tensor.device.type == "cpu" and tensor.layout is torch.strided
 
 
 def _copies(place: torch.Tensor, tensor: torch.Tensor) -> Iterator[Callable[[], object]]:

@@ -37,13 +37,13 @@ class Gate:
         self.early: list[str] = []  # what was copied by ``save`` itself
         self.late: list[str] = []  # and by the thread
 
-    def write(self, target: torch.Tensor, items: Items) -> None:
+    def write(self, target: torch.Tensor, items: Items, threads: int) -> None:
         given, is_early = list(items), threading.current_thread() is threading.main_thread()
         if not is_early:
             self.reached.set()
             assert self.open.wait(DEADLINE)
         (self.early if is_early else self.late).extend(item.name for item, _ in given)
-        write(target, given)
+        write(target, given, threads)
 
 
 @pytest.fixture

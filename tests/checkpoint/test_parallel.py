@@ -26,11 +26,9 @@ def test_each_job_is_done_once(count: int, threads: int) -> None:
     assert sorted(done) == list(range(count))
 
 
-def test_so_many_threads_work_together_and_end() -> None:
-    before = threading.active_count()
+def test_so_many_threads_work_together() -> None:
     meeting = threading.Barrier(3, timeout=DEADLINE)
     run_all(3 * [meeting.wait], 3)
-    assert threading.active_count() == before
 
 
 def test_a_failure_is_raised_once_all_have_ended() -> None:
@@ -77,6 +75,41 @@ def test_a_handler_that_raises_does_not_leave_threads_that_write() -> None:
     try:
         with pytest.raises(KeyboardInterrupt):
             run_all([both, both], 2)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert done == ["written"]
+
+
+class Preempted(RuntimeError):
+    """What the handler of a script may raise."""
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Preempted])
+@pytest.mark.parametrize("where", ["start", "join"])
+def test_a_handler_that_raises_while_threads_start_or_end(kind: type[BaseException], where: str) -> None:
+    done: list[str] = []
+    caller, sent, taken = threading.get_ident(), threading.Event(), threading.Event()
+    meeting = threading.Barrier(2, timeout=DEADLINE)
+
+    def interrupted(signum: int, frame: object) -> None:
+        taken.set()
+        raise kind
+
+    def job() -> None:
+        if where == "join":
+            meeting.wait()  # the caller's job is over then, or nearly so
+        if threading.get_ident() != caller and not sent.is_set():
+            sent.set()
+            signal.pthread_kill(caller, signal.SIGUSR1)
+            assert taken.wait(DEADLINE)
+            done.append("written")
+        elif where == "start":
+            assert sent.wait(DEADLINE)
+
+    before = signal.signal(signal.SIGUSR1, interrupted)
+    try:
+        with pytest.raises(kind):
+            run_all(100 * [job] if where == "start" else [job, job], 4 if where == "start" else 2)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert done == ["written"]

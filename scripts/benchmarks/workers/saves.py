@@ -3,8 +3,8 @@
     saves.py MEGABYTES RUNS FOLDER
 
 Each line is JSON: the way, and seconds. What goes on in the background afterwards is waited for, and not
-counted. With ``overlap=True`` a step follows that computes for as long as STEP_COPIES copies take, and the
-time for which its optimizer waits for the copy is counted as well.
+counted. With ``overlap=True`` a step follows that sleeps for as long as STEP_COPIES copies take, as a host
+does whose GPUs compute, and the time for which its optimizer waits for the copy is counted as well.
 """
 
 from __future__ import annotations
