@@ -372,7 +372,7 @@ def test_a_parent_that_is_killed_is_replaced_and_workers_go_on(drive: Drive) -> 
 
 
 def test_a_parent_that_does_not_answer_is_replaced(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_parents, "FORK_TIMEOUT", 0.5)
+    monkeypatch.setattr(warm_parents, "FORK_TIMEOUT", 5.0)
 
     async def scenario(node: Node) -> None:
         await node.news()

@@ -88,8 +88,13 @@ def test_one_node_leaves_and_nothing_replaces_it(cluster: Cluster, orders: Order
     refused = orders.give("scale", "in", "--count", "1")
     assert (refused.returncode, refused.stdout) == (DECLINED, "")
     assert "0 of 1 nodes would be left of 1:1, but the job needs 1" in refused.stderr
-    assert {**status(orders), "uptime": 0} == {**job, "uptime": 0}, "a refused order changes nothing"
+    assert settled(status(orders)) == settled(job), "a refused order changes nothing"
     end_well([after], [host])
+
+
+def settled(job: dict[str, Any]) -> dict[str, Any]:
+    """A status without what changes by itself."""
+    return {**job, "uptime": 0, "nodes": [{**node, "figures": None} for node in job["nodes"]]}
 
 
 def test_named_nodes_leave(cluster: Cluster, orders: Orders) -> None:

@@ -78,7 +78,7 @@ def test_the_grace_period_ends_workers_that_do_not_listen(cluster: Cluster) -> N
 
 
 def test_the_grace_period_holds_for_restarts(cluster: Cluster) -> None:
-    launcher = cluster.alone("--nproc-per-node=2", "--shutdown-timeout=0.3", "--max-restarts=1")
+    launcher = cluster.alone("--nproc-per-node=2", "--shutdown-timeout=5", "--max-restarts=1")
     stubborn, failing = cluster.director.round(0, 2)
     note(stubborn, signal.SIGTERM)
     failing.tell("exit 1")

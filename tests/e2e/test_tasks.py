@@ -128,11 +128,11 @@ def test_nodes_whose_roles_make_no_cluster_are_told_so(cluster: Cluster) -> None
     cluster.launch(
         *cluster.options("2"),
         "--tf-role=ps",
-        "--rdzv-conf=join_timeout=5",
+        "--rdzv-conf=join_timeout=15",
         "--waiting-notice-interval=0.2",
         WORKER,
     )
-    cluster.launch(*cluster.options("2"), "--tf-role=ps", "--rdzv-conf=join_timeout=5", WORKER)
+    cluster.launch(*cluster.options("2"), "--tf-role=ps", "--rdzv-conf=join_timeout=15", WORKER)
     for launcher in cluster.launchers:
         assert launcher.wait() == ExitCode.RENDEZVOUS_TIMEOUT
     assert "ps=2 lacks the chief and the worker" in cluster.launchers[0].err

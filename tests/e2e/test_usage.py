@@ -15,7 +15,7 @@ from tests.support.processes import DEADLINE
 
 def test_an_operator_sees_what_tasks_use_and_how_fast_they_go(cluster: Cluster) -> None:
     options = ("--role-counts", "chief=1,worker=1,ps=2", "--tf-servers", "script", *cluster.options("1"))
-    often = ("--rdzv-conf", "keep_alive_interval=0.2")
+    often = ("--rdzv-conf", "keep_alive_interval=0.2,keep_alive_max_attempt=300")
     cluster.pretend_tensorflow()
     cluster.launch(*options, *often, WORKER, env={"ELASTICRUN_TOKEN": TOKEN})
     chief, orders = cluster.director.task("chief"), Orders(cluster)

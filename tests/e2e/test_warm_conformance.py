@@ -292,6 +292,9 @@ def pair(
         for folder in folders.values():
             go_on(folder)
     cold, warm = (over(launchers[kind], folders[kind], patience) for kind in ("off", "on"))
+    for ended in (cold, warm):
+        if "edit" in args:
+            assert any(name.startswith("0-") for name in ended.reports), ended.err
     return Pair(cold, warm)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.processes import TORCH_DEADLINE
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "torch"
@@ -34,9 +34,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 def world_of_one() -> dict[str, str]:
     """The environment of the only worker of a world, with a port of its own for the store."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return environment(**WORLD_OF_ONE, MASTER_PORT=str(probe.getsockname()[1]))
+    return environment(**WORLD_OF_ONE, MASTER_PORT=str(free_port()))
 
 
 def digits(*args: object) -> list[str]:

@@ -174,7 +174,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     serving = threading.Thread(target=target.server.serve_forever, args=(0.01,))
     serving.start()
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
-    config["global"] = {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "1s"}
+    config["global"] = {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(FOLDER / name) for name in config["rule_files"]]
     config["scrape_configs"][0]["static_configs"][0]["targets"] = [target.address]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))

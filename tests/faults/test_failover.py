@@ -88,12 +88,12 @@ def test_the_next_host_takes_over_and_the_rest_of_the_world_trains_on(hosts: Hos
 
 def test_a_host_that_comes_back_without_its_state_ends_the_job_with_advice(hosts: Hosts) -> None:
     """Half of the world is lost with the master that formed it: no master can form another one."""
-    launchers = hosts.start("2", 2, "--rdzv-conf=join_timeout=5")
+    launchers = hosts.start("2", 2, "--rdzv-conf=join_timeout=20")
     hosts.cluster.director.round(0, 2)
     launchers[0].kill_node()
     for folder in (hosts.cluster.folder / "tmp").glob(f"elasticrun_master_*{hosts.ports[0]}*"):
         shutil.rmtree(folder)
-    back = hosts.node("2", "--rdzv-conf=join_timeout=5")
+    back = hosts.node("2", "--rdzv-conf=join_timeout=20")
     for launcher in (back, launchers[1]):
         assert launcher.wait() == ExitCode.RENDEZVOUS_TIMEOUT, launcher.story()
         assert "--state-dir" in launcher.err.splitlines()[-1], launcher.story()

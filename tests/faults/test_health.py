@@ -15,6 +15,7 @@ import pytest
 from tests.support.cgroups import Cgroup, NoCgroupError, cgroup
 from tests.support.cluster import Cluster
 from tests.support.launcher import MODULE, ROOT, Launcher
+from tests.support.processes import TORCH_DEADLINE
 
 #: Probes of one host wait for one another, so tests of them do not run side by side.
 pytestmark = pytest.mark.xdist_group("probes")
@@ -25,8 +26,8 @@ CHECK = "--health-check=auto"
 CHECK_ONLY = "--health-check-only"
 #: A node that is silent holds its partners up for most of a step. Long enough for a good one, the first one
 #: where it meets only nodes about which nothing else is known.
-PATIENT = "--health-check-timeout=15"
-SHORT = "--health-check-timeout=6"
+PATIENT = "--health-check-timeout=30"
+SHORT = "--health-check-timeout=20"
 FAULTY = 13
 UNHEALTHY = 16
 
@@ -39,6 +40,7 @@ class Nodes:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
         self.director = cluster.director
+        self.director.deadline = TORCH_DEADLINE
         modules = folder / "modules"
         modules.mkdir()
         (modules / "torch.py").write_text(NO_TORCH)
@@ -82,13 +84,13 @@ def train(nodes: Nodes, good: list[Launcher]) -> None:
         assert worker.env["TORCHELASTIC_RESTART_COUNT"] == "0"
         worker.tell("exit 0")
     for launcher in good:
-        assert launcher.wait() == 0, launcher.story()
+        assert launcher.wait(TORCH_DEADLINE) == 0, launcher.story()
     assert nodes.director.last_round == 0
 
 
 def is_excluded(nodes: Nodes, launcher: Launcher, reason: str) -> None:
     """It ended with 13 and a sentence, which the master's log has as well, under its name."""
-    assert launcher.wait() == FAULTY, launcher.story()
+    assert launcher.wait(TORCH_DEADLINE) == FAULTY, launcher.story()
     (last,) = re.findall(r"^elastic-run\[\S+\]: (this node was excluded.*)", launcher.err, re.MULTILINE)
     assert re.search(f"^this node was excluded from the job: {reason}", last), last
     assert re.search(f"{re.escape(name(launcher))} excluded: {reason}", master_says(nodes))
@@ -166,7 +168,7 @@ def test_a_check_that_finds_nothing_ends_with_0_and_a_table(nodes: Nodes) -> Non
     both = [nodes.check("2"), nodes.check("2")]
     names = {name(launcher) for launcher in both}
     for launcher in both:
-        assert launcher.wait() == 0, launcher.story()
+        assert launcher.wait(TORCH_DEADLINE) == 0, launcher.story()
         rows = table(launcher)
         assert set(rows) == names
         # Of two that share this box with others, one may well be slow.
@@ -238,6 +240,7 @@ def groups() -> Iterator[tuple[Cgroup, Cgroup]]:
         with cgroup("cpu") as whole, cgroup("cpu") as quarter:
             for made in (whole, quarter):
                 made.outweigh()
+            whole.limit_cpu(1.0)  # the other core is everybody's: to starve them proves nothing
             quarter.limit_cpu(0.25)  # far from the ratio of 2, as the other core may be held up as well
             yield whole, quarter
     except NoCgroupError as error:

@@ -75,7 +75,7 @@ def test_a_host_is_cut_off_and_comes_back(hosts: Hosts, how: str) -> None:
 def test_a_short_cut_goes_unnoticed(hosts: Hosts) -> None:
     before = start(hosts, "2:3", "--max-restarts=1")
     hosts.cut(2)
-    assert not hosts.reaches(2, 0, within=1.5), "the cut is real"
+    assert not hosts.reaches(2, 0, within=0.5), "the cut is real"
     hosts.heal()
     assert hosts.reaches(2, 0)
     assert not any(worker.gone for worker in before)

@@ -46,7 +46,7 @@ def shared_files(pid: int) -> list[str]:
     try:
         links = [str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()]
         maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    except FileNotFoundError:  # it has just ended
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
         return []
     return [each for each in (*links, *maps) if place in each]
 

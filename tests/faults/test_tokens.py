@@ -78,7 +78,7 @@ def launch_all(hosts: Hosts, *args: str) -> list[Any]:
     endpoints = ",".join(f"{hosts[index].address}:{PORT}" for index in (0, 1))
     for index in range(3):
         own = ("--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-endpoint={endpoints}", "--nnodes=2:3")
-        hosts.launch(index, *own, "--last-call-timeout=3", f"--node-rank={index}", *args, WORKER)
+        hosts.launch(index, *own, "--last-call-timeout=20", f"--node-rank={index}", *args, WORKER)
     return hosts.director.round(0, 3)
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,12 @@ def parent_of(pid: int) -> int:
 
 
 def warm_parents(launcher: Launcher, workers: list[Worker]) -> list[int]:
-    pids = {worker.pid for worker in workers}
-    return [
-        pid
-        for pid in marked(launcher.mark)
-        if pid not in pids and is_forked(pid) and parent_of(pid) == launcher.spawner
-    ]
+    found = []
+    for pid in set(marked(launcher.mark)) - {worker.pid for worker in workers}:
+        with suppress(OSError):  # it has just ended
+            if is_forked(pid) and parent_of(pid) == launcher.spawner:
+                found.append(pid)
+    return found
 
 
 def warm(cluster: Cluster, *args: str, **rest: object) -> Launcher:

@@ -266,14 +266,14 @@ def test_no_nonsense_ends_a_master(said: list[bytes]) -> None:
 
 def test_too_many_at_a_time_are_sent_away_and_the_silent_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nearby_server, "MAX_GUESTS", 1)
-    monkeypatch.setattr(nearby_server, "TIMEOUT", 0.5)
+    monkeypatch.setattr(nearby_server, "TIMEOUT", 3.0)
 
     async def main() -> None:
         async with master() as (_, name):
             reader, writer = await opened(name)
             with pytest.raises(TooManyError, match="try again"):
                 await nearby.give(name, ShowStatus(), 30.0)
-            assert b"no whole order came within 0.5 s" in await reader.read()
+            assert b"no whole order came within 3 s" in await reader.read()
             writer.close()
             assert (await nearby.give(name, ShowStatus(), 30.0))[0].ok
 
@@ -282,7 +282,7 @@ def test_too_many_at_a_time_are_sent_away_and_the_silent_are_cut_off(monkeypatch
 
 def test_an_answer_that_nobody_reads_counts_until_it_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nearby_server, "MAX_GUESTS", 1)
-    monkeypatch.setattr(nearby_server, "TIMEOUT", 0.5)
+    monkeypatch.setattr(nearby_server, "TIMEOUT", 3.0)
 
     async def main() -> None:
         async with master() as (_, name):

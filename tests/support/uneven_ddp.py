@@ -2,8 +2,8 @@
 
 uneven_ddp.py RANK STEPS STOP
 
-It waits for 50 ms in the forward pass of rank RANK, and for 10 ms elsewhere. It ends after so many steps, or
-once there is a file STOP.
+It waits for half a second in the forward pass of rank RANK, and for a tenth elsewhere. It ends after so many
+steps, or once there is a file STOP.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-SLOW, USUAL = 0.05, 0.01  # seconds
+SLOW, USUAL = 0.5, 0.1  # seconds, far more than all the rest of a step
 
 
 class Model(torch.nn.Module):
